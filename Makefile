@@ -1,0 +1,68 @@
+# Everything runs from .venv, which `make setup` creates once and renews when
+# pyproject.toml or constraints.txt change. `make PYTHON=python3.12 setup` picks the interpreter.
+
+PYTHON ?= python3
+# One test process per core, but no more than eight: each of them loads torch.
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
+# What we measure ourselves against. Pinned, so that a ratio means the same thing tomorrow.
+PEERS := stable-baselines3==2.9.2 skrl==2.1.1
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+BENCH_BIN := .venv-bench/bin
+BENCH_STAMP := .venv-bench/.installed
+# A literal comma would end an argument of `call`.
+comma := ,
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types contracts bench docs clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## Create .venv with everything that the demo and the tests need
+
+demo: setup ## See an agent learn, its evaluation and an honest comparison
+	@$(BIN)/assay demo
+
+test: lint types contracts ## Run lint, types, import contracts and all tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+
+lint: setup ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup ## Check types
+	$(BIN)/mypy
+
+contracts: setup ## Check who imports whom
+	$(BIN)/lint-imports
+
+bench: $(BENCH_STAMP) ## Measure speed side by side with the peers, in .venv-bench
+	$(BENCH_BIN)/python benchmarks/speed.py $(ARGS)
+
+docs: setup ## Run every snippet of the documentation
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/test_docs.py $(ARGS)
+
+clean: ## Remove caches and build products (never runs or environments)
+	rm -rf build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find src tests benchmarks examples -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# $(call install,ENVIRONMENT,REQUIREMENTS)
+define install
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$(PYTHON) is missing or older than 3.11. Name another: make PYTHON=python3.12 $(MAKECMDGOALS)"; \
+	  exit 1; }
+	@$(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(1) || { \
+	  echo "$(PYTHON) cannot create $(1). On Debian and Ubuntu: sudo apt install python3-venv"; \
+	  exit 1; }
+	@echo "Installing into $(1) (minutes the first time)"
+	@$(1)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt $(2)
+	@touch $@
+endef
+
+$(STAMP): pyproject.toml constraints.txt
+	$(call install,.venv,-e '.[all$(comma)dev]')
+
+$(BENCH_STAMP): pyproject.toml constraints.txt Makefile
+	$(call install,.venv-bench,-e . $(PEERS))

@@ -1,0 +1,44 @@
+"""Assay: a workbench for reinforcement learning.
+
+    import assay
+
+    run = assay.train("ppo", "CartPole-v1", env_steps=100_000)
+    run.evaluate(episodes=20)
+    agent = assay.load(run.path)
+    action = agent.act(obs)
+
+The names below are imported when they are first used, so `import assay` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "train": "assay.api",
+    "resume": "assay.api",
+    "load": "assay.api",
+    "open_run": "assay.api",
+    "Agent": "assay.api",
+    "Run": "assay.api",
+    "compare": "assay.evaluation.compare",
+    "evaluate": "assay.evaluation.evaluate",
+    "events": "assay.loops.events",
+    "STOP": "assay.loops.events",
+    "AssayError": "assay.core.errors",
+}
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'assay' has no attribute '{name}'")
+    module = importlib.import_module(_HOME[name])
+    return module if _HOME[name].endswith(f".{name}") and name == "events" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

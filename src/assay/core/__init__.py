@@ -1,0 +1,1 @@
+"""Types, configuration models, registry, seeding and errors that every layer shares."""

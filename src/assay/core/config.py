@@ -1,0 +1,108 @@
+"""Frozen configuration models and the rules by which settings combine.
+
+Precedence: defaults < preset < the user's YAML < `key=value`. An unknown key is an error that
+names the nearest known one; nothing is silently ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pydantic
+import yaml
+
+from assay.core.errors import ConfigError, nearest
+
+ModelT = TypeVar("ModelT", bound="Model")
+
+
+class Model(pydantic.BaseModel):
+    """Base of every configuration model: frozen, and strict about unknown keys."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @classmethod
+    def meanings(cls) -> dict[str, tuple[str, Any, str]]:
+        """Return `{name: (type, default, meaning)}` for help texts."""
+        rows = {}
+        for name, info in cls.model_fields.items():
+            kind = getattr(info.annotation, "__name__", None) or str(info.annotation)
+            if "[" in str(info.annotation) or "|" in str(info.annotation):
+                kind = str(info.annotation).replace("typing.", "")
+            default = info.get_default(call_default_factory=True)
+            rows[name] = (kind, default, info.description or "")
+        return rows
+
+
+def parse(model: type[ModelT], values: Mapping[str, Any], *, what: str) -> ModelT:
+    """Build `model` from `values`, turning validation failures into one clear message.
+
+    Args:
+        model: The configuration model.
+        values: Plain values, as read from YAML or the command line.
+        what: What is being configured, for the message ("ppo", "the run").
+
+    Raises:
+        ConfigError: Names each bad key with its value, what was expected and the nearest name.
+    """
+    try:
+        return model(**values)
+    except pydantic.ValidationError as error:
+        lines = []
+        for item in error.errors():
+            key = ".".join(map(str, item["loc"])) or "settings"
+            if item["type"] == "extra_forbidden":
+                lines.append(f"unknown setting '{key}'. {nearest(key, model.model_fields)}")
+            else:
+                reason = item["msg"].removeprefix("Value error, ")
+                lines.append(f"{key}={item['input']!r}: {reason[0].lower()}{reason[1:]}")
+        raise ConfigError(f"Bad settings for {what}: " + "; ".join(lines)) from None
+
+
+def parse_assignments(items: list[str]) -> dict[str, Any]:
+    """Turn `["lr=3e-4", "env_steps=100_000"]` into typed values.
+
+    Values are read as YAML, with Python's underscores and exponents allowed in numbers.
+
+    Example:
+        >>> parse_assignments(["lr=3e-4", "env_steps=100_000", "hidden=[64, 64]", "dueling=true"])
+        {'lr': 0.0003, 'env_steps': 100000, 'hidden': [64, 64], 'dueling': True}
+    """
+    values: dict[str, Any] = {}
+    for item in items:
+        key, equals, text = item.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"'{item}' is not a setting.", "Write settings as key=value.")
+        values[key.strip()] = _scalar(text.strip())
+    return values
+
+
+def _scalar(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping, naming the file and line where it is malformed."""
+    try:
+        values = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"No such file: '{path}'.", "Give the path of a YAML file.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"'{path}' is not readable YAML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"Cannot read '{path}': {error.strerror}.") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"'{path}' holds a {type(values).__name__}; expected `key: value` lines.")
+    return values

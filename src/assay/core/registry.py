@@ -1,0 +1,88 @@
+"""The one registry of algorithms: name -> class and facts about it.
+
+Built-in algorithms are the modules of `assay.algorithms`; third parties add theirs through the
+entry-point group `assay.algorithms`. Looking up a name imports that algorithm only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from assay.core.errors import ConfigError, nearest
+
+Loop = Literal["on_policy", "off_policy", "offline"]
+ENTRY_POINTS = "assay.algorithms"
+_HELPERS = {"base"}
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmSpec:
+    """Facts about an algorithm that the loops, the command line and the docs read."""
+
+    name: str
+    loop: Loop
+    actions: tuple[str, ...]
+    family: str
+    paper: str
+    summary: str
+
+
+T = TypeVar("T")
+
+
+def register(
+    *, loop: Loop, actions: tuple[str, ...], family: str, paper: str
+) -> Callable[[type[T]], type[T]]:
+    """Attach an `AlgorithmSpec` to an algorithm class.
+
+    Args:
+        loop: Which loop drives it.
+        actions: Names of the Gymnasium action spaces it handles ("Box", "Discrete", ...).
+        family: "policy-gradient", "value", "actor-critic", ...
+        paper: Where it was published.
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        name = cls.__module__.rpartition(".")[2]
+        summary = (cls.__doc__ or "").strip().splitlines()[0]
+        spec = AlgorithmSpec(name, loop, actions, family, paper, summary)
+        cls.spec = spec  # type: ignore[attr-defined]
+        return cls
+
+    return decorate
+
+
+def names() -> list[str]:
+    """Return the name of every algorithm, built-in and third-party."""
+    package = importlib.import_module("assay.algorithms")
+    built_in = {m.name for m in pkgutil.iter_modules(package.__path__)} - _HELPERS
+    return sorted(built_in | set(_third_party()))
+
+
+def _third_party() -> dict[str, importlib.metadata.EntryPoint]:
+    return {e.name: e for e in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def get(name: str) -> Any:
+    """Return the algorithm class called `name`.
+
+    Raises:
+        ConfigError: No algorithm has that name; the nearest one is offered.
+    """
+    known = names()
+    key = name.lower().replace("-", "_")
+    if key not in known:
+        raise ConfigError(f"Unknown algorithm '{name}'. {nearest(name, known)}")
+    entry = _third_party().get(key)
+    module = entry.load() if entry else importlib.import_module(f"assay.algorithms.{key}")
+    if isinstance(module, type):
+        return module
+    for value in vars(module).values():
+        if isinstance(value, type) and getattr(getattr(value, "spec", None), "name", None) == key:
+            return value
+    raise ConfigError(f"The module of algorithm '{name}' registers no algorithm of that name.")

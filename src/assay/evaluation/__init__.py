@@ -1,0 +1,1 @@
+"""Evaluating, comparing and plotting runs."""
