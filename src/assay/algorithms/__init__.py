@@ -1,0 +1,1 @@
+"""One flat file per algorithm. `assay.core.registry.get(name)` finds them."""

@@ -1,0 +1,119 @@
+"""Advantage actor-critic, the synchronous form of A3C (Mnih et al. 2016, arXiv:1602.01783).
+
+One gradient step on each short rollout: policy gradient with advantages, squared value error,
+entropy bonus. RMSprop has its epsilon inside the root, as in the reference implementation.
+
+Deviations: advantages may be generalised (gae_lambda below 1; the paper's n-step return is 1).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from assay.algorithms.base import Algorithm, Context, RolloutNeeds
+from assay.buffers.rollout import Rollout
+from assay.core.config import Model
+from assay.core.registry import register
+from assay.core.types import Action, Spaces, Tree, action_mask, pack, unpack
+from assay.functional import losses, returns
+from assay.functional.distributions import policy_distribution
+from assay.functional.schedules import Schedule
+from assay.networks.actor_critic import ActorCritic, Policy
+from assay.networks.step import Objective, Step
+
+
+@register(
+    loop="on_policy",
+    actions=("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
+    family="policy-gradient",
+    paper="arXiv:1602.01783",
+)
+class A2C(Algorithm):
+    """Advantage actor-critic: one cheap update per short rollout."""
+
+    class Hyperparameters(Model):
+        """Settings of A2C."""
+
+        lr: Schedule = Field(Schedule.parse(7e-4), description="Learning rate or schedule.")
+        horizon: int = Field(5, gt=0, description="Steps of each environment per update.")
+        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        gae_lambda: float = Field(1.0, ge=0, le=1, description="1 is the n-step return.")
+        value_coef: float = Field(0.5, ge=0, description="Weight of the value loss.")
+        entropy_coef: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
+        max_grad_norm: float = Field(0.5, gt=0, description="Global gradient clip.")
+        optimizer: Literal["rmsprop", "adam"] = Field("rmsprop", description="Optimizer.")
+        normalize_advantage: bool = Field(False, description="Standardise per rollout.")
+        normalize_obs: bool = Field(False, description="Standardise float observations.")
+        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+        hidden: tuple[int, ...] = Field((64, 64), description="Widths of the hidden layers.")
+        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
+            "tanh", description="Nonlinearity of the hidden layers."
+        )
+        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+        log_std_init: float = Field(0.0, description="Initial log standard deviation (Box).")
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        super().__init__(spaces, hp, context)
+        self.needs = RolloutNeeds(hp.horizon)
+        self.distribution = policy_distribution(spaces.action)
+        self.net = ActorCritic(
+            spaces.observation, self.distribution, hidden=hp.hidden, activation=hp.activation,
+            cnn=hp.cnn, log_std_init=hp.log_std_init,
+        ).to(self.device)  # fmt: skip
+        objective = Objective(
+            "a2c", self.net, self._loss, hp.max_grad_norm, eps=1e-5, rule=hp.optimizer
+        )
+        updates = context.clock.total_env_steps / (hp.horizon * context.num_envs)
+        self.step = Step([objective], mode=self.mode(updates), key=self.step_key)
+        self.policy = Policy(self.net, spaces.action, self.device)
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Sample from the policy, or take its mode."""
+        return self.policy.act(self.normalized(obs), self.rng if explore else None)
+
+    def update(self, data: Rollout) -> None:
+        """Take one gradient step on the whole rollout."""
+        hp = self.hp
+        reward = data.reward
+        if self.reward_scale is not None:
+            reward = self.reward_scale.scale(reward)
+        obs, value, next_value = self.policy.values(data, self.normalized)
+        advantage, target = returns.gae_numpy(
+            reward, value, next_value, data.terminated, data.truncated,
+            hp.gamma, hp.gae_lambda, None if data.valid.all() else data.valid,
+        )  # fmt: skip
+        flat = {
+            "action": data.extras.get("raw_action", data.action),
+            "advantage": advantage,
+            "target": target,
+            "weight": data.valid.astype(np.float32),
+        }
+        size = data.length * data.num_envs
+        tensors = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in flat.items()}
+        batch = pack("obs", obs) | {k: v.to(self.device) for k, v in tensors.items()}
+        self.record(self.step, self.step(batch, hp.lr(self.clock.progress)))
+
+    def policy_module(self) -> nn.Module:
+        """Return `observation -> deterministic action`, normalisation included."""
+        return self.policy.export(self.obs_norm, self.distribution)
+
+    def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        hp, weight = self.hp, batch["weight"]
+        obs = unpack("obs", batch)
+        mask = action_mask(obs)
+        params, value = self.net(obs)
+        log_prob = self.distribution.log_prob(params, batch["action"], mask)
+        entropy = losses.weighted_mean(self.distribution.entropy(params, mask), weight)
+        advantage = batch["advantage"]
+        if hp.normalize_advantage:
+            advantage = losses.normalize_advantages(advantage, weight)
+        # grad log pi(a|s) A(s, a)
+        policy_loss = -losses.weighted_mean(log_prob * advantage, weight)
+        value_loss = losses.value_loss(value, batch["target"], weight)
+        loss = policy_loss + 2 * hp.value_coef * value_loss - hp.entropy_coef * entropy
+        return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}

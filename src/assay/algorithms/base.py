@@ -1,0 +1,257 @@
+"""What every algorithm is to the loops: act on observations, update from data, save itself.
+
+An algorithm says in `needs` what data it wants; a loop builds that buffer, fills it and hands it
+to `update`. Where the data comes from (this process, a cluster, remote clients, a file) is not
+the algorithm's business.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from assay.core import seeding
+from assay.core.config import Model
+from assay.core.errors import SpaceError
+from assay.core.registry import AlgorithmSpec
+from assay.core.types import Action, Batch, Clock, Metrics, Spaces, State, Tree, pack
+from assay.networks.normalize import RewardScaler, RunningNormalizer
+from assay.networks.step import Mode, Step, choose_mode
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutNeeds:
+    """Fresh on-policy data: `horizon` steps of every environment, then one update."""
+
+    horizon: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayNeeds:
+    """A replay that fills while the algorithm samples from it.
+
+    Attributes:
+        capacity: Transitions kept.
+        learning_starts: Environment steps before the first update; until then actions are random.
+        train_every: Environment steps per round of updates.
+        updates: Updates per round.
+        n_step: Length of the bootstrapped return.
+        gamma: Discount inside the n-step return.
+        prioritized: Exponent alpha of prioritised sampling, or None for uniform.
+        sequence: Length of sampled sequences (with stored carry), or None for transitions.
+        burn_in: Leading steps of a sequence that only warm up the carry.
+    """
+
+    capacity: int
+    learning_starts: int
+    train_every: int = 1
+    updates: int = 1
+    n_step: int = 1
+    gamma: float = 0.99
+    prioritized: float | None = None
+    sequence: int | None = None
+    burn_in: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a run tells its algorithm.
+
+    Attributes:
+        clock: The run's counts, shared and live: schedules read `clock.progress`.
+        seed: The run's seed; every stream of the algorithm is derived from it.
+        num_envs: Environments that act in parallel.
+        device: Where the networks live.
+        compile: Whether optimizer steps are compiled; "auto" does when it pays.
+    """
+
+    clock: Clock
+    seed: int = 0
+    num_envs: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    compile: Literal["auto"] | bool = False
+
+
+class Algorithm(ABC):
+    """Base of all algorithms: identity, randomness, metrics and saving; no learning logic.
+
+    Attributes that are modules, optimizer steps, normalisers (anything with `state` and
+    `load_state`) or NumPy generators are saved and restored by name, without further code.
+    """
+
+    spec: ClassVar[AlgorithmSpec]
+    Hyperparameters: ClassVar[type[Model]]
+    needs: RolloutNeeds | ReplayNeeds
+
+    def __init__(self, spaces: Spaces, hp: Any, context: Context) -> None:
+        kind = type(spaces.action).__name__
+        if kind not in self.spec.actions:
+            allowed = " or ".join(self.spec.actions)
+            raise SpaceError(
+                f"{self.spec.name} handles {allowed} actions; this environment has "
+                f"{spaces.action}.",
+                f"Choose an algorithm for {kind} actions: `assay algorithms` lists them.",
+            )
+        self.spaces = spaces
+        self.hp = hp
+        self.clock = context.clock
+        self.device = context.device
+        self.num_envs = context.num_envs
+        self.context = context
+        self.rng = seeding.derive_rng(context.seed, "algorithm")
+        # Torch draws initial weights from its global generator; all later noise is NumPy's.
+        torch.manual_seed(seeding.derive_seed(context.seed, "weights"))
+        self.obs_norm = self.reward_scale = None
+        if getattr(hp, "normalize_obs", False):
+            self.obs_norm = RunningNormalizer(spaces.observation)
+        if getattr(hp, "normalize_reward", False):
+            self.reward_scale = RewardScaler(context.num_envs, hp.gamma)
+        self._sums: dict[int, tuple[Step, Tensor, int]] = {}
+        self._notes: Metrics = {}
+
+    @abstractmethod
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Choose actions for a batch of observations (NumPy in, NumPy out).
+
+        Args:
+            obs: Canonical observations with a leading axis N.
+            carry: What the previous call returned (`initial_carry(N)` at first).
+            explore: Sample as in training, or take the best action.
+        """
+
+    @abstractmethod
+    def update(self, data: Any) -> None:
+        """Learn once from what `needs` asked for; report through `record`."""
+
+    def initial_carry(self, n: int) -> Tree:
+        """Return the state a policy carries from step to step at an episode's start, or None."""
+        return None
+
+    def observe_rewards(self, reward: Any, done: Any, valid: Any = None) -> None:
+        """See collected rewards [T, N] or [N] before they are learned from."""
+        if self.reward_scale is not None:
+            self.reward_scale.update(reward, done, valid)
+
+    def observe_observations(self, obs: Tree, valid: Any = None) -> None:
+        """See collected observations, between updates, never inside one.
+
+        On-policy loops call this after the update, so that acting and learning from one rollout
+        see the same statistics.
+        """
+        if self.obs_norm is not None:
+            self.obs_norm.update(obs, valid)
+
+    def policy_module(self) -> nn.Module:
+        """Return a module `observation tensor(s) -> deterministic action` for export."""
+        raise SpaceError(f"{self.spec.name} has no policy that can be exported.")
+
+    # ------------------------------------------------------------------ shared by all
+
+    def normalized(self, obs: Tree) -> Tree:
+        """Return NumPy observations as the networks want them."""
+        return obs if self.obs_norm is None else self.obs_norm.normalize(obs)
+
+    def replay_tensors(self, batch: Batch) -> dict[str, Tensor]:
+        """Name a replay batch for a loss, with observations and rewards normalised."""
+        obs, next_obs, reward = batch.obs, batch.next_obs, batch.reward
+        if self.obs_norm is not None:
+            obs = self.obs_norm.normalize_torch(obs)
+            next_obs = self.obs_norm.normalize_torch(next_obs)
+        if self.reward_scale is not None:
+            reward = self.reward_scale.scale(reward)
+        named = {
+            "action": batch.action, "reward": reward,
+            "terminated": batch.terminated, "discount": batch.discount,
+        }  # fmt: skip
+        return pack("obs", obs) | pack("next_obs", next_obs) | named
+
+    def noise(self, *shape: int) -> Tensor:
+        """Draw standard normal noise for a loss from the algorithm's own stream."""
+        draw = self.rng.standard_normal(shape, dtype=np.float32)
+        return torch.from_numpy(draw).to(self.device)
+
+    def mode(self, expected_updates: float) -> Mode:
+        """Return how this run's optimizer steps execute."""
+        return choose_mode(self.context.compile, self.device, int(expected_updates))
+
+    @property
+    def step_key(self) -> str:
+        """Return what shapes this algorithm's losses besides their source."""
+        return f"{self.spec.name}{self.hp!r}{self.spaces!r}"
+
+    def record(self, step: Step, metrics: Tensor) -> None:
+        """Add one update's metrics; their mean is taken when the loop logs."""
+        self.clock.updates += 1
+        known = self._sums.get(id(step))
+        if known is None:
+            self._sums[id(step)] = (step, metrics, 1)
+        else:
+            self._sums[id(step)] = (step, known[1] + metrics, known[2] + 1)
+
+    def note(self, **values: float) -> None:
+        """Report values of which only the last before a log line counts."""
+        self._notes.update(values)
+
+    def drain_metrics(self) -> Metrics:
+        """Return the mean of what was recorded since the last call, as `train/...`."""
+        out: Metrics = {f"train/{k}": v for k, v in self._notes.items()}
+        self._notes.clear()
+        for step, total, count in self._sums.values():
+            out |= {f"train/{k}": v for k, v in step.metrics(total / count).items()}
+        self._sums.clear()
+        return out
+
+    def state(self) -> dict[str, State]:
+        """Return `{"weights", "optimizer", "normalisers", "algorithm"}` for a checkpoint."""
+        sections: dict[str, State] = {
+            "weights": {}, "optimizer": {}, "normalisers": {}, "algorithm": {},
+        }  # fmt: skip
+        for name, value in sorted(vars(self).items()):
+            if isinstance(value, nn.Module):
+                tensors = value.state_dict()
+                sections["weights"][name] = {k: _array(v) for k, v in tensors.items()}
+            elif isinstance(value, Step):
+                sections["optimizer"][name] = value.state()
+            elif isinstance(value, np.random.Generator):
+                sections["algorithm"][name] = seeding.rng_state(value)
+            elif hasattr(value, "load_state"):
+                sections["normalisers"][name] = value.state()
+        sections["algorithm"]["notes"] = dict(self._notes)
+        # Metrics since the last log line are part of where a run is.
+        order = {id(v): k for k, v in vars(self).items() if isinstance(v, Step)}
+        sections["algorithm"]["sums"] = {
+            order[key]: {"names": step.metric_names, "total": _array(total), "count": count}
+            for key, (step, total, count) in self._sums.items()
+        }
+        return sections
+
+    def load_state(self, sections: dict[str, State]) -> None:
+        """Put back what `state` returned, in place."""
+        for name, value in sorted(vars(self).items()):
+            if isinstance(value, nn.Module):
+                own = value.state_dict()
+                with torch.no_grad():
+                    for key, tensor in own.items():
+                        tensor.copy_(torch.as_tensor(sections["weights"][name][key]))
+            elif isinstance(value, Step):
+                value.load_state(sections["optimizer"][name])
+            elif isinstance(value, np.random.Generator):
+                seeding.set_rng_state(value, sections["algorithm"][name])
+            elif hasattr(value, "load_state"):
+                value.load_state(sections["normalisers"][name])
+        self._notes = dict(sections["algorithm"]["notes"])
+        self._sums.clear()
+        for name, saved in sections["algorithm"]["sums"].items():
+            step = getattr(self, name)
+            step.metric_names = list(saved["names"])
+            total = torch.as_tensor(saved["total"], device=self.device)
+            self._sums[id(step)] = (step, total, int(saved["count"]))
+
+
+def _array(tensor: Tensor) -> Any:
+    return tensor.detach().cpu().numpy()

@@ -1,0 +1,188 @@
+"""Deep Q-network (Mnih et al. 2015, doi:10.1038/nature14236), with its well-known options.
+
+Options: double (arXiv:1509.06461), dueling (arXiv:1511.06581), noisy (arXiv:1706.10295), n-step
+returns, prioritised replay (arXiv:1511.05952).
+
+Deviations: the Huber loss has no error clipping beyond delta 1; target copies are counted in
+updates, not in environment steps; invalid actions (masks) are excluded from the greedy value.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium.spaces import Discrete
+from pydantic import Field
+from torch import Tensor, nn
+
+from assay.algorithms.base import Algorithm, Context, ReplayNeeds
+from assay.core.config import Model
+from assay.core.registry import register
+from assay.core.types import Action, Spaces, Tree, action_mask, tree_leaves, unpack
+from assay.functional import losses, targets
+from assay.functional.schedules import Schedule, linear
+from assay.networks.acting import Exported, Forward
+from assay.networks.encoders import make_encoder
+from assay.networks.heads import DuelingHead
+from assay.networks.mlp import mlp
+from assay.networks.noisy import resample_noise, set_noise
+from assay.networks.step import Objective, Polyak, Step
+
+
+@register(
+    loop="off_policy", actions=("Discrete",), family="value", paper="doi:10.1038/nature14236"
+)
+class DQN(Algorithm):
+    """Deep Q-network: double, dueling, noisy, n-step and prioritised are options."""
+
+    class Hyperparameters(Model):
+        """Settings of DQN."""
+
+        lr: Schedule = Field(Schedule.parse(1e-4), description="Learning rate or schedule.")
+        batch_size: int = Field(32, gt=0, description="Transitions per gradient step.")
+        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
+        learning_starts: int = Field(100, ge=0, description="Random steps before learning.")
+        train_every: int = Field(4, gt=0, description="Environment steps per round of updates.")
+        updates: int = Field(1, gt=0, description="Gradient steps per round.")
+        target_every: int = Field(2500, gt=0, description="Updates between target copies.")
+        tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
+        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        epsilon: Schedule = Field(
+            linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
+        )
+        double: bool = Field(False, description="Choose with the online network (double DQN).")
+        dueling: bool = Field(False, description="Separate value and advantage streams.")
+        noisy: bool = Field(False, description="Explore with noisy layers, not epsilon.")
+        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
+        prioritized: bool = Field(False, description="Sample by TD error.")
+        priority_alpha: float = Field(0.6, ge=0, le=1, description="How much priorities count.")
+        priority_beta: Schedule = Field(
+            linear(0.4, 1.0), description="Importance correction, annealed to 1."
+        )
+        max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
+        normalize_obs: bool = Field(False, description="Standardise float observations.")
+        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+        hidden: tuple[int, ...] = Field((64, 64), description="Widths of the hidden layers.")
+        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
+            "relu", description="Nonlinearity of the hidden layers."
+        )
+        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        super().__init__(spaces, hp, context)
+        self.needs = ReplayNeeds(
+            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
+            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
+            prioritized=hp.priority_alpha if hp.prioritized else None,
+        )  # fmt: skip
+        assert isinstance(spaces.action, Discrete)
+        self.start, self.actions = int(spaces.action.start), int(spaces.action.n)
+        self.q = self._network().to(self.device)
+        self.target = copy.deepcopy(self.q)
+        soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
+        updates = context.clock.total_env_steps / hp.train_every * hp.updates
+        objective = Objective("q", self.q, self._loss, hp.max_grad_norm)
+        self.step = Step(
+            [objective], reads=[self.target], polyak=soft, mode=self.mode(updates),
+            key=self.step_key,
+        )  # fmt: skip
+        self.forward = Forward(self.q, self.device)
+
+    def _network(self) -> nn.Module:
+        hp = self.hp
+        encoder = make_encoder(
+            self.spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
+            init="torch", noisy=hp.noisy,
+        )  # fmt: skip
+        if hp.dueling:
+            head: nn.Module = DuelingHead(
+                encoder.out_features, self.actions, init="torch", noisy=hp.noisy
+            )
+        else:
+            head = mlp((encoder.out_features, self.actions), init="torch", noisy=hp.noisy)
+        return nn.Sequential(encoder, head)
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Be greedy, or explore by epsilon or by noise."""
+        n = len(tree_leaves(obs)[0])
+        if explore and not self.hp.noisy:
+            random = self.rng.random(n) < self.hp.epsilon(self.clock.progress)
+            if random.all():
+                return Action(self._random_actions(obs, n))
+            action = self._greedy(obs)
+            if random.any():
+                action[random] = self._random_actions(obs, n)[random]
+            return Action(action)
+        if self.hp.noisy:
+            set_noise(self.q, explore)
+            if explore:
+                resample_noise(self.q, self.rng)
+            action = self._greedy(obs)
+            set_noise(self.q, True)
+            return Action(action)
+        return Action(self._greedy(obs))
+
+    def _greedy(self, obs: Tree) -> np.ndarray:
+        obs, mask = self.normalized(obs), action_mask(obs)
+        q = self.forward.call(obs)
+        if mask is not None:
+            q = np.where(mask, q, -np.inf)
+        return q.argmax(1) + self.start
+
+    def _random_actions(self, obs: Tree, n: int) -> np.ndarray:
+        mask = action_mask(obs)
+        if mask is None:
+            return self.rng.integers(self.start, self.start + self.actions, n)
+        return (self.rng.random((n, self.actions)) * (mask != 0)).argmax(1) + self.start
+
+    def update(self, data: Any) -> None:
+        """Take one gradient step on a replay batch; move the target when it is due."""
+        hp = self.hp
+        if hp.prioritized:
+            sample = data.sample(hp.batch_size, beta=hp.priority_beta(self.clock.progress))
+        else:
+            sample = data.sample(hp.batch_size)
+        batch = self.replay_tensors(sample)
+        if hp.prioritized:
+            batch["weight"] = sample.extras["weight"]
+        if hp.noisy:
+            resample_noise(self.q, self.rng)
+            resample_noise(self.target, self.rng)
+        self.record(self.step, self.step(batch, hp.lr(self.clock.progress)))
+        if hp.prioritized:
+            data.update_priorities(sample.extras["index"], self.step.outputs["td_error"])
+        if hp.tau == 1 and self.clock.updates % hp.target_every == 0:
+            self.step.flats[self.target].copy_(self.step.flats[self.q])
+
+    def policy_module(self) -> nn.Module:
+        """Return `observation -> greedy action`, normalisation included."""
+
+        def greedy(q: Tensor, mask: Tensor | None) -> Tensor:
+            valid = q if mask is None else torch.where(mask != 0, q, torch.full_like(q, -1e9))
+            return valid.argmax(1) + self.start
+
+        return Exported(self.q, self.obs_norm, greedy)
+
+    def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
+        mask = action_mask(next_obs)
+        q = targets.action_value(self.q(obs), batch["action"] - self.start)
+        with torch.no_grad():
+            target_q = self.target(next_obs)
+            if self.hp.double:
+                next_value = targets.double_q_value(self.q(next_obs), target_q, mask)
+            else:
+                next_value = targets.greedy_value(target_q, mask)
+            # y = r + gamma^k (1 - terminated) max_a Q'(s', a)
+            y = targets.td_target(
+                batch["reward"], batch["discount"], batch["terminated"], next_value
+            )
+        td_error = q - y
+        loss = (losses.huber(td_error) * batch.get("weight", 1.0)).mean()
+        metrics = {"q_mean": q.mean()}
+        if self.hp.prioritized:
+            metrics["td_error"] = td_error
+        return loss, metrics

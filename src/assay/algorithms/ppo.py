@@ -1,0 +1,165 @@
+"""Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347).
+
+The clipped surrogate of equation 7 with generalised advantage estimation (arXiv:1506.02438), and
+the details that make it work in practice (Huang et al. 2022): orthogonal initialisation, Adam
+with epsilon 1e-5, advantages normalised per minibatch, a global gradient clip.
+
+Deviations: values of the whole rollout are computed in one batch when the update begins (the
+parameters have not moved since acting, so they are the same numbers). Actor and critic share
+their encoder only where observations contain images.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from assay.algorithms.base import Algorithm, Context, RolloutNeeds
+from assay.buffers.rollout import Rollout
+from assay.core.config import Model
+from assay.core.errors import ConfigError
+from assay.core.registry import register
+from assay.core.types import Action, Spaces, Tree, action_mask, pack, unpack
+from assay.functional import losses, returns
+from assay.functional.distributions import policy_distribution
+from assay.functional.schedules import Schedule
+from assay.networks.actor_critic import ActorCritic, Policy
+from assay.networks.step import Objective, Step
+
+
+@register(
+    loop="on_policy",
+    actions=("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
+    family="policy-gradient",
+    paper="arXiv:1707.06347",
+)
+class PPO(Algorithm):
+    """Proximal policy optimisation: the robust default for any action space."""
+
+    class Hyperparameters(Model):
+        """Settings of PPO."""
+
+        lr: Schedule = Field(Schedule.parse(3e-4), description="Learning rate or schedule.")
+        horizon: int = Field(128, gt=0, description="Steps of each environment per rollout.")
+        epochs: int = Field(4, gt=0, description="Passes over each rollout.")
+        minibatch_size: int = Field(128, gt=0, description="Transitions per gradient step.")
+        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        gae_lambda: float = Field(0.95, ge=0, le=1, description="Bias-variance of advantages.")
+        clip: Schedule = Field(Schedule.parse(0.2), description="Trust region of the ratio.")
+        value_clip: float | None = Field(None, gt=0, description="Clip value changes to this.")
+        value_coef: float = Field(0.5, ge=0, description="Weight of the value loss.")
+        entropy_coef: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
+        max_grad_norm: float = Field(0.5, gt=0, description="Global gradient clip.")
+        target_kl: float | None = Field(None, gt=0, description="End epochs beyond this KL.")
+        normalize_advantage: bool = Field(True, description="Standardise per minibatch.")
+        normalize_obs: bool = Field(False, description="Standardise float observations.")
+        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+        hidden: tuple[int, ...] = Field((64, 64), description="Widths of the hidden layers.")
+        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
+            "tanh", description="Nonlinearity of the hidden layers."
+        )
+        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+        log_std_init: float = Field(0.0, description="Initial log standard deviation (Box).")
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        super().__init__(spaces, hp, context)
+        size = hp.horizon * context.num_envs
+        if size % hp.minibatch_size:
+            raise ConfigError(
+                f"minibatch_size={hp.minibatch_size} does not divide the rollout of "
+                f"{size} = horizon {hp.horizon} x num_envs {context.num_envs} transitions.",
+                "Choose a minibatch_size that divides horizon x num_envs.",
+            )
+        self.needs = RolloutNeeds(hp.horizon)
+        self.distribution = policy_distribution(spaces.action)
+        self.net = ActorCritic(
+            spaces.observation, self.distribution, hidden=hp.hidden, activation=hp.activation,
+            cnn=hp.cnn, log_std_init=hp.log_std_init,
+        ).to(self.device)  # fmt: skip
+        updates = context.clock.total_env_steps / size * hp.epochs * (size // hp.minibatch_size)
+        objective = Objective("ppo", self.net, self._loss, hp.max_grad_norm, eps=1e-5)
+        self.step = Step([objective], mode=self.mode(updates), key=self.step_key)
+        self.policy = Policy(self.net, spaces.action, self.device)
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Sample from the policy, or take its mode."""
+        return self.policy.act(self.normalized(obs), self.rng if explore else None)
+
+    def update(self, data: Rollout) -> None:
+        """Run the epochs of clipped updates over one rollout."""
+        hp = self.hp
+        batch = self._prepare(data)
+        size = data.length * data.num_envs
+        batch["clip"] = torch.tensor(hp.clip(self.clock.progress), device=self.device)
+        lr = hp.lr(self.clock.progress)
+        for _ in range(hp.epochs):
+            order = torch.from_numpy(self.rng.permutation(size)).to(self.device)
+            kls = []
+            for index in order.split(hp.minibatch_size):
+                metrics = self.step(batch, lr, index)
+                self.record(self.step, metrics)
+                if hp.target_kl is not None:
+                    kls.append(self.step.metrics(metrics)["approx_kl"])
+            if hp.target_kl is not None and np.mean(kls) > hp.target_kl:
+                break
+
+    def policy_module(self) -> nn.Module:
+        """Return `observation -> deterministic action`, normalisation included."""
+        return self.policy.export(self.obs_norm, self.distribution)
+
+    # ------------------------------------------------------------------ the mathematics
+
+    def _prepare(self, data: Rollout) -> dict[str, Tensor]:
+        """Compute values, advantages and returns; flatten [T, N] to [T * N]."""
+        hp = self.hp
+        reward = data.reward
+        if self.reward_scale is not None:
+            reward = self.reward_scale.scale(reward)
+        obs, value, next_value = self.policy.values(data, self.normalized)
+        advantage, target = returns.gae_numpy(
+            reward, value, next_value, data.terminated, data.truncated,
+            hp.gamma, hp.gae_lambda, None if data.valid.all() else data.valid,
+        )  # fmt: skip
+        self.note(explained_variance=float(losses.explained_variance(value, target, data.valid)))
+        flat = {
+            "action": data.extras.get("raw_action", data.action),
+            "log_prob": data.extras["log_prob"],
+            "value": value,
+            "advantage": advantage,
+            "target": target,
+            "weight": data.valid.astype(np.float32),
+        }
+        size = data.length * data.num_envs
+        tensors = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in flat.items()}
+        return pack("obs", obs) | {k: v.to(self.device) for k, v in tensors.items()}
+
+    def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        hp, weight = self.hp, batch["weight"]
+        obs = unpack("obs", batch)
+        mask = action_mask(obs)
+        params, value = self.net(obs)
+        log_prob = self.distribution.log_prob(params, batch["action"], mask)
+        entropy = losses.weighted_mean(self.distribution.entropy(params, mask), weight)
+        advantage = batch["advantage"]
+        if hp.normalize_advantage:
+            advantage = losses.normalize_advantages(advantage, weight)
+        # L^CLIP = E[min(r A, clip(r, 1 - eps, 1 + eps) A)]
+        policy = losses.ppo_policy_loss(
+            log_prob, batch["log_prob"], advantage, batch["clip"], weight
+        )
+        value_loss = losses.value_loss(
+            value, batch["target"], weight, old_value=batch["value"], clip=hp.value_clip
+        )
+        # value_loss carries the paper's one half; the customary coefficient 0.5 does not.
+        loss = policy.loss + 2 * hp.value_coef * value_loss - hp.entropy_coef * entropy
+        return loss, {
+            "policy_loss": policy.loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "approx_kl": policy.approx_kl,
+            "clip_fraction": policy.clip_fraction,
+        }

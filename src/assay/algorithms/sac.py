@@ -1,0 +1,243 @@
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905), for Box and Discrete actions.
+
+Twin critics, tanh-squashed Gaussian policy, automatic temperature. With Discrete actions the
+expectations over the policy are exact sums (Christodoulou 2019, arXiv:1910.07207).
+
+Deviations: log-probabilities are those of the action in (-1, 1), without the Jacobian of the scale
+to the environment's bounds; the target entropy -dim(A) belongs to that space. The temperature's
+gradient is taken with respect to log alpha. For Discrete actions the target entropy is a share of
+log |A| (`target_entropy_share`).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+from pydantic import Field
+from torch import Tensor, nn
+
+from assay.algorithms.base import Algorithm, Context, ReplayNeeds
+from assay.core.config import Model
+from assay.core.registry import register
+from assay.core.types import Action, Spaces, Tree, action_mask, unpack
+from assay.functional import targets
+from assay.functional.distributions import policy_distribution
+from assay.functional.schedules import Schedule
+from assay.inference import distributions as numpy_distributions
+from assay.networks.acting import Exported, Forward
+from assay.networks.encoders import make_encoder
+from assay.networks.heads import ActionScale, EnsembleMLP, QEnsemble, policy_head
+from assay.networks.step import Objective, Polyak, Step
+
+
+class Temperature(nn.Module):
+    """The entropy coefficient alpha, as the exponential of a parameter."""
+
+    def __init__(self, initial: float) -> None:
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.tensor([math.log(initial)]))
+
+    def forward(self) -> Tensor:
+        """Return alpha as a scalar."""
+        return self.log_alpha.exp().squeeze(0)
+
+
+class DiscreteCritic(nn.Module):
+    """Twin critics that value every action: observation -> [2, B, A]."""
+
+    def __init__(self, space: Any, actions: int, hp: Any) -> None:
+        super().__init__()
+        self.encoder = make_encoder(space, hidden=(), cnn=hp.cnn, init="torch")
+        sizes = (self.encoder.out_features, *hp.hidden, actions)
+        self.members = EnsembleMLP(2, sizes, hp.activation, init="torch")
+
+    def forward(self, obs: Tree) -> Tensor:
+        """Return Q of every action for both members."""
+        return self.members(self.encoder(obs))
+
+
+@register(
+    loop="off_policy",
+    actions=("Box", "Discrete"),
+    family="actor-critic",
+    paper="arXiv:1812.05905",
+)
+class SAC(Algorithm):
+    """Soft actor-critic: sample-efficient and steady on continuous control."""
+
+    class Hyperparameters(Model):
+        """Settings of SAC."""
+
+        lr: Schedule = Field(Schedule.parse(3e-4), description="Learning rate of all networks.")
+        batch_size: int = Field(256, gt=0, description="Transitions per gradient step.")
+        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
+        learning_starts: int = Field(100, ge=0, description="Random steps before learning.")
+        train_every: int = Field(1, gt=0, description="Environment steps per round of updates.")
+        updates: int = Field(1, gt=0, description="Gradient steps per round.")
+        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        tau: float = Field(0.005, gt=0, le=1, description="Polyak rate of the target critics.")
+        alpha: float | Literal["auto"] = Field("auto", description="Temperature; auto learns it.")
+        alpha_init: float = Field(1.0, gt=0, description="Where a learned temperature starts.")
+        target_entropy: float | Literal["auto"] = Field(
+            "auto", description="Entropy to hold; auto is -dim(A), or a share of log |A|."
+        )
+        target_entropy_share: float = Field(
+            0.5, gt=0, lt=1, description="Share of log |A| held with Discrete actions."
+        )
+        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
+        max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
+        normalize_obs: bool = Field(False, description="Standardise float observations.")
+        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+        hidden: tuple[int, ...] = Field((256, 256), description="Widths of the hidden layers.")
+        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
+            "relu", description="Nonlinearity of the hidden layers."
+        )
+        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        super().__init__(spaces, hp, context)
+        self.needs = ReplayNeeds(
+            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
+            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
+        )  # fmt: skip
+        self.continuous = isinstance(spaces.action, Box)
+        self.distribution = policy_distribution(spaces.action, squash=self.continuous)
+        encoder = make_encoder(
+            spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
+            init="torch",
+        )  # fmt: skip
+        head = policy_head(self.distribution, encoder.out_features, gain=1.0, init="torch")
+        self.actor = nn.Sequential(encoder, head).to(self.device)
+        if self.continuous:
+            self.scale = ActionScale(spaces.action).to(self.device)
+            size = int(np.prod(spaces.action.shape))
+            critic: nn.Module = QEnsemble(
+                spaces.observation, size, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn
+            )
+            default_entropy = -float(size)
+        else:
+            size = int(spaces.action.n)
+            critic = DiscreteCritic(spaces.observation, size, hp)
+            default_entropy = hp.target_entropy_share * math.log(size)
+        auto = hp.target_entropy == "auto"
+        self.target_entropy = default_entropy if auto else float(hp.target_entropy)
+        self.critic = critic.to(self.device)
+        self.target = copy.deepcopy(self.critic)
+        initial = hp.alpha_init if hp.alpha == "auto" else hp.alpha
+        self.temperature = Temperature(initial).to(self.device)
+        self.step = self._make_step()
+        self.forward = Forward(self.actor, self.device)
+        self._numpy = numpy_distributions.policy_distribution(
+            spaces.action, squash=self.continuous
+        )
+        if self.continuous:
+            self._numpy_scale = numpy_distributions.ActionScale(spaces.action)
+
+    def _make_step(self) -> Step:
+        hp = self.hp
+        critic_loss = self._critic_loss if self.continuous else self._discrete_critic_loss
+        actor_loss = self._actor_loss if self.continuous else self._discrete_actor_loss
+        objectives = [
+            Objective("critic", self.critic, critic_loss, hp.max_grad_norm),
+            Objective("actor", self.actor, actor_loss, hp.max_grad_norm),
+        ]
+        if hp.alpha == "auto":
+            objectives.append(Objective("alpha", self.temperature, self._alpha_loss))
+        updates = self.clock.total_env_steps / hp.train_every * hp.updates
+        reads = [self.target, self.temperature] + ([self.scale] if self.continuous else [])
+        return Step(
+            objectives, reads=reads,
+            polyak=[Polyak(self.target, self.critic, hp.tau)],
+            mode=self.mode(updates), key=self.step_key,
+        )  # fmt: skip
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Sample from the policy, or take its mode."""
+        obs, mask = self.normalized(obs), action_mask(obs)
+        params = self.forward.call(obs)
+        if explore:
+            noise = self._numpy.draw_noise(self.rng, (len(params),))
+            action = self._numpy.sample(params, noise, mask)
+        else:
+            action = self._numpy.mode(params, mask)
+        return Action(self._numpy_scale.to_env(action) if self.continuous else action)
+
+    def update(self, data: Any) -> None:
+        """Move critics, actor, temperature and targets once, on one replay batch."""
+        batch = self.replay_tensors(data.sample(self.hp.batch_size))
+        if self.continuous:
+            shape = (self.hp.batch_size, *self.distribution.noise_shape)
+            batch["noise"], batch["next_noise"] = self.noise(*shape), self.noise(*shape)
+        self.record(self.step, self.step(batch, self.hp.lr(self.clock.progress)))
+
+    def policy_module(self) -> nn.Module:
+        """Return `observation -> deterministic action`, normalisation included."""
+        if not self.continuous:
+            return Exported(self.actor, self.obs_norm, self.distribution.mode)
+        return Exported(
+            self.actor,
+            self.obs_norm,
+            lambda params, mask: self.scale.to_env(self.distribution.mode(params, mask)),
+            self.scale,
+        )
+
+    # ------------------------------------------------------------------ continuous actions
+
+    def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
+        with torch.no_grad():
+            next_action, next_log_pi = self.distribution.sample_log_prob(
+                self.actor(next_obs), batch["next_noise"]
+            )
+            # y = r + gamma (1 - d) (min_i Q'_i(s', a') - alpha log pi(a'|s'))
+            soft = self.target(next_obs, next_action).amin(0) - self.temperature() * next_log_pi
+            y = targets.td_target(
+                batch["reward"], batch["discount"], batch["terminated"], soft
+            )
+        q = self.critic(obs, self.scale.to_unit(batch["action"]))  # q: [2, B]
+        return 0.5 * (q - y).square().mean(1).sum(), {"q_mean": q.mean()}
+
+    def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        obs = unpack("obs", batch)
+        action, log_pi = self.distribution.sample_log_prob(self.actor(obs), batch["noise"])
+        alpha = self.temperature().detach()
+        # J = E[alpha log pi(a|s) - min_i Q_i(s, a)]
+        loss = (alpha * log_pi - self.critic(obs, action).amin(0)).mean()
+        batch["entropy"] = -log_pi.detach().mean()  # the temperature's loss reads it
+        return loss, {"entropy": batch["entropy"], "alpha": alpha}
+
+    def _alpha_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        # J(alpha) = log alpha (H - target), with the entropy H detached
+        gap = batch["entropy"] - self.target_entropy
+        return self.temperature.log_alpha.squeeze(0) * gap, {}
+
+    # ------------------------------------------------------------------ discrete actions
+
+    def _discrete_critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
+        with torch.no_grad():
+            mask = action_mask(next_obs)
+            log_pi = self.distribution.log_probs(self.actor(next_obs), mask)  # [B, A]
+            # V(s') = sum_a pi(a|s') (min_i Q'_i(s', a) - alpha log pi(a|s'))
+            soft = self.target(next_obs).amin(0) - self.temperature() * log_pi
+            value = (log_pi.exp() * soft).sum(1)
+            y = targets.td_target(
+                batch["reward"], batch["discount"], batch["terminated"], value
+            )
+        index = (batch["action"] - int(self.spaces.action.start)).view(1, -1, 1).expand(2, -1, 1)
+        q = self.critic(obs).gather(2, index).squeeze(2)  # q: [2, B]
+        return 0.5 * (q - y).square().mean(1).sum(), {"q_mean": q.mean()}
+
+    def _discrete_actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        obs = unpack("obs", batch)
+        log_pi = self.distribution.log_probs(self.actor(obs), action_mask(obs))
+        alpha = self.temperature().detach()
+        q = self.critic(obs).amin(0).detach()
+        loss = (log_pi.exp() * (alpha * log_pi - q)).sum(1).mean()
+        batch["entropy"] = -(log_pi.exp() * log_pi).sum(1).mean().detach()
+        return loss, {"entropy": batch["entropy"], "alpha": alpha}

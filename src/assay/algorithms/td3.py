@@ -1,0 +1,144 @@
+"""Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018, arXiv:1802.09477).
+
+Three repairs of DDPG: the smaller of two critics in the target, a noisy (clipped) target action,
+and an actor and targets that move only every other update.
+
+Deviations: actions and both noises live in the unit box (-1, 1), so that noise 0.2 and clip 0.5
+are shares of the environment's action scale.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from assay.algorithms.base import Algorithm, Context, ReplayNeeds
+from assay.core.config import Model
+from assay.core.registry import register
+from assay.core.types import Action, Spaces, Tree, unpack
+from assay.functional import targets
+from assay.functional.schedules import Schedule
+from assay.inference import distributions as numpy_distributions
+from assay.networks.acting import Exported, Forward
+from assay.networks.encoders import make_encoder
+from assay.networks.heads import ActionScale, QEnsemble
+from assay.networks.mlp import mlp
+from assay.networks.step import Objective, Polyak, Step
+
+
+@register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:1802.09477")
+class TD3(Algorithm):
+    """Twin delayed DDPG: a deterministic policy with a careful target."""
+
+    class Hyperparameters(Model):
+        """Settings of TD3."""
+
+        lr: Schedule = Field(Schedule.parse(3e-4), description="Learning rate of all networks.")
+        batch_size: int = Field(256, gt=0, description="Transitions per gradient step.")
+        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
+        learning_starts: int = Field(1000, ge=0, description="Random steps before learning.")
+        train_every: int = Field(1, gt=0, description="Environment steps per round of updates.")
+        updates: int = Field(1, gt=0, description="Gradient steps per round.")
+        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        tau: float = Field(0.005, gt=0, le=1, description="Polyak rate of the targets.")
+        exploration_noise: Schedule = Field(
+            Schedule.parse(0.1), description="Noise of acting, in units of the action scale."
+        )
+        target_noise: float = Field(0.2, ge=0, description="Noise of the target action.")
+        target_noise_clip: float = Field(0.5, ge=0, description="Bound of that noise.")
+        policy_delay: int = Field(2, gt=0, description="Critic updates per actor update.")
+        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
+        max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
+        normalize_obs: bool = Field(False, description="Standardise float observations.")
+        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+        hidden: tuple[int, ...] = Field((256, 256), description="Widths of the hidden layers.")
+        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
+            "relu", description="Nonlinearity of the hidden layers."
+        )
+        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        super().__init__(spaces, hp, context)
+        self.needs = ReplayNeeds(
+            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
+            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
+        )  # fmt: skip
+        size = int(np.prod(spaces.action.shape))
+        options: dict[str, Any] = {
+            "hidden": hp.hidden, "activation": hp.activation, "cnn": hp.cnn, "init": "torch",
+        }  # fmt: skip
+        encoder = make_encoder(spaces.observation, **options)
+        self.actor = nn.Sequential(encoder, mlp((encoder.out_features, size), init="torch"), nn.Tanh())
+        self.actor.to(self.device)
+        self.critic = QEnsemble(spaces.observation, size, members=2, **options).to(self.device)
+        self.target_actor = copy.deepcopy(self.actor)
+        self.target_critic = copy.deepcopy(self.critic)
+        self.scale = ActionScale(spaces.action).to(self.device)
+        updates = context.clock.total_env_steps / hp.train_every * hp.updates
+        mode = self.mode(updates)
+        critic = Objective("critic", self.critic, self._critic_loss, hp.max_grad_norm)
+        actor = Objective("actor", self.actor, self._actor_loss, hp.max_grad_norm)
+        reads = [self.actor, self.target_actor, self.target_critic, self.scale]
+        self.critic_step = Step([critic], reads=reads, mode=mode, key=self.step_key)
+        self.full_step = Step(
+            [critic, actor],
+            reads=reads,
+            polyak=[
+                Polyak(self.target_critic, self.critic, hp.tau),
+                Polyak(self.target_actor, self.actor, hp.tau),
+            ],
+            mode=mode,
+            key=self.step_key,
+            share=self.critic_step,
+        )
+        self.forward = Forward(self.actor, self.device)
+        self._numpy_scale = numpy_distributions.ActionScale(spaces.action)
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Follow the deterministic policy, with Gaussian noise when exploring."""
+        action = self.forward.call(self.normalized(obs))
+        if explore:
+            scale = self.hp.exploration_noise(self.clock.progress)
+            noise = self.rng.standard_normal(action.shape, dtype=np.float32) * scale
+            action = np.clip(action + noise.astype(np.float32), -1.0, 1.0)
+        return Action(self._numpy_scale.to_env(action))
+
+    def update(self, data: Any) -> None:
+        """Move the critics; every `policy_delay` updates also the actor and the targets."""
+        batch = self.replay_tensors(data.sample(self.hp.batch_size))
+        batch["noise"] = self.noise(self.hp.batch_size, *self.spaces.action.shape)
+        due = (self.clock.updates + 1) % self.hp.policy_delay == 0
+        step = self.full_step if due else self.critic_step
+        self.record(step, step(batch, self.hp.lr(self.clock.progress)))
+
+    def policy_module(self) -> nn.Module:
+        """Return `observation -> action`, normalisation included."""
+        return Exported(
+            self.actor, self.obs_norm, lambda unit, mask: self.scale.to_env(unit), self.scale
+        )
+
+    def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        hp = self.hp
+        obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
+        with torch.no_grad():
+            # a' = clip(mu'(s') + clip(eps, -c, c), -1, 1)
+            noise = (batch["noise"] * hp.target_noise).clamp(
+                -hp.target_noise_clip, hp.target_noise_clip
+            )
+            next_action = (self.target_actor(next_obs) + noise).clamp(-1.0, 1.0)
+            next_q = self.target_critic(next_obs, next_action).amin(0)
+            y = targets.td_target(
+                batch["reward"], batch["discount"], batch["terminated"], next_q
+            )
+        q = self.critic(obs, self.scale.to_unit(batch["action"]))  # q: [2, B]
+        return (q - y).square().mean(1).sum(), {"q_mean": q.mean()}
+
+    def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        obs = unpack("obs", batch)
+        # J = -E[Q_1(s, mu(s))]
+        return -self.critic(obs, self.actor(obs))[0].mean(), {}

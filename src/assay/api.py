@@ -1,0 +1,340 @@
+"""The Python front door: train, resume, load, evaluate."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from assay.algorithms.base import Algorithm
+from assay.core import seeding
+from assay.core.errors import AssayError, CheckpointError, ConfigError, RunError
+from assay.core.types import Clock, Spaces, Tree, tree_leaves, tree_map
+from assay.envs.make import EnvLike, make_vector
+from assay.envs.serialize import space_from_state
+from assay.envs.vector import Vector
+from assay.evaluation.evaluate import EvaluationResult, evaluate, save_evaluation
+from assay.loops.events import Callback
+from assay.loops.settings import RunConfig, resolve
+from assay.loops.training import Training, build_algorithm
+from assay.runs import checkpoint, provenance
+from assay.runs.directory import RunDirectory
+from assay.runs.metrics import read_metrics
+
+
+def runs_root() -> Path:
+    """Return where runs are kept: `$ASSAY_RUNS`, or `runs` in the current directory."""
+    return Path(os.environ.get("ASSAY_RUNS", "runs"))
+
+
+class Agent:
+    """A trained policy, ready to act.
+
+    Attributes:
+        algorithm: The algorithm with its networks.
+        spaces: What it sees and does.
+        env_steps: How long it was trained.
+    """
+
+    def __init__(self, algorithm: Algorithm, env_steps: int) -> None:
+        self.algorithm = algorithm
+        self.spaces = algorithm.spaces
+        self.env_steps = env_steps
+        self._carry: Tree = None
+
+    def act(self, obs: Tree, *, explore: bool = False) -> Any:
+        """Return the action for one observation, or actions for a batch of them.
+
+        A recurrent policy remembers from call to call; `reset` starts a new episode.
+
+        Raises:
+            AssayError: The observation does not have the shape the agent was trained on.
+        """
+        single = self._is_single(obs)
+        batch = tree_map(lambda x: np.asarray(x)[None] if single else np.asarray(x), obs)
+        n = len(tree_leaves(batch)[0])
+        if self._carry is None:
+            self._carry = self.algorithm.initial_carry(n)
+        choice = self.algorithm.act(batch, self._carry, explore)
+        self._carry = choice.carry
+        return choice.action[0] if single else choice.action
+
+    def reset(self) -> None:
+        """Forget what a recurrent policy remembers."""
+        self._carry = None
+
+    def _is_single(self, obs: Tree) -> bool:
+        space = self.spaces.observation
+        if isinstance(space, gym.spaces.Dict):
+            if not isinstance(obs, Mapping) or set(obs) != set(space.keys()):
+                keys = sorted(obs) if isinstance(obs, Mapping) else type(obs).__name__
+                raise AssayError(
+                    f"The observation has {keys}; expected entries {sorted(space.keys())}."
+                )
+            key = next(iter(space.keys()))
+            shape, expected = np.shape(obs[key]), space[key].shape
+        else:
+            shape, expected = np.shape(obs), space.shape
+        if shape == expected:
+            return True
+        if len(shape) == len(expected) + 1 and shape[1:] == expected:
+            return False
+        raise AssayError(f"The observation has shape {shape}; expected {expected} or a batch of it.")
+
+
+class Run:
+    """A run on disk, as `train` and `resume` return it.
+
+    Attributes:
+        path: The run directory.
+        env: The environment object the run was given, if it was not an id.
+    """
+
+    def __init__(self, path: Path | str, env: Any = None) -> None:
+        self.path = Path(path)
+        self.env = env
+        self.directory = RunDirectory.open(self.path)
+        self.config = RunConfig.from_dict(self.directory.config)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, status={self.status!r})"
+
+    @property
+    def status(self) -> str:
+        """Return "running", "done", "failed" or "interrupted"."""
+        return RunDirectory.open(self.path).effective_status
+
+    def metrics(self) -> dict[str, Any]:
+        """Return `{name: (env_steps, values)}` of everything that was logged."""
+        return read_metrics(self.directory.metrics_path)
+
+    def agent(self) -> Agent:
+        """Return the agent of the last checkpoint."""
+        return load(self.path)
+
+    def evaluate(self, episodes: int = 20, *, seed: int = 0) -> EvaluationResult:
+        """Play episodes with the deterministic policy of the last checkpoint.
+
+        The result is stored in the run directory, every episode of it.
+        """
+        agent = load(self.path)
+        result = evaluate_agent(agent, self.config, self.env, episodes, seed)
+        save_evaluation(self.directory, agent.env_steps, result, label=f"seed{seed}")
+        return result
+
+
+def train(
+    algorithm: str,
+    env: EnvLike,
+    *,
+    name: str | None = None,
+    root: Path | str | None = None,
+    config: Mapping[str, Any] | None = None,
+    preset: bool = True,
+    callbacks: Sequence[Callback] = (),
+    argv: Sequence[str] | None = None,
+    **settings: Any,
+) -> Run:
+    """Train an agent and return its run.
+
+    Args:
+        algorithm: A name from `assay algorithms`.
+        env: A Gymnasium id, an `Env`, a `VectorEnv`, or a factory of an `Env`.
+        name: The run's name; made up if not given.
+        root: Where runs are kept.
+        config: Settings, for example read from a YAML file.
+        preset: Start from the settings shipped for this algorithm and environment.
+        callbacks: Called with every event (see `assay.events`); returning `assay.STOP` ends the run.
+        argv: The command line that asked for this, for the provenance.
+        **settings: Run settings and hyperparameters: `env_steps=100_000, lr=3e-4, seed=1`.
+
+    Raises:
+        AssayError: A mistake in the settings, the environment or the machine, with its fix.
+
+    Example:
+        run = assay.train("ppo", "CartPole-v1", env_steps=100_000)
+    """
+    label, given = _describe(env)
+    layers = [config or {}, settings]
+    if isinstance(env, gym.vector.VectorEnv):
+        layers.append({"num_envs": env.num_envs})
+    elif isinstance(env, gym.Env):
+        layers.append({"num_envs": 1})
+    resolved = resolve(algorithm, label, *layers, use_preset=preset)
+    directory = RunDirectory.create(
+        Path(root) if root is not None else runs_root(),
+        name,
+        algorithm=resolved.algorithm,
+        env=label,
+        config=resolved.to_dict(),
+        seed=resolved.run.seed,
+    )
+    try:
+        directory.write_provenance(
+            provenance.collect(
+                list(sys.argv if argv is None else argv), seeds={"run": resolved.run.seed}
+            )
+        )
+        training = _training(resolved, directory, given, callbacks)
+    except BaseException as error:
+        _discard(directory, error)
+        raise
+    training.run()
+    return Run(directory.path, given)
+
+
+def resume(
+    path: Path | str, *, env: Any = None, callbacks: Sequence[Callback] = (), force: bool = False
+) -> Run:
+    """Go on with a run from its last good checkpoint; it ends as if it had never stopped.
+
+    Args:
+        path: The run directory.
+        env: The environment object, if the run was not given an id.
+        callbacks: Called with every event.
+        force: Fall back to an older checkpoint where the last one is damaged.
+
+    Raises:
+        RunError: The run is finished, or is being trained by another process.
+        CheckpointError: The checkpoint is damaged; the one before it is named.
+    """
+    directory = RunDirectory.open(Path(path))
+    config = RunConfig.from_dict(directory.config)
+    if directory.status == "done":
+        raise RunError(
+            f"The run '{path}' is done: it reached env_steps={config.run.env_steps}.",
+            "Start a new run with a larger env_steps.",
+        )
+    directory.lock()
+    try:
+        start = checkpoint.latest(directory.checkpoints_path)
+        if start is not None:
+            try:
+                checkpoint.verify_checkpoint(start)
+            except CheckpointError:
+                older = checkpoint.previous_good(start)
+                if not force or older is None:
+                    raise
+                start = older
+        directory.set_status("running")
+        training = _training(config, directory, env, callbacks)
+    except BaseException:
+        directory.unlock()
+        raise
+    training.run(start)
+    return Run(directory.path, env)
+
+
+def load(path: Path | str, *, checkpoint_path: Path | None = None) -> Agent:
+    """Return the agent of a run's last checkpoint (or of a given one), on the CPU.
+
+    Raises:
+        CheckpointError: There is no checkpoint, or it is damaged.
+    """
+    directory = RunDirectory.open(Path(path))
+    config = RunConfig.from_dict(directory.config)
+    place = checkpoint_path or checkpoint.latest(directory.checkpoints_path)
+    if place is None:
+        raise CheckpointError(
+            f"The run '{path}' has no checkpoint yet.", "Wait for the first one, or resume it."
+        )
+    names = ("weights", "optimizer", "normalisers", "algorithm", "run")
+    sections = checkpoint.read_checkpoint(place, names)
+    saved = sections["run"]
+    spaces = Spaces(space_from_state(saved["observation"]), space_from_state(saved["action"]))
+    run = config.run.model_copy(update={"device": "cpu", "compile": False})
+    clock = Clock(run.env_steps, int(saved["env_steps"]), int(saved["updates"]))
+    torch.set_num_threads(1)
+    algorithm = build_algorithm(config.model_copy(update={"run": run}), spaces, clock)
+    algorithm.load_state(sections)
+    return Agent(algorithm, clock.env_steps)
+
+
+def open_run(path: Path | str, env: Any = None) -> Run:
+    """Return a run that is on disk."""
+    return Run(path, env)
+
+
+def evaluate_agent(
+    agent: Agent, config: RunConfig, env: Any, episodes: int, seed: int
+) -> EvaluationResult:
+    """Evaluate an agent in the environment of a configuration."""
+    vector = evaluation_vector(config, env, episodes)
+    if vector is None:
+        raise ConfigError(
+            f"The environment '{config.env}' was given as an object that cannot be copied.",
+            "Evaluate with assay.evaluate(agent.algorithm, env, ...) and an environment of your own.",
+        )
+    try:
+        return evaluate(agent.algorithm, vector, episodes=episodes, seed=seed)
+    finally:
+        vector.close()
+
+
+def evaluation_vector(config: RunConfig, env: Any, episodes: int) -> Vector | None:
+    """Make environments for evaluation, apart from those that train; None if they cannot be."""
+    run = config.run
+    count = min(episodes, 16)
+    if env is None:
+        backend = run.backend if run.backend != "processes" else "auto"
+        return make_vector(
+            config.env, count, backend=backend, env_kwargs=run.env_kwargs, training=False
+        )
+    if isinstance(env, gym.vector.VectorEnv):
+        return make_vector(env.spec.id, count) if env.spec is not None else None
+    if isinstance(env, gym.Env):
+        try:
+            return make_vector(copy.deepcopy(env), 1)
+        except Exception:
+            return None
+    return make_vector(env, count, env_kwargs=run.env_kwargs)
+
+
+def _training(
+    config: RunConfig, directory: RunDirectory, env: Any, callbacks: Sequence[Callback]
+) -> Training:
+    vector = evaluation_vector(config, env, config.run.eval_episodes)
+    evaluator: Callable[[Algorithm, int], EvaluationResult] | None = None
+    if vector is None:
+        warnings.warn(
+            "The environment object cannot be copied, so there are no evaluations; "
+            "give a factory to have them.",
+            stacklevel=3,
+        )
+    else:
+        seed = seeding.derive_seed(config.run.seed, "evaluation")
+
+        def evaluator(algorithm: Algorithm, env_steps: int) -> EvaluationResult:
+            result = evaluate(
+                algorithm, vector, episodes=config.run.eval_episodes, seed=seed
+            )
+            save_evaluation(directory, env_steps, result)
+            return result
+
+    return Training(config, directory, env=env, evaluator=evaluator, callbacks=callbacks)
+
+
+def _describe(env: Any) -> tuple[str, Any]:
+    """Return a label for the configuration, and the object if it is not an id."""
+    if isinstance(env, str):
+        return env, None
+    spec = getattr(env, "spec", None)
+    if spec is not None:
+        return str(spec.id), env
+    return getattr(env, "__qualname__", type(env).__name__).replace("<", "").replace(">", ""), env
+
+
+def _discard(directory: RunDirectory, error: BaseException) -> None:
+    """Remove a run that never started, so that a typing mistake leaves nothing behind."""
+    if isinstance(error, AssayError):
+        directory.delete()
+    else:
+        directory.unlock()

@@ -1,0 +1,218 @@
+"""Observation columns of a replay: stored as given, or as stacks of frames stored once.
+
+A stack of k frames shares k - 1 of them with the next observation. `FrameColumn` keeps a pool of
+frames per environment and, for every transition, the places of the k frames of both observations.
+It compares bytes instead of trusting the environment: an observation that goes on from the one
+before costs one new frame, anything else (a reset, padded or repeated, or a stack that is none)
+costs the frames that are new. What comes out is therefore always, byte for byte, what went in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from assay.buffers.memory import Spec, allocate
+from assay.core.errors import ConfigError
+from assay.core.types import State, Tree
+
+
+class PlainColumn:
+    """Observations and next observations, each stored in full.
+
+    Args:
+        spec: One observation.
+        slots: Rows of the ring.
+        num_envs: Environments.
+    """
+
+    def __init__(self, spec: Spec, slots: int, num_envs: int) -> None:
+        self.spec = spec
+        self.columns: Tree = allocate(self.plan(spec, slots, num_envs))
+        self._obs, self._next = self.columns["obs"], self.columns["next_obs"]
+        self._flat_obs = self._obs.reshape(-1, *spec.shape)
+        self._flat_next = self._next.reshape(-1, *spec.shape)
+
+    @staticmethod
+    def plan(spec: Spec, slots: int, num_envs: int) -> Tree:
+        """Return the specs of the arrays."""
+        full = Spec((slots, num_envs, *spec.shape), spec.dtype)
+        return {"obs": full, "next_obs": full}
+
+    def write_row(self, row: int, obs: np.ndarray, next_obs: np.ndarray) -> None:
+        """Write one transition of every environment to one row."""
+        self._obs[row] = obs
+        self._next[row] = next_obs
+
+    def write_at(
+        self, flat: np.ndarray, envs: np.ndarray, obs: np.ndarray, next_obs: np.ndarray
+    ) -> None:
+        """Write one transition of each of `envs` to the places `flat`."""
+        self._flat_obs[flat] = obs
+        self._flat_next[flat] = next_obs
+
+    def gather(
+        self, first: np.ndarray, last: np.ndarray, obs: np.ndarray, next_obs: np.ndarray
+    ) -> None:
+        """Gather observations of `first` and next observations of `last` into the arrays given."""
+        self._flat_obs.take(first, axis=0, out=obs, mode="clip")
+        self._flat_next.take(last, axis=0, out=next_obs, mode="clip")
+
+
+class FrameColumn:
+    """Stacks of frames, newest last along the first axis, each frame stored once.
+
+    The pool has a sixteenth more frames than there are slots, for the frames that episode ends
+    and starts add. Where episodes are so short that this runs out, the oldest transitions are
+    given up a little earlier (`gone` names the frames that no longer exist).
+
+    Args:
+        spec: One observation, [k * channels, height, width].
+        slots: Rows of the ring.
+        num_envs: Environments.
+        stack: k.
+    """
+
+    def __init__(self, spec: Spec, slots: int, num_envs: int, stack: int) -> None:
+        self.spec, self.stack, self.num_envs = spec, stack, num_envs
+        arrays = allocate(self.plan(spec, slots, num_envs, stack))
+        self.pool = arrays["pool"]  # [rows, num_envs, channels, height, width]
+        self.rows = len(self.pool)
+        self.columns: Tree = {name: arrays[name] for name in ("obs", "next_obs", "oldest")}
+        self._frame = self.pool.shape[2:]
+        self._flat_pool = self.pool.reshape(-1, *self._frame)
+        self._flat_obs = self.columns["obs"].reshape(-1, stack)
+        self._flat_next = self.columns["next_obs"].reshape(-1, stack)
+        self._flat_oldest = self.columns["oldest"].reshape(-1)
+        # Frames are numbered per environment as they are written; number % rows is the row.
+        self.written = np.zeros(num_envs, np.int64)
+        self._last = np.zeros((num_envs, stack, *self._frame), spec.dtype)
+        self._last_ids = np.full((num_envs, stack), -1, np.int64)
+        self._envs = np.arange(num_envs)
+
+    @staticmethod
+    def plan(spec: Spec, slots: int, num_envs: int, stack: int) -> Tree:
+        """Return the specs of the arrays."""
+        frame = (spec.shape[0] // stack, *spec.shape[1:])
+        rows = slots + slots // 16 + 2 * stack
+        places = Spec((slots, num_envs, stack), np.dtype(np.int32))
+        return {
+            "pool": Spec((rows, num_envs, *frame), spec.dtype),
+            "obs": places,
+            "next_obs": places,
+            "oldest": Spec((slots, num_envs), np.dtype(np.int64)),
+        }
+
+    def write_row(self, row: int, obs: np.ndarray, next_obs: np.ndarray) -> None:
+        """Write one transition of every environment to one row."""
+        self.write_at(row * self.num_envs + self._envs, self._envs, obs, next_obs)
+
+    def write_at(
+        self, flat: np.ndarray, envs: np.ndarray, obs: np.ndarray, next_obs: np.ndarray
+    ) -> None:
+        """Write one transition of each of `envs` to the places `flat`."""
+        now = obs.reshape(len(envs), self.stack, *self._frame)
+        then = next_obs.reshape(now.shape)
+        ids = self._last_ids[envs]
+        goes_on = _equal(now, self._last[envs]) & (ids[:, 0] >= 0)
+        for i in np.flatnonzero(~goes_on):
+            ids[i] = self._store(envs[i], now[i], now[i, :0], ids[i, :0])
+        next_ids = np.empty_like(ids)
+        shifts = _equal(then[:, :-1], now[:, 1:])
+        usual = np.flatnonzero(shifts)
+        new = self.written[envs[usual]]
+        self._flat_pool[self._place(new, envs[usual])] = then[usual, -1]
+        self.written[envs[usual]] += 1
+        next_ids[usual, :-1] = ids[usual, 1:]
+        next_ids[usual, -1] = new
+        for i in np.flatnonzero(~shifts):
+            next_ids[i] = self._store(envs[i], then[i], now[i, 1:], ids[i, 1:])
+        self._flat_obs[flat] = self._place(ids, envs[:, None])
+        self._flat_next[flat] = self._place(next_ids, envs[:, None])
+        self._flat_oldest[flat] = ids[:, 0]
+        self._last[envs] = then
+        self._last_ids[envs] = next_ids
+
+    def gather(
+        self, first: np.ndarray, last: np.ndarray, obs: np.ndarray, next_obs: np.ndarray
+    ) -> None:
+        """Gather observations of `first` and next observations of `last` into the arrays given."""
+        for column, index, out in (
+            (self._flat_obs, first, obs),
+            (self._flat_next, last, next_obs),
+        ):
+            places = column.take(index, axis=0).reshape(-1)
+            frames = out.reshape(-1, *self._frame)
+            self._flat_pool.take(places, axis=0, out=frames, mode="clip")
+
+    def gone(self, flat: np.ndarray) -> np.ndarray:
+        """Return [N] whether the transition at `flat[e]` of environment e has lost a frame."""
+        return self._flat_oldest[flat] < self.written - self.rows
+
+    def state(self) -> State:
+        """Return what is neither in the columns nor in the pool."""
+        return {"written": self.written, "last": self._last, "last_ids": self._last_ids}
+
+    def load_state(self, state: State) -> None:
+        """Put back what `state` returned."""
+        self.written[:] = state["written"]
+        self._last[:] = state["last"]
+        self._last_ids[:] = state["last_ids"]
+
+    def _place(self, ids: np.ndarray, envs: np.ndarray | int) -> np.ndarray:
+        return ids % self.rows * self.num_envs + envs
+
+    def _store(
+        self, env: int, stack: np.ndarray, known: np.ndarray, known_ids: np.ndarray
+    ) -> np.ndarray:
+        """Store a stack, sharing its leading frames with `known` and repeated ones with each other.
+
+        Ids never decrease along a stack, so its first frame is always the first to be lost.
+        """
+        ids = np.empty(self.stack, np.int64)
+        sharing = True
+        for j, frame in enumerate(stack):
+            sharing = sharing and j < len(known) and np.array_equal(frame, known[j])
+            if sharing:
+                ids[j] = known_ids[j]
+            elif j > 0 and np.array_equal(frame, stack[j - 1]):
+                ids[j] = ids[j - 1]
+            else:
+                ids[j] = self.written[env]
+                self._flat_pool[self._place(ids[j], env)] = frame
+                self.written[env] += 1
+        return ids
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return [n] whether rows of two [n, ...] arrays are equal."""
+    return (a == b).reshape(len(a), -1).all(axis=1)
+
+
+def is_image(spec: Spec) -> bool:
+    """Return whether an observation is a uint8 image [channels, height, width]."""
+    return spec.dtype == np.uint8 and len(spec.shape) == 3
+
+
+def stacks(spec: Tree, frame_stack: int | None) -> list[tuple[Spec, int | None]]:
+    """Return each part of an observation with the k of its frame stack, None if stored in full.
+
+    Raises:
+        ConfigError: `frame_stack` is given and no part is an image of so many frames.
+    """
+    parts = list(spec.values()) if isinstance(spec, dict) else [spec]
+    if frame_stack is None:
+        return [(part, None) for part in parts]
+    if frame_stack < 1:
+        raise ConfigError(f"frame_stack={frame_stack}; expected at least 1.")
+    found = [
+        (part, frame_stack if is_image(part) and part.shape[0] % frame_stack == 0 else None)
+        for part in parts
+    ]
+    if all(stack is None for _, stack in found):
+        shapes = ", ".join(f"{part.dtype}{list(part.shape)}" for part in parts)
+        raise ConfigError(
+            f"frame_stack={frame_stack} needs uint8 images [{frame_stack} * channels, height, "
+            f"width]; the observations are {shapes}.",
+            "Leave frame_stack out, or stack that many frames in the environment.",
+        )
+    return found

@@ -1,0 +1,132 @@
+"""What a buffer will need, known before any of it is allocated.
+
+A buffer first lays out its arrays as `Spec`s, checks their bytes against the memory at hand, and
+only then allocates them, zero-filled, so that the system commits pages as they are written.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import psutil
+
+from assay.core.errors import ConfigError, SpaceError
+from assay.core.types import Tree, tree_leaves, tree_map
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+class Spec(NamedTuple):
+    """The shape and dtype of one array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of such an array."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def space_spec(space: gym.Space[Any]) -> Tree:
+    """Return how one element of a space is stored: a `Spec`, or a flat dict of them.
+
+    Integers and uint8 images keep their dtype; every float becomes float32, which is what
+    networks compute in.
+
+    Raises:
+        SpaceError: The space is neither an array space nor a flat Dict of array spaces.
+    """
+    if isinstance(space, gym.spaces.Dict):
+        specs = {key: space_spec(part) for key, part in space.items()}
+        if not any(isinstance(spec, dict) for spec in specs.values()):
+            return specs
+    elif space.shape is not None and space.dtype is not None:
+        floating = np.issubdtype(space.dtype, np.floating)
+        return Spec(tuple(space.shape), np.dtype(np.float32) if floating else space.dtype)
+    raise SpaceError(
+        f"Cannot store elements of {space}: expected an array space or a flat Dict of them.",
+        "Make the environment through assay.envs, which flattens nested spaces.",
+    )
+
+
+def tree_bytes(tree: Tree, count: int = 1) -> int:
+    """Return the bytes of `count` elements of a space, or of a tree of `Spec`s.
+
+    Example:
+        >>> tree_bytes(gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), count=1_000_000)
+        28224000000
+    """
+    specs = space_spec(tree) if isinstance(tree, gym.Space) else tree
+    return count * sum(spec.nbytes for spec in tree_leaves(specs))
+
+
+def allocate(specs: Tree) -> Tree:
+    """Return zero-filled arrays for a tree of specs; pages are committed as they are written."""
+    return tree_map(lambda spec: np.zeros(spec.shape, spec.dtype), specs)
+
+
+def human_bytes(count: float) -> str:
+    """Return a byte count for people.
+
+    Example:
+        >>> human_bytes(7_600_000_000)
+        '7.1 GiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
+def available_bytes() -> int:
+    """Return the memory this process may still use: the machine's, or its container's if less."""
+    available = int(psutil.virtual_memory().available)
+    try:
+        limit = int((_CGROUP / "memory.max").read_text())
+        used = int((_CGROUP / "memory.current").read_text())
+        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # no cgroup v2 here, or "max": no limit
+        return available
+    # Page cache counts as used but is given back under pressure.
+    return max(0, min(available, limit - used + int(stat.get("inactive_file", 0))))
+
+
+def require_memory(
+    needed: int,
+    what: str,
+    *,
+    capacity: int | None = None,
+    advice: str = "",
+    available: int | None = None,
+) -> None:
+    """Refuse an allocation that does not fit, before it is made.
+
+    Args:
+        needed: Bytes about to be allocated.
+        what: What they are for, as the subject of the message.
+        capacity: Number of items that `needed` stands for; the largest that fits is offered.
+        advice: A further way out, as a clause ("store ... once with frame_stack=4").
+        available: Bytes at hand; asked of the system if None.
+
+    Raises:
+        ConfigError: It does not fit.
+    """
+    room = available_bytes() if available is None else available
+    if needed <= room:
+        return
+    fixes = []
+    if capacity is not None and (fits := capacity * room // needed):
+        fixes.append(f"lower its capacity from {capacity:,} to at most {fits:,}")
+    if advice:
+        fixes.append(advice)
+    fix = ", or ".join([*fixes, "run it where more memory is free"])
+    raise ConfigError(
+        f"{what} needs {human_bytes(needed)} of memory; {human_bytes(room)} are available.",
+        f"{fix[0].upper()}{fix[1:]}.",
+    )

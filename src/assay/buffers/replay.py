@@ -1,0 +1,586 @@
+"""Replay of single transitions: uniform or prioritised, n-step, images stored once.
+
+Layout: one ring per environment, [slots, num_envs, ...] with slots = capacity // num_envs, each
+with its own write head, since rows that are no transition (`valid=False`) are not recorded.
+
+n-step returns are put together when they are sampled. A window starts at the drawn transition and
+ends with the first of: n transitions, a terminated or truncated one, the newest one of its
+environment. So no window crosses an episode's end or the write head, and every stored transition
+can be drawn; the youngest ones of an unfinished episode give shorter returns, each with the
+bootstrap and the discount gamma^k of the k steps really taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from assay.buffers.frames import FrameColumn, PlainColumn, is_image, stacks
+from assay.buffers.memory import Spec, allocate, require_memory, space_spec, tree_bytes
+from assay.buffers.prioritized import Priorities, PrioritizedOptions, SumTree, as_array
+from assay.buffers.storage import (
+    HEAD,
+    Ring,
+    Sections,
+    Staging,
+    copy_state,
+    same_settings,
+    section,
+    with_prefix,
+    without_prefix,
+)
+from assay.core.errors import AssayError, ConfigError
+from assay.core.seeding import rng_state, set_rng_state
+from assay.core.types import Array, Batch, Spaces, State, Tree, tree_leaves
+
+_FLOAT = np.dtype(np.float32)
+
+
+def replay_bytes(
+    spaces: Spaces,
+    capacity: int,
+    num_envs: int = 1,
+    *,
+    frame_stack: int | None = None,
+    prioritized: bool = False,
+) -> int:
+    """Return the bytes that such a `ReplayBuffer` will allocate, without allocating them.
+
+    Example:
+        >>> from gymnasium.spaces import Box, Discrete
+        >>> atari = Spaces(Box(0, 255, (4, 84, 84), np.uint8), Discrete(6))
+        >>> replay_bytes(atari, 1_000_000, frame_stack=4) / (84 * 84 * 1_000_000) < 1.1
+        True
+    """
+    return tree_bytes(_plan(spaces, capacity // num_envs, num_envs, frame_stack, prioritized))
+
+
+class ReplayBuffer:
+    """The last `capacity` transitions, to sample batches from.
+
+    A returned batch lives in memory that the next `sample` of the same size reuses: it is valid
+    until then (`extras["index"]` for as long as you like). Clone what must last longer.
+
+    Args:
+        spaces: What is stored.
+        capacity: Transitions in all, shared evenly by the environments.
+        num_envs: Rows of every `add`.
+        n_step: Longest return.
+        gamma: Discount factor.
+        device: Where sampled tensors live.
+        rng: Source of all randomness.
+        prioritized: Draw in proportion to TD errors; None draws uniformly.
+        frame_stack: k, if uint8 images [k * channels, height, width] are stacks of k frames, newest
+            last: each frame is then stored once. 1 stores unstacked images once. None stores
+            observations and next observations in full, as is done for all that are no images.
+
+    Raises:
+        ConfigError: A setting is out of range, or the memory does not suffice.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        capacity: int,
+        num_envs: int = 1,
+        *,
+        rng: np.random.Generator,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        device: torch.device | str = "cpu",
+        prioritized: PrioritizedOptions | None = None,
+        frame_stack: int | None = None,
+    ) -> None:
+        self.slots = capacity // max(1, num_envs)
+        if num_envs < 1 or not 1 <= n_step <= self.slots or not 0.0 <= gamma <= 1.0:
+            raise ConfigError(
+                f"Bad replay: capacity={capacity}, num_envs={num_envs}, n_step={n_step}, "
+                f"gamma={gamma}.",
+                "Use n_step >= 1, gamma between 0 and 1, and capacity >= num_envs * n_step.",
+            )
+        require_memory(
+            replay_bytes(
+                spaces,
+                capacity,
+                num_envs,
+                frame_stack=frame_stack,
+                prioritized=prioritized is not None,
+            ),
+            f"A replay of {capacity:,} transitions",
+            capacity=capacity,
+            advice=_advice(spaces, frame_stack),
+        )
+        self.capacity, self.num_envs = self.slots * num_envs, num_envs
+        self.n_step, self.gamma, self.device = n_step, gamma, torch.device(device)
+        self._rng = rng
+        self._spec = space_spec(spaces.observation)
+        self._keys = list(self._spec) if isinstance(self._spec, dict) else None
+        self._leaves = [
+            PlainColumn(spec, self.slots, num_envs)
+            if stack is None
+            else FrameColumn(spec, self.slots, num_envs, stack)
+            for spec, stack in stacks(self._spec, frame_stack)
+        ]
+        self._frames = [leaf for leaf in self._leaves if isinstance(leaf, FrameColumn)]
+        self._fixed = allocate(_fixed_plan(spaces, self.slots, num_envs))
+        self._reward, self._action = self._fixed["reward"], self._fixed["action"]
+        self._terminated, self._truncated = self._fixed["terminated"], self._fixed["truncated"]
+        self._flat_action = self._action.reshape(-1, *self._action.shape[2:])
+        self._extras: dict[str, np.ndarray] | None = None  # known at the first add
+        self._priorities = Priorities(self.capacity, prioritized) if prioritized else None
+        self._envs = np.arange(num_envs)
+        # Transitions ever written: one number while all environments agree, which is fast, and
+        # `_heads` otherwise. `_tails`, the oldest ones still held, are kept where frames are.
+        self._head: int | None = 0
+        self._heads = np.zeros(num_envs, np.int64)
+        self._tails = np.zeros(num_envs, np.int64)
+        self._staging: dict[int, Staging] = {}
+        # gamma^j for n-step sums: [n]
+        self._powers = gamma ** np.arange(n_step + 1)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the bytes of the allocated storage."""
+        arrays = tree_leaves(self._columns()) + [leaf.pool for leaf in self._frames]
+        total = sum(array.nbytes for array in arrays)
+        if self._priorities is not None:
+            total += sum(spec.nbytes for spec in SumTree.plan(self.capacity))
+        return total
+
+    def __len__(self) -> int:
+        """Return the number of transitions that can be drawn."""
+        if self._head is not None and not self._frames:
+            return min(self._head, self.slots) * self.num_envs
+        heads, tails = self._bounds()
+        return int((heads - tails).sum())
+
+    def add(
+        self,
+        obs: Tree,
+        action: Array,
+        reward: Array,
+        next_obs: Tree,
+        terminated: Array,
+        truncated: Array,
+        valid: Array | None = None,
+        extras: dict[str, Array] | None = None,
+    ) -> None:
+        """Record one transition of every environment.
+
+        Args:
+            obs: [N, ...] or a flat dict of such.
+            action: [N, ...], as executed.
+            reward: [N].
+            next_obs: What followed, with the true final observation at an episode's end.
+            terminated: [N] the episode ended in a terminal state.
+            truncated: [N] the episode was cut short.
+            valid: [N] False for rows that are no transition, such as the one after an episode's
+                end under next-step autoreset; they are not recorded.
+            extras: Further [N, ...] arrays, the same names in every call; `Batch.extras` has them.
+        """
+        if self._extras is None or len(self._extras) != len(extras or ()):
+            self._check(obs, next_obs, action, extras)
+        if valid is not None and not valid.all():
+            envs = np.flatnonzero(valid)
+            if envs.size:
+                self._add_rows(envs, obs, action, reward, next_obs, terminated, truncated, extras)
+            return
+        if self._head is None:
+            envs = self._envs
+            self._add_rows(envs, obs, action, reward, next_obs, terminated, truncated, extras)
+            return
+        row = self._head % self.slots
+        self._reward[row] = reward
+        self._terminated[row] = terminated
+        self._truncated[row] = truncated
+        self._action[row] = action
+        if self._keys is None:
+            self._leaves[0].write_row(row, obs, next_obs)
+        else:
+            for key, leaf in zip(self._keys, self._leaves, strict=True):
+                leaf.write_row(row, obs[key], next_obs[key])
+        if extras:
+            for name, column in self._extras.items():  # type: ignore[union-attr]
+                column[row] = extras[name]
+        self._head += 1
+        if self._priorities is not None:
+            self._priorities.insert(row * self.num_envs + self._envs)
+        if self._frames:
+            self._evict()
+
+    def cut_episodes(self) -> None:
+        """Mark the newest transition of every environment as truncated, unless it ended anyway.
+
+        For a loop that resets environments mid-episode: n-step windows then end there.
+        """
+        heads, tails = self._bounds()
+        rows, envs = (heads - 1) % self.slots, self._envs
+        held = (heads > tails) & (self._terminated[rows, envs] == 0.0)
+        self._truncated[rows[held], envs[held]] = 1.0
+
+    def sample(self, batch_size: int, beta: float = 1.0) -> Batch:
+        """Draw transitions, with replacement.
+
+        Args:
+            batch_size: B.
+            beta: Exponent of the importance weights of prioritised replay; where the draw is
+                uniform all weights are one whatever it is, and none are given.
+
+        Returns:
+            Tensors with a leading axis B on the buffer's device. `terminated` and `truncated` are
+            float32 (0 or 1), those of the last transition of the n-step window, as is `next_obs`.
+            Prioritised replay adds `extras["weight"]` [B] and `extras["index"]` [B] (int64, always
+            on the CPU), which `update_priorities` takes.
+
+        Raises:
+            AssayError: The buffer is empty.
+        """
+        count = len(self)
+        if count == 0:
+            raise AssayError(
+                "Cannot sample from an empty replay.", "Add transitions before the first update."
+            )
+        staging = self._staging.get(batch_size) or self._stage(batch_size)
+        staging.wait()
+        out = staging.arrays
+        index = None
+        if self._priorities is None:
+            first = self._draw(batch_size, count)
+        else:
+            first, out["weight"][:] = self._priorities.draw(self._rng, batch_size, beta, count)
+            index = self._serial(first)
+        last = first
+        if self.n_step > 1:
+            last = self._look_ahead(first, out)
+        else:
+            self._reward.take(first, out=out["reward"], mode="clip")
+            self._terminated.take(first, out=out["terminated"], mode="clip")
+            self._truncated.take(first, out=out["truncated"], mode="clip")
+        self._flat_action.take(first, axis=0, out=out["action"], mode="clip")
+        if self._keys is None:
+            self._leaves[0].gather(first, last, out["obs"], out["next_obs"])
+        else:
+            for key, leaf in zip(self._keys, self._leaves, strict=True):
+                leaf.gather(first, last, out["obs"][key], out["next_obs"][key])
+        for name, column in (self._extras or {}).items():
+            flat = column.reshape(-1, *column.shape[2:])
+            flat.take(first, axis=0, out=out["extras"][name], mode="clip")
+        return self._batch(staging.deliver(), index)
+
+    def update_priorities(self, index: Array, td_errors: Array) -> None:
+        """Set the priorities of a prioritised replay's batch, after its loss was computed.
+
+        Transitions that were overwritten since they were sampled are left out: `index` names the
+        transition and not its slot.
+
+        Args:
+            index: [B] `extras["index"]` of the batch.
+            td_errors: [B] of any sign.
+        """
+        if self._priorities is None:
+            raise ConfigError("This replay draws uniformly and has no priorities.")
+        serial, env = np.divmod(as_array(index), self.num_envs)
+        held = serial >= self._bounds()[1][env]
+        slot = serial % self.slots * self.num_envs + env
+        errors = as_array(td_errors)
+        self._priorities.update(slot[held], errors[held])
+
+    def sections(self, prefix: str = "replay") -> Sections:
+        """Return the state cut into sections `{name: (state, version)}` for checkpoints.
+
+        A section whose version is unchanged has not been written to, so that a checkpointer can
+        link the file of the checkpoint before. Arrays are views of the storage: save them before
+        the next `add`.
+        """
+        return with_prefix(self._sections(), prefix)
+
+    def load_sections(self, sections: Mapping[str, State], prefix: str = "replay") -> None:
+        """Put back the states of `sections`; sampling then goes on as if nothing had happened.
+
+        Raises:
+            CheckpointError: A section is missing, or they belong to another kind of replay.
+        """
+        self.load_state(without_prefix(sections, prefix))
+
+    def state(self) -> State:
+        """Return everything as one state that shares no memory with the buffer."""
+        return {name: copy_state(part) for name, (part, _) in self._sections().items()}
+
+    def load_state(self, state: State) -> None:
+        """Put back what `state` returned."""
+        head = section(state, HEAD)
+        same_settings(head["settings"], self._settings(), "replay")
+        set_rng_state(self._rng, head["rng"])
+        self._set_heads(np.asarray(head["heads"]))
+        self._tails[:] = head["tails"]
+        self._staging.clear()
+        self._extras = None
+        if head["started"]:
+            self._extras = {
+                name: np.zeros((self.slots, self.num_envs, *item["shape"]), item["dtype"])
+                for name, item in head.get("extras", {}).items()
+            }
+        for i, leaf in enumerate(self._frames):
+            leaf.load_state(head["frames"][str(i)])
+        for ring in self._rings():
+            ring.load(state)
+        if self._priorities is not None:
+            self._priorities.load_state(head["priorities"])
+
+    def _sections(self) -> Sections:
+        heads, tails = self._bounds()
+        head: State = {
+            "settings": self._settings(),
+            "rng": rng_state(self._rng),
+            "heads": heads,
+            "tails": tails,
+            "started": self._extras is not None,
+            "extras": {
+                name: {"shape": list(column.shape[2:]), "dtype": column.dtype.str}
+                for name, column in (self._extras or {}).items()
+            },
+            "frames": {str(i): leaf.state() for i, leaf in enumerate(self._frames)},
+        }
+        if self._priorities is not None:
+            head["priorities"] = self._priorities.state()
+        transitions, *pools = self._rings()
+        found: Sections = {HEAD: (head, None)}
+        found |= transitions.sections(lambda part: {name: part[name] for name in self._fixed})
+        for pool in pools:
+            found |= pool.sections(lambda part: part["pool"][::256])
+        return found
+
+    def _add_rows(
+        self,
+        envs: np.ndarray,
+        obs: Tree,
+        action: Array,
+        reward: Array,
+        next_obs: Tree,
+        terminated: Array,
+        truncated: Array,
+        extras: dict[str, Array] | None,
+    ) -> None:
+        heads = self._bounds()[0].copy()
+        row = heads[envs] % self.slots
+        flat = row * self.num_envs + envs
+        self._reward[row, envs] = reward[envs]
+        self._terminated[row, envs] = terminated[envs]
+        self._truncated[row, envs] = truncated[envs]
+        self._action[row, envs] = action[envs]
+        if self._keys is None:
+            self._leaves[0].write_at(flat, envs, obs[envs], next_obs[envs])
+        else:
+            for key, leaf in zip(self._keys, self._leaves, strict=True):
+                leaf.write_at(flat, envs, obs[key][envs], next_obs[key][envs])
+        for name, column in (self._extras or {}).items():
+            column[row, envs] = extras[name][envs]  # type: ignore[index]
+        heads[envs] += 1
+        self._set_heads(heads)
+        if self._priorities is not None:
+            self._priorities.insert(flat)
+        if self._frames:
+            self._evict()
+
+    def _evict(self) -> None:
+        """Give up the oldest transitions whose frames the pools have overwritten."""
+        heads, tails = self._bounds()
+        for leaf in self._frames:
+            while True:
+                flat = tails % self.slots * self.num_envs + self._envs
+                gone = leaf.gone(flat) & (tails < heads)
+                if not gone.any():
+                    break
+                if self._priorities is not None:
+                    self._priorities.remove(flat[gone])
+                tails = tails + gone
+        self._tails[:] = tails
+
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return [N] transitions ever written and [N] the first of them still held."""
+        if self._head is not None:
+            self._heads.fill(self._head)
+        return self._heads, np.maximum(self._heads - self.slots, self._tails)
+
+    def _set_heads(self, heads: np.ndarray) -> None:
+        self._heads[:] = heads
+        self._head = int(heads[0]) if (heads == heads[0]).all() else None
+
+    def _draw(self, batch_size: int, count: int) -> np.ndarray:
+        """Draw places uniformly. Which number means which transition follows from the heads."""
+        number = self._rng.integers(count, size=batch_size)
+        if self._head is not None and not self._frames:
+            return number
+        heads, tails = self._bounds()
+        ends = np.cumsum(heads - tails)
+        env = np.searchsorted(ends, number, side="right")
+        serial = number - (ends - heads)[env]  # = tail + offset within the environment
+        return serial % self.slots * self.num_envs + env
+
+    def _serial(self, flat: np.ndarray) -> np.ndarray:
+        """Return names of transitions that outlive their slots: serial * num_envs + env."""
+        slot, env = np.divmod(flat, self.num_envs)
+        newest = self._bounds()[0][env] - 1
+        return (newest - (newest - slot) % self.slots) * self.num_envs + env
+
+    def _look_ahead(self, first: np.ndarray, out: dict[str, Any]) -> np.ndarray:
+        """Sum n-step rewards into `out` and return the places of the windows' last transitions."""
+        slot, env = np.divmod(first, self.num_envs)
+        newer = (self._bounds()[0][env] - 1 - slot) % self.slots  # [B] transitions after the first
+        steps = np.arange(self.n_step)
+        window = (slot[:, None] + steps) % self.slots * self.num_envs + env[:, None]  # [B, n]
+        terminated, truncated = self._terminated.take(window), self._truncated.take(window)
+        ended = (terminated + truncated)[:, :-1] > 0.0
+        inside = steps <= newer[:, None]
+        inside[:, 1:] &= ~np.logical_or.accumulate(ended, axis=1)
+        length = inside.sum(axis=1)
+        rows = np.arange(len(first))
+        # R = sum_j gamma^j r_{t+j}
+        out["reward"][:] = (self._reward.take(window) * inside * self._powers[:-1]).sum(axis=1)
+        out["terminated"][:] = terminated[rows, length - 1]
+        out["truncated"][:] = truncated[rows, length - 1]
+        out["discount"][:] = self._powers[length]
+        return window[rows, length - 1]
+
+    def _batch(self, tensors: dict[str, Any], index: np.ndarray | None) -> Batch:
+        extras = dict(tensors["extras"])
+        if index is not None:
+            extras["weight"] = tensors["weight"]
+            extras["index"] = torch.from_numpy(index)
+        obs, next_obs = tensors["obs"], tensors["next_obs"]
+        if self._keys is not None:
+            obs, next_obs = dict(obs), dict(next_obs)
+        return Batch(
+            obs,
+            tensors["action"],
+            tensors["reward"],
+            next_obs,
+            tensors["terminated"],
+            tensors["truncated"],
+            tensors["discount"],
+            extras,
+        )
+
+    def _stage(self, batch_size: int) -> Staging:
+        """Prepare the arrays that batches of one size are gathered into."""
+
+        def batched(shape: tuple[int, ...], dtype: Any) -> Spec:
+            return Spec((batch_size, *shape), np.dtype(dtype))
+
+        spec = self._spec
+        obs = (
+            {key: batched(*part) for key, part in spec.items()}
+            if isinstance(spec, dict)
+            else batched(*spec)
+        )
+        extras = {name: batched(c.shape[2:], c.dtype) for name, c in (self._extras or {}).items()}
+        specs = {
+            "obs": obs,
+            "next_obs": obs,
+            "action": batched(self._action.shape[2:], self._action.dtype),
+            "reward": batched((), _FLOAT),
+            "terminated": batched((), _FLOAT),
+            "truncated": batched((), _FLOAT),
+            "discount": batched((), _FLOAT),
+            "extras": extras,
+        }
+        if self._priorities is not None:
+            specs["weight"] = batched((), _FLOAT)
+        staging = Staging(specs, self.device)
+        staging.arrays["discount"].fill(self.gamma)
+        self._staging[batch_size] = staging
+        return staging
+
+    def _columns(self) -> State:
+        """Return all arrays whose first axis is the slot."""
+        return {
+            **self._fixed,
+            "extras": self._extras or {},
+            "leaves": {str(i): leaf.columns for i, leaf in enumerate(self._leaves)},
+        }
+
+    def _rings(self) -> list[Ring]:
+        """Return the ring of transitions, and those of the frame pools."""
+        heads = self._bounds()[0]
+        rings = [Ring("", self._columns(), self.slots, heads, self.num_envs)]
+        for i, leaf in enumerate(self._frames):
+            arrays = {"pool": leaf.pool}
+            name = f"frames{i}-"
+            rings.append(Ring(name, arrays, leaf.rows, leaf.written, self.num_envs))
+        return rings
+
+    def _settings(self) -> State:
+        return {
+            "slots": self.slots,
+            "num_envs": self.num_envs,
+            "prioritized": self._priorities is not None,
+            "frame_stacks": [getattr(leaf, "stack", None) for leaf in self._leaves],
+        }
+
+    def _check(
+        self, obs: Tree, next_obs: Tree, action: Array, extras: dict[str, Array] | None
+    ) -> None:
+        """Refuse rows of the wrong shape or kind, and learn the extras, at the first add."""
+        extras = extras or {}
+        if self._extras is not None:
+            raise ValueError(f"extras {sorted(extras)} were given; expected {sorted(self._extras)}")
+        for name, value in (("obs", obs), ("next_obs", next_obs)):
+            if self._keys is not None:
+                for key, leaf in zip(self._keys, self._leaves, strict=True):
+                    self._check_array(f"{name}[{key!r}]", value[key], leaf.spec)
+            else:
+                self._check_array(name, value, self._leaves[0].spec)
+        self._check_array("action", action, Spec(self._action.shape[2:], self._action.dtype))
+        columns = {}
+        for name, value in extras.items():
+            rows = np.asarray(value)
+            columns[name] = Spec((self.slots, self.num_envs, *rows.shape[1:]), rows.dtype)
+            self._check_array(name, rows, Spec(rows.shape[1:], rows.dtype))
+        require_memory(tree_bytes(columns), "The extras of the replay", capacity=self.capacity)
+        self._extras = allocate(columns)
+
+    def _check_array(self, name: str, value: Array, spec: Spec) -> None:
+        rows, shape = np.asarray(value), (self.num_envs, *spec.shape)
+        if rows.shape != shape or not np.can_cast(rows.dtype, spec.dtype, "same_kind"):
+            raise ValueError(
+                f"{name} is {rows.dtype}{list(rows.shape)}; expected {spec.dtype}{list(shape)}"
+            )
+
+
+def _fixed_plan(spaces: Spaces, slots: int, num_envs: int) -> dict[str, Spec]:
+    action = space_spec(spaces.action)
+    scalar = Spec((slots, num_envs), _FLOAT)
+    return {
+        "reward": scalar,
+        "terminated": scalar,
+        "truncated": scalar,
+        "action": Spec((slots, num_envs, *action.shape), action.dtype),
+    }
+
+
+def _plan(
+    spaces: Spaces, slots: int, num_envs: int, frame_stack: int | None, prioritized: bool
+) -> Tree:
+    plan: dict[str, Tree] = dict(_fixed_plan(spaces, slots, num_envs))
+    for i, (spec, stack) in enumerate(stacks(space_spec(spaces.observation), frame_stack)):
+        plan[f"leaf{i}"] = (
+            PlainColumn.plan(spec, slots, num_envs)
+            if stack is None
+            else FrameColumn.plan(spec, slots, num_envs, stack)
+        )
+    if prioritized:
+        for i, spec in enumerate(SumTree.plan(slots * num_envs)):
+            plan[f"tree{i}"] = spec
+    return plan
+
+
+def _advice(spaces: Spaces, frame_stack: int | None) -> str:
+    parts = tree_leaves(space_spec(spaces.observation))
+    if frame_stack is None and any(is_image(part) for part in parts):
+        return "store each frame once (frame_stack=4 for stacks of four, 1 for single images)"
+    if any(len(part.shape) == 3 and part.dtype == np.float32 for part in parts):
+        return "keep images as uint8, a quarter of float32"
+    return ""

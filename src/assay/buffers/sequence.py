@@ -1,0 +1,367 @@
+"""Replay of sequences with a stored carry, for recurrent and world-model agents.
+
+Sequences have a fixed length and overlap (R2D2, Kapturowski et al., 2019). They do not cross
+episodes: the last one of an episode is padded at the end and masked by `extras["valid"]`. With
+`cross_episodes` (DreamerV3) a sequence runs on over episode ends, marked by `extras["is_first"]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from assay.buffers.memory import Spec, allocate, require_memory, space_spec, tree_bytes
+from assay.buffers.prioritized import Priorities, PrioritizedOptions, SumTree, as_array
+from assay.buffers.storage import (
+    HEAD,
+    Ring,
+    Sections,
+    Staging,
+    copy_state,
+    put_rows,
+    same_settings,
+    section,
+    with_prefix,
+    without_prefix,
+)
+from assay.core.errors import AssayError, ConfigError
+from assay.core.seeding import rng_state, set_rng_state
+from assay.core.types import Array, Batch, Spaces, State, Tree, tree_map
+
+_SCALARS = ("reward", "terminated", "truncated", "is_first", "valid")
+
+
+class SequenceReplay:
+    """The last sequences of every environment, to sample batches [B, L] from.
+
+    A returned batch lives in memory that the next `sample` of the same size reuses: it is valid
+    until then (`extras["index"]` for as long as you like). Clone what must last longer.
+
+    Args:
+        spaces: What is stored.
+        capacity: Stored steps in all: room for capacity // length sequences.
+        num_envs: Rows of every `add`.
+        length: L.
+        rng: Source of all randomness.
+        overlap: Steps that a sequence shares with the next one of its episode.
+        gamma: Discount factor, which `Batch.discount` repeats.
+        cross_episodes: Let sequences run on over episode ends.
+        device: Where sampled tensors live.
+        prioritized: Draw in proportion to the priorities of sequences; None draws uniformly.
+
+    Raises:
+        ConfigError: A setting is out of range, or the memory does not suffice.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        capacity: int,
+        num_envs: int = 1,
+        *,
+        length: int,
+        rng: np.random.Generator,
+        overlap: int = 0,
+        gamma: float = 0.99,
+        cross_episodes: bool = False,
+        device: torch.device | str = "cpu",
+        prioritized: PrioritizedOptions | None = None,
+    ) -> None:
+        if num_envs < 1 or not 1 <= length <= capacity or not 0 <= overlap < length:
+            raise ConfigError(
+                f"Bad sequence replay: capacity={capacity}, num_envs={num_envs}, length={length}, "
+                f"overlap={overlap}.",
+                "Use 1 <= length <= capacity and 0 <= overlap < length.",
+            )
+        self.slots, self.length, self.num_envs = capacity // length, length, num_envs
+        self.overlap, self.gamma, self.cross_episodes = overlap, gamma, cross_episodes
+        self.device, self._rng = torch.device(device), rng
+        # Inside an episode the next observation is that of the next step: stored once.
+        obs, action = space_spec(spaces.observation), space_spec(spaces.action)
+        self._row: dict[str, Tree] = {
+            **{name: Spec((length,), np.dtype(np.float32)) for name in _SCALARS},
+            "action": _times(action, length),
+            "obs": _times(obs, length if cross_episodes else length + 1),
+        }
+        if cross_episodes:
+            self._row["next_obs"] = self._row["obs"]
+        tree = SumTree.plan(self.slots) if prioritized else []
+        self.memory_bytes = tree_bytes(self._row, self.slots + num_envs)
+        self.memory_bytes += sum(spec.nbytes for spec in tree)
+        what = f"A replay of {self.slots:,} sequences of {length} steps"
+        require_memory(self.memory_bytes, what, capacity=capacity)
+        self._store: dict[str, Any] = allocate(_times(self._row, self.slots))
+        self._open: dict[str, Any] = allocate(_times(self._row, num_envs))  # being written
+        self._priorities = Priorities(self.slots, prioritized) if prioritized else None
+        self._started = False  # extras and carry are known from the first add
+        self._head = 0  # sequences ever stored
+        self._position = np.zeros(num_envs, np.int64)  # steps in the open window
+        self._stored = np.zeros(num_envs, np.int64)  # of which another sequence has these already
+        self._first = np.ones(num_envs, bool)
+        self._envs = np.arange(num_envs)
+        self._staging: dict[int, Staging] = {}
+
+    def __len__(self) -> int:
+        """Return the number of sequences that can be drawn."""
+        return min(self._head, self.slots)
+
+    def add(
+        self,
+        obs: Tree,
+        action: Array,
+        reward: Array,
+        next_obs: Tree,
+        terminated: Array,
+        truncated: Array,
+        valid: Array | None = None,
+        extras: dict[str, Array] | None = None,
+        carry: Tree = None,
+    ) -> None:
+        """Record one transition of every environment; a sequence is stored when it is complete.
+
+        Args:
+            obs: [N, ...] or a flat dict of such.
+            action: [N, ...], as executed.
+            reward: [N].
+            next_obs: What followed, with the true final observation at an episode's end.
+            terminated: [N] the episode ended in a terminal state.
+            truncated: [N] the episode was cut short.
+            valid: [N] False for rows that are no transition, which lie between episodes; they are
+                not recorded.
+            extras: Further [N, ...] arrays, the same names in every call.
+            carry: [N, ...] the carry that `obs` was acted on with.
+        """
+        given = {"extras": extras or {}, "carry": carry}
+        if not self._started:
+            self._start(tree_map(lambda x: Spec(np.shape(x)[1:], np.asarray(x).dtype), given))
+        if given["extras"].keys() != self._open["extras"].keys():
+            known = sorted(self._open["extras"])
+            raise ValueError(f"extras {sorted(given['extras'])} were given; expected {known}")
+        envs = self._envs if valid is None else np.flatnonzero(valid)
+        at = (envs, self._position[envs])
+        given |= {
+            "obs": obs,
+            "action": action,
+            "reward": reward,
+            "terminated": terminated,
+            "truncated": truncated,
+            "is_first": self._first,
+            "valid": np.ones(self.num_envs),
+        }
+        if self.cross_episodes:
+            given["next_obs"] = next_obs
+        tree_map(lambda rows, store: _put(store, at, np.asarray(rows)[envs]), given, self._open)
+        if not self.cross_episodes:
+            at = (envs, at[1] + 1)
+            tree_map(lambda rows, store: _put(store, at, rows[envs]), next_obs, self._open["obs"])
+        self._position[envs] += 1
+        self._first[envs] = (np.asarray(terminated, bool) | np.asarray(truncated, bool))[envs]
+        over = self._first & (not self.cross_episodes)
+        for env in envs[(self._position[envs] == self.length) | over[envs]].tolist():
+            self._close(env, over=bool(over[env]))
+
+    def cut_episodes(self) -> None:
+        """End the episodes under way as truncated, for a loop that resets mid-episode."""
+        for env in np.flatnonzero(~self._first).tolist():
+            self._first[env] = True
+            if self._position[env] == 0:
+                continue
+            self._open["truncated"][env, self._position[env] - 1] = 1.0
+            if self.cross_episodes:
+                continue
+            if self._position[env] > self._stored[env]:
+                self._close(env, over=True)
+            else:
+                self._position[env] = self._stored[env] = 0
+
+    def sample(self, batch_size: int, beta: float = 1.0) -> Batch:
+        """Draw sequences, with replacement.
+
+        Args:
+            batch_size: B.
+            beta: Exponent of the importance weights of prioritised replay.
+
+        Returns:
+            Tensors with leading axes [B, L] on the buffer's device; flags are float32 (0 or 1).
+            `extras` has `is_first` and `valid` [B, L], `carry` (of the first step, [B, ...]) where
+            one was given, what `add` was given, and with priorities `weight` and `index` [B].
+
+        Raises:
+            AssayError: No sequence is complete yet.
+        """
+        count = len(self)
+        if count == 0:
+            raise AssayError(
+                "Cannot sample: no sequence is complete yet.",
+                f"Add at least {self.length} transitions of one environment, or a whole episode.",
+            )
+        staging = self._staging.get(batch_size) or self._stage(batch_size)
+        staging.wait()
+        index = None
+        if self._priorities is None:
+            slots = self._rng.integers(count, size=batch_size)
+        else:
+            slots, weight = self._priorities.draw(self._rng, batch_size, beta, count)
+            staging.arrays["weight"][:] = weight
+            newest = self._head - 1
+            index = newest - (newest - slots) % self.slots  # outlives the slot
+        tree_map(
+            lambda column, out: column.take(slots, axis=0, out=out, mode="clip"),
+            self._store,
+            staging.arrays,
+        )
+        batch = staging.deliver()
+        extras = {"is_first": batch["is_first"], "valid": batch["valid"], **batch["extras"]}
+        if batch["carry"] is not None:
+            extras["carry"] = batch["carry"]
+        if index is not None:
+            extras |= {"weight": batch["weight"], "index": torch.from_numpy(index)}
+        obs, next_obs = batch["obs"], batch.get("next_obs")
+        if not self.cross_episodes:
+            next_obs = tree_map(lambda x: x[:, 1:], obs)
+            obs = tree_map(lambda x: x[:, :-1], obs)
+        return Batch(
+            obs,
+            batch["action"],
+            batch["reward"],
+            next_obs,
+            batch["terminated"],
+            batch["truncated"],
+            batch["discount"],
+            extras,
+        )
+
+    def update_priorities(self, index: Array, td_errors: Array) -> None:
+        """Set the priorities of sampled sequences; those overwritten since are left out.
+
+        Args:
+            index: [B] `extras["index"]` of the batch.
+            td_errors: [B], such as 0.9 max + 0.1 mean of a sequence's TD errors.
+        """
+        if self._priorities is None:
+            raise ConfigError("This replay draws uniformly and has no priorities.")
+        serial = as_array(index)
+        held = serial >= self._head - self.slots
+        self._priorities.update(serial[held] % self.slots, as_array(td_errors)[held])
+
+    def sections(self, prefix: str = "replay") -> Sections:
+        """Return the state cut into sections `{name: (state, version)}` for checkpoints.
+
+        Arrays are views of the storage: save them before the next `add`.
+        """
+        return with_prefix(self._sections(), prefix)
+
+    def load_sections(self, sections: Mapping[str, State], prefix: str = "replay") -> None:
+        """Put back the states of `sections`; sampling then goes on as if nothing had happened.
+
+        Raises:
+            CheckpointError: A section is missing, or they belong to another kind of replay.
+        """
+        self.load_state(without_prefix(sections, prefix))
+
+    def state(self) -> State:
+        """Return everything as one state that shares no memory with the buffer."""
+        return {name: copy_state(part) for name, (part, _) in self._sections().items()}
+
+    def load_state(self, state: State) -> None:
+        """Put back what `state` returned."""
+        head = section(state, HEAD)
+        same_settings(head["settings"], self._settings(), "sequence replay")
+        set_rng_state(self._rng, head["rng"])
+        saved = head["open"]
+        if head["started"] and not self._started:
+            given = {"extras": saved.get("extras") or {}, "carry": saved.get("carry")}
+            self._start(tree_map(lambda x: Spec(np.shape(x)[2:], np.asarray(x).dtype), given))
+        put_rows(self._open, 0, self.num_envs, saved, HEAD)
+        self._head = int(head["head"])
+        self._position[:], self._stored[:] = head["position"], head["stored"]
+        self._first[:] = head["first"]
+        self._ring().load(state)
+        if self._priorities is not None:
+            self._priorities.load_state(head["priorities"])
+
+    def _sections(self) -> Sections:
+        head: State = {
+            "settings": self._settings(),
+            "rng": rng_state(self._rng),
+            "started": self._started,
+            "head": self._head,
+            "open": self._open,
+            "position": self._position,
+            "stored": self._stored,
+            "first": self._first,
+        }
+        if self._priorities is not None:
+            head["priorities"] = self._priorities.state()
+        chunks = self._ring().sections(lambda part: {k: part[k] for k in ("action", "reward")})
+        return {HEAD: (head, None), **chunks}
+
+    def _close(self, env: int, *, over: bool) -> None:
+        """Store the open window of `env`, padded with zeros, and begin the next one."""
+        slot, steps = self._head % self.slots, self._position[env]
+        keep = 0 if over else self.overlap
+
+        def close(store: np.ndarray, window: np.ndarray) -> None:
+            more = window.shape[1] - self.length  # 1 where the last next_obs is among them
+            store[slot, : steps + more] = window[env, : steps + more]
+            store[slot, steps + more :] = 0
+            window[env, : keep + more] = window[env, self.length - keep :].copy()
+
+        def close_carry(store: np.ndarray, window: np.ndarray) -> None:
+            store[slot] = window[env, 0]
+            window[env, :keep] = window[env, self.length - keep :].copy()
+
+        for name, store in self._store.items():
+            tree_map(close_carry if name == "carry" else close, store, self._open[name])
+        self._position[env] = self._stored[env] = keep
+        if self._priorities is not None:
+            self._priorities.insert(np.array([slot]))
+        self._head += 1
+
+    def _start(self, given: dict[str, Tree]) -> None:
+        """Allocate room for extras and carry of the kinds first seen."""
+        window = _times(given, self.length)
+        stored = {"extras": window["extras"], "carry": given["carry"]}  # of the first step alone
+        needed = tree_bytes(stored, self.slots) + tree_bytes(window, self.num_envs)
+        require_memory(needed, "Extras and carry of the replay", capacity=self.slots * self.length)
+        self.memory_bytes += needed
+        self._row |= stored
+        self._store |= allocate(_times(stored, self.slots))
+        self._open |= allocate(_times(window, self.num_envs))
+        self._started = True
+
+    def _stage(self, batch_size: int) -> Staging:
+        specs = _times(self._row, batch_size)
+        specs["discount"] = specs["reward"]
+        if self._priorities is not None:
+            specs["weight"] = Spec((batch_size,), np.dtype(np.float32))
+        staging = Staging(specs, self.device)
+        staging.arrays["discount"].fill(self.gamma)
+        self._staging[batch_size] = staging
+        return staging
+
+    def _ring(self) -> Ring:
+        heads = np.array([self._head])
+        return Ring("", self._store, self.slots, heads, self.length)
+
+    def _settings(self) -> State:
+        return {
+            "slots": self.slots,
+            "length": self.length,
+            "num_envs": self.num_envs,
+            "overlap": self.overlap,
+            "cross_episodes": self.cross_episodes,
+            "prioritized": self._priorities is not None,
+        }
+
+
+def _put(store: np.ndarray, at: Any, value: np.ndarray) -> None:
+    store[at] = value
+
+
+def _times(specs: Tree, count: int) -> Tree:
+    """Return specs with a leading axis of `count`."""
+    return tree_map(lambda spec: Spec((count, *spec.shape), spec.dtype), specs)

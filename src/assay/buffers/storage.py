@@ -1,0 +1,179 @@
+"""What the buffers share: checkpoint sections, and host arrays that batches are gathered into."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from assay.buffers.memory import Spec
+from assay.core.errors import CheckpointError
+from assay.core.types import State, Tree, tree_leaves, tree_map
+
+CHUNK_ITEMS = 16_384
+HEAD = "head"
+Sections = dict[str, tuple[State, str | None]]  # without a version: always changed
+
+
+def digest(*trees: Tree) -> str:
+    """Return a short content hash of trees of arrays and JSON-able values."""
+    sha = hashlib.blake2b(digest_size=12)
+    for tree in trees:
+        if isinstance(tree, Mapping):
+            for key in sorted(tree):
+                sha.update(f"{key}:{digest(tree[key])};".encode())
+        elif isinstance(tree, np.ndarray):
+            sha.update(f"{tree.dtype.str}{tree.shape}".encode())
+            sha.update(np.ascontiguousarray(tree).data)
+        else:
+            sha.update(json.dumps(tree, sort_keys=True).encode())
+    return sha.hexdigest()
+
+
+class Ring(NamedTuple):
+    """Arrays written round and round, one column per environment, as checkpoints see them.
+
+    Attributes:
+        name: Beginning of its sections' names.
+        arrays: Tree of [rows, ...] arrays.
+        rows: Rows of all arrays.
+        heads: [N] rows ever written by each environment.
+        width: Items in a row.
+    """
+
+    name: str
+    arrays: Tree
+    rows: int
+    heads: np.ndarray
+    width: int
+
+    def sections(self, fingerprint: Callable[[State], Tree]) -> Sections:
+        """Return what was written, in chunks of about `CHUNK_ITEMS` items.
+
+        Args:
+            fingerprint: Picks the part of a chunk that goes into its version. Its count of writes
+                says whether it changed within a run; the hash tells apart runs that diverged.
+        """
+        found: Sections = {}
+        for name, low, high in self._chunks():
+            part = tree_map(lambda array, a=low, b=high: array[a:b], self.arrays)
+            laps, rest = np.divmod(self.heads, self.rows)
+            writes = (laps * (high - low) + np.clip(rest - low, 0, high - low)).sum()
+            found[name] = (part, f"{writes}-{digest(fingerprint(part))}")
+        return found
+
+    def load(self, sections: Mapping[str, State]) -> None:
+        """Put back what `sections` returned."""
+        for name, low, high in self._chunks():
+            put_rows(self.arrays, low, high, section(sections, name), name)
+
+    def _chunks(self) -> Iterator[tuple[str, int, int]]:
+        used, step = min(int(self.heads.max()), self.rows), max(1, CHUNK_ITEMS // self.width)
+        for number, low in enumerate(range(0, used, step)):
+            yield f"{self.name}{number:05d}", low, min(low + step, used)
+
+
+def put_rows(arrays: Tree, low: int, high: int, values: Tree, name: str) -> None:
+    """Write saved values to rows [low, high) of a tree of arrays.
+
+    Raises:
+        CheckpointError: The section `name` does not fit these arrays.
+    """
+    if isinstance(arrays, Mapping):
+        for key, array in arrays.items():
+            if not tree_leaves(array):
+                continue  # an empty tree may be lost in saving
+            if not isinstance(values, Mapping) or key not in values:
+                raise CheckpointError(f"Section '{name}' of the buffer lacks '{key}'.")
+            put_rows(array, low, high, values[key], name)
+        return
+    target, found = arrays[low:high], np.asarray(values)
+    if target.shape != found.shape or target.dtype != found.dtype:
+        raise CheckpointError(
+            f"Section '{name}' of the buffer holds {found.dtype}{list(found.shape)}; "
+            f"expected {target.dtype}{list(target.shape)}.",
+            "Resume with the capacity, environments and spaces that it was saved with.",
+        )
+    target[:] = found
+
+
+def section(sections: Mapping[str, State], name: str) -> State:
+    """Return one section, or say which one is missing."""
+    if name not in sections:
+        raise CheckpointError(f"Section '{name}' of the buffer is missing.")
+    return sections[name]
+
+
+def copy_state(value: Any) -> Any:
+    """Return a state whose arrays no longer share memory with the buffer."""
+    if isinstance(value, Mapping):
+        return {key: copy_state(item) for key, item in value.items()}
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def with_prefix(sections: Sections, prefix: str) -> Sections:
+    """Return sections named `<prefix>-<name>`, as they are called in a checkpoint."""
+    return {f"{prefix}-{name}": value for name, value in sections.items()}
+
+
+def without_prefix(sections: Mapping[str, State], prefix: str) -> dict[str, State]:
+    """Return the states of the sections `<prefix>-<name>` by name."""
+    start = f"{prefix}-"
+    return {k.removeprefix(start): v for k, v in sections.items() if k.startswith(start)}
+
+
+def same_settings(found: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
+    """Refuse the state of a buffer of another shape.
+
+    Raises:
+        CheckpointError: Names the first setting that differs.
+    """
+    for key, value in expected.items():
+        if found.get(key) != value:
+            raise CheckpointError(
+                f"The saved {what} has {key}={found.get(key)}; this one has {key}={value}.",
+                "Resume with the settings that the run was started with.",
+            )
+
+
+class Staging:
+    """Preallocated host arrays that batches are gathered into, seen as tensors of a device.
+
+    On a CPU the tensors share the arrays' memory. On a GPU the arrays are pinned and copied
+    without blocking; `wait` keeps the next gather from overwriting a copy under way.
+
+    Args:
+        specs: Tree of the specs of one batch.
+        device: Where batches go.
+    """
+
+    def __init__(self, specs: Tree, device: torch.device) -> None:
+        cuda = device.type == "cuda"
+        self.device = device
+        self.tensors = tree_map(lambda spec: _empty(spec, pin=cuda), specs)
+        self.arrays = tree_map(lambda tensor: tensor.numpy(), self.tensors)
+        self._copied = torch.cuda.Event() if cuda else None
+
+    def wait(self) -> None:
+        """Wait until the arrays may be overwritten."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def deliver(self) -> Tree:
+        """Return the tensors on the device."""
+        if self.device.type == "cpu":
+            return self.tensors
+        cuda = self._copied is not None
+        moved = tree_map(lambda tensor: tensor.to(self.device, non_blocking=cuda), self.tensors)
+        if self._copied is not None:
+            self._copied.record(torch.cuda.current_stream(self.device))
+        return moved
+
+
+def _empty(spec: Spec, *, pin: bool) -> torch.Tensor:
+    array = torch.from_numpy(np.zeros(spec.shape, spec.dtype))
+    return array.pin_memory() if pin else array

@@ -1,0 +1,91 @@
+"""`assay algorithms`: what there is, and what can be set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from assay.cli import output
+
+
+def algorithms(
+    name: str = typer.Argument(None, metavar="[NAME]", help="Show one algorithm in full."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """List the algorithms, or show one with all settings and their meaning."""
+    from assay.core import registry
+
+    if name is None:
+        listed = [_facts(registry.get(known)) for known in registry.names()]
+        if as_json:
+            output.print_json(listed)
+            return
+        columns = ("algorithm", "actions", "loop", "family", "paper", "summary")
+        output.show(output.table(columns, [_row(facts) for facts in listed]))
+        output.say("All settings of one of them: assay algorithms NAME")
+        return
+    facts = _facts(registry.get(name))
+    if as_json:
+        output.print_json(facts)
+    else:
+        _show(facts)
+
+
+def _facts(cls: Any) -> dict[str, Any]:
+    from assay.loops.settings import RunSettings
+
+    spec = cls.spec
+    return {
+        "name": spec.name,
+        "summary": spec.summary,
+        "family": spec.family,
+        "loop": spec.loop,
+        "actions": list(spec.actions),
+        "paper": spec.paper,
+        "presets": _presets(spec.name),
+        "hyperparameters": _settings(cls.Hyperparameters),
+        "run_settings": _settings(RunSettings),
+    }
+
+
+def _settings(model: Any) -> dict[str, dict[str, Any]]:
+    return {
+        key: {"type": kind, "default": output.plain(default), "meaning": meaning}
+        for key, (kind, default, meaning) in model.meanings().items()
+    }
+
+
+def _presets(name: str) -> list[str]:
+    """Return the environments that settings are shipped for."""
+    import importlib.resources
+
+    import yaml
+
+    source = importlib.resources.files("assay.presets").joinpath(f"{name}.yaml")
+    return list(yaml.safe_load(source.read_text()) or {}) if source.is_file() else []
+
+
+def _row(facts: dict[str, Any]) -> tuple[str, ...]:
+    actions = ", ".join(facts["actions"])
+    return (
+        facts["name"], actions, facts["loop"], facts["family"], facts["paper"], facts["summary"],
+    )  # fmt: skip
+
+
+def _show(facts: dict[str, Any]) -> None:
+    output.say(f"{facts['name']}: {facts['summary']}")
+    for key in ("family", "loop", "actions", "paper", "presets"):
+        value = facts[key]
+        output.say(f"{key + ':':<10}{', '.join(value) if isinstance(value, list) else value}")
+    for title, key in (("Hyperparameters", "hyperparameters"), ("Run settings", "run_settings")):
+        rows = [
+            (name, setting["type"], _default(setting["default"]), setting["meaning"])
+            for name, setting in facts[key].items()
+        ]
+        output.show(output.table(("setting", "type", "default", "meaning"), rows, title=title))
+    output.say(f"Set any of them: assay train {facts['name']} ENV setting=value")
+
+
+def _default(value: Any) -> str:
+    return "none" if value is None else str(value)

@@ -1,0 +1,80 @@
+"""All verbs in one command, and what happens when one of them fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from assay.cli import (
+    algorithms,
+    compare,
+    demo,
+    doctor,
+    envs,
+    evaluate,
+    export,
+    output,
+    plot,
+    resume,
+    runs,
+    train,
+)
+from assay.core.errors import EXIT_USER_ERROR, AssayError
+
+EXIT_INTERRUPTED = output.EXIT_INTERRUPTED
+
+
+class Verbs(TyperGroup):
+    """Turn errors into one message and an exit code, for every verb alike."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb."""
+        try:
+            with output.plain_warnings():
+                return super().invoke(ctx)
+        except AssayError as error:
+            output.show_error(error)
+            raise typer.Exit(EXIT_USER_ERROR) from None
+        except KeyboardInterrupt:
+            output.note("Interrupted.")
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=Verbs,
+    help="Assay: train an agent, evaluate it, and prove that a change made it better.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train")(train.train)
+app.command("resume")(resume.resume)
+app.command("evaluate")(evaluate.evaluate)
+app.command("compare")(compare.compare)
+app.command("plot")(plot.plot)
+app.add_typer(runs.app, name="runs")
+app.command("algorithms")(algorithms.algorithms)
+app.add_typer(envs.app, name="envs")
+app.command("export")(export.export)
+app.command("doctor")(doctor.doctor)
+app.command("demo")(demo.demo)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from assay import __version__
+
+        print(__version__)
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Assay: train an agent, evaluate it, and prove that a change made it better."""

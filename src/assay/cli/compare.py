@@ -1,0 +1,100 @@
+"""`assay compare`: is one setting better than another, and how sure can we be?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from assay.cli import output
+from assay.cli.places import locate
+
+if TYPE_CHECKING:
+    from assay.evaluation.compare import Comparison
+
+
+def compare(
+    runs: list[str] = typer.Argument(
+        ..., metavar="RUN_OR_GROUP...", help="Two or more; the first is the baseline."
+    ),
+    metric: str = typer.Option("eval/return_mean", "--metric", help="What to compare."),
+    at: str = typer.Option(
+        "final", "--at", help="Of each run: its final value, its best one, or auc (mean height)."
+    ),
+    plot: Path = typer.Option(None, "--plot", help="Also draw it, to a .png or .svg file."),
+    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+) -> None:
+    """Compare runs, or groups of runs that differ in their seed.
+
+    A seed is one measurement, so give each setting several (`assay train --seeds 5`).
+    """
+    from assay.evaluation.compare import compare as compare_runs
+
+    # A word that is none of the three is refused there.
+    result = compare_runs([locate(run, root) for run in runs], metric=metric, at=at)  # type: ignore[arg-type]
+    drawn = None
+    if plot is not None:
+        from assay.evaluation.plots import plot_comparison
+
+        drawn = plot_comparison(result, plot)
+    if as_json:
+        output.print_json(result.to_json() | {"plot": drawn})
+        return
+    show_comparison(result)
+    if drawn is not None:
+        output.say(f"Plot: {drawn}")
+
+
+def show_comparison(result: Comparison) -> None:
+    """Print a comparison: the arms, how each differs from the baseline, and what follows."""
+    from assay.evaluation.compare import bounds, number, p_value, signed
+
+    percent = f"{result.level:.0%} interval"
+    budget = "" if result.env_steps is None else f" after {result.env_steps:,} env_steps"
+    output.say(f"{result.env}{budget}: {result.metric} ({result.at})")
+    output.show(
+        output.table(
+            ("arm", "seeds>", "IQM>", f"{percent}>", "mean>"),
+            [
+                (arm.name, len(arm.scores), number(arm.iqm.point), bounds(arm.iqm), number(arm.mean))
+                for arm in result.arms
+            ],
+        )
+    )
+    corrected = ", Holm" if len(result.pairs) > 1 else ""
+    output.show(
+        output.table(
+            (
+                f"against {result.arms[0].name}",
+                "difference>",
+                f"{percent}>",
+                "P(better)>",
+                f"{percent}>",
+                "Hedges' g>",
+                f"p (Welch{corrected})>",
+                f"p (permutation{corrected})>",
+            ),
+            [
+                (
+                    pair.name,
+                    signed(pair.difference.point),
+                    bounds(pair.difference),
+                    f"{pair.improvement.point:.2f}",
+                    bounds(pair.improvement, places=2),
+                    "-" if pair.effect != pair.effect else f"{pair.effect:+.2f}",
+                    p_value(pair.welch_p),
+                    p_value(pair.permutation_p),
+                )
+                for pair in result.pairs
+            ],
+        )
+    )
+    for pair in result.pairs:
+        if pair.changes:
+            changed = [f"{key} {old} -> {new}" for key, (old, new) in pair.changes.items()]
+            output.say(f"{pair.name} changes: {', '.join(changed)}")
+        output.say(f"{pair.name}: {pair.verdict}")
+    for warning in result.warnings:
+        output.say(f"Note: {warning}")

@@ -1,0 +1,85 @@
+"""`assay envs`: which environments there are, and whether one can be trained on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from assay.cli import output
+from assay.core.errors import EXIT_USER_ERROR
+
+app = typer.Typer(help="List environments, or check one.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_envs(
+    pattern: str = typer.Argument("", metavar="[TEXT]", help="Only ids that contain this."),
+    as_json: bool = typer.Option(False, "--json", help="Print a JSON array."),
+) -> None:
+    """List the environments that can be trained on by their id."""
+    import importlib
+    from contextlib import suppress
+
+    import gymnasium as gym
+
+    from assay.envs.native import NATIVE
+
+    with suppress(ImportError):
+        gym.register_envs(importlib.import_module("ale_py"))
+    ids = sorted(name for name in gym.registry if pattern.lower() in name.lower())
+    rows = [(name, "native" if name in NATIVE else _home(gym.registry[name])) for name in ids]
+    if as_json:
+        output.print_json([{"id": name, "from": home} for name, home in rows])
+        return
+    output.show(output.table(("id", "from"), rows))
+
+
+@app.command("check")
+def check(
+    env: str = typer.Argument(..., metavar="ID", help="The environment's id."),
+    settings: list[str] = typer.Argument(
+        None, metavar="[KEY=VALUE]...", help="Settings of the environment itself."
+    ),
+    steps: int = typer.Option(2000, "--steps", min=1, help="Random actions to take."),
+    seed: int = typer.Option(0, "--seed", min=0, help="Seeds the environment and the actions."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Check that an environment keeps Gymnasium's contract; exit with 2 if it does not."""
+    from assay.core import registry
+    from assay.core.config import parse_assignments
+    from assay.envs.checks import check_env
+
+    actions = {name: registry.get(name).spec.actions for name in registry.names()}
+    results = check_env(
+        env,
+        env_kwargs=parse_assignments(settings or []),
+        steps=steps,
+        seed=seed,
+        algorithms=actions,
+    )
+    failed = [result for result in results if not result.ok]
+    if as_json:
+        checks = [
+            {"name": r.name, "ok": r.ok, "detail": r.detail, "fix": r.fix} for r in results
+        ]
+        output.print_json({"env": env, "ok": not failed, "checks": checks})
+    else:
+        output.show(output.table(("check", "", "found"), [_row(result) for result in results]))
+        verdict = f"{len(failed)} of {len(results)} checks failed." if failed else "All is well."
+        output.say(f"{env}: {verdict}")
+    if failed:
+        raise typer.Exit(EXIT_USER_ERROR)
+
+
+def _row(result: Any) -> tuple[str, str, str]:
+    word = "FAILED" if not result.ok else "advice" if result.fix else "ok"
+    return result.name, word, result.detail + (f"\n{result.fix}" if result.fix else "")
+
+
+def _home(spec: Any) -> str:
+    """Return the package that an environment's code comes from."""
+    entry = spec.entry_point
+    module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
+    parts = module.split(".")
+    return ".".join(parts[:3] if parts[:2] == ["gymnasium", "envs"] else parts[:1])

@@ -1,0 +1,78 @@
+"""`assay evaluate`: measure a trained agent over fresh episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from assay.cli import output
+from assay.cli.places import locate
+
+if TYPE_CHECKING:
+    from assay.api import Run
+
+
+def evaluate(
+    run: str = typer.Argument(..., metavar="RUN_OR_GROUP", help="A path, or a name under runs."),
+    episodes: int = typer.Option(100, "--episodes", min=1, help="How many episodes to play."),
+    seed: int = typer.Option(
+        0, "--seed", min=0, help="Fixes the episodes: the same seed plays the same ones."
+    ),
+    video: bool = typer.Option(False, "--video", help="Film the first episode to RUN/videos."),
+    video_format: str = typer.Option("gif", "--format", help="Of the video: gif or mp4."),
+    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+) -> None:
+    """Play episodes with the deterministic policy of the last checkpoint.
+
+    Every episode is kept in RUN/eval; the environment's own rewards are counted.
+    """
+    from assay.api import open_run
+    from assay.runs.directory import group_runs
+
+    results = []
+    for directory in group_runs(locate(run, root)):
+        opened = open_run(directory.path)
+        measured = opened.evaluate(episodes, seed=seed)
+        result = {"run": str(opened.path), **measured.to_json()}
+        if video:
+            result["video"] = str(_film(opened, seed, video_format))
+        results.append(result)
+    if as_json:
+        output.print_json(results[0] if len(results) == 1 else results)
+        return
+    columns = ("run", "episodes>", "mean>", "IQM>", "std>", "min>", "max>", "length>")
+    output.show(output.table(columns, [_row(result) for result in results]))
+    for result in results:
+        if "video" in result:
+            output.say(f"Video: {result['video']}")
+
+
+def _row(result: dict[str, Any]) -> tuple[Any, ...]:
+    episodes = result["episodes"]
+    returns = [episode["return"] for episode in episodes]
+    return (
+        result["run"],
+        len(episodes),
+        *(output.number(result[key]) for key in ("mean", "iqm", "std")),
+        output.number(min(returns)),
+        output.number(max(returns)),
+        output.number(sum(episode["length"] for episode in episodes) / len(episodes)),
+    )
+
+
+def _film(run: Run, seed: int, video_format: str) -> Path:
+    """Film the first of the episodes that were played."""
+    from assay.envs.make import make_env
+    from assay.evaluation.video import record
+
+    agent, config = run.agent(), run.config
+
+    def make(render_mode: str) -> Any:
+        settings = {**config.run.env_kwargs, "render_mode": render_mode}
+        return make_env(config.env, env_kwargs=settings)
+
+    name = f"{agent.env_steps:012d}-seed{seed}.{video_format.lower()}"
+    return record(agent.algorithm, make, run.directory.videos_path / name, seed=seed).path

@@ -1,0 +1,53 @@
+"""`assay export`: the policy as one file that runs without Assay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from assay.cli import output
+from assay.cli.places import locate
+from assay.core.errors import ConfigError
+
+
+def export(
+    run: str = typer.Argument(..., metavar="RUN", help="A path, or a name under runs."),
+    onnx: bool = typer.Option(False, "--onnx", help="Write ONNX (needs the extra onnx)."),
+    torchscript: bool = typer.Option(False, "--torchscript", help="Write TorchScript."),
+    out: Path = typer.Option(
+        None, "--out", help="The file; by default RUN/policy.onnx or RUN/policy.pt."
+    ),
+    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+) -> None:
+    """Write the policy of the last checkpoint: observations in, deterministic actions out.
+
+    Normalisation and action limits are inside. The file is run and compared with the agent.
+    """
+    if onnx == torchscript:
+        raise ConfigError(
+            "Both --onnx and --torchscript are given."
+            if onnx
+            else "Neither --onnx nor --torchscript is given.",
+            "Give one of them.",
+        )
+    from assay.api import load
+    from assay.evaluation.export import export_policy
+
+    place = locate(run, root)
+    agent = load(place)
+    path = out or place / ("policy.onnx" if onnx else "policy.pt")
+    result = export_policy(agent.algorithm, path, "onnx" if onnx else "torchscript")
+    if as_json:
+        output.print_json(result.to_json())
+        return
+    output.say(f"Policy: {result.path}")
+    for name, shape, dtype in result.inputs:
+        output.say(f"  input {name}: {dtype} [batch{''.join(f', {n}' for n in shape)}]")
+    shape, dtype = result.output
+    output.say(f"  output action: {dtype} [batch{''.join(f', {n}' for n in shape)}]")
+    output.say(
+        f"Checked with {result.runtime} on {result.observations} observations: the largest "
+        f"difference from the agent is {result.max_difference:.2g}"
+    )

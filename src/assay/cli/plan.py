@@ -1,0 +1,161 @@
+"""What a run is about to do, worked out and said before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from assay.loops.settings import RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that could start now: its settings are valid and fit the environment.
+
+    Attributes:
+        config: The fully resolved configuration.
+        preset: "used", "none shipped" or "off".
+        device: Where the networks will live.
+        mode: How optimizer steps will be executed.
+        replay_capacity: Transitions that the replay will hold, if there is one.
+        replay_bytes: What it will allocate, as it fills.
+    """
+
+    config: RunConfig
+    preset: str
+    device: str
+    mode: str
+    replay_capacity: int | None
+    replay_bytes: int
+
+    def describe(self) -> str:
+        """Say in one line what is going to happen."""
+        run = self.config.run
+        copies = "1 environment" if run.num_envs == 1 else f"{run.num_envs} environments"
+        parts = [
+            f"{run.env_steps:,} env_steps",
+            copies,
+            f"on {self.device}",
+            f"preset {self.preset}",
+            f"{self.mode.replace('_', ' ')} updates",
+        ]
+        if self.replay_capacity is not None:
+            from assay.buffers.memory import human_bytes
+
+            parts.append(
+                f"a replay of {self.replay_capacity:,} transitions that grows to "
+                f"{human_bytes(self.replay_bytes)}"
+            )
+        return f"{self.config.algorithm} on {self.config.env}: {', '.join(parts)}"
+
+
+def read_settings(
+    assignments: list[str], config: Path | None, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of the YAML file and those of the command line.
+
+    Args:
+        assignments: `key=value` items.
+        config: A YAML file.
+        options: Settings that have an option of their own; None means not given.
+
+    Raises:
+        ConfigError: The file or an item is malformed, or a setting is given twice.
+    """
+    from assay.core.config import parse_assignments, read_yaml
+
+    values = parse_assignments(assignments)
+    for key, value in options.items():
+        if value is None:
+            continue
+        if key in values and values[key] != value:
+            raise ConfigError(
+                f"{key} is given twice: {key}={values[key]} and --{key} {value}.",
+                "Give it once.",
+            )
+        values[key] = value
+    return read_yaml(config) if config is not None else {}, values
+
+
+def make_plan(
+    algorithm: str,
+    env: str,
+    file_settings: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    use_preset: bool = True,
+) -> Plan:
+    """Resolve the settings and try them on the environment, without training anything.
+
+    The algorithm is built once for this, which is what finds a space that it cannot handle and
+    what knows the replay that it will ask for. The environment is closed again.
+
+    Raises:
+        AssayError: The run could not start; the message says why.
+    """
+    from assay.algorithms.base import ReplayNeeds
+    from assay.buffers.replay import replay_bytes
+    from assay.core.types import Clock
+    from assay.envs.make import make_vector
+    from assay.loops import settings as settings_module
+    from assay.loops.training import build_algorithm, choose_device
+
+    for key, value in (("algorithm", algorithm), ("env", env)):
+        _refuse_other(key, value, file_settings, "The file")
+        _refuse_other(key, value, settings, "A setting")
+    config = settings_module.resolve(algorithm, env, file_settings, settings, use_preset=use_preset)
+    run = config.run
+    device = choose_device(run.device)
+    backend = "auto" if run.backend == "processes" else run.backend
+    with make_vector(config.env, 1, backend=backend, env_kwargs=run.env_kwargs) as vector:
+        spaces = vector.spaces
+        frame_stack = getattr(vector, "frame_stack", None)
+    # A trial on the CPU: several seeds may share one GPU, and the parent needs none of it.
+    trial = config.model_copy(update={"run": run.model_copy(update={"device": "cpu"})})
+    built = build_algorithm(trial, spaces, Clock(run.env_steps))
+    needs = built.needs
+    replay = isinstance(needs, ReplayNeeds)
+    if not use_preset:
+        preset = "off"
+    else:
+        shipped = settings_module.preset(config.algorithm, config.env)
+        preset = "used" if shipped else "none shipped"
+    return Plan(
+        config=config,
+        preset=preset,
+        device=str(device),
+        mode=_mode(built, device.type, run.compile),
+        replay_capacity=needs.capacity if replay else None,
+        replay_bytes=replay_bytes(
+            spaces,
+            needs.capacity,
+            run.num_envs,
+            frame_stack=frame_stack,
+            prioritized=needs.prioritized is not None,
+        )
+        if replay
+        else 0,
+    )
+
+
+def _mode(algorithm: Any, device: str, compile: str) -> str:
+    if device == "cuda" and compile != "off":
+        return "cuda_graph"
+    from assay.networks.step import Step
+
+    modes = {value.mode for value in vars(algorithm).values() if isinstance(value, Step)}
+    return "compiled" if "compiled" in modes else "eager"
+
+
+def _refuse_other(key: str, given: str, settings: Mapping[str, Any], where: str) -> None:
+    inside = settings.get(key)
+    if inside is not None and str(inside).lower() != given.lower():
+        raise ConfigError(
+            f"{where} says {key}: {inside}, but the command line says {given}.",
+            f"Give the same {key} in both places, or in one of them only.",
+        )

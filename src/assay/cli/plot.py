@@ -1,0 +1,27 @@
+"""`assay plot`: draw learning curves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from assay.cli import output
+from assay.cli.places import locate
+
+
+def plot(
+    runs: list[str] = typer.Argument(..., metavar="RUN_OR_GROUP...", help="What to draw."),
+    metric: str = typer.Option("eval/return_mean", "--metric", help="Any logged metric."),
+    out: Path = typer.Option(Path("plot.png"), "--out", help="A .png or .svg file."),
+    text: bool = typer.Option(False, "--text", help="Draw in the terminal, and write no file."),
+    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+) -> None:
+    """Draw a metric over environment steps: the IQM over seeds, with its interval."""
+    from assay.evaluation.plots import plot_curves, read_curves, text_chart
+
+    curves = read_curves([locate(run, root) for run in runs], metric)
+    if text:
+        output.say(text_chart(curves))
+        return
+    output.say(f"Plot: {plot_curves(curves, metric, out)}")

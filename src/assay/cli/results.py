@@ -1,0 +1,139 @@
+"""What a run came to, read from its directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.cli import output
+
+if TYPE_CHECKING:
+    from assay.cli.seeds import Outcome
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Return the facts about a run that `train`, `resume` and `evaluate` report.
+
+    `evaluation` is the last one of the training loop, or None. `seconds` counts training time
+    only, over all the sessions of a run that was resumed.
+    """
+    from assay.evaluation.evaluate import load_evaluations
+    from assay.runs.checkpoint import latest
+    from assay.runs.directory import RunDirectory
+    from assay.runs.metrics import last_record, read_metrics
+
+    run = RunDirectory.open(path)
+    metrics = read_metrics(run.metrics_path)
+    record = last_record(run.metrics_path)
+    evaluations = load_evaluations(run)
+    speed = metrics.get("time/env_steps_per_second")
+    elapsed = metrics.get("time/elapsed")
+    evaluation = None
+    if evaluations:
+        env_steps, result = evaluations[-1]
+        evaluation = {
+            "env_steps": env_steps,
+            "episodes": len(result.returns),
+            "mean": result.mean,
+            "iqm": result.iqm,
+            "std": result.std,
+        }
+    return {
+        "path": str(run.path),
+        "name": run.name,
+        "algorithm": run.info["algorithm"],
+        "env": run.info["env"],
+        "seed": run.info["seed"],
+        "status": run.effective_status,
+        "error": run.info.get("error"),
+        "env_steps": record.env_steps if record else 0,
+        "updates": record.updates if record else 0,
+        "episodes": record.episodes if record else 0,
+        "evaluation": evaluation,
+        "env_steps_per_second": float(speed[1][-1]) if speed else None,
+        "seconds": _total_seconds(elapsed[1].tolist()) if elapsed else None,
+        "checkpoint": latest(run.checkpoints_path),
+    }
+
+
+def show_results(results: Sequence[dict[str, Any]]) -> None:
+    """Print a table with one line per run."""
+    rows = [
+        (
+            result["seed"],
+            result["status"],
+            f"{result['env_steps']:,}",
+            output.number((result["evaluation"] or {}).get("mean")),
+            output.number((result["evaluation"] or {}).get("iqm")),
+            (result["evaluation"] or {}).get("episodes"),
+            output.number(result["env_steps_per_second"]),
+            output.duration(result["seconds"]),
+        )
+        for result in results
+    ]
+    columns = ("seed>", "status", "env_steps>", "mean>", "IQM>", "episodes>", "env_steps/s>", "time>")
+    output.show(output.table(columns, rows))
+
+
+def group_result(group: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the facts about runs that were trained side by side.
+
+    `summary` is about the final evaluations of those that are done; its interval is a bootstrap
+    over seeds, and None for a single one.
+    """
+    from assay.core.seeding import derive_rng
+    from assay.evaluation import statistics
+    from assay.runs.directory import RUN_FILE
+
+    runs = [
+        read_result(outcome.job.path)
+        for outcome in outcomes
+        if (outcome.job.path / RUN_FILE).exists()
+    ]
+    scores = [
+        run["evaluation"]["mean"] for run in runs if run["status"] == "done" and run["evaluation"]
+    ]
+    summary = None
+    if scores:
+        interval = statistics.stratified_bootstrap(
+            scores, reps=2000, rng=derive_rng(0, "command line", "group")
+        )
+        summary = {
+            "seeds": len(scores),
+            "mean": sum(scores) / len(scores),
+            "iqm": interval.point,
+            "low": interval.low,
+            "high": interval.high,
+            "level": interval.level,
+        }
+    return {
+        "path": str(group),
+        "runs": runs,
+        "summary": summary,
+        "failed": [
+            {"run": str(outcome.job.path), "message": outcome.message}
+            for outcome in outcomes
+            if outcome.status == "failed"
+        ],
+        "not_started": [str(o.job.path) for o in outcomes if o.status == "not started"],
+    }
+
+
+def show_group(result: dict[str, Any]) -> None:
+    """Print what `group_result` returned."""
+    if result["runs"]:
+        show_results(result["runs"])
+    summary = result["summary"]
+    if summary is not None:
+        low, high = output.number(summary["low"]), output.number(summary["high"])
+        interval = f" ({summary['level']:.0%} interval {low} to {high})" if low != "-" else ""
+        seeds = "1 seed" if summary["seeds"] == 1 else f"{summary['seeds']} seeds"
+        output.say(f"IQM over {seeds}: {output.number(summary['iqm'])}{interval}")
+    output.say(f"Runs: {result['path']}")
+
+
+def _total_seconds(elapsed: Sequence[float]) -> float:
+    """Add up the sessions of a run: elapsed time starts again where a run was resumed."""
+    ends = [now for now, after in zip(elapsed, elapsed[1:], strict=False) if after < now]
+    return sum(ends) + elapsed[-1]

@@ -1,0 +1,70 @@
+"""`assay resume`: go on with a run, or with all unfinished runs of a group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from assay.cli.places import locate
+from assay.core.errors import RunError
+
+if TYPE_CHECKING:
+    from assay.runs.directory import RunDirectory
+
+
+def resume(
+    run: str = typer.Argument(..., metavar="RUN_OR_GROUP", help="A path, or a name under runs."),
+    force: bool = typer.Option(
+        False, "--force", help="Where the last checkpoint is damaged, use the one before it."
+    ),
+    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+    jobs: int = typer.Option(None, "--jobs", min=1, help="Most runs to train at once."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Print the result only."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    stop_with_stdin: bool = typer.Option(False, "--stop-with-stdin", hidden=True),
+) -> None:
+    """Go on with a run from its last checkpoint: it ends as if it had never stopped."""
+    from assay.cli.train import train_group, train_one
+    from assay.runs.directory import RUN_FILE, group_runs
+
+    if stop_with_stdin:
+        from assay.cli.seeds import stop_with_stdin as watch_stdin
+
+        watch_stdin()
+    path = locate(run, root)
+    runs = group_runs(path)
+    if (path / RUN_FILE).exists():
+        algorithm = str(runs[0].info["algorithm"])
+        train_one(
+            algorithm, lambda progress: _resume(path, force, progress), quiet=quiet, as_json=as_json
+        )
+        return
+    left = [run for run in runs if run.status != "done"]
+    if not left:
+        raise RunError(
+            f"All {len(runs)} runs of '{path}' are done.",
+            "Start a new run with a larger env_steps, or one with another seed.",
+        )
+    todo = [_job(run, path, force) for run in left]
+    train_group(path, todo, jobs, quiet=quiet, as_json=as_json)
+
+
+def _resume(path: Path, force: bool, progress: Any) -> Any:
+    from assay.api import resume as resume_run
+
+    return resume_run(path, callbacks=[progress], force=force)
+
+
+def _job(run: RunDirectory, group: Path, force: bool) -> Any:
+    from assay.cli.seeds import Job
+    from assay.loops.settings import RunConfig
+
+    arguments = ["resume", str(run.path), "--quiet", *(["--force"] if force else [])]
+    return Job(
+        label=str(run.path.relative_to(group)).replace("seed-", "seed "),
+        arguments=tuple(arguments),
+        path=run.path,
+        env_steps=RunConfig.from_dict(run.config).run.env_steps,
+    )

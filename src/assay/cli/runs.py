@@ -1,0 +1,169 @@
+"""`assay runs`: list, show and delete runs. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from assay.cli import output
+from assay.cli.places import locate, runs_root
+from assay.core.errors import RunError
+
+if TYPE_CHECKING:
+    from assay.runs.directory import RunDirectory
+
+app = typer.Typer(
+    help="List runs; `show` and `delete` one of them.",
+    invoke_without_command=True,
+    no_args_is_help=False,
+)
+
+
+@app.callback()
+def list_runs(
+    ctx: typer.Context,
+    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+    as_json: bool = typer.Option(False, "--json", help="Print a JSON array."),
+) -> None:
+    """List runs; `show` and `delete` one of them."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from assay.runs.directory import find_runs
+    from assay.runs.reader import summary
+
+    place = runs_root(root)
+    if root is not None and not place.is_dir():
+        raise RunError(f"There is no directory '{place}'.", "Give the directory that holds runs.")
+    summaries = [summary(run) for run in find_runs(place)]
+    if as_json:
+        output.print_json(summaries)
+        return
+    if not summaries:
+        output.say(f"No runs in '{place}'. Start one: assay train ppo CartPole-v1")
+        return
+    columns = (
+        "run", "algorithm", "env", "seed>", "status", "env_steps>", "evaluation>", "created",
+    )  # fmt: skip
+    output.show(output.table(columns, [_row(item) for item in summaries]))
+
+
+@app.command("show")
+def show(
+    run: str = typer.Argument(..., metavar="RUN", help="A path, or a name under runs."),
+    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Show a run: its settings, evaluations, checkpoints and where it came from."""
+    from assay.runs.checkpoint import list_checkpoints
+    from assay.runs.directory import RunDirectory
+    from assay.runs.reader import summary
+
+    directory = RunDirectory.open(locate(run, root))
+    facts = summary(directory) | {
+        "config": directory.config,
+        "evaluations": [_short(content) for content in directory.evals()],
+        "checkpoints": [str(path) for path in list_checkpoints(directory.checkpoints_path)],
+        "provenance": directory.provenance,
+    }
+    if as_json:
+        output.print_json(facts)
+    else:
+        _show(facts)
+
+
+@app.command("delete")
+def delete(
+    run: str = typer.Argument(..., metavar="RUN_OR_GROUP", help="A path, or a name under runs."),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
+    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+) -> None:
+    """Delete a run, or all runs of a group, for good."""
+    from assay.runs.directory import group_runs
+
+    path = locate(run, root)
+    runs = group_runs(path)
+    active = [run for run in runs if run.effective_status == "running"]
+    if active:
+        raise RunError(
+            f"'{active[0].path}' is being trained, so nothing was deleted.", "Stop it first."
+        )
+    if not yes:
+        what = f"the run '{path}'" if len(runs) == 1 else f"{len(runs)} runs in '{path}'"
+        typer.confirm(f"Delete {what} for good?", abort=True)
+    for directory in runs:
+        directory.delete()
+    output.say(f"Deleted {len(runs)} run{'s' if len(runs) > 1 else ''}.")
+    if path.exists():
+        output.note(f"Other files in '{path}' were kept.")
+
+
+def _row(item: dict[str, Any]) -> tuple[Any, ...]:
+    total = item["total_env_steps"]
+    steps = f"{item['env_steps']:,}" + (f" / {total:,}" if total else "")
+    return (
+        item["name"],
+        item["algorithm"],
+        item["env"],
+        item["seed"],
+        item["status"],
+        steps,
+        output.number(item["eval_mean"]),
+        _local(item["created"]),
+    )
+
+
+def _show(facts: dict[str, Any]) -> None:
+    import yaml
+
+    lines = {
+        "path": facts["path"],
+        "algorithm": facts["algorithm"],
+        "env": facts["env"],
+        "seed": facts["seed"],
+        "status": facts["status"],
+        "error": facts["error"],
+        "created": _local(facts["created"]),
+        "finished": _local(facts["finished"]),
+        "env_steps": f"{facts['env_steps']:,}",
+        "updates": f"{facts['updates']:,}",
+        "episodes": f"{facts['episodes']:,}",
+        "checkpoint": facts["checkpoint"],
+        "git": facts["provenance"].get("git", {}).get("sha")
+        if isinstance(facts["provenance"].get("git"), dict)
+        else None,
+    }
+    for key, value in lines.items():
+        if value is not None:
+            output.say(f"{key + ':':<12}{value}")
+    if facts["evaluations"]:
+        rows = [
+            (f"{e['env_steps']:,}", e["label"], e["episodes"], *map(output.number, e["numbers"]))
+            for e in facts["evaluations"]
+        ]
+        columns = ("env_steps>", "evaluation", "episodes>", "mean>", "IQM>", "std>")
+        output.show(output.table(columns, rows))
+    output.say("config:")
+    text = yaml.safe_dump(facts["config"], sort_keys=False, allow_unicode=True)
+    output.say("".join(f"  {line}\n" for line in text.splitlines()).rstrip())
+
+
+def _short(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of a stored evaluation without its episodes."""
+    numbers = [content.get(key) for key in ("mean", "iqm", "std")]
+    return {
+        "env_steps": content["env_steps"],
+        "label": content["label"],
+        "episodes": len(content.get("episodes", [])),
+        "numbers": numbers,
+    }
+
+
+def _local(text: str | None) -> str | None:
+    """Render a stored moment in the user's own time zone."""
+    from datetime import datetime
+
+    if text is None:
+        return None
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M")

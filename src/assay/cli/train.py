@@ -1,0 +1,255 @@
+"""`assay train`: train an agent, or the same settings under several seeds at once."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from assay.cli import output
+from assay.cli.places import runs_root
+from assay.core.errors import RunError
+
+if TYPE_CHECKING:
+    from assay.cli.plan import Plan
+    from assay.cli.progress import Progress
+    from assay.cli.seeds import Job, Outcome
+
+
+def train(
+    algorithm: str = typer.Argument(
+        ..., metavar="ALGO", help="The algorithm, such as ppo (see `assay algorithms`)."
+    ),
+    env: str = typer.Argument(
+        ..., metavar="ENV", help="The environment's id, such as CartPole-v1 or my_module:Maze-v0."
+    ),
+    settings: list[str] = typer.Argument(
+        None, metavar="[KEY=VALUE]...", help="Settings, such as env_steps=100_000 lr=3e-4."
+    ),
+    seed: int = typer.Option(None, "--seed", min=0, help="The run's seed, or the first of several."),
+    seeds: int = typer.Option(
+        None, "--seeds", min=1, help="Run this many seeds in parallel, as a group."
+    ),
+    name: str = typer.Option(None, "--name", help="Name of the run or group; made up if missing."),
+    device: str = typer.Option(None, "--device", help="auto, cpu, cuda or cuda:N."),
+    config: Path = typer.Option(None, "--config", help="A YAML file with settings."),
+    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+    jobs: int = typer.Option(
+        None, "--jobs", min=1, help="Most seeds to train at once; by default one per core."
+    ),
+    preset: bool = typer.Option(
+        True, "--preset/--no-preset", help="Start from the settings shipped for this task."
+    ),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Print the result only."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    stop_with_stdin: bool = typer.Option(False, "--stop-with-stdin", hidden=True),
+) -> None:
+    """Train an agent.
+
+    Settings come from the algorithm's defaults, the shipped preset, --config, and KEY=VALUE, each
+    stronger than the one before. Ctrl-C saves the run, and `assay resume` goes on with it.
+    """
+    from assay.cli.plan import make_plan, read_settings
+
+    if stop_with_stdin:
+        from assay.cli.seeds import stop_with_stdin as watch_stdin
+
+        watch_stdin()
+    file_settings, given = read_settings(
+        settings or [], config, {"seed": seed, "device": device}
+    )
+    place = runs_root(root)
+    if seeds is None:
+        _refuse_taken(place, name)
+    plan = make_plan(algorithm, env, file_settings, given, use_preset=preset)
+    if not quiet:
+        output.note(plan.describe())
+    if seeds is None:
+        train_one(
+            plan.config.algorithm,
+            lambda progress: _train(plan, place, name, progress),
+            quiet=quiet,
+            as_json=as_json,
+        )
+        return
+    group = name or _made_up_name(plan)
+    first = plan.config.run.seed
+    options = ["--root", str(place)]
+    options += ["--config", str(config)] if config is not None else []
+    options += ["--device", device] if device is not None else []
+    options += [] if preset else ["--no-preset"]
+    own = [item for item in settings or [] if item.partition("=")[0].strip() != "seed"]
+    todo = [
+        _job(plan, place, group, number, [algorithm, env, *own, *options])
+        for number in range(first, first + seeds)
+    ]
+    train_group(
+        place / group,
+        todo,
+        jobs,
+        replay_bytes=plan.replay_bytes,
+        quiet=quiet,
+        as_json=as_json,
+        again=lambda left: _again([algorithm, env, *own, *options], group, left),
+    )
+
+
+def _train(plan: Plan, root: Path, name: str | None, progress: Progress) -> Any:
+    from assay.api import train as train_run
+
+    config = plan.config
+    # The plan is fully resolved: what was announced is what is run.
+    return train_run(
+        config.algorithm,
+        config.env,
+        name=name,
+        root=root,
+        config=config.to_dict(),
+        preset=False,
+        callbacks=[progress],
+    )
+
+
+def train_one(
+    label: str, start: Callable[[Progress], Any], *, quiet: bool, as_json: bool
+) -> None:
+    """Train or resume one run in this process, and report it.
+
+    Args:
+        label: What the progress calls it.
+        start: Does the training with the given callback and returns the run.
+        quiet: Show no progress.
+        as_json: Print the result for a program.
+    """
+    from assay.cli.progress import Bars, Progress, choose_mode
+    from assay.cli.results import read_result, show_results
+
+    mode = choose_mode(quiet=quiet, as_json=as_json)
+    with Bars(mode) as bars:
+        progress = Progress(bars, label)
+        try:
+            run = start(progress)
+        except KeyboardInterrupt:
+            if progress.path is not None:
+                output.note(
+                    "Ended at once; the last checkpoint stands. "
+                    f"Resume with: {resume_command(progress.path)}"
+                )
+            raise
+    result = read_result(run.path)
+    if as_json:
+        output.print_json(result)
+    else:
+        show_results([result])
+        output.say(f"Run: {run.path}")
+    if result["status"] == "interrupted":
+        output.note(
+            f"Saved at env_steps={result['env_steps']:,}. "
+            f"Resume with: {resume_command(run.path)}"
+        )
+        raise typer.Exit(output.EXIT_INTERRUPTED)
+
+
+def train_group(
+    group: Path,
+    todo: Sequence[Job],
+    parallel: int | None,
+    *,
+    replay_bytes: int = 0,
+    quiet: bool,
+    as_json: bool,
+    again: Callable[[list[Outcome]], str] | None = None,
+) -> None:
+    """Train or resume several runs in processes of their own, and report them.
+
+    Args:
+        group: The directory that holds them.
+        todo: The runs.
+        parallel: The most to run at once; None: as many as there are cores.
+        replay_bytes: Memory that each of them will come to need.
+        quiet: Show no progress.
+        as_json: Print the result for a program.
+        again: Returns the command for the runs that an interrupt kept from starting.
+    """
+    from assay.buffers.memory import require_memory
+    from assay.cli.progress import Bars, choose_mode
+    from assay.cli.results import group_result, show_group
+    from assay.cli.seeds import cores, run_jobs
+
+    at_once = min(len(todo), parallel or cores())
+    require_memory(
+        at_once * replay_bytes,
+        f"The replays of {at_once} runs at once",
+        advice="train fewer of them at once (--jobs)",
+    )
+    mode = choose_mode(quiet=quiet, as_json=as_json)
+    if mode != "silent":
+        output.note(f"{len(todo)} runs, {at_once} at a time, in {group}")
+    with Bars(mode) as bars:
+        outcomes = run_jobs(todo, at_once, bars)
+    result = group_result(group, outcomes)
+    if as_json:
+        output.print_json(result)
+    else:
+        show_group(result)
+    for outcome in outcomes:
+        if outcome.status == "failed":
+            output.note(f"{outcome.job.label} failed: {outcome.message}")
+    codes = {outcome.code for outcome in outcomes if outcome.status == "failed"}
+    if codes:
+        raise typer.Exit(2 if codes == {2} else 1)
+    if any(outcome.status != "done" for outcome in outcomes):
+        if any(outcome.status == "interrupted" for outcome in outcomes):
+            output.note(f"Saved. Resume with: {resume_command(group)}")
+        left = [outcome for outcome in outcomes if outcome.status == "not started"]
+        if left and again is not None:
+            output.note(f"Not started: {_listed(left)}. Start with: {again(left)}")
+        raise typer.Exit(output.EXIT_INTERRUPTED)
+
+
+def resume_command(path: Path) -> str:
+    """Return what to type to go on with a run or group."""
+    return f"assay resume {shlex.quote(str(path))}"
+
+
+def _job(plan: Plan, root: Path, group: str, seed: int, arguments: list[str]) -> Job:
+    from assay.cli.seeds import Job
+
+    name = f"{group}/seed-{seed}"
+    _refuse_taken(root, name)
+    return Job(
+        label=f"seed {seed}",
+        arguments=("train", *arguments, "--seed", str(seed), "--name", name, "--quiet"),
+        path=root / name,
+        env_steps=plan.config.run.env_steps,
+    )
+
+
+def _refuse_taken(root: Path, name: str | None) -> None:
+    """Say so before anything starts; creating the run directory makes sure of it."""
+    if name is not None and (root / name / "run.json").exists():
+        raise RunError(
+            f"There is a run at '{root / name}' already.",
+            f"Go on with it ({resume_command(root / name)}) or choose another name.",
+        )
+
+
+def _made_up_name(plan: Plan) -> str:
+    what = re.sub(r"[^A-Za-z0-9._]+", "-", f"{plan.config.algorithm}-{plan.config.env}")
+    return f"{what.strip('-._')[:70]}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+
+
+def _again(arguments: list[str], group: str, left: list[Outcome]) -> str:
+    first = left[0].job.label.removeprefix("seed ")
+    words = [*arguments, "--name", group, "--seed", first, "--seeds", str(len(left))]
+    return "assay train " + shlex.join(words)
+
+
+def _listed(outcomes: list[Outcome]) -> str:
+    return ", ".join(outcome.job.label for outcome in outcomes)

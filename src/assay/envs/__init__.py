@@ -1,0 +1,1 @@
+"""Environments as vectors: making, checking and saving them."""

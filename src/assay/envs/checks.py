@@ -1,0 +1,368 @@
+"""Check an environment before anything is trained on it (`assay envs check ID`).
+
+Every check says what was found, and what to do where that is worth doing. A result that is `ok` and
+has a `fix` is advice: training works, and would probably work better.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from assay.core.errors import AssayError, EnvError
+from assay.core.types import ACTION_MASK
+from assay.envs.failure import env_failure
+from assay.envs.group import BadRewardError, as_number
+from assay.envs.make import make_env
+from assay.envs.native import NATIVE
+from assay.envs.spaces import ActionMap, ObservationMap
+from assay.envs.state import save_env_state
+
+_REPEATED_STEPS = 500  # how many are compared in the determinism check
+_LARGE = 10.0  # networks learn slowly from inputs beyond this
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What one check found.
+
+    Attributes:
+        name: What was checked.
+        ok: Whether an algorithm can be trained on it.
+        detail: What was found.
+        fix: What to do about it; None where there is nothing to do.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str | None = None
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What happened while random actions were taken."""
+
+    rewards: list[Any] = field(default_factory=list)
+    flags: list[tuple[Any, Any]] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)  # of finished episodes
+    terminated: int = 0
+    truncated: int = 0
+    broken: str | None = None  # what is wrong with an observation's type or shape
+    outside: str | None = None  # where an observation left its space's bounds
+    infos_ok: bool = True
+    largest: float | None = None  # absolute value in a Box of floats
+    fingerprint: list[Any] = field(default_factory=list)
+
+
+def check_env(
+    env: str | gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]],
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    steps: int = 2000,
+    seed: int = 0,
+    algorithms: Mapping[str, Sequence[str]] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[CheckResult]:
+    """Check that an environment keeps Gymnasium's contract and can be trained on.
+
+    Args:
+        env: A Gymnasium id, an environment (it is stepped, not closed), or a function that makes
+            one.
+        env_kwargs: Settings of the environment, where `env` is an id.
+        steps: How many random actions to take.
+        seed: Seeds the environment and the actions.
+        algorithms: Algorithm name -> the action spaces that it handles, to say which of them fit.
+        clock: Returns seconds.
+
+    Returns:
+        One result per check. An environment that cannot be made or stepped ends the list early.
+    """
+    results: list[CheckResult] = []
+    owned = not isinstance(env, gym.Env)
+    made: gym.Env[Any, Any] | None = None
+    try:
+        made = _make(env, env_kwargs)
+        results.append(CheckResult("made", True, f"{_name(made)} can be made"))
+        _check_made(made, results, steps, seed, clock)
+    except AssayError as error:
+        name = "made" if made is None else "runs"
+        results.append(CheckResult(name, False, error.message, error.fix))
+        return results
+    finally:
+        if made is not None and owned:
+            made.close()
+    if isinstance(env, str) and env in NATIVE and not env_kwargs:
+        detail = "a native version is used in training: many copies are stepped at once"
+        results.append(CheckResult("backend", True, detail))
+    if algorithms is not None:
+        results.append(_algorithms(made, algorithms))
+    return results
+
+
+def _make(env: Any, env_kwargs: Mapping[str, Any] | None) -> gym.Env[Any, Any]:
+    if isinstance(env, str):
+        return make_env(env, env_kwargs=env_kwargs)
+    if isinstance(env, gym.Env):
+        return env
+    if not callable(env) or isinstance(env, gym.vector.VectorEnv):
+        raise EnvError(
+            f"A {type(env).__name__} cannot be checked.",
+            "Give an id, a gymnasium.Env, or a function that makes one.",
+        )
+    try:
+        made = env(**dict(env_kwargs or {}))
+    except Exception as error:
+        raise env_failure(error, "The environment could not be made") from error
+    if not isinstance(made, gym.Env):
+        raise EnvError(f"The function returned a {type(made).__name__}, not a gymnasium.Env.")
+    return made
+
+
+def _check_made(
+    env: gym.Env[Any, Any],
+    results: list[CheckResult],
+    steps: int,
+    seed: int,
+    clock: Callable[[], float],
+) -> None:
+    spaces = _spaces(env)
+    results.append(spaces)
+    if not spaces.ok:
+        return
+    trace, seconds = _roll(env, steps, seed, clock)
+    results += [
+        _observations(trace),
+        _range(trace),
+        _rewards(trace),
+        _flags(trace),
+        _determinism(env, trace, steps, seed, clock),
+        _episodes(trace, steps),
+        _actions(env),
+        _speed(steps, seconds),
+        _state(env),
+    ]
+
+
+def _roll(
+    env: gym.Env[Any, Any], steps: int, seed: int, clock: Callable[[], float]
+) -> tuple[_Trace, float]:
+    """Take random actions; return what happened and how long the environment took."""
+    trace = _Trace()
+    mapped = ObservationMap(env.observation_space)
+    env.action_space.seed(seed)
+    seconds, length = 0.0, 0
+    call = "reset()"
+    try:
+        obs, info = env.reset(seed=seed)
+        _look(mapped, trace, obs, info)
+        for _ in range(steps):
+            call = "step()"
+            action = _sample(env, info)
+            start = clock()
+            obs, reward, terminated, truncated, info = env.step(action)
+            seconds += clock() - start
+            length += 1
+            trace.rewards.append(reward)
+            trace.flags.append((terminated, truncated))
+            _look(mapped, trace, obs, info)
+            if terminated or truncated:
+                trace.lengths.append(length)
+                trace.terminated += bool(terminated)
+                trace.truncated += bool(truncated) and not terminated
+                length = 0
+                call = "reset()"
+                obs, info = env.reset()
+                _look(mapped, trace, obs, info)
+    except Exception as error:
+        raise env_failure(error, f"{_name(env)} failed in {call}") from error
+    return trace, seconds
+
+
+def _sample(env: gym.Env[Any, Any], info: Any) -> Any:
+    mask = info.get(ACTION_MASK) if isinstance(info, dict) else None
+    if isinstance(mask, np.ndarray) and isinstance(env.action_space, gym.spaces.Discrete):
+        return env.action_space.sample(mask=mask.astype(np.int8))
+    return env.action_space.sample()
+
+
+def _look(mapped: ObservationMap, trace: _Trace, obs: Any, info: Any) -> None:
+    """Note what is wrong with an observation, and enough of it to compare two runs."""
+    trace.infos_ok = trace.infos_ok and isinstance(info, dict)
+    try:
+        tree = mapped.one(obs)
+    except ValueError as error:
+        trace.broken = trace.broken or str(error)
+        return
+    for leaf in mapped.leaves:
+        array = tree if mapped.bare else tree[leaf.key]
+        trace.fingerprint.append(array)
+        label = f"entry '{leaf.key}'" if leaf.path else "the observation"
+        if leaf.dtype.kind == "f" and not np.isfinite(array).all():
+            trace.broken = trace.broken or f"{label} is not finite: {array[0]}"
+        elif leaf.dtype.kind == "f":
+            trace.largest = max(trace.largest or 0.0, float(np.abs(array).max(initial=0.0)))
+        raw = np.asarray(leaf.read(obs))
+        if trace.outside is None and not leaf.source.contains(_as_declared(raw, leaf.source)):
+            trace.outside = f"{label} is {np.array2string(raw, threshold=20)}, not in {leaf.source}"
+
+
+def _as_declared(raw: np.ndarray[Any, Any], space: gym.Space[Any]) -> Any:
+    """Give a value the space's dtype, so that what is judged is its range alone."""
+    if isinstance(space, gym.spaces.Discrete):
+        return int(raw)
+    return raw.astype(space.dtype)
+
+
+def _spaces(env: gym.Env[Any, Any]) -> CheckResult:
+    try:
+        observation = ObservationMap(env.observation_space).space
+        action = ActionMap(env.action_space).space
+    except AssayError as error:
+        return CheckResult("spaces", False, error.message, error.fix)
+    return CheckResult("spaces", True, f"an agent sees {observation} and does {action}")
+
+
+def _observations(trace: _Trace) -> CheckResult:
+    if trace.broken is not None:
+        fix = "Return what observation_space declares, with that shape and dtype."
+        return CheckResult("observations", False, trace.broken, fix)
+    if not trace.infos_ok:
+        return CheckResult("observations", False, "info is not a dict", "Return a dict as info.")
+    return CheckResult("observations", True, "shapes and dtypes are those that the space declares")
+
+
+def _range(trace: _Trace) -> CheckResult:
+    if trace.outside is not None:
+        advice = "Widen the bounds of observation_space, or clip what you return."
+        return CheckResult("observation range", False, trace.outside, advice)
+    detail = "within the declared bounds"
+    if trace.largest is None:
+        return CheckResult("observation range", True, detail)
+    detail += f"; the largest absolute value is {trace.largest:.3g}"
+    fix = "Normalise observations." if trace.largest > _LARGE else None
+    return CheckResult("observation range", True, detail, fix)
+
+
+def _rewards(trace: _Trace) -> CheckResult:
+    values = []
+    for step, reward in enumerate(trace.rewards, start=1):
+        try:
+            values.append(as_number(reward))
+        except BadRewardError as error:
+            return CheckResult("rewards", False, f"in step {step}, {error}", "Return a float.")
+        if not np.isfinite(values[-1]):
+            detail = f"in step {step}, the reward is {values[-1]}"
+            return CheckResult("rewards", False, detail, "Return a finite reward at every step.")
+    low, high = min(values), max(values)
+    fix = "Scale rewards, or normalise them." if max(-low, high) > 10 * _LARGE else None
+    return CheckResult("rewards", True, f"finite, from {low:.3g} to {high:.3g}", fix)
+
+
+def _flags(trace: _Trace) -> CheckResult:
+    for step, flags in enumerate(trace.flags, start=1):
+        for name, flag in zip(("terminated", "truncated"), flags, strict=True):
+            if not isinstance(flag, (bool, np.bool_)):
+                detail = f"{name} of step {step} is {flag!r}, a {type(flag).__name__}"
+                return CheckResult("flags", False, detail, "Return bools.")
+    return CheckResult("flags", True, "terminated and truncated are bools")
+
+
+def _determinism(
+    env: gym.Env[Any, Any], trace: _Trace, steps: int, seed: int, clock: Callable[[], float]
+) -> CheckResult:
+    again, _ = _roll(env, min(steps, _REPEATED_STEPS), seed, clock)
+    pairs = zip(trace.fingerprint, again.fingerprint, strict=False)
+    same = all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
+    same = same and trace.flags[: len(again.flags)] == again.flags
+    same = same and str(trace.rewards[: len(again.rewards)]) == str(again.rewards)
+    if same:
+        return CheckResult("determinism", True, "the same seed and actions give the same episodes")
+    return CheckResult(
+        "determinism",
+        False,
+        f"two runs from seed {seed} with the same actions differ",
+        "Draw all randomness from self.np_random, call super().reset(seed=seed) first, and leave "
+        "nothing over from one episode to the next.",
+    )
+
+
+def _episodes(trace: _Trace, steps: int) -> CheckResult:
+    if not trace.lengths:
+        return CheckResult(
+            "episodes",
+            True,
+            f"no episode ended within {steps} random steps",
+            "Give the environment a time limit: env_kwargs max_episode_steps, or "
+            "gymnasium.wrappers.TimeLimit.",
+        )
+    shortest, longest = min(trace.lengths), max(trace.lengths)
+    detail = (
+        f"{len(trace.lengths)} ended ({trace.terminated} terminated, {trace.truncated} truncated),"
+        f" {shortest} to {longest} steps long"
+    )
+    if trace.terminated > 2 and not trace.truncated and shortest == longest > 1:
+        return CheckResult(
+            "episodes",
+            True,
+            detail + "; all are of one length and none is truncated, which looks like a time limit",
+            "Report a time limit as truncated, not as terminated: the values of the last states "
+            "are learnt wrong otherwise.",
+        )
+    return CheckResult("episodes", True, detail)
+
+
+def _actions(env: gym.Env[Any, Any]) -> CheckResult:
+    space = env.action_space
+    if not isinstance(space, gym.spaces.Box):
+        return CheckResult("actions", True, str(space))
+    if not space.is_bounded():
+        return CheckResult(
+            "actions",
+            True,
+            f"{space} has no finite bounds",
+            "Give it finite bounds: algorithms that squash or scale actions need them.",
+        )
+    if np.all(space.low == -space.high) and float(space.high.max()) <= _LARGE:
+        return CheckResult("actions", True, f"{space}: finite and symmetric bounds")
+    return CheckResult(
+        "actions",
+        True,
+        f"{space}: the bounds are finite, but not symmetric around 0 or very wide",
+        "Rescale actions to [-1, 1] with gymnasium.wrappers.RescaleAction.",
+    )
+
+
+def _speed(steps: int, seconds: float) -> CheckResult:
+    rate = steps / seconds if seconds > 0 else float("inf")
+    detail = f"{rate:,.0f} steps per second (one copy)"
+    fix = "Try the backend processes, on more than one core." if rate < 1000 else None
+    return CheckResult("speed", True, detail, fix)
+
+
+def _state(env: gym.Env[Any, Any]) -> CheckResult:
+    if save_env_state(env) is not None:
+        return CheckResult("state", True, "can be saved: training resumes in mid-episode")
+    return CheckResult(
+        "state",
+        True,
+        "cannot be saved: every checkpoint begins new episodes, so that resuming stays exact",
+        "Give it get_state() and set_state(state) if its episodes are long.",
+    )
+
+
+def _algorithms(env: gym.Env[Any, Any], algorithms: Mapping[str, Sequence[str]]) -> CheckResult:
+    kind = type(env.action_space).__name__
+    fitting = sorted(name for name, kinds in algorithms.items() if kind in kinds)
+    if not fitting:
+        return CheckResult("algorithms", False, f"none handles a {kind} action space")
+    return CheckResult("algorithms", True, f"for {kind} actions: {', '.join(fitting)}")
+
+
+def _name(env: gym.Env[Any, Any]) -> str:
+    return f"'{env.spec.id if env.spec is not None else type(env.unwrapped).__name__}'"

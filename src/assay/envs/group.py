@@ -1,0 +1,289 @@
+"""Several single environments that are stepped one after the other.
+
+A `Group` is the heart of two backends: "sync" holds one in this process, "processes" holds one in
+every worker. It writes canonical observations straight into rows of arrays that it is given,
+resets an environment in the step that ends its episode, and turns whatever goes wrong inside an
+environment into an `EnvError` that names it and carries its traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.core.errors import AssayError, EnvError
+from assay.core.types import ACTION_MASK, State, Tree
+from assay.envs.failure import SEED_BITS, env_failure, raised_here
+from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap, has_mask
+from assay.envs.state import load_env_state, save_env_state
+
+Factory = Callable[[], gym.Env[Any, Any]]
+Step = tuple[
+    Tree,
+    NDArray[np.floating[Any]],
+    NDArray[np.bool_],
+    NDArray[np.bool_],
+    NDArray[np.bool_] | None,
+    Tree,
+]
+MaskSource = Literal["method", "info"] | None
+
+
+class Group:
+    """Environments made by `factories`, each in a row of its own.
+
+    Args:
+        factories: One per environment.
+        name: How messages call the environment.
+        first: The number of the first one, for messages.
+
+    Attributes:
+        observations: How raw observations become canonical.
+        actions: How canonical actions become the environment's own.
+
+    Raises:
+        EnvError: An environment cannot be made or reset, or they differ in their spaces.
+        SpaceError: A space is not supported.
+    """
+
+    def __init__(self, factories: Sequence[Factory], name: str, first: int = 0) -> None:
+        self.name = name
+        self.first = first
+        self.envs: list[gym.Env[Any, Any]] = []
+        try:
+            for index, factory in enumerate(factories):
+                self.envs.append(self._make(index, factory))
+            self.actions = ActionMap(self.envs[0].action_space)
+            self._mask_source = self._find_mask()
+            size = None if self._mask_source is None else self.actions.mask_size
+            self.observations = ObservationMap(self.envs[0].observation_space, size)
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self, index: int, factory: Factory) -> gym.Env[Any, Any]:
+        try:
+            env = factory()
+        except Exception as error:
+            doing = f"Environment {self.first + index} of '{self.name}' could not be made"
+            raise env_failure(error, doing) from error
+        if not isinstance(env, gym.Env):
+            raise EnvError(
+                f"The factory of '{self.name}' returned a {type(env).__name__}; "
+                "a gymnasium.Env was expected.",
+                "Return a gymnasium.Env; pass a gymnasium.vector.VectorEnv itself, not a factory.",
+            )
+        for attribute in ("observation_space", "action_space"):
+            space = getattr(env, attribute, None)
+            if not isinstance(space, gym.Space):
+                raise EnvError(
+                    f"'{self.name}' has {attribute}={space!r}; a gymnasium space was expected.",
+                    f"Set self.{attribute} in the environment's __init__.",
+                )
+            if self.envs and space != getattr(self.envs[0], attribute):
+                raise EnvError(
+                    f"Environment {self.first + index} of '{self.name}' has {attribute} {space}, "
+                    f"environment {self.first} has {getattr(self.envs[0], attribute)}.",
+                    "Make all copies with the same spaces.",
+                )
+        return env
+
+    def _find_mask(self) -> MaskSource:
+        """Find out by one reset of the first environment where action masks come from."""
+        env = self.envs[0]
+        if has_mask(env.observation_space) or self.actions.mask_size is None:
+            return None
+        if env.has_wrapper_attr("action_masks") and callable(env.get_wrapper_attr("action_masks")):
+            return "method"
+        return "info" if ACTION_MASK in self._reset(0, seed=0)[1] else None
+
+    def _reset(self, index: int, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        try:
+            obs, info = self.envs[index].reset(seed=seed)
+        except Exception as error:
+            raise self._failure(error, index, "reset()") from error
+        return obs, info
+
+    def reset(self, seed: int, obs: Tree) -> None:
+        """Reset environment `i` with `seed + i` and write its observation into row `i`."""
+        for index in range(len(self.envs)):
+            raw, info = self._reset(index, (seed & SEED_BITS) + self.first + index)
+            try:
+                self._write(obs, index, raw, info)
+            except BadObservationError as error:
+                raise self._failure(error, index, "reset()") from None
+
+    def step(
+        self,
+        actions: NDArray[Any],
+        obs: Tree,
+        reward: NDArray[np.float64],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        final: Tree = None,
+    ) -> Tree:
+        """Step every environment and write row `i` of the arrays.
+
+        Args:
+            actions: The environment's own actions, [n, ...].
+            obs: Receives the next observations; after the end of an episode, the reset one.
+            reward: Receives the rewards.
+            terminated: Receives whether an episode ended in a terminal state.
+            truncated: Receives whether an episode was cut off.
+            final: Receives the true last observations of the episodes that ended; made if None.
+
+        Returns:
+            `final`, or None where no episode ended.
+        """
+        index = 0
+        some_done = False
+        write = self.observations.write
+        masked = self._mask_source is not None
+        try:
+            for index, env in enumerate(self.envs):
+                raw, r, term, trunc, info = env.step(actions[index])
+                if term or trunc:
+                    if final is None:
+                        final = self.observations.zeros(len(self.envs))
+                    some_done = True
+                    write(final, index, raw)
+                    if masked:
+                        final[ACTION_MASK][index] = 1
+                    raw, info = self._reset(index)
+                if masked:
+                    self._write(obs, index, raw, info)
+                else:
+                    write(obs, index, raw)
+                reward[index] = r if r.__class__ is float else as_number(r)
+                terminated[index] = term
+                truncated[index] = trunc
+        except AssayError:
+            raise
+        except Exception as error:
+            raise self._failure(error, index, "step()") from error
+        return final if some_done else None
+
+    def _write(self, obs: Tree, index: int, raw: Any, info: dict[str, Any]) -> None:
+        self.observations.write(obs, index, raw)
+        if self._mask_source is None:
+            return
+        if self._mask_source == "method":
+            mask = self.envs[index].get_wrapper_attr("action_masks")()
+        else:
+            mask = info.get(ACTION_MASK)
+        array = np.asarray(mask)
+        size = self.actions.mask_size
+        if mask is None or array.shape != (size,):
+            found = "no action mask" if mask is None else f"an action mask of shape {array.shape}"
+            raise BadObservationError(f"it gave {found}; {size} entries were expected every step")
+        obs[ACTION_MASK][index] = array
+
+    def _failure(self, error: Exception, index: int, call: str) -> AssayError:
+        who = f"Environment {self.first + index} of '{self.name}'"
+        if isinstance(error, (BadObservationError, BadRewardError)):
+            return EnvError(f"{who} is broken in {call}: {error}.", f"Fix the environment's {call}")
+        if isinstance(error, ValueError) and "to unpack" in str(error) and raised_here(error):
+            shape = "(observation, info)" if call == "reset()" else _STEP_SHAPE
+            return EnvError(
+                f"{who} does not return {shape} from {call}.",
+                "Follow gymnasium's interface; the older gym's is different.",
+            )
+        return env_failure(error, f"{who} failed in {call}")
+
+    def get_state(self) -> list[State] | None:
+        """Return the state of every environment, or None if one of them cannot be saved."""
+        states = [save_env_state(env) for env in self.envs]
+        return None if any(state is None for state in states) else states  # type: ignore[return-value]
+
+    def set_state(self, states: list[State]) -> None:
+        """Put back what `get_state` returned."""
+        for index, (env, state) in enumerate(zip(self.envs, states, strict=True)):
+            try:
+                load_env_state(env, state)
+            except Exception as error:
+                raise self._failure(error, index, "set_state()") from error
+
+    def render(self) -> Any:
+        """Render the first environment."""
+        return self.envs[0].render()
+
+    def close(self) -> None:
+        """Close every environment; a failure to close is not worth an error."""
+        for env in self.envs:
+            with contextlib.suppress(Exception):
+                env.close()
+        self.envs = []
+
+
+_STEP_SHAPE = "(observation, reward, terminated, truncated, info)"
+
+
+class BadRewardError(ValueError):
+    """A reward that is not a number."""
+
+
+def as_number(value: Any) -> float:
+    """Return a reward of any numeric type as a float."""
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    try:
+        if isinstance(value, (str, bytes)):  # which float() would read
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise BadRewardError(f"the reward is {value!r}; a number was expected") from None
+
+
+class Sync:
+    """The backend "sync": all environments in this process, one after the other."""
+
+    always_finite = False
+
+    def __init__(self, factories: Sequence[Factory], name: str) -> None:
+        self.group = Group(factories, name)
+        self.num_envs = len(factories)
+        self.observations = self.group.observations
+        self.actions = self.group.actions
+
+    def reset(self, seed: int) -> Tree:
+        """Reset all environments."""
+        obs = self.observations.empty(self.num_envs)
+        self.group.reset(seed, obs)
+        return obs
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        """Step all environments; every returned array is new."""
+        n = self.num_envs
+        obs = self.observations.empty(n)
+        reward = np.empty(n)
+        terminated, truncated = np.empty(n, np.bool_), np.empty(n, np.bool_)
+        # A copy, because an environment may change the action that it is given.
+        final = self.group.step(actions.copy(), obs, reward, terminated, truncated)
+        return obs, reward, terminated, truncated, None, final
+
+    def get_state(self) -> State | None:
+        """Return the state of all environments, or None if one cannot be saved."""
+        states = self.group.get_state()
+        return None if states is None else {str(i): state for i, state in enumerate(states)}
+
+    def set_state(self, state: State) -> None:
+        """Put back what `get_state` returned."""
+        self.group.set_state(in_order(state))
+
+    def render(self) -> Any:
+        """Render the first environment."""
+        return self.group.render()
+
+    def close(self) -> None:
+        """Close all environments."""
+        self.group.close()
+
+
+def in_order(state: State) -> list[State]:
+    """Return the entries "0", "1", ... of a state in the order of their numbers."""
+    return [state[key] for key in sorted(state, key=int)]

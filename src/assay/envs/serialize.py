@@ -1,0 +1,47 @@
+"""Canonical spaces as JSON-able values, so that a checkpoint says what its agent sees and does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from assay.core.errors import CheckpointError
+from assay.core.types import State
+
+
+def space_to_state(space: gym.Space[Any]) -> State:
+    """Return the state of a canonical space."""
+    if isinstance(space, gym.spaces.Dict):
+        return {"kind": "Dict", "spaces": {k: space_to_state(s) for k, s in space.items()}}
+    if isinstance(space, gym.spaces.Box):
+        return {"kind": "Box", "low": space.low, "high": space.high}
+    if isinstance(space, gym.spaces.Discrete):
+        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return {"kind": "MultiDiscrete", "nvec": space.nvec, "start": space.start}
+    if isinstance(space, gym.spaces.MultiBinary):
+        return {"kind": "MultiBinary", "shape": list(space.shape)}
+    raise TypeError(f"{space} is not canonical")
+
+
+def space_from_state(state: State) -> gym.Space[Any]:
+    """Read what `space_to_state` returned.
+
+    Raises:
+        CheckpointError: The kind of space is unknown.
+    """
+    kind = state["kind"]
+    if kind == "Dict":
+        return gym.spaces.Dict({k: space_from_state(s) for k, s in state["spaces"].items()})
+    if kind == "Box":
+        low, high = np.asarray(state["low"]), np.asarray(state["high"])
+        return gym.spaces.Box(low, high, dtype=low.dtype.type)
+    if kind == "Discrete":
+        return gym.spaces.Discrete(state["n"], start=state["start"])
+    if kind == "MultiDiscrete":
+        return gym.spaces.MultiDiscrete(np.asarray(state["nvec"]), start=np.asarray(state["start"]))
+    if kind == "MultiBinary":
+        return gym.spaces.MultiBinary(state["shape"])
+    raise CheckpointError(f"The checkpoint holds a space of unknown kind '{kind}'.")

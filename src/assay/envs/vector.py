@@ -1,0 +1,206 @@
+"""The one thing that a collector drives: N copies of an environment, whatever they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.core.errors import EnvError
+from assay.core.types import Spaces, State, Tree
+from assay.envs.group import Step
+from assay.envs.spaces import ActionMap, ObservationMap
+
+__all__ = ["Backend", "Step", "Vector"]
+
+
+class Backend(Protocol):
+    """What `Vector` builds on; its methods mean what those of `Vector` mean.
+
+    `always_finite` says that values need no check: neither NaN nor infinity can come up.
+    """
+
+    num_envs: int
+    always_finite: bool
+    observations: ObservationMap
+    actions: ActionMap
+
+    def reset(self, seed: int) -> Tree:
+        """Reset all environments."""
+
+    @property
+    def step(self) -> Callable[[NDArray[Any]], Step]:
+        """Step all environments."""
+
+    def get_state(self) -> State | None:
+        """Return the state of all environments, or None."""
+
+    def set_state(self, state: State) -> None:
+        """Put back a state."""
+
+    def render(self) -> Any:
+        """Render the first environment."""
+
+    def close(self) -> None:
+        """Release what the environments hold."""
+
+
+class Vector:
+    """N copies of an environment with canonical spaces.
+
+    `step(actions)` returns a plain tuple `(obs, reward, terminated, truncated, valid, final_obs)`:
+
+    * `obs`: what to act on next, one array [N, ...] or a flat dict of them.
+    * `reward`: floats [N], raw.
+    * `terminated`, `truncated`: bools [N]; an episode is over where either is True.
+    * `valid`: None where every row is a real transition, else bools [N]. A row that is False was
+      only reset (NEXT_STEP autoreset): its action was ignored, and it must not be recorded.
+    * `final_obs`: None where no episode is over, else a full-size observation whose rows hold the
+      true last observation wherever an episode is over; other rows hold anything. Its action
+      masks are all ones where the environment gives none after the end.
+
+    All arrays are new: nothing that was returned is written again. The arrays are checked for NaN
+    and infinity. The actions are the canonical ones of `spaces.action`; they are not clipped.
+
+    Args:
+        backend: The environments.
+        name: How messages call them.
+
+    Attributes:
+        num_envs: N.
+        spaces: What one agent sees and does, canonical.
+        observations: Converts raw observations of a single environment or a batch.
+        actions: Converts canonical actions to the environment's own.
+        steps: How often `step` was called.
+    """
+
+    def __init__(self, backend: Backend, name: str) -> None:
+        self.backend = backend
+        self.name = name
+        self.num_envs = backend.num_envs
+        self.observations = backend.observations
+        self.actions = backend.actions
+        self.spaces = Spaces(backend.observations.space, backend.actions.space)
+        self.steps = 0
+        self.step: Callable[[NDArray[Any]], Step] = self._stepper()
+
+    def reset(self, seed: int) -> Tree:
+        """Begin a new episode everywhere: copy `i` is seeded with `seed + i`.
+
+        Close seeds therefore share streams; derive them (`core.seeding.derive_seed`).
+        """
+        obs = self.backend.reset(seed)
+        self._check(obs, None, None, "in reset()")
+        return obs
+
+    def _stepper(self) -> Callable[[NDArray[Any]], Step]:
+        """Return `step`, specialised to the spaces: it runs once per environment step."""
+        inner, to_env, vdot = self.backend.step, self.actions.to_env, np.vdot
+        keys = self.observations.float_keys
+        bare = self.observations.bare and bool(keys)
+
+        def step_unchecked(actions: NDArray[Any]) -> Step:
+            self.steps += 1
+            return inner(actions)
+
+        # x . x is finite if and only if every x is, unless it overflows, and costs a third of
+        # np.isfinite(x).all(). Where it is not finite, a closer look decides.
+        def step(actions: NDArray[Any]) -> Step:
+            self.steps += 1
+            result = inner(actions if to_env is None else to_env(actions))
+            obs, reward = result[0], result[1]
+            fine = isfinite(vdot(reward, reward))
+            if bare:
+                fine = fine and isfinite(vdot(obs, obs))
+            else:
+                for key in keys:
+                    fine = fine and isfinite(vdot(obs[key], obs[key]))
+            if not fine:
+                self._check(obs, reward, actions, f"at step {self.steps}")
+            if result[5] is not None and result[5] is not obs:
+                self._check_final(result, actions)
+            return result
+
+        return step_unchecked if self.backend.always_finite and to_env is None else step
+
+    def _check_final(self, result: Step, actions: NDArray[Any]) -> None:
+        for key in self.observations.float_keys:
+            leaf = result[5] if self.observations.bare else result[5][key]
+            if not isfinite(np.vdot(leaf, leaf)):
+                # It may be the fault of a row that does not count.
+                done = (result[2] | result[3]).reshape(-1, *[1] * (leaf.ndim - 1))
+                when = f"at step {self.steps}, at the end of an episode"
+                self._check_leaf(key, np.where(done, leaf, 0), actions, when)
+
+    def _check(
+        self, obs: Tree, reward: NDArray[Any] | None, actions: NDArray[Any] | None, when: str
+    ) -> None:
+        """Raise an error that names the first environment with a value that is not finite."""
+        if reward is not None:
+            bad = np.flatnonzero(~np.isfinite(reward))
+            if bad.size:
+                self._refuse(int(bad[0]), f"the reward {reward[bad[0]]}", actions, when)
+        for key in self.observations.float_keys:
+            leaf = obs if self.observations.bare else obs[key]
+            self._check_leaf(key, leaf, actions, when)
+
+    def _check_leaf(
+        self, key: str, leaf: NDArray[Any], actions: NDArray[Any] | None, when: str
+    ) -> None:
+        bad = np.argwhere(~np.isfinite(leaf))
+        if len(bad):
+            row, *index = bad[0].tolist()
+            where = f"[{', '.join(map(str, index))}]"
+            entry = f"entry '{key}'{where}" if key else f"component {where}"
+            value = leaf[tuple(bad[0])]
+            self._refuse(row, f"an observation whose {entry} is {value}", actions, when)
+
+    def _refuse(self, row: int, what: str, actions: NDArray[Any] | None, when: str) -> None:
+        fix = "Find out where the environment divides by zero, overflows or leaves its range."
+        if actions is not None:
+            action = np.asarray(actions[row])
+            if action.dtype.kind == "f" and not np.isfinite(action).all():
+                fix = (
+                    f"It was given the action {action}, so the policy has diverged: try a lower "
+                    "learning rate, gradient clipping, or normalised observations."
+                )
+        raise EnvError(f"Environment {row} of '{self.name}' returned {what} {when}.", fix)
+
+    def get_state(self) -> State | None:
+        """Return all that future steps depend on, or None if some environment cannot be saved.
+
+        Where it is None, exact resumption needs a `reset` with a known seed at every checkpoint.
+        """
+        state = self.backend.get_state()
+        return None if state is None else {"steps": self.steps, "envs": state}
+
+    def set_state(self, state: State) -> None:
+        """Go on from a state that `get_state` returned, here or in another process.
+
+        The observation to act on next is not part of it: the caller has it.
+        """
+        self.backend.set_state(state["envs"])
+        self.steps = int(state["steps"])
+
+    def render(self) -> Any:
+        """Return a frame of the first environment, as its `render_mode` has it."""
+        return self.backend.render()
+
+    def close(self) -> None:
+        """Release what the environments hold; may be called twice."""
+        self.backend.close()
+
+    def __enter__(self) -> Vector:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

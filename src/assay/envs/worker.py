@@ -1,0 +1,156 @@
+"""What runs inside a worker process of the backend "processes".
+
+A worker is a plain interpreter that is told everything over a socket, so it neither imports the
+user's main module again (as multiprocessing's "spawn" does) nor inherits threads and locks (as
+"fork" does). It ends when its parent does: the socket breaks, and a thread watches a pipe that only
+the parent holds open, in case an environment is busy just then.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.core.errors import AssayError
+from assay.core.types import Tree, tree_map
+from assay.envs.group import Group
+from assay.envs.spaces import ActionMap, ObservationMap
+
+STEP = b"s"
+NONE_DONE = b"0"
+SOME_DONE = b"1"
+_ALIGNMENT = 64  # a cache line, so that two workers never write to the same one by way of padding
+
+
+class Arena:
+    """The arrays of all environments, in memory that parent and workers share.
+
+    Both sides lay them out by the same rule, so nothing but the file is passed on.
+
+    Args:
+        memory: The shared memory, or None to find out only how large it has to be.
+        observations: How observations look.
+        actions: How actions look.
+        num_envs: How many environments there are in all.
+    """
+
+    def __init__(
+        self,
+        memory: mmap.mmap | None,
+        observations: ObservationMap,
+        actions: ActionMap,
+        num_envs: int,
+    ) -> None:
+        self.size = 0
+
+        def array(shape: tuple[int, ...], dtype: Any) -> Any:
+            dtype = np.dtype(dtype)
+            count = num_envs * int(np.prod(shape))
+            start = self.size
+            self.size += -(-count * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+            if memory is None:
+                return None
+            flat = np.frombuffer(memory, dtype, count, start)
+            return flat.reshape(num_envs, *shape)
+
+        self.obs: Tree = observations.build(array)
+        self.final: Tree = observations.build(array)
+        self.reward = array((), np.float64)
+        self.terminated = array((), np.bool_)
+        self.truncated = array((), np.bool_)
+        space = actions.source
+        self.actions: NDArray[Any] = array(space.shape or (), space.dtype)
+        self.size = max(self.size, 1)
+
+
+def main() -> None:
+    """Serve a parent until it goes away. Arguments: the socket, the lifeline, the memory."""
+    socket, lifeline, memory = map(int, sys.argv[1:4])
+    # Ctrl-C reaches the whole group; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
+    worker = _Worker(Connection(socket), memory)
+    try:
+        worker.serve()
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass
+    finally:
+        worker.close()
+
+
+def _watch(lifeline: int) -> None:
+    os.read(lifeline, 1)  # returns when the parent is gone: nobody ever writes
+    os._exit(1)
+
+
+class _Worker:
+    def __init__(self, pipe: Connection, memory: int) -> None:
+        self.pipe = pipe
+        self.memory = memory
+        self.group: Group | None = None
+
+    def serve(self) -> None:
+        while True:
+            message = self.pipe.recv_bytes()
+            try:
+                if message == STEP:
+                    self.pipe.send_bytes(self.step())
+                    continue
+                command, arguments = pickle.loads(message)
+                if command == "close":
+                    return
+                self.pipe.send(("ok", getattr(self, command)(*arguments)))
+            except AssayError as error:
+                self.pipe.send(("error", (type(error).__name__, error.message, error.fix)))
+
+    def make(self, factories: bytes, name: str, first: int) -> tuple[Any, Any, Any]:
+        group = Group(pickle.loads(factories), name, first)
+        self.group = group
+        return group.observations.source, group.observations.mask_size, group.actions.source
+
+    def attach(self, size: int, num_envs: int) -> None:
+        group = self._made()
+        shared = Arena(mmap.mmap(self.memory, size), group.observations, group.actions, num_envs)
+        rows = slice(group.first, group.first + len(group.envs))
+        self.obs = tree_map(lambda array: array[rows], shared.obs)
+        self.final = tree_map(lambda array: array[rows], shared.final)
+        self.actions = shared.actions[rows]
+        self.out = shared.reward[rows], shared.terminated[rows], shared.truncated[rows]
+
+    def reset(self, seed: int) -> None:
+        self._made().reset(seed, self.obs)
+
+    def step(self) -> bytes:
+        # The copy keeps an environment from holding on to, or changing, the shared array.
+        done = self._made().step(self.actions.copy(), self.obs, *self.out, self.final)
+        return NONE_DONE if done is None else SOME_DONE
+
+    def get_state(self) -> Any:
+        return self._made().get_state()
+
+    def set_state(self, states: list[Any]) -> None:
+        self._made().set_state(states)
+
+    def render(self) -> Any:
+        return self._made().render()
+
+    def _made(self) -> Group:
+        assert self.group is not None, "make() comes first"
+        return self.group
+
+    def close(self) -> None:
+        if self.group is not None:
+            self.group.close()
+
+
+if __name__ == "__main__":
+    main()

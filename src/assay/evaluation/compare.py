@@ -1,0 +1,705 @@
+"""Say whether one set of runs is better than another, and how sure we can be.
+
+An arm is a run, or a group of runs that differ in their seed alone. Each seed gives one score; the
+first arm is the baseline that every other arm is compared with. A difference counts as shown where
+Welch's test and the permutation test both find it, corrected after Holm if there are several
+comparisons. Either alone can mislead: Welch's trusts few scores to be normal, and the permutation
+test trusts both arms to scatter alike (with five seeds each and a tenfold spread in one arm it errs
+twice as often as it says, with four against ten seeds five times).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.core.errors import ConfigError, RunError, nearest
+from assay.core.seeding import derive_rng
+from assay.evaluation import statistics
+from assay.evaluation.evaluate import TRAINING, EvaluationResult, load_evaluations
+from assay.evaluation.statistics import Interval
+from assay.runs.directory import RunDirectory, group_runs
+from assay.runs.metrics import Series, read_metrics
+
+At = Literal["final", "best", "auc"]
+Outcome = Literal["better", "worse", "not shown", "unknown"]
+
+DEFAULT_METRIC = "eval/return_mean"
+POWER = 0.8
+_MANY_SEEDS = 1000  # nobody runs more, so an exact figure beyond it helps nobody
+_BUDGET_TOLERANCE = 0.05
+_PER_RUN = ("seed", "name")  # settings in which the runs of an arm may differ
+
+# Metrics that are taken from the stored episodes, which say more than the logged ones.
+_FROM_EPISODES: dict[str, Callable[[EvaluationResult], float]] = {
+    "eval/return_mean": lambda result: result.mean,
+    "eval/return_iqm": lambda result: result.iqm,
+    "eval/return_std": lambda result: result.std,
+    "eval/return_min": lambda result: float(result.returns.min()),
+    "eval/return_max": lambda result: float(result.returns.max()),
+    "eval/length_mean": lambda result: float(result.lengths.mean()),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arm:
+    """One side of a comparison: the same settings under several seeds.
+
+    Attributes:
+        name: What the arm is called in tables and plots.
+        path: The run or group.
+        algorithm: The algorithm of its runs.
+        runs: The name of each run.
+        seeds: The seed of each run.
+        scores: `[runs]`.
+        mean: Of the scores.
+        iqm: Of the scores, with a bootstrap interval whose bounds are NaN for a single seed.
+        curves: The metric over `env_steps`, per run.
+    """
+
+    name: str
+    path: Path
+    algorithm: str
+    runs: tuple[str, ...]
+    seeds: tuple[int, ...]
+    scores: NDArray[np.float64]
+    mean: float
+    iqm: Interval
+    curves: tuple[Series, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One arm against the baseline. Numbers that one seed cannot give are NaN.
+
+    Attributes:
+        name: The arm.
+        baseline: The arm that it is compared with.
+        difference: Of the mean scores, arm minus baseline, with Welch's interval.
+        improvement: Probability that a run of the arm beats one of the baseline.
+        effect: Hedges' g: the difference in standard deviations, unbiased in small samples.
+        welch_p: Two-sided; corrected after Holm if there are more than two arms.
+        permutation_p: The same from the permutation test.
+        outcome: Whether the arm is better, worse, not shown to differ, or not to be judged.
+        verdict: The outcome in a sentence, with what it rests on.
+        changes: Settings that differ: name -> (baseline's value, the arm's).
+    """
+
+    name: str
+    baseline: str
+    difference: Interval
+    improvement: Interval
+    effect: float
+    welch_p: float
+    permutation_p: float
+    outcome: Outcome
+    verdict: str
+    changes: Mapping[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Arms, how each fares against the first, and what to be wary of.
+
+    Attributes:
+        env: The environment all runs were trained in.
+        env_steps: The training budget of all runs, or None where none is set.
+        metric: What the scores are values of.
+        at: How a curve became a score: its last value, its best, or its mean height.
+        level: Confidence of all intervals; a verdict allows a chance of error of 1 - level.
+        arms: The baseline first.
+        pairs: Every other arm against the baseline.
+        warnings: What limits the comparison, in sentences.
+    """
+
+    env: str
+    env_steps: int | None
+    metric: str
+    at: At
+    level: float
+    arms: tuple[Arm, ...]
+    pairs: tuple[Pair, ...]
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, with None where a number does not exist."""
+        return {
+            "env": self.env,
+            "env_steps": self.env_steps,
+            "metric": self.metric,
+            "at": self.at,
+            "level": self.level,
+            "arms": [
+                {
+                    "name": arm.name,
+                    "path": str(arm.path),
+                    "algorithm": arm.algorithm,
+                    "n": len(arm.scores),
+                    "runs": list(arm.runs),
+                    "seeds": list(arm.seeds),
+                    "scores": arm.scores.tolist(),
+                    "mean": arm.mean,
+                    "iqm": _interval_json(arm.iqm),
+                }
+                for arm in self.arms
+            ],
+            "pairs": [
+                {
+                    "name": pair.name,
+                    "baseline": pair.baseline,
+                    "outcome": pair.outcome,
+                    "verdict": pair.verdict,
+                    "difference": _interval_json(pair.difference),
+                    "probability_of_improvement": _interval_json(pair.improvement),
+                    "hedges_g": _or_none(pair.effect),
+                    "welch_p": _or_none(pair.welch_p),
+                    "permutation_p": _or_none(pair.permutation_p),
+                    "changes": {key: list(values) for key, values in pair.changes.items()},
+                }
+                for pair in self.pairs
+            ],
+            "warnings": list(self.warnings),
+        }
+
+    def to_markdown(self) -> str:
+        """Render the comparison as Markdown: the arms, the differences, the verdicts."""
+        percent = f"{100 * self.level:g}%"
+        budget = "" if self.env_steps is None else f" after {self.env_steps:,} environment steps"
+        lines = [
+            f"**{self.env}**{budget}: {self.metric}, {_AT_WORDS[self.at]}.",
+            "",
+            f"| arm | seeds | IQM | {percent} interval | mean |",
+            "|---|---:|---:|---:|---:|",
+        ]
+        lines += [
+            f"| {arm.name} | {len(arm.scores)} | {number(arm.iqm.point)} | {bounds(arm.iqm)} "
+            f"| {number(arm.mean)} |"
+            for arm in self.arms
+        ]
+        corrected = " (Holm)" if len(self.pairs) > 1 else ""
+        lines += [
+            "",
+            f"| against {self.arms[0].name} | mean difference | {percent} interval | "
+            f"P(improvement) | {percent} interval | Hedges' g | p Welch{corrected} "
+            f"| p permutation{corrected} |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|",
+        ]
+        lines += [
+            f"| {pair.name} | {signed(pair.difference.point)} | {bounds(pair.difference)} "
+            f"| {pair.improvement.point:.2f} | {bounds(pair.improvement, places=2)} "
+            f"| {_effect(pair.effect)} | {p_value(pair.welch_p)} | {p_value(pair.permutation_p)} |"
+            for pair in self.pairs
+        ]
+        lines += ["", *(f"- **{pair.name}**: {pair.verdict}" for pair in self.pairs)]
+        lines += [f"- Note: {warning}" for warning in self.warnings]
+        return "\n".join(lines) + "\n"
+
+
+_AT_WORDS: dict[At, str] = {
+    "final": "the last value of each seed",
+    "best": "the best value of each seed (optimistic: the luckiest of many)",
+    "auc": "the mean height of each seed's learning curve",
+}
+
+
+def compare(
+    paths: Sequence[Path],
+    *,
+    metric: str = DEFAULT_METRIC,
+    at: At = "final",
+    label: str = TRAINING,
+    level: float = 0.95,
+    reps: int = 2000,
+    seed: int = 0,
+) -> Comparison:
+    """Compare runs or groups of runs with the first of them; higher scores are better.
+
+    Args:
+        paths: Runs or groups; the first one is the baseline.
+        metric: `eval/return_mean`, another number of the stored evaluations (`eval/return_iqm`,
+            `eval/length_mean`, ...), or the name of any logged metric.
+        at: `final` takes the last value of each run; `best` the highest, which flatters noisy runs;
+            `auc` the mean height of the curve over the steps that all runs cover.
+        label: Which evaluations to read, see `save_evaluation`.
+        level: Confidence of the intervals; a verdict allows an error of 1 - level.
+        reps: Bootstrap replicates.
+        seed: Of the bootstrap.
+
+    Raises:
+        ConfigError: The runs cannot be compared: another environment or budget, a run that is not
+            done, a seed that counts twice. Every offender is named.
+        RunError: A run cannot be read, or has no such metric.
+    """
+    if len(paths) < 2:
+        raise ConfigError(
+            f"A comparison of {len(paths)} arm: expected at least two.",
+            "Give two or more runs or groups; the first is the baseline.",
+        )
+    if at not in get_args(At):
+        raise ConfigError(f"at={at!r}: expected one of {', '.join(get_args(At))}.")
+    groups = {name: group_runs(path) for name, path in zip(arm_names(paths), paths, strict=True)}
+    configs = {run.path: _flatten(run.config) for runs in groups.values() for run in runs}
+    env, env_steps = _refuse_unlike(groups, configs)
+    warnings = _odd_settings(groups, configs)
+
+    curves = {
+        name: tuple(read_curve(run, metric, label=label) for run in runs)
+        for name, runs in groups.items()
+    }
+    scores = _scores(curves, at)
+    _refuse_broken(groups, scores, metric)
+    warnings += _uneven_evaluations(groups, curves, env_steps, metric, label)
+    warnings += [
+        f"'{name}' has one seed, so no interval can be given and nothing can be said about its "
+        "spread."
+        for name in groups
+        if len(scores[name]) == 1
+    ]
+
+    arms = tuple(
+        Arm(
+            name=name,
+            path=path,
+            algorithm=str(groups[name][0].info["algorithm"]),
+            runs=tuple(run.name for run in groups[name]),
+            seeds=tuple(int(run.info["seed"]) for run in groups[name]),
+            scores=scores[name],
+            mean=float(scores[name].mean()),
+            iqm=statistics.stratified_bootstrap(
+                scores[name], reps=reps, level=level, rng=derive_rng(seed, "compare", "iqm", name)
+            ),
+            curves=curves[name],
+        )
+        for name, path in zip(groups, paths, strict=True)
+    )
+    settings = [configs[runs[0].path] for runs in groups.values()]
+    pairs = _pairs(arms, settings, level=level, reps=reps, seed=seed)
+    return Comparison(env, env_steps, metric, at, level, arms, pairs, tuple(warnings))
+
+
+def read_curve(run: RunDirectory, metric: str, *, label: str = TRAINING) -> Series:
+    """Return `(env_steps, values)` of a metric of one run, with `env_steps` growing.
+
+    Args:
+        run: The run.
+        metric: See `compare`.
+        label: Which of the stored evaluations to read.
+
+    Raises:
+        RunError: The run has no value of this metric.
+    """
+    if metric in _FROM_EPISODES:
+        evaluations = load_evaluations(run, label=label)
+        if not evaluations:
+            raise RunError(
+                f"The run '{run.path}' has no evaluation labelled '{label}'.",
+                f"Evaluate it: assay evaluate {run.path}",
+            )
+        steps = np.array([env_steps for env_steps, _ in evaluations], np.int64)
+        values = np.array([_FROM_EPISODES[metric](result) for _, result in evaluations])
+        return steps, values
+    logged = read_metrics(run.metrics_path)
+    if metric not in logged:
+        hint = nearest(metric, {*logged, *_FROM_EPISODES})
+        raise RunError(f"The run '{run.path}' has no metric '{metric}'.", hint)
+    steps, values = logged[metric]
+    last = np.append(np.diff(steps) > 0, True)  # of several values at one step, the last one stands
+    return steps[last], values[last]
+
+
+def arm_names(paths: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of the paths that tell them apart.
+
+    Raises:
+        ConfigError: A path is given twice.
+    """
+    parts = [path.resolve().parts for path in paths]
+    for i, path in enumerate(paths):
+        if parts[i] in parts[:i]:
+            raise ConfigError(f"'{path}' is given twice.", "Give each run or group once.")
+    for depth in count(1):
+        names = ["/".join(part[-depth:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    raise AssertionError("unreachable: whole paths differ")
+
+
+# From runs to scores
+
+
+def _refuse_unlike(
+    groups: Mapping[str, list[RunDirectory]], configs: Mapping[Path, dict[str, Any]]
+) -> tuple[str, int | None]:
+    """Return the environment and the budget that all runs share, or say which runs do not."""
+    everything = [run for runs in groups.values() for run in runs]
+    unfinished = [run for run in everything if run.effective_status != "done"]
+    if unfinished:
+        listed = ", ".join(f"'{run.path}' ({run.effective_status})" for run in unfinished)
+        raise ConfigError(
+            f"Not every run is done: {listed}. Leaving such runs out would favour an arm that "
+            "fails.",
+            "Finish them (assay resume RUN), or delete them and name those left in the report.",
+        )
+    paths = [run.path.resolve() for run in everything]
+    twice = sorted({str(path) for path in paths if paths.count(path) > 1})
+    if twice:
+        raise ConfigError(f"A run belongs to two arms: {', '.join(twice)}.", "Give it once.")
+    for name, runs in groups.items():
+        _same({run.name: run.info["algorithm"] for run in runs}, f"The arm '{name}'", "algorithm")
+        seeds = [run.info["seed"] for run in runs]
+        double = sorted({str(seed) for seed in seeds if seeds.count(seed) > 1})
+        if double:
+            raise ConfigError(
+                f"The arm '{name}' has several runs with seed {', '.join(double)}: the same seed "
+                "gives the same run, which would count twice.",
+                "Give each run of a group a seed of its own.",
+            )
+    where = "The comparison"
+    env = _same({str(run.path): run.info["env"] for run in everything}, where, "environment")
+    budget = {str(run.path): configs[run.path].get("env_steps") for run in everything}
+    env_steps = _same(budget, where, "env_steps budget")
+    return str(env), None if env_steps is None else int(env_steps)
+
+
+def _same(values: Mapping[str, Any], where: str, what: str) -> Any:
+    """Return the one value that all have."""
+    by_value: dict[Any, list[str]] = {}
+    for name, value in values.items():
+        by_value.setdefault(value, []).append(name)
+    if len(by_value) > 1:
+        listed = "; ".join(
+            f"{value} ({_few(names)})" for value, names in sorted(by_value.items(), key=str)
+        )
+        raise ConfigError(
+            f"{where} mixes runs of more than one {what}: {listed}.",
+            f"Compare runs of one {what}; an arm is one setting under several seeds.",
+        )
+    return next(iter(by_value))
+
+
+def _odd_settings(
+    groups: Mapping[str, list[RunDirectory]], configs: Mapping[Path, dict[str, Any]]
+) -> list[str]:
+    warnings = []
+    for name, runs in groups.items():
+        first = configs[runs[0].path]
+        odd = sorted({key for run in runs for key in _changes(first, configs[run.path])})
+        if odd:
+            warnings.append(
+                f"The runs of '{name}' differ in more than their seed ({_few(odd)}), so its spread "
+                "is not that of the seed alone."
+            )
+    return warnings
+
+
+def _uneven_evaluations(
+    groups: Mapping[str, list[RunDirectory]],
+    curves: Mapping[str, tuple[Series, ...]],
+    env_steps: int | None,
+    metric: str,
+    label: str,
+) -> list[str]:
+    warnings = []
+    last = {name: [int(steps[-1]) for steps, _ in series] for name, series in curves.items()}
+    ends = [end for per_run in last.values() for end in per_run]
+    budget = env_steps or max(ends)
+    # Loops may overshoot the budget by part of a rollout; that much is no difference.
+    if max(ends) - min(ends) > _BUDGET_TOLERANCE * budget:
+        warnings.append(
+            f"The last values of {metric} are from different moments: between {min(ends):,} and "
+            f"{max(ends):,} environment steps."
+        )
+    elif budget - min(ends) > _BUDGET_TOLERANCE * budget:
+        warnings.append(
+            f"The last value of {metric} is from {min(ends):,} of {budget:,} environment steps."
+        )
+    if metric in _FROM_EPISODES:
+        sizes = {
+            len(load_evaluations(run, label=label)[-1][1].returns)
+            for runs in groups.values()
+            for run in runs
+        }
+        if len(sizes) > 1:
+            warnings.append(
+                "The evaluations have different numbers of episodes "
+                f"({', '.join(map(str, sorted(sizes)))}): fewer episodes are noisier."
+            )
+    return warnings
+
+
+def _scores(curves: Mapping[str, tuple[Series, ...]], at: At) -> dict[str, NDArray[np.float64]]:
+    series = [one for per_run in curves.values() for one in per_run]
+    start = max(int(steps[0]) for steps, _ in series)
+    end = min(int(steps[-1]) for steps, _ in series)
+    if at == "auc" and end <= start:
+        raise ConfigError(
+            "at='auc' needs curves that overlap; all runs together cover no common stretch of "
+            "environment steps.",
+            "Evaluate more often in training, or use at='final'.",
+        )
+
+    def score(steps: NDArray[np.int64], values: NDArray[np.float64]) -> float:
+        if at == "final":
+            return float(values[-1])
+        if at == "best":
+            return float(values.max())
+        inside = steps[(steps > start) & (steps < end)]
+        grid = np.concatenate([[start], inside, [end]]).astype(np.float64)
+        return float(np.trapezoid(np.interp(grid, steps, values), grid) / (end - start))
+
+    return {name: np.array([score(*one) for one in per_run]) for name, per_run in curves.items()}
+
+
+def _refuse_broken(
+    groups: Mapping[str, list[RunDirectory]],
+    scores: Mapping[str, NDArray[np.float64]],
+    metric: str,
+) -> None:
+    for name, runs in groups.items():
+        for run, score in zip(runs, scores[name], strict=True):
+            if not math.isfinite(score):
+                raise ConfigError(
+                    f"The run '{run.path}' has the score {score} in {metric}: expected a finite "
+                    "number.",
+                    "Find out what broke it (assay runs show), or compare another metric.",
+                )
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    keys = [key for key in {**old, **new} if key not in _PER_RUN]
+    return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
+
+
+# From scores to verdicts
+
+
+def _pairs(
+    arms: tuple[Arm, ...], settings: list[dict[str, Any]], *, level: float, reps: int, seed: int
+) -> tuple[Pair, ...]:
+    base = arms[0]
+    welch = [_welch(arm, base, level) for arm in arms[1:]]
+    permutation = [_permutation_p(arm, base, seed) for arm in arms[1:]]
+    welch_p = _holm([p for _, p in welch])
+    permutation_p = _holm(permutation)
+    pairs = []
+    for i, arm in enumerate(arms[1:]):
+        difference = welch[i][0]
+        both = welch_p[i], permutation_p[i]
+        judged = not math.isnan(both[1])
+        # Welch's test is undefined where no seed differs from the others of its arm.
+        p = float(np.nanmax(both)) if judged else math.nan
+        outcome = _outcome(difference.point, p, level)
+        pairs.append(
+            Pair(
+                name=arm.name,
+                baseline=base.name,
+                difference=difference,
+                improvement=statistics.probability_of_improvement(
+                    arm.scores,
+                    base.scores,
+                    reps=reps,
+                    level=level,
+                    rng=derive_rng(seed, "compare", "improvement", arm.name),
+                ),
+                effect=statistics.hedges_g(arm.scores, base.scores) if judged else math.nan,
+                welch_p=welch_p[i],
+                permutation_p=permutation_p[i],
+                outcome=outcome,
+                verdict=_sentence(outcome, arm, base, difference, both, len(arms) - 1),
+                changes=_changes(settings[0], settings[i + 1]),
+            )
+        )
+    return tuple(pairs)
+
+
+def _welch(arm: Arm, base: Arm, level: float) -> tuple[Interval, float]:
+    if min(len(arm.scores), len(base.scores)) < 2:
+        return Interval(arm.mean - base.mean, math.nan, math.nan, level), math.nan
+    test = statistics.welch_test(arm.scores, base.scores, level)
+    assert test.interval is not None
+    return test.interval, test.p_value
+
+
+def _permutation_p(arm: Arm, base: Arm, seed: int) -> float:
+    if min(len(arm.scores), len(base.scores)) < 2:
+        return math.nan
+    rng = derive_rng(seed, "compare", "permutation", arm.name)
+    return statistics.permutation_test(arm.scores, base.scores, rng=rng).p_value
+
+
+def _holm(p_values: list[float]) -> list[float]:
+    """Correct the p-values that exist for their number."""
+    corrected = list(p_values)
+    there = [i for i, p in enumerate(p_values) if not math.isnan(p)]
+    if there:
+        for i, p in zip(there, statistics.holm([p_values[i] for i in there]), strict=True):
+            corrected[i] = float(p)
+    return corrected
+
+
+def _outcome(difference: float, p: float, level: float) -> Outcome:
+    if math.isnan(p):
+        return "unknown"
+    if p > 1 - level or difference == 0.0:
+        return "not shown"
+    return "better" if difference > 0 else "worse"
+
+
+def _sentence(
+    outcome: Outcome,
+    arm: Arm,
+    base: Arm,
+    difference: Interval,
+    p_values: tuple[float, float],
+    comparisons: int,
+) -> str:
+    sizes = f"{len(arm.scores)} and {len(base.scores)} seeds"
+    if outcome == "unknown":
+        single = " and ".join(f"'{side.name}'" for side in (arm, base) if len(side.scores) == 1)
+        return (
+            f"cannot tell: the difference is {signed(difference.point)}, but with one seed of "
+            f"{single} nobody knows what another seed would give."
+        )
+    if outcome == "not shown":
+        reason = _what_it_takes(arm, base, difference, sizes, comparisons)
+        if min(p_values) <= 1 - difference.level < max(p_values):
+            welch_p, permutation_p = map(p_value, p_values)
+            reason += (
+                f"; the tests disagree: p is {welch_p} by Welch, {permutation_p} by permutation"
+            )
+        return f"no difference shown ({reason})."
+    way = "higher" if outcome == "better" else "lower"
+    p = p_value(float(np.nanmax(p_values)))
+    return (
+        f"{outcome}: {number(abs(difference.point))} {way} than '{base.name}' "
+        f"({100 * difference.level:g}% interval {bounds(difference)}, "
+        f"p {p if p.startswith('<') else f'= {p}'}, {sizes})."
+    )
+
+
+def _what_it_takes(arm: Arm, base: Arm, difference: Interval, sizes: str, comparisons: int) -> str:
+    """Say which difference these seeds can show, and how many seeds the observed one needs."""
+    n, m = len(arm.scores), len(base.scores)
+    alpha = (1 - difference.level) / comparisons
+    spread = _pooled_deviation(arm.scores, base.scores)
+    gap = abs(difference.point)
+    if spread == 0.0 and gap == 0.0:
+        return f"every seed of both scored {number(base.mean)}"
+    least = next(k for k in count(2) if 2 / math.comb(2 * k, k) <= alpha)
+    if spread == 0.0:
+        return f"{sizes} are too few: at this level it takes at least {least} per arm"
+    equal = max(2, int(2 * n * m / (n + m)))  # as many seeds as two arms of one size would have
+    visible = (
+        f"only one of about {number(_visible(equal, alpha) * spread)} or more is likely to show"
+    )
+    effect = gap / spread
+    if effect == 0.0 or statistics.power_two_sample(effect, _MANY_SEEDS, alpha) < POWER:
+        return f"observed: {signed(difference.point)}; with {sizes} {visible}"
+    needed = max(statistics.sample_size(effect, POWER, alpha), least, min(n, m) + 1)
+    return (
+        f"{sizes} are too few: to see the observed difference of {number(gap)} you would need "
+        f"about {needed} seeds per arm; with these {visible}"
+    )
+
+
+def _visible(n: int, alpha: float) -> float:
+    """Return the effect that n runs per arm show with a chance of `POWER`, to one percent."""
+    low, high = 1e-3, 1e3
+    while high / low > 1.01:
+        middle = math.sqrt(low * high)
+        if statistics.power_two_sample(middle, n, alpha) < POWER:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _pooled_deviation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    squares = ((x - x.mean()) ** 2).sum() + ((y - y.mean()) ** 2).sum()
+    deviation = math.sqrt(squares / (len(x) + len(y) - 2))
+    # Equal scores give a spread of rounding errors, not of seeds.
+    largest = max(float(np.abs(x).max()), float(np.abs(y).max()))
+    return deviation if deviation > 1e-12 * largest else 0.0
+
+
+# Words for numbers
+
+
+def number(value: float) -> str:
+    """Render a score with as many digits as a reader can use.
+
+    Example:
+        >>> [number(x) for x in (12345.6, 499.96, -1.2345, 0.01234, 0)]
+        ['12,346', '500.0', '-1.23', '0.0123', '0']
+    """
+    if not math.isfinite(value):
+        return "-"
+    size = abs(value)
+    if size == 0.0:
+        return "0"
+    if size >= 10_000:
+        return f"{value:,.0f}"
+    if size >= 100:
+        return f"{value:,.1f}"
+    return f"{value:.2f}" if size >= 1 else f"{value:.3g}"
+
+
+def signed(value: float) -> str:
+    """Render a difference, with its sign."""
+    return f"+{number(value)}" if value > 0 else number(value)
+
+
+def bounds(interval: Interval, *, places: int | None = None) -> str:
+    """Render the bounds of an interval, or "-" where it has none."""
+    if math.isnan(interval.low):
+        return "-"
+    low, high = (
+        number(bound) if places is None else f"{bound:.{places}f}"
+        for bound in (interval.low, interval.high)
+    )
+    return f"{low} to {high}"
+
+
+def p_value(p: float) -> str:
+    """Render a p-value."""
+    if math.isnan(p):
+        return "-"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _effect(g: float) -> str:
+    return "-" if math.isnan(g) else f"{g:+.2f}"
+
+
+def _few(names: Iterable[str], most: int = 5) -> str:
+    items = list(names)
+    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if items[most:] else "")
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _interval_json(interval: Interval) -> dict[str, float | None]:
+    return {
+        "point": _or_none(interval.point),
+        "low": _or_none(interval.low),
+        "high": _or_none(interval.high),
+    }

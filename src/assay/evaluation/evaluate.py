@@ -1,0 +1,289 @@
+"""Measure an agent over a fixed set of episodes: raw returns, seeds of its own, nothing touched.
+
+Episode k of an evaluation starts from `episode_seed(seed, k)`. Environments that run side by side
+are all reset, each gives exactly one episode, and what it does after that is ignored until all are
+done. So an episode that ends early never takes the place of a long one, and the result depends
+neither on how many environments ran at once nor on how fast they were (given that copy i of a
+vector environment behaves like a single one with seed + i, as Gymnasium asks).
+
+An evaluation is stored in the run directory as `eval/<env_steps>-<label>.json`:
+
+| key         | value                                                                       |
+|-------------|-----------------------------------------------------------------------------|
+| `env_steps` | how long the agent had been trained                                         |
+| `label`     | why it was evaluated: `training` for the evaluations of the training loop   |
+| `seed`      | the seed that the episodes' seeds derive from                               |
+| `episodes`  | one object per episode: `return`, `length`, `terminated`, `truncated`, `seed` |
+| `mean`, `iqm`, `std` | of the episodes' returns; `std` describes these episodes (ddof 0)  |
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.core.errors import ConfigError, EnvError, RunError
+from assay.core.seeding import derive_seed
+from assay.core.types import Action, Tree, tree_map
+from assay.evaluation import statistics
+from assay.runs.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from assay.envs.vector import Vector
+
+TRAINING = "training"  # the label of what the training loop evaluates
+DEFAULT_NUM_ENVS = 16
+
+
+class Agent(Protocol):
+    """What can be evaluated."""
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Choose an action for each row of `obs`."""
+
+    def initial_carry(self, n: int) -> Tree:
+        """Return the state in which `n` episodes begin, or None."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvaluationResult:
+    """The episodes of one evaluation, in the order of their seeds; all arrays are `[episodes]`.
+
+    Attributes:
+        seed: What the episodes' seeds derive from.
+        returns: Undiscounted sums of the environment's own rewards.
+        lengths: Environment steps.
+        terminated: Whether the episode ended by itself.
+        truncated: Whether it was cut off; both can be true in the same step.
+        seeds: The seed that each episode was reset with.
+    """
+
+    seed: int
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    seeds: NDArray[np.int64]
+
+    @property
+    def mean(self) -> float:
+        """Return the mean return."""
+        return float(self.returns.mean())
+
+    @property
+    def iqm(self) -> float:
+        """Return the interquartile mean of the returns."""
+        return statistics.iqm(self.returns)
+
+    @property
+    def std(self) -> float:
+        """Return the standard deviation of these returns (not an estimate for other episodes)."""
+        return float(self.returns.std())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values in the schema of this module, without `env_steps` and `label`."""
+        columns = {
+            "return": self.returns,
+            "length": self.lengths,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+            "seed": self.seeds,
+        }
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return {
+            "seed": self.seed,
+            "episodes": [dict(zip(columns, row, strict=True)) for row in rows],
+            "mean": self.mean,
+            "iqm": self.iqm,
+            "std": self.std,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> EvaluationResult:
+        """Read what `to_json` returned.
+
+        Raises:
+            ValueError: The content is not an evaluation, or one without episodes.
+        """
+        try:
+            episodes = content["episodes"]
+            if not episodes:
+                raise ValueError("it has no episodes")
+            return cls(
+                int(content["seed"]),
+                np.array([episode["return"] for episode in episodes], np.float64),
+                np.array([episode["length"] for episode in episodes], np.int64),
+                np.array([episode["terminated"] for episode in episodes], np.bool_),
+                np.array([episode["truncated"] for episode in episodes], np.bool_),
+                np.array([episode["seed"] for episode in episodes], np.int64),
+            )
+        except KeyError as error:
+            raise ValueError(f"it lacks {error}") from None
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"it is not in the expected form ({error})") from None
+
+
+def episode_seed(seed: int, episode: int) -> int:
+    """Return the seed that episode number `episode` of an evaluation is reset with.
+
+    They are consecutive, because copy i of a vector environment is reset with seed + i, and they
+    fit 30 bits, because the adapter keeps no more.
+    """
+    return derive_seed(seed, "evaluation") % 2**29 + episode
+
+
+def evaluate(
+    agent: Agent,
+    env: Any,
+    *,
+    episodes: int,
+    seed: int,
+    num_envs: int = DEFAULT_NUM_ENVS,
+    explore: bool = False,
+    max_episode_steps: int = 1_000_000,
+) -> EvaluationResult:
+    """Play `episodes` episodes and return every one of them.
+
+    Args:
+        agent: Anything with `act` and `initial_carry`. It is not changed, and without `explore` its
+            random numbers are not used.
+        env: What `make_vector` takes or returned. What is made already is reset and left open, so
+            do not give the one that training is using.
+        episodes: How many.
+        seed: Fixes every episode; the result does not depend on `num_envs`.
+        num_envs: The most environments to step at once.
+        explore: Whether the agent acts as in training.
+        max_episode_steps: An episode that is longer is taken for one that never ends.
+
+    Raises:
+        ConfigError: `episodes` or `num_envs` is below 1.
+        EnvError: The environment is broken, or an episode does not end.
+    """
+    for name, value in (("episodes", episodes), ("num_envs", num_envs)):
+        if value < 1:
+            raise ConfigError(f"{name}={value}: expected at least 1.")
+    # Here, so that reading evaluations does not import Gymnasium.
+    import gymnasium as gym
+
+    from assay.envs.make import make_vector
+    from assay.envs.vector import Vector
+
+    if isinstance(env, Vector):
+        return _evaluate(agent, env, episodes, seed, explore, max_episode_steps)
+    if isinstance(env, gym.Env | gym.vector.VectorEnv):
+        vector = make_vector(env, training=False)
+        return _evaluate(agent, vector, episodes, seed, explore, max_episode_steps)
+    rounds = -(-episodes // num_envs)
+    with make_vector(env, -(-episodes // rounds), training=False) as vector:
+        return _evaluate(agent, vector, episodes, seed, explore, max_episode_steps)
+
+
+def save_evaluation(
+    run: RunDirectory, env_steps: int, result: EvaluationResult, *, label: str = TRAINING
+) -> None:
+    """Store an evaluation in the run directory, in the schema of this module.
+
+    Args:
+        run: The run that the agent comes from.
+        env_steps: How long the agent had been trained.
+        result: The evaluation.
+        label: Why it was done. The same label at the same `env_steps` replaces the older one.
+    """
+    run.write_eval(result.to_json(), env_steps=env_steps, label=label)
+
+
+def load_evaluations(
+    run: RunDirectory, *, label: str = TRAINING
+) -> list[tuple[int, EvaluationResult]]:
+    """Return the evaluations of a run with their `env_steps`, from the least to the most trained.
+
+    Raises:
+        RunError: A file is damaged.
+    """
+    found = []
+    for content in run.evals():
+        if content.get("label", TRAINING) != label:
+            continue
+        try:
+            found.append((int(content["env_steps"]), EvaluationResult.from_json(content)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(
+                f"An evaluation in '{run.eval_path}' (env_steps {content.get('env_steps')!r}) "
+                f"cannot be read: {error}.",
+                "Delete the file, or evaluate the run again.",
+            ) from None
+    return sorted(found, key=lambda item: item[0])
+
+
+def clip_to_space(actions: Any, space: Any) -> Any:
+    """Return continuous actions within the bounds of their space, and others as they are.
+
+    A Gaussian policy acts beyond the bounds, and Gymnasium leaves it open what that would do.
+    """
+    low = getattr(space, "low", None)
+    return actions if low is None else np.clip(actions, low, space.high)
+
+
+def _evaluate(
+    agent: Agent, vector: Vector, episodes: int, seed: int, explore: bool, limit: int
+) -> EvaluationResult:
+    """Run as many rounds as it takes, each of one episode per environment."""
+    n = vector.num_envs
+    parts = [
+        _play_round(agent, vector, episode_seed(seed, k), min(n, episodes - k), explore, limit)
+        for k in range(0, episodes, n)
+    ]
+    returns, lengths, terminated, truncated = map(np.concatenate, zip(*parts, strict=True))
+    seeds = episode_seed(seed, 0) + np.arange(episodes)
+    return EvaluationResult(seed, returns, lengths, terminated, truncated, seeds)
+
+
+def _play_round(
+    agent: Agent, vector: Vector, first_seed: int, wanted: int, explore: bool, limit: int
+) -> tuple[NDArray[Any], ...]:
+    """Return (returns, lengths, terminated, truncated) of one episode in each of `wanted` rows."""
+    n = vector.num_envs
+    returns, lengths = np.zeros(n), np.zeros(n, np.int64)
+    ended, cut_off = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+    playing = np.arange(n) < wanted
+    obs, carry = vector.reset(first_seed), agent.initial_carry(n)
+    for _ in range(limit):
+        action = agent.act(obs, carry, explore)
+        actions = clip_to_space(action.action, vector.spaces.action)
+        obs, reward, terminated, truncated, valid, _ = vector.step(actions)
+        over = terminated | truncated
+        # Rows whose episode is over play on unseen, and among them are those that were only reset.
+        returns[playing] += reward[playing]
+        lengths += playing
+        ended |= playing & terminated
+        cut_off |= playing & truncated
+        playing &= ~over
+        if not playing.any():
+            return returns[:wanted], lengths[:wanted], ended[:wanted], cut_off[:wanted]
+        # An agent must not meet a new episode with the carry of an old one, seen or unseen.
+        carry = _restart(agent, action.carry, over if valid is None else over | ~valid)
+    raise EnvError(
+        f"An episode of '{vector.name}' (seed {first_seed + int(playing.argmax())}) did not end "
+        f"within {limit:,} steps.",
+        "Wrap the environment in gymnasium.wrappers.TimeLimit, or raise max_episode_steps.",
+    )
+
+
+def _restart(agent: Agent, carry: Tree, rows: NDArray[np.bool_]) -> Tree:
+    """Return `carry` with the initial one in `rows`."""
+    if carry is None or not rows.any():
+        return carry
+    replace = partial(_replace_rows, np.flatnonzero(rows))
+    return tree_map(replace, carry, agent.initial_carry(len(rows)))
+
+
+def _replace_rows(rows: NDArray[np.intp], old: Any, new: Any) -> Any:
+    replaced = copy.deepcopy(old)  # an array or a tensor; the agent may hold on to its own
+    replaced[rows] = new[rows]
+    return replaced

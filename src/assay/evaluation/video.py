@@ -1,0 +1,297 @@
+"""Film an agent: GIF (always there) or MP4 (with the extra `video`).
+
+Recorded episodes are those of `evaluate` with the same seed. The environment is a single Gymnasium
+one, because only those can draw, behind the same adapter as in training and evaluation; so the
+agent sees what it always sees.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.core.errors import ConfigError, EnvError, MissingExtraError, RunError
+from assay.envs.make import make_env, make_vector
+from assay.evaluation.evaluate import Agent, clip_to_space, episode_seed
+
+Frame = NDArray[np.uint8]  # [height, width, 3]
+
+_DEFAULT_FPS = 30
+# GIFs count in hundredths of a second, and viewers slow down what asks for less than two.
+_SHORTEST_DELAY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A film of an agent.
+
+    Attributes:
+        path: The file.
+        returns: Raw return of each episode, as far as it was filmed.
+        lengths: Environment steps of each episode, as far as it was filmed.
+    """
+
+    path: Path
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+
+def record(
+    agent: Agent,
+    env: str | Callable[..., gym.Env[Any, Any]],
+    path: Path,
+    *,
+    seed: int,
+    episodes: int = 1,
+    fps: float | None = None,
+    max_steps: int = 1000,
+) -> Recording:
+    """Film the first episodes that `evaluate` plays with the same seed.
+
+    Args:
+        agent: Anything with `act` and `initial_carry`.
+        env: A Gymnasium id, or a function that makes an environment with
+            `render_mode="rgb_array"` (it is passed on if the function has such a parameter).
+        path: Where to, ending in `.gif` or `.mp4`; its directory is made.
+        seed: Fixes every episode.
+        episodes: How many, one after the other.
+        fps: Frames per second; by default what the environment names.
+        max_steps: Where to cut an episode off.
+
+    Raises:
+        ConfigError: The file is neither a GIF nor an MP4, or a number is below 1.
+        EnvError: The environment is unknown or cannot be drawn; the message says how to mend it.
+        MissingExtraError: MP4 or the environment's drawing needs a package that is not there.
+        RunError: The file cannot be written.
+    """
+    for name, value in (("episodes", episodes), ("max_steps", max_steps)):
+        if value < 1:
+            raise ConfigError(f"{name}={value}: expected at least 1.")
+    if fps is not None and fps <= 0:
+        raise ConfigError(f"fps={fps}: expected a positive number.")
+    open_writer = _writer_for(path)
+    with _offscreen():
+        camera = _Camera(_make_drawable(env))
+        with make_vector(camera, 1) as vector:
+            rate = fps or float(camera.metadata.get("render_fps") or _DEFAULT_FPS)
+            with _replacing(path) as draft:
+                writer = open_writer(draft, rate)
+                camera.write = writer.write
+                played = []
+                for k in range(episodes):
+                    camera.rolling = True
+                    played.append(_play(agent, vector, episode_seed(seed, k), max_steps))
+                writer.close()
+    returns, lengths = zip(*played, strict=True)
+    return Recording(path, returns, lengths)
+
+
+def _play(agent: Agent, vector: Any, seed: int, max_steps: int) -> tuple[float, int]:
+    obs, carry = vector.reset(seed), agent.initial_carry(1)
+    total, length, over = 0.0, 0, False
+    while not over and length < max_steps:
+        action = agent.act(obs, carry, False)
+        actions = clip_to_space(action.action, vector.spaces.action)
+        obs, reward, terminated, truncated, _, _ = vector.step(actions)
+        carry = action.carry
+        total += float(reward[0])
+        length += 1
+        over = bool(terminated[0] or truncated[0])
+    return total, length
+
+
+class _Camera(gym.Wrapper[Any, Any, Any, Any]):
+    """Draw after every reset and step until the episode is over.
+
+    It sits inside the adapter, which resets an environment in the step that ends its episode: from
+    outside, the last frame could not be seen.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.rolling = False
+        self.write: Callable[[Frame], None] = lambda frame: None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset, and draw the first frame."""
+        result = self.env.reset(seed=seed, options=options)
+        self._shoot()
+        return result
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step, and draw what came of it."""
+        result = self.env.step(action)
+        self._shoot()
+        if result[2] or result[3]:
+            self.rolling = False
+        return result
+
+    def _shoot(self) -> None:
+        if not self.rolling:
+            return
+        name = self.spec.id if self.spec is not None else type(self.unwrapped).__name__
+        try:
+            frame = self.env.render()
+        except gym.error.DependencyNotInstalled as error:
+            raise MissingExtraError("pygame", "classic", f"Drawing '{name}'") from error
+        except Exception as error:
+            raise self._cannot_draw(name, f"{type(error).__name__}: {error}") from error
+        image = np.asarray(frame)
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            found = "nothing" if frame is None else f"a {image.dtype} array of {image.shape}"
+            raise self._cannot_draw(
+                name, f"render() returned {found}, not uint8 [height, width, 3]"
+            )
+        self.write(image)
+
+    def _cannot_draw(self, name: str, reason: str) -> EnvError:
+        fix = "Make sure that the environment's render() returns an image in the mode 'rgb_array'."
+        if any("mujoco" in kind.__module__ for kind in type(self.unwrapped).__mro__):
+            fix = (
+                "MuJoCo draws with OpenGL. Without a screen set MUJOCO_GL=egl (with a GPU's "
+                "driver, or on Debian: apt install libegl1 libgl1-mesa-dri) or MUJOCO_GL=osmesa "
+                f"(apt install libosmesa6); it is {os.environ.get('MUJOCO_GL')!r} now."
+            )
+        return EnvError(f"'{name}' cannot be drawn: {reason}.", fix)
+
+
+def _make_drawable(env: str | Callable[..., gym.Env[Any, Any]]) -> gym.Env[Any, Any]:
+    if isinstance(env, str):
+        return make_env(env, env_kwargs={"render_mode": "rgb_array"})
+    if isinstance(env, gym.Env) or not callable(env):
+        raise EnvError(
+            f"{env!r} is a {type(env).__name__}; an id or a function that makes an environment "
+            "was expected.",
+            "Give the id, or `lambda: gymnasium.make(id, render_mode='rgb_array')`.",
+        )
+    made = env(render_mode="rgb_array") if "render_mode" in _parameters(env) else env()
+    if getattr(made, "render_mode", None) != "rgb_array":
+        mode = getattr(made, "render_mode", None)
+        made.close()
+        raise EnvError(
+            f"The environment was made with render_mode={mode!r}; 'rgb_array' was expected.",
+            "Make it with render_mode='rgb_array', or give the function a parameter render_mode.",
+        )
+    return made
+
+
+def _parameters(function: Callable[..., Any]) -> set[str]:
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return set()
+
+
+@contextmanager
+def _offscreen() -> Iterator[None]:
+    """Let SDL and MuJoCo draw without a screen where there is none and nothing else is set."""
+    headless = sys.platform.startswith("linux") and not (
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
+    wanted = {"SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"} if headless else {}
+    added = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+# Files
+
+
+class _Writer(Protocol):
+    def write(self, frame: Frame) -> None: ...
+    def close(self) -> None: ...
+
+
+def _writer_for(path: Path) -> Callable[[Path, float], _Writer]:
+    suffix = path.suffix.lower()
+    if suffix == ".gif":
+        return _GifWriter
+    if suffix == ".mp4":
+        try:
+            importlib.import_module("imageio_ffmpeg")
+        except ImportError:
+            raise MissingExtraError("imageio-ffmpeg", "video", "Writing MP4") from None
+        return _Mp4Writer
+    raise ConfigError(f"'{path}' ends in '{path.suffix}': expected .gif or .mp4.")
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Yield where to write, and move that to `path` once all went well."""
+    draft = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield draft
+        os.replace(draft, path)
+    except OSError as error:
+        raise RunError(
+            f"Cannot write '{path}': {error.strerror or error}.", "Choose a place you may write to."
+        ) from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+class _GifWriter:
+    """Keep frames in 256 colours each, a third of their size, and write them at the end."""
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self.path = path
+        self.delay = 10 * max(_SHORTEST_DELAY, round(100 / fps))  # milliseconds
+        self.image: Any = importlib.import_module("PIL.Image")
+        self.frames: list[Any] = []
+
+    def write(self, frame: Frame) -> None:
+        self.frames.append(self.image.fromarray(frame).quantize(256, dither=self.image.Dither.NONE))
+
+    def close(self) -> None:
+        first, *rest = self.frames
+        first.save(
+            self.path,
+            format="GIF",
+            save_all=True,
+            append_images=rest,
+            duration=self.delay,
+            loop=0,
+            optimize=False,
+        )
+
+
+class _Mp4Writer:
+    """Hand frames to ffmpeg as they come."""
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self.path = path
+        self.fps = fps
+        self.pipe: Any = None
+
+    def write(self, frame: Frame) -> None:
+        # The usual pixel format needs even sides.
+        even = frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2]
+        if self.pipe is None:
+            ffmpeg = importlib.import_module("imageio_ffmpeg")
+            size = (even.shape[1], even.shape[0])
+            self.pipe = ffmpeg.write_frames(
+                str(self.path), size, fps=self.fps, quality=7, macro_block_size=2
+            )
+            self.pipe.send(None)
+        self.pipe.send(np.ascontiguousarray(even))
+
+    def close(self) -> None:
+        self.pipe.close()

@@ -1,0 +1,1 @@
+"""Torch-free forward passes and action sampling: the acting path on a CPU."""

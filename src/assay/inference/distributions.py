@@ -1,0 +1,400 @@
+"""Policy distributions on NumPy arrays: the twins of `assay.functional.distributions`.
+
+They have the same attributes and methods (without `kl`) and give the same numbers. Every array
+they return is fresh. Noise is an input: draw it for a whole rollout at once with `draw_noise`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from assay.core.errors import AssayError, SpaceError
+from assay.inference.layout import MASKED_LOGIT, ActionLayout, action_layout
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+Array = np.ndarray[Any, Any]
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+_LARGEST_UNIT = float(np.float32(1.0 - 1e-6))
+
+
+class Distribution:
+    """Base of the policy distributions: facts about shapes, and noise of the right kind.
+
+    `params` are [..., param_size], `action` is [..., *action_shape] in the environment's units,
+    `noise` is [..., *noise_shape] and `mask` (True: allowed) is [..., mask_size] or None.
+    """
+
+    def __init__(self, layout: ActionLayout) -> None:
+        self.layout = layout
+        self.param_size = layout.param_size
+        self.action_shape = layout.action_shape
+        self.action_dtype = layout.action_dtype
+        self.noise_shape = layout.noise_shape
+        self.noise_kind = layout.noise_kind
+        self.mask_size = layout.mask_size
+
+    def draw_noise(self, rng: np.random.Generator, leading: tuple[int, ...]) -> Array:
+        """Return noise [*leading, *noise_shape] for `sample`, as float32."""
+        shape = (*leading, *self.noise_shape)
+        if self.noise_kind == "normal":
+            return rng.standard_normal(shape, dtype=np.float32)
+        if self.noise_kind == "uniform":
+            return rng.random(shape, dtype=np.float32)
+        # -log of a standard exponential is a standard Gumbel variable.
+        noise = rng.standard_exponential(shape, dtype=np.float32)
+        np.maximum(noise, np.float32(1e-30), out=noise)
+        np.log(noise, out=noise)
+        return np.negative(noise, out=noise)
+
+    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
+        """Return the log-probability (density) [...] of `action`."""
+        raise NotImplementedError
+
+    def entropy(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the entropy [...]."""
+        raise NotImplementedError
+
+    def sample(self, params: Array, noise: Array, mask: Array | None = None) -> Array:
+        """Return the action [..., *action_shape] that `noise` selects."""
+        raise NotImplementedError
+
+    def sample_log_prob(
+        self, params: Array, noise: Array, mask: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Return a sample and its log-probability."""
+        action = self.sample(params, noise, mask)
+        return action, self.log_prob(params, action, mask)
+
+    def mode(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the most likely action."""
+        raise NotImplementedError
+
+
+class Categorical(Distribution):
+    """One choice among n: the policy over a Discrete space."""
+
+    def __init__(self, layout: ActionLayout) -> None:
+        super().__init__(layout)
+        self.start = layout.starts[0]
+        self._rows: Array = np.arange(0)  # 0, 1, ... of the latest batch size
+
+    def log_probs(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the log-probability of every action [..., n]."""
+        return log_softmax(mask_logits(params, mask))
+
+    def probs(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the probability of every action [..., n]."""
+        return np.exp(self.log_probs(params, mask))
+
+    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
+        """Return log p(action) [...]."""
+        return _pick(self.log_probs(params, mask), action - self.start)
+
+    def entropy(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the entropy [...] over the valid actions."""
+        log_probs = self.log_probs(params, mask)
+        return -(np.exp(log_probs) * log_probs).sum(-1)
+
+    def sample(self, params: Array, noise: Array, mask: Array | None = None) -> Array:
+        """Return argmax(logits + Gumbel noise) [...]."""
+        return (mask_logits(params, mask) + noise).argmax(-1) + self.start
+
+    def sample_log_prob(
+        self, params: Array, noise: Array, mask: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Return a sample and its log-probability in one go."""
+        logits = mask_logits(params, mask)
+        index = (logits + noise).argmax(-1)
+        if logits.ndim != 2:
+            return index + self.start, _pick(log_softmax(logits), index)
+        if len(self._rows) != len(logits):
+            self._rows = np.arange(len(logits))
+        # Reductions over the few actions are fast along the first axis, slow along the last.
+        table = logits.T.copy()
+        table -= np.maximum.reduce(table, 0)
+        log_prob = table[index, self._rows]
+        np.exp(table, table)
+        total = np.add.reduce(table, 0)
+        log_prob -= np.log(total, total)
+        return index + self.start, log_prob
+
+    def mode(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the most likely action [...]."""
+        return mask_logits(params, mask).argmax(-1) + self.start
+
+
+class MultiCategorical(Distribution):
+    """Independent choices: the policy over a MultiDiscrete space.
+
+    Unequal numbers of choices are padded to the largest with masked logits, so that all
+    sub-actions are handled at once.
+    """
+
+    def __init__(self, layout: ActionLayout) -> None:
+        super().__init__(layout)
+        self.starts = np.asarray(layout.starts, dtype=np.int64)
+        width = max(layout.sizes)
+        # Where the logits of each sub-action land in the padded [k, width] table.
+        self._slot = np.concatenate([np.arange(n) + i * width for i, n in enumerate(layout.sizes)])
+
+    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
+        """Return log p(action) [...], summed over sub-actions."""
+        index = action.reshape(*params.shape[:-1], -1) - self.starts
+        log_probs = log_softmax(self._logits(params, mask))
+        return _pick(log_probs, index).sum(-1)
+
+    def entropy(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the entropy [...] over the valid actions, summed over sub-actions."""
+        log_probs = log_softmax(self._logits(params, mask))
+        return -(np.exp(log_probs) * log_probs).sum((-2, -1))
+
+    def sample(self, params: Array, noise: Array, mask: Array | None = None) -> Array:
+        """Return argmax(logits + Gumbel noise) of every sub-action."""
+        return self._action((self._logits(params, mask) + noise).argmax(-1))
+
+    def mode(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the most likely choice of every sub-action."""
+        return self._action(self._logits(params, mask).argmax(-1))
+
+    def _logits(self, params: Array, mask: Array | None) -> Array:
+        padded = self._pad(params, MASKED_LOGIT)
+        return padded if mask is None else mask_logits(padded, self._pad(mask, 0))
+
+    def _pad(self, flat: Array, value: float) -> Array:
+        table = np.full((*flat.shape[:-1], math.prod(self.noise_shape)), value, dtype=flat.dtype)
+        table[..., self._slot] = flat
+        return table.reshape(*flat.shape[:-1], *self.noise_shape)
+
+    def _action(self, index: Array) -> Array:
+        return (index + self.starts).reshape(*index.shape[:-1], *self.action_shape)
+
+
+class Bernoulli(Distribution):
+    """Independent bits: the policy over a MultiBinary space; a masked bit stays 0."""
+
+    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
+        """Return log p(action) [...], summed over bits."""
+        logits = _mask_bits(params, mask)
+        bits = action.reshape(params.shape).astype(params.dtype)
+        return (bits * logits - softplus(logits)).sum(-1)
+
+    def entropy(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the entropy [...], summed over bits."""
+        logits = _mask_bits(params, mask)
+        return (softplus(logits) - sigmoid(logits) * logits).sum(-1)
+
+    def sample(self, params: Array, noise: Array, mask: Array | None = None) -> Array:
+        """Return the bits for which uniform noise lies below p."""
+        return self._action(noise < sigmoid(_mask_bits(params, mask)))
+
+    def mode(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the bits with p > 1/2."""
+        return self._action(_mask_bits(params, mask) > 0)
+
+    def _action(self, bits: Array) -> Array:
+        return bits.astype(self.action_dtype).reshape(*bits.shape[:-1], *self.action_shape)
+
+
+class DiagGaussian(Distribution):
+    """Independent Gaussians: the policy over a Box; params are (mean, log_std).
+
+    Samples are not clipped: log-probabilities are those of the unclipped action, and clipping for
+    the environment is the caller's.
+    """
+
+    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
+        """Return log p(action) [...], summed over dimensions."""
+        _no_mask(mask)
+        mean, log_std = _split(params)
+        return _gaussian_log_prob((action.reshape(mean.shape) - mean) * np.exp(-log_std), log_std)
+
+    def entropy(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the entropy [...], summed over dimensions."""
+        _no_mask(mask)
+        return (_split(params)[1] + (0.5 + _HALF_LOG_2PI)).sum(-1)
+
+    def sample(self, params: Array, noise: Array, mask: Array | None = None) -> Array:
+        """Return mean + std * noise."""
+        _no_mask(mask)
+        mean, log_std = _split(params)
+        return self._action(mean + np.exp(log_std) * noise)
+
+    def sample_log_prob(
+        self, params: Array, noise: Array, mask: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Return a sample and its log-probability, from the noise itself."""
+        return self.sample(params, noise, mask), _gaussian_log_prob(noise, _split(params)[1])
+
+    def mode(self, params: Array, mask: Array | None = None) -> Array:
+        """Return the mean."""
+        _no_mask(mask)
+        return self._action(_split(params)[0].copy())
+
+    def _action(self, flat: Array) -> Array:
+        return flat.reshape(*flat.shape[:-1], *self.action_shape)
+
+
+class TanhGaussian(DiagGaussian):
+    """Gaussians squashed by tanh: actions in the unit box (-1, 1), see `ActionScale`.
+
+    The log-probability is that of the unit action: the Jacobian of the scaling to the
+    environment's bounds is not in it, so a target entropy of -dim(A) belongs to the unit box.
+    """
+
+    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
+        """Return log p(action) [...] of a unit action, summed over dimensions."""
+        _no_mask(mask)
+        unit = action.reshape(*params.shape[:-1], -1)
+        u = np.arctanh(np.clip(unit, -_LARGEST_UNIT, _LARGEST_UNIT))
+        mean, log_std = _split(params)
+        return _gaussian_log_prob((u - mean) * np.exp(-log_std), log_std) - _log_tanh_slope(u)
+
+    def entropy(self, params: Array, mask: Array | None = None) -> Array:
+        """Raise: there is no closed form."""
+        raise no_entropy()
+
+    def sample(self, params: Array, noise: Array, mask: Array | None = None) -> Array:
+        """Return tanh(mean + std * noise)."""
+        return np.tanh(super().sample(params, noise, mask))
+
+    def sample_log_prob(
+        self, params: Array, noise: Array, mask: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Return a sample and its log-probability, without inverting tanh."""
+        _no_mask(mask)
+        mean, log_std = _split(params)
+        u = mean + np.exp(log_std) * noise
+        log_prob = _gaussian_log_prob(noise, log_std) - _log_tanh_slope(u)
+        return self._action(np.tanh(u)), log_prob
+
+    def mode(self, params: Array, mask: Array | None = None) -> Array:
+        """Return tanh(mean)."""
+        return np.tanh(super().mode(params, mask))
+
+
+class ActionScale:
+    """The affine map between the unit box [-1, 1] and a bounded Box.
+
+    Raises:
+        SpaceError: A bound is infinite.
+    """
+
+    def __init__(self, space: gym.spaces.Box) -> None:
+        self.center, self.half_width = box_scale(space)
+
+    def to_env(self, unit: Array) -> Array:
+        """Return a unit action in the environment's units."""
+        return unit * self.half_width + self.center
+
+    def to_unit(self, action: Array) -> Array:
+        """Return an action of the environment in the unit box."""
+        return (action - self.center) / self.half_width
+
+
+_FAMILIES: dict[str, type[Distribution]] = {
+    "categorical": Categorical,
+    "multi_categorical": MultiCategorical,
+    "bernoulli": Bernoulli,
+    "diag_gaussian": DiagGaussian,
+    "tanh_gaussian": TanhGaussian,
+}
+
+
+def policy_distribution(space: gym.Space[Any], *, squash: bool = False) -> Distribution:
+    """Return the NumPy policy distribution over an action space.
+
+    Args:
+        space: Discrete, MultiDiscrete, MultiBinary or Box of floats.
+        squash: For a Box: squash the Gaussian with tanh into (-1, 1).
+
+    Raises:
+        SpaceError: The space is of another kind.
+    """
+    layout = action_layout(space, squash=squash)
+    return _FAMILIES[layout.family](layout)
+
+
+def box_scale(space: gym.spaces.Box) -> tuple[Array, Array]:
+    """Return centre and half-width of a bounded Box, as float32.
+
+    Raises:
+        SpaceError: A bound is infinite or the box has no width.
+    """
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (high > low).all()):
+        raise SpaceError(
+            f"The action space {space} has an infinite or empty range; expected finite bounds with "
+            "low < high.",
+            "Wrap the environment in gymnasium.wrappers.RescaleAction or ClipAction with bounds.",
+        )
+    return ((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
+
+
+def mask_logits(logits: Array, mask: Array | None) -> Array:
+    """Return logits with masked entries far below all others; an all-masked row is left alone."""
+    if mask is None:
+        return logits
+    allowed = mask.astype(bool)
+    allowed |= ~allowed.any(-1, keepdims=True)
+    return np.where(allowed, logits, np.float32(MASKED_LOGIT))
+
+
+def log_softmax(logits: Array) -> Array:
+    """Return logits - log sum exp(logits) along the last axis."""
+    shifted = logits - logits.max(-1, keepdims=True)
+    total = np.exp(shifted).sum(-1, keepdims=True)
+    np.log(total, out=total)
+    shifted -= total
+    return shifted
+
+
+def sigmoid(x: Array) -> Array:
+    """Return 1 / (1 + exp(-x)) without overflow."""
+    return 0.5 + 0.5 * np.tanh(0.5 * x)
+
+
+def softplus(x: Array) -> Array:
+    """Return log(1 + exp(x)) without overflow."""
+    return np.logaddexp(np.zeros((), x.dtype), x)
+
+
+def no_entropy() -> AssayError:
+    """Return the error for asking a squashed Gaussian for its entropy."""
+    return AssayError(
+        "The entropy of a tanh-squashed Gaussian has no closed form.",
+        "Estimate it by -log_prob of a sample (see sample_log_prob).",
+    )
+
+
+def _pick(table: Array, index: Array) -> Array:
+    return np.take_along_axis(table, index[..., None], -1)[..., 0]
+
+
+def _mask_bits(logits: Array, mask: Array | None) -> Array:
+    return logits if mask is None else np.where(mask.astype(bool), logits, np.float32(MASKED_LOGIT))
+
+
+def _no_mask(mask: Array | None) -> None:
+    if mask is not None:
+        raise ValueError("A Gaussian policy has no action mask; expected mask=None.")
+
+
+def _split(params: Array) -> tuple[Array, Array]:
+    half = params.shape[-1] // 2
+    return params[..., :half], params[..., half:]
+
+
+def _gaussian_log_prob(z: Array, log_std: Array) -> Array:
+    # log N = -z^2 / 2 - log sigma - log(2 pi) / 2
+    return -(0.5 * z * z + log_std + _HALF_LOG_2PI).sum(-1)
+
+
+def _log_tanh_slope(u: Array) -> Array:
+    # log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u))
+    return (2.0 * (math.log(2.0) - u - softplus(-2.0 * u))).sum(-1)

@@ -1,0 +1,102 @@
+"""How the numbers of a policy head, its noise and its action mask are laid out for a space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from assay.core.errors import SpaceError
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+Family = Literal["categorical", "multi_categorical", "bernoulli", "diag_gaussian", "tanh_gaussian"]
+NoiseKind = Literal["gumbel", "uniform", "normal"]
+
+# What a masked logit is set to: far below any real one, yet finite, so that 0 * logit is no NaN.
+MASKED_LOGIT = -1e8
+
+
+@dataclass(frozen=True, slots=True)
+class ActionLayout:
+    """The shapes that a policy distribution reads and writes, without batch axes.
+
+    Attributes:
+        family: Which distribution it is.
+        param_size: Width of the policy head's output.
+        action_shape: Shape of one action; () for Discrete.
+        action_dtype: Type of the actions that leave `sample` and `mode`.
+        noise_shape: Shape of one draw of noise.
+        noise_kind: Distribution of the noise.
+        mask_size: Width of an action mask; 0 where there is none.
+        sizes: Number of choices of each sub-action.
+        starts: The value of the first choice of each sub-action.
+    """
+
+    family: Family
+    param_size: int
+    action_shape: tuple[int, ...]
+    action_dtype: np.dtype[Any]
+    noise_shape: tuple[int, ...]
+    noise_kind: NoiseKind
+    mask_size: int
+    sizes: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+
+
+def action_layout(space: gym.Space[Any], *, squash: bool = False) -> ActionLayout:
+    """Return the layout of the policy over an action space.
+
+    Args:
+        space: Discrete, MultiDiscrete, MultiBinary or Box of floats.
+        squash: For a Box: squash the Gaussian with tanh into (-1, 1).
+
+    Raises:
+        SpaceError: The space is of another kind.
+    """
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Discrete):
+        n, start = int(space.n), int(space.start)
+        return ActionLayout(
+            "categorical", n, (), np.dtype(np.int64), (n,), "gumbel", n, (n,), (start,)
+        )
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes, starts = _integers(space.nvec), _integers(space.start)
+        return ActionLayout(
+            "multi_categorical",
+            sum(sizes),
+            space.nvec.shape,
+            np.dtype(np.int64),
+            (len(sizes), max(sizes)),
+            "gumbel",
+            sum(sizes),
+            sizes,
+            starts,
+        )
+    if isinstance(space, spaces.MultiBinary):
+        n = int(np.prod(space.shape))
+        return ActionLayout("bernoulli", n, space.shape, np.dtype(np.int8), (n,), "uniform", n)
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        n = int(np.prod(space.shape))
+        return ActionLayout(
+            "tanh_gaussian" if squash else "diag_gaussian",
+            2 * n,
+            space.shape,
+            np.dtype(np.float32),
+            (n,),
+            "normal",
+            0,
+        )
+    raise SpaceError(
+        f"No policy distribution for the action space {space}; "
+        "expected Discrete, MultiDiscrete, MultiBinary or a Box of floats.",
+        "Wrap the environment so that its actions are of one of these spaces.",
+    )
+
+
+def _integers(values: Sequence[Any] | np.ndarray[Any, Any]) -> tuple[int, ...]:
+    return tuple(int(v) for v in np.asarray(values).ravel())

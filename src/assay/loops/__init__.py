@@ -1,0 +1,1 @@
+"""Collecting data and learning from it."""

@@ -1,0 +1,218 @@
+"""Stepping environments with an algorithm and recording only what really happened.
+
+This is the one place that knows about episode ends: the rows that Gymnasium's next-step autoreset
+ignores never count, and the true final observation is what a truncated transition bootstraps from.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from assay.algorithms.base import Algorithm
+from assay.buffers.rollout import Rollout
+from assay.core import seeding
+from assay.core.types import Clock, State, Tree, action_mask, tree_map
+
+EPISODE_WINDOW = 100
+
+
+class EpisodeStatistics:
+    """Returns and lengths of episodes as they end, and their recent mean."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.returns = np.zeros(num_envs)
+        self.lengths = np.zeros(num_envs, np.int64)
+        self.recent: deque[tuple[float, int]] = deque(maxlen=EPISODE_WINDOW)
+
+    def step(self, reward: np.ndarray, done: np.ndarray | None, valid: np.ndarray | None) -> int:
+        """Count one step of all environments; return how many episodes ended."""
+        if valid is None:
+            self.returns += reward
+            self.lengths += 1
+        else:
+            self.returns += np.where(valid, reward, 0.0)
+            self.lengths += valid
+        if done is None:
+            return 0
+        ended = np.flatnonzero(done)
+        for n in ended:
+            self.recent.append((float(self.returns[n]), int(self.lengths[n])))
+        self.returns[ended] = 0.0
+        self.lengths[ended] = 0
+        return len(ended)
+
+    def restart(self) -> None:
+        """Forget the episodes in flight."""
+        self.returns[:] = 0.0
+        self.lengths[:] = 0
+
+    def metrics(self) -> dict[str, float]:
+        """Return the mean over the last episodes, if any has ended."""
+        if not self.recent:
+            return {}
+        returns, lengths = zip(*self.recent, strict=True)
+        return {
+            "rollout/return_mean": float(np.mean(returns)),
+            "rollout/length_mean": float(np.mean(lengths)),
+        }
+
+    def state(self) -> State:
+        """Return everything that later metrics depend on."""
+        recent = np.array(list(self.recent)).reshape(-1, 2)
+        return {"returns": self.returns, "lengths": self.lengths, "recent": recent}
+
+    def load_state(self, state: State) -> None:
+        """Put back what `state` returned."""
+        self.returns[:] = state["returns"]
+        self.lengths[:] = state["lengths"]
+        self.recent = deque(((float(r), int(n)) for r, n in state["recent"]), EPISODE_WINDOW)
+
+
+class Collector:
+    """Drive a vector of environments with an algorithm.
+
+    Args:
+        env: What `assay.envs.make.make_vector` returned.
+        algorithm: Who acts.
+        clock: The run's counts; the collector advances `env_steps` and `episodes`.
+        seed: The run's seed.
+    """
+
+    def __init__(self, env: Any, algorithm: Algorithm, clock: Clock, seed: int) -> None:
+        self.env = env
+        self.algorithm = algorithm
+        self.clock = clock
+        self.seed = seed
+        self.episodes = EpisodeStatistics(env.num_envs)
+        self.rng = seeding.derive_rng(seed, "collector")
+        self.obs: Tree = None
+        self.carry: Tree = algorithm.initial_carry(env.num_envs)
+
+    def start(self) -> None:
+        """Reset all environments with seeds of this run and of the current step."""
+        self.obs = self.env.reset(seeding.derive_seed(self.seed, "env", self.clock.env_steps))
+        self.carry = self.algorithm.initial_carry(self.env.num_envs)
+        self.episodes.restart()
+
+    def collect_rollout(self, rollout: Rollout) -> None:
+        """Fill a rollout with `length` steps of every environment."""
+        step, act = self.env.step, self.algorithm.act
+        rollout.reset()
+        rollout.initial_carry = self.carry
+        obs, carry = self.obs, self.carry
+        for t in range(rollout.length):
+            choice = act(obs, carry, True)
+            next_obs, reward, terminated, truncated, valid, final = step(choice.action)
+            real = True if valid is None else valid
+            rollout.write(
+                t, obs, choice.action, reward, terminated, truncated, real, choice.extras
+            )
+            carry = choice.carry
+            if final is not None:
+                cut = np.flatnonzero(truncated & ~terminated)
+                if len(cut):
+                    rows = tree_map(lambda x, cut=cut: x[cut], final)
+                    carried = tree_map(lambda x, cut=cut: x[cut], carry)
+                    rollout.add_final(t, cut, rows, carried)
+                carry = self._restart_carry(carry, terminated | truncated)
+            if valid is not None:
+                carry = self._restart_carry(carry, ~valid)
+            obs = next_obs
+        self.obs, self.carry = obs, carry
+        rollout.last_obs, rollout.last_carry = obs, carry
+        self._count_rollout(rollout)
+
+    def _restart_carry(self, carry: Tree, rows: np.ndarray) -> Tree:
+        if carry is None:
+            return None
+        fresh = self.algorithm.initial_carry(len(rows))
+
+        def restart(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+            return np.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+        return tree_map(restart, carry, fresh)
+
+    def _count_rollout(self, rollout: Rollout) -> None:
+        done = rollout.terminated | rollout.truncated
+        ends = done.any(1)
+        all_valid = rollout.valid.all()
+        for t in range(rollout.length):
+            valid = None if all_valid else rollout.valid[t]
+            self.clock.episodes += self.episodes.step(
+                rollout.reward[t], done[t] if ends[t] else None, valid
+            )
+        self.clock.env_steps += rollout.env_steps
+
+    def collect_step(self, replay: Any, random: bool) -> None:
+        """Take one step of every environment into a replay.
+
+        Args:
+            replay: Where the transitions go.
+            random: Act uniformly at random instead of by the algorithm.
+        """
+        obs, algorithm = self.obs, self.algorithm
+        if random:
+            action, carry, extras = self._random_actions(), self.carry, None
+        else:
+            choice = algorithm.act(obs, self.carry, True)
+            action, carry, extras = choice.action, choice.carry, choice.extras or None
+        next_obs, reward, terminated, truncated, valid, final = self.env.step(action)
+        if final is None:
+            done = None
+            replay.add(obs, action, reward, next_obs, terminated, truncated, valid, extras)
+        else:
+            done = terminated | truncated
+            successor = tree_map(lambda new, end: _where(done, end, new), next_obs, final)
+            replay.add(obs, action, reward, successor, terminated, truncated, valid, extras)
+            carry = self._restart_carry(carry, done)
+        if valid is not None:
+            carry = self._restart_carry(carry, ~valid)
+        algorithm.observe_rewards(reward, terminated | truncated, valid)
+        algorithm.observe_observations(obs, valid)
+        self.obs, self.carry = next_obs, carry
+        self.clock.episodes += self.episodes.step(reward, done, valid)
+        self.clock.env_steps += len(reward) if valid is None else int(valid.sum())
+
+    def _random_actions(self) -> np.ndarray:
+        space, n = self.env.spaces.action, self.env.num_envs
+        if isinstance(space, gym.spaces.Box):
+            draw = self.rng.uniform(space.low, space.high, (n, *space.shape))
+            return draw.astype(space.dtype)
+        assert isinstance(space, gym.spaces.Discrete)
+        mask = action_mask(self.obs)
+        if mask is None:
+            return self.rng.integers(space.start, space.start + space.n, n)
+        return (self.rng.random((n, int(space.n))) * (mask != 0)).argmax(1) + space.start
+
+    def state(self) -> State:
+        """Return where the environments and the collector are; `env` is None if it cannot say."""
+        return {
+            "env": self.env.get_state(),
+            "obs": tree_map(np.array, self.obs),
+            "carry": tree_map(np.array, self.carry),
+            "episodes": self.episodes.state(),
+            "rng": seeding.rng_state(self.rng),
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on from `state`; without an environment's state, from a fresh reset.
+
+        The reset is the one that `start` makes at this step, which is what the run itself did
+        when it wrote the checkpoint.
+        """
+        self.episodes.load_state(state["episodes"])
+        seeding.set_rng_state(self.rng, state["rng"])
+        if state["env"] is None:
+            self.start()
+        else:
+            self.env.reset(self.seed)
+            self.env.set_state(state["env"])
+            self.obs, self.carry = state["obs"], state["carry"]
+
+
+def _where(rows: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
+    return np.where(rows.reshape(-1, *[1] * (no.ndim - 1)), yes, no)

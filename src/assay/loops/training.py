@@ -1,0 +1,326 @@
+"""One training run: build the parts, iterate the loop, log, evaluate, checkpoint, resume.
+
+The order at every due moment is fixed: log, evaluate, checkpoint. So a checkpoint holds all that
+came before it, and a resumed run goes on exactly where the killed one was.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from assay.algorithms.base import Algorithm, Context
+from assay.core import registry
+from assay.core.config import parse
+from assay.core.errors import AssayError, ConfigError
+from assay.core.types import Clock, State, tree_leaves
+from assay.envs.make import make_vector
+from assay.envs.serialize import space_to_state
+from assay.loops.collect import Collector
+from assay.loops.events import (
+    STOP,
+    Callback,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Logged,
+    RunEnded,
+    RunStarted,
+)
+from assay.loops.off_policy import OffPolicyLoop
+from assay.loops.on_policy import OnPolicyLoop
+from assay.loops.settings import RunConfig
+from assay.runs import checkpoint
+from assay.runs.checkpoint import Section
+from assay.runs.directory import RunDirectory, Status
+from assay.runs.metrics import Record
+from assay.runs.sinks import make_sinks
+
+
+class Loop(Protocol):
+    """What the three loops have in common."""
+
+    def iterate(self) -> None:
+        """Collect some, learn some."""
+
+    def cut(self) -> None:
+        """End the trajectories in flight."""
+
+    def sections(self) -> dict[str, Section]:
+        """Return what a checkpoint needs of the loop and its buffer."""
+
+    def load_sections(self, sections: dict[str, State]) -> None:
+        """Put back what `sections` returned."""
+
+
+Evaluator = Callable[[Algorithm, int], Any]
+
+
+class Due:
+    """The next environment step at which something is to happen."""
+
+    def __init__(self, interval: int | None, done: int) -> None:
+        self.interval = interval or 0
+        self.next = (done // self.interval + 1) * self.interval if self.interval else 1 << 62
+
+    def __call__(self, env_steps: int) -> bool:
+        """Say whether the moment has come, and if so move on to the next."""
+        if env_steps < self.next:
+            return False
+        self.next = (env_steps // self.interval + 1) * self.interval
+        return True
+
+
+def build_algorithm(config: RunConfig, spaces: Any, clock: Clock) -> Algorithm:
+    """Make the algorithm of a configuration for given spaces."""
+    cls = registry.get(config.algorithm)
+    hp = parse(cls.Hyperparameters, config.hyperparameters, what=config.algorithm)
+    run = config.run
+    device = choose_device(run.device)
+    context = Context(clock, run.seed, run.num_envs, device, run.compile)
+    return cls(spaces, hp, context)  # type: ignore[no-any-return]
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device called `name`; "auto" is a GPU if there is one.
+
+    Raises:
+        ConfigError: The device does not exist here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device='{name}' is not a device.", "Use auto, cpu or cuda.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"device='{name}', but torch sees no CUDA GPU here.", "Use device=cpu or device=auto."
+        )
+    return device
+
+
+class Training:
+    """A run in progress.
+
+    Args:
+        config: The fully resolved configuration.
+        run: The run directory, created or opened, and locked by this process.
+        env: An environment object or factory to use in place of the id in `config`.
+        evaluator: `(algorithm, env_steps) -> EvaluationResult`.
+        callbacks: Called with every event.
+        now: The wall clock, for speed figures only.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run: RunDirectory,
+        *,
+        env: Any = None,
+        evaluator: Evaluator | None = None,
+        callbacks: Sequence[Callback] = (),
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        settings = config.run
+        self.config, self.run_directory = config, run
+        self.evaluator, self.callbacks, self.now = evaluator, list(callbacks), now
+        self.clock = Clock(settings.env_steps)
+        self.env = make_vector(
+            config.env if env is None else env,
+            settings.num_envs,
+            backend=settings.backend,
+            env_kwargs=settings.env_kwargs,
+        )
+        torch.set_num_threads(settings.threads or _threads(self.env.spaces.observation))
+        self.algorithm = build_algorithm(config, self.env.spaces, self.clock)
+        self.collector = Collector(self.env, self.algorithm, self.clock, settings.seed)
+        self.loop: Loop
+        if registry.get(config.algorithm).spec.loop == "on_policy":
+            self.loop = OnPolicyLoop(self.algorithm, self.collector)
+        else:
+            self.loop = OffPolicyLoop(self.algorithm, self.collector, settings.seed)
+        self.sinks = make_sinks(settings.sinks, run, config.to_dict())
+        self.stop_requested = False
+        self._last_checkpoint: Path | None = None
+
+    def run(self, resume_from: Path | None = None) -> Status:
+        """Train to the end of the budget and return the status: "done" or "interrupted"."""
+        try:
+            if resume_from is None:
+                self.collector.start()
+            else:
+                self._restore(resume_from)
+            self._emit(RunStarted(self.run_directory.path, self.clock, resume_from is not None))
+            status = self._iterate()
+            self.run_directory.set_status(status)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            self.sinks.close()
+            self.env.close()
+            self.run_directory.unlock()
+        self._emit(RunEnded(self.run_directory.path, self.clock, status))
+        return status
+
+    def _iterate(self) -> Status:
+        clock, settings = self.clock, self.config.run
+        total = settings.env_steps
+        log = Due(settings.log_every, clock.env_steps)
+        evaluate = Due(settings.eval_every, clock.env_steps)
+        save = Due(settings.checkpoint_every, clock.env_steps)
+        started, steps_before = self.now(), clock.env_steps
+        iterate = self.loop.iterate
+        with _interrupts(self):
+            while clock.env_steps < total and not self.stop_requested:
+                iterate()
+                steps = clock.env_steps
+                if steps < log.next and steps < evaluate.next and steps < save.next:
+                    continue
+                last = steps >= total
+                if log(steps) and not last:
+                    elapsed = max(self.now() - started, 1e-9)
+                    self._log(elapsed, (steps - steps_before) / elapsed)
+                if evaluate(steps) and not last:
+                    self._evaluate()
+                if save(steps) and not last:
+                    self._checkpoint()
+            finished = clock.env_steps >= total
+            elapsed = max(self.now() - started, 1e-9)
+            self._log(elapsed, (clock.env_steps - steps_before) / elapsed)
+            if finished:
+                self._evaluate()
+            self._checkpoint()
+        return "done" if finished else "interrupted"
+
+    # ------------------------------------------------------------------ what happens when due
+
+    def _log(self, elapsed: float, speed: float) -> None:
+        metrics = self.algorithm.drain_metrics() | self.collector.episodes.metrics()
+        bad = [name for name, value in metrics.items() if not np.isfinite(value)]
+        if bad:
+            raise AssayError(
+                f"Training diverged: {', '.join(bad)} is not finite at env_steps="
+                f"{self.clock.env_steps} (updates={self.clock.updates}).",
+                "Lower lr or max_grad_norm, or normalise observations and rewards; the last "
+                "checkpoint is intact.",
+            )
+        metrics |= {"time/env_steps_per_second": speed, "time/elapsed": elapsed}
+        self._record(metrics)
+        self.run_directory.heartbeat(self.clock.env_steps)
+        self._emit(Logged(self.clock, metrics))
+
+    def _evaluate(self) -> None:
+        if self.evaluator is None:
+            return
+        result = self.evaluator(self.algorithm, self.clock.env_steps)
+        self._record(
+            {
+                "eval/return_mean": result.mean,
+                "eval/return_iqm": result.iqm,
+                "eval/length_mean": float(result.lengths.mean()),
+            }
+        )
+        self._emit(Evaluated(self.clock, result))
+
+    def _record(self, metrics: dict[str, float]) -> None:
+        clock = self.clock
+        self.sinks.log(
+            Record(clock.env_steps, clock.updates, clock.episodes, time.time(), metrics)
+        )
+
+    def _checkpoint(self) -> None:
+        if self.clock.env_steps < self.clock.total_env_steps and self.env.get_state() is None:
+            # The environments cannot save themselves, so this is a barrier: the run and one that
+            # resumes from here both go on from the same fresh episodes.
+            self.loop.cut()
+            self.collector.start()
+        sections = {k: Section(v) for k, v in self.algorithm.state().items()}
+        for array in tree_leaves(sections["weights"].state):
+            if not np.isfinite(array).all():
+                raise AssayError(
+                    f"A network's weights are not finite at env_steps={self.clock.env_steps}.",
+                    "Lower lr; the last checkpoint is intact.",
+                )
+        self.sinks.flush()
+        clock = self.clock
+        sections["collector"] = Section(self.collector.state())
+        sections["run"] = Section(
+            {
+                "env_steps": clock.env_steps,
+                "updates": clock.updates,
+                "episodes": clock.episodes,
+                "sinks": self.sinks.state(),
+                "observation": space_to_state(self.env.spaces.observation),
+                "action": space_to_state(self.env.spaces.action),
+            }
+        )
+        directory = self.run_directory.checkpoints_path
+        path = checkpoint.write_checkpoint(
+            directory, clock.env_steps, sections | self.loop.sections(), self._last_checkpoint
+        )
+        self._last_checkpoint = path
+        checkpoint.prune(directory, self.config.run.keep_checkpoints)
+        self._emit(CheckpointSaved(clock, path))
+
+    def _restore(self, path: Path) -> None:
+        sections = checkpoint.read_checkpoint(path)
+        saved = sections["run"]
+        clock = self.clock
+        clock.env_steps, clock.updates = int(saved["env_steps"]), int(saved["updates"])
+        clock.episodes = int(saved["episodes"])
+        self.algorithm.load_state(sections)
+        self.loop.load_sections(sections)
+        self.collector.load_state(sections["collector"])
+        self.sinks.load_state(saved["sinks"])
+        self._last_checkpoint = path
+
+    def _fail(self, error: BaseException) -> None:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        status: Status = "interrupted" if interrupted else "failed"
+        try:
+            self.run_directory.set_status(status, error=str(error) or type(error).__name__)
+        except AssayError:
+            return  # the disk that broke the run cannot take its status either
+        self._emit(RunEnded(self.run_directory.path, self.clock, status))
+
+    def _emit(self, event: Event) -> None:
+        for callback in self.callbacks:
+            if callback(event) is STOP:
+                self.stop_requested = True
+
+
+def _threads(space: Any) -> int:
+    """Small networks run fastest on one thread; image encoders use what there is."""
+    parts = getattr(space, "spaces", {"": space}).values()
+    images = any(len(getattr(part, "shape", ()) or ()) == 3 for part in parts)
+    return torch.get_num_threads() if images else 1
+
+
+@contextmanager
+def _interrupts(training: Training) -> Iterator[None]:
+    """Let the first Ctrl-C or SIGTERM end training at a good state; the second one at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def request(signum: int, frame: Any) -> None:
+        if training.stop_requested:
+            raise KeyboardInterrupt
+        training.stop_requested = True
+
+    previous = {s: signal.signal(s, request) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for s, handler in previous.items():
+            signal.signal(s, handler)

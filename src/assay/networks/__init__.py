@@ -1,0 +1,1 @@
+"""Encoders, heads, normalisers and the bridge to torch-free inference."""

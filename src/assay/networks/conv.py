@@ -1,0 +1,204 @@
+"""Convolutional networks for images: Nature (DQN) and IMPALA (residual).
+
+An image is a Box of three axes, of two axes if it is uint8 (grey), or of four (a stack of colour
+frames). Channels may come first or last; pixels of type uint8 with a range of 255 are scaled to
+[0, 1] here, so that images travel and are stored as bytes. Float images are left alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from assay.core.errors import ConfigError, SpaceError, nearest
+from assay.networks.mlp import HIDDEN_GAIN, Init, initialise
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+_NATURE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
+
+
+def is_image(space: gym.Space[Any]) -> bool:
+    """Return whether a space is treated as an image."""
+    from gymnasium import spaces
+
+    if not isinstance(space, spaces.Box):
+        return False
+    return len(space.shape) in (3, 4) or (len(space.shape) == 2 and space.dtype == np.uint8)
+
+
+def byte_scale(space: gym.Space[Any]) -> float:
+    """Return 1/255 for bytes that use their whole range, else 1.
+
+    Bytes with a lower bound on top (flags, object ids) are no brightness: scaling would drown them.
+    """
+    whole = space.dtype == np.uint8 and bool((space.high == 255).any())  # type: ignore[attr-defined]
+    return 1.0 / 255.0 if whole else 1.0
+
+
+def _channels_first(shape: tuple[int, ...]) -> bool:
+    first, middle, last = shape
+    if middle == last:
+        return True
+    return first != middle and first <= last
+
+
+class ToChannels(nn.Module):
+    """Bring images of a space to float [B, C, H, W].
+
+    The channel axis is the odd one out beside two equal axes, else the shorter of first and last.
+
+    Attributes:
+        shape: (C, H, W) of the output.
+    """
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        super().__init__()
+        if not is_image(space):
+            raise SpaceError(
+                f"{space} is no image.", "Give a Box of shape [C, H, W], [H, W, C] or [H, W]."
+            )
+        shape = tuple(int(n) for n in space.shape or ())
+        order: tuple[int, ...]
+        sizes: tuple[int, ...]
+        self.scale = byte_scale(space)
+        if len(shape) == 2:
+            order, sizes = (0, 1, 2), (1, *shape)
+        elif len(shape) == 3 and _channels_first(shape):
+            order, sizes = (0, 1, 2, 3), shape
+        elif len(shape) == 3:
+            order, sizes = (0, 3, 1, 2), (shape[2], shape[0], shape[1])
+        elif _channels_first(shape[1:]):  # a stack [S, C, H, W]
+            order, sizes = (0, 1, 2, 3, 4), (shape[0] * shape[1], shape[2], shape[3])
+        else:  # a stack [S, H, W, C]
+            order, sizes = (0, 1, 4, 2, 3), (shape[0] * shape[3], shape[1], shape[2])
+        self.order = order
+        self.shape: tuple[int, int, int] = (sizes[0], sizes[1], sizes[2])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return float images [B, C, H, W]."""
+        if x.ndim != len(self.order):
+            raise ValueError(
+                f"images have shape {tuple(x.shape)}; expected {len(self.order)} axes with batch."
+            )
+        x = x.permute(self.order).reshape(-1, *self.shape).to(torch.float32)
+        return x if self.scale == 1.0 else x * self.scale
+
+
+class NatureCNN(nn.Module):
+    """The network of DQN (Nature 518, 2015): three convolutions and a linear layer, all ReLU.
+
+    Args:
+        space: Image space, at least 36 pixels high and wide.
+        out_features: Width of the linear layer.
+        init: Initialisation of all layers.
+
+    Raises:
+        SpaceError: The image is too small for the three convolutions.
+    """
+
+    def __init__(
+        self, space: gym.Space[Any], out_features: int = 512, init: Init = "orthogonal"
+    ) -> None:
+        super().__init__()
+        self.to_channels = ToChannels(space)
+        channels, *size = self.to_channels.shape
+        self.out_features = out_features
+        layers: list[nn.Module] = []
+        for out_channels, kernel, stride in _NATURE_LAYERS:
+            conv = nn.Conv2d(channels, out_channels, kernel, stride)
+            layers += [initialise(conv, HIDDEN_GAIN, init), nn.ReLU()]
+            channels, size = out_channels, [(n - kernel) // stride + 1 for n in size]
+            if min(size) < 1:
+                raise SpaceError(
+                    f"Images of {self.to_channels.shape[1:]} pixels are too small for cnn='nature';"
+                    " expected at least (36, 36).",
+                    "Choose cnn=impala, or enlarge the images.",
+                )
+        self.convolutions = nn.Sequential(*layers, nn.Flatten())
+        linear = nn.Linear(channels * size[0] * size[1], out_features)
+        self.linear = initialise(linear, HIDDEN_GAIN, init)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features [B, out_features]."""
+        return F.relu(self.linear(self.convolutions(self.to_channels(x))))
+
+
+class _Residual(nn.Module):
+    """x + conv(relu(conv(relu(x))))."""
+
+    def __init__(self, channels: int, init: Init) -> None:
+        super().__init__()
+        self.first = initialise(nn.Conv2d(channels, channels, 3, padding=1), HIDDEN_GAIN, init)
+        self.second = initialise(nn.Conv2d(channels, channels, 3, padding=1), HIDDEN_GAIN, init)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(F.relu(self.first(F.relu(x))))
+
+
+class ImpalaCNN(nn.Module):
+    """The deep network of IMPALA (arXiv:1802.01561), for images of any size.
+
+    Each stage is a convolution, a max-pooling by two and two residual blocks; a ReLU and a linear
+    layer with ReLU close it.
+
+    Args:
+        space: Image space.
+        out_features: Width of the linear layer.
+        channels: Channels of each stage.
+        init: Initialisation of all layers.
+    """
+
+    def __init__(
+        self,
+        space: gym.Space[Any],
+        out_features: int = 256,
+        channels: tuple[int, ...] = (16, 32, 32),
+        init: Init = "orthogonal",
+    ) -> None:
+        super().__init__()
+        self.to_channels = ToChannels(space)
+        n, *size = self.to_channels.shape
+        self.out_features = out_features
+        layers: list[nn.Module] = []
+        for n_out in channels:
+            conv = initialise(nn.Conv2d(n, n_out, 3, padding=1), HIDDEN_GAIN, init)
+            pool = nn.MaxPool2d(3, stride=2, padding=1)
+            layers += [conv, pool, _Residual(n_out, init), _Residual(n_out, init)]
+            n, size = n_out, [(s + 1) // 2 for s in size]
+        self.convolutions = nn.Sequential(*layers, nn.ReLU(), nn.Flatten())
+        self.linear = initialise(nn.Linear(n * size[0] * size[1], out_features), HIDDEN_GAIN, init)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features [B, out_features]."""
+        return F.relu(self.linear(self.convolutions(self.to_channels(x))))
+
+
+def make_cnn(
+    name: str, space: gym.Space[Any], out_features: int | None = None, init: Init = "orthogonal"
+) -> NatureCNN | ImpalaCNN:
+    """Return the network called `name` ("nature" or "impala") for an image space.
+
+    Args:
+        name: Which network.
+        space: The image space.
+        out_features: Width of the features, or None for the network's own.
+        init: Initialisation of all layers.
+
+    Raises:
+        ConfigError: The name is unknown.
+    """
+    kinds: dict[str, type[NatureCNN] | type[ImpalaCNN]] = {
+        "nature": NatureCNN,
+        "impala": ImpalaCNN,
+    }
+    if name not in kinds:
+        raise ConfigError(f"Unknown cnn '{name}'. {nearest(name, kinds)}")
+    if out_features is None:
+        return kinds[name](space, init=init)
+    return kinds[name](space, out_features, init=init)

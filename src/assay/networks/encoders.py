@@ -1,0 +1,198 @@
+"""Encoders: from an observation of any supported space to one vector of features.
+
+Observations arrive as they are stored (uint8 images, integer Discrete, float32 vectors); casting,
+one-hot coding and pixel scaling happen here, so that no caller can forget them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from assay.core.errors import SpaceError
+from assay.core.types import ACTION_MASK
+from assay.networks.conv import byte_scale, is_image, make_cnn
+from assay.networks.mlp import Init, mlp
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+
+@dataclass(frozen=True, slots=True)
+class FlatEntry:
+    """How one entry of an observation becomes a part of a flat vector.
+
+    Attributes:
+        key: The entry's key, or None when the observation is one array.
+        width: How many numbers it becomes.
+        scale: Factor for plain numbers.
+        sizes: For integers to be one-hot coded: the number of values of each; else empty.
+        starts: The smallest value of each of these integers.
+    """
+
+    key: str | None
+    width: int
+    scale: float = 1.0
+    sizes: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+
+
+class FlatObservation(nn.Module):
+    """Concatenate the entries of an observation into float [B, out_features]."""
+
+    def __init__(self, entries: Sequence[FlatEntry]) -> None:
+        super().__init__()
+        self.entries = tuple(entries)
+        self.out_features = sum(entry.width for entry in entries)
+
+    def forward(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
+        """Return the flat observation."""
+        parts = [_flatten(_entry(obs, entry.key), entry) for entry in self.entries]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+class Encoder(nn.Module):
+    """Features of an observation: a CNN per image, one MLP for all the rest, side by side.
+
+    Attributes:
+        out_features: Width of the features.
+        flat: Flattens what is no image; None where all is image.
+        trunk: The MLP behind `flat`.
+        image_keys: Key of each image (None when the observation is one image).
+        cnns: The network of each image.
+    """
+
+    def __init__(
+        self,
+        flat: FlatObservation | None,
+        trunk: nn.Sequential | None,
+        image_keys: Sequence[str | None],
+        cnns: Sequence[nn.Module],
+        out_features: int,
+    ) -> None:
+        super().__init__()
+        self.flat = flat
+        self.trunk = trunk
+        self.image_keys = tuple(image_keys)
+        self.cnns = nn.ModuleList(cnns)
+        self.out_features = out_features
+
+    def forward(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
+        """Return features [B, out_features]."""
+        images = zip(self.cnns, self.image_keys, strict=True)
+        parts = [cnn(_entry(obs, key)) for cnn, key in images]
+        if self.flat is not None and self.trunk is not None:
+            parts.append(self.trunk(self.flat(obs)))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def make_encoder(
+    space: gym.Space[Any],
+    *,
+    hidden: Sequence[int] = (64, 64),
+    activation: str = "tanh",
+    layer_norm: bool = False,
+    cnn: str = "nature",
+    cnn_features: int | None = None,
+    init: Init = "orthogonal",
+    noisy: bool = False,
+) -> Encoder:
+    """Build the encoder for an observation space.
+
+    Args:
+        space: Box, Discrete, MultiBinary, MultiDiscrete, or a flat Dict of these. The Dict's
+            entry "action_mask" is no part of the features.
+        hidden: Widths of the MLP; empty to pass the flat observation on.
+        activation: Activation of the MLP.
+        layer_norm: Normalise before each activation of the MLP.
+        cnn: "nature" or "impala", for images.
+        cnn_features: Width of an image's features, or None for the network's own.
+        init: Initialisation of all layers.
+        noisy: Use `NoisyLinear` layers in the MLP.
+
+    Raises:
+        SpaceError: The space is of another kind or nested.
+        ConfigError: A name or a width is wrong.
+    """
+    from gymnasium import spaces
+
+    items: list[tuple[str | None, gym.Space[Any]]]
+    if isinstance(space, spaces.Dict):
+        items = [(k, space.spaces[k]) for k in sorted(space.spaces) if k != ACTION_MASK]
+    else:
+        items = [(None, space)]
+    if not items:
+        raise SpaceError(f"The observation space {space} holds nothing to look at.")
+    image_keys = [key for key, sub in items if is_image(sub)]
+    cnns = [make_cnn(cnn, sub, cnn_features, init) for _, sub in items if is_image(sub)]
+    entries = [_flat_entry(key, sub) for key, sub in items if not is_image(sub)]
+    width = sum(net.out_features for net in cnns)
+    if not entries:
+        return Encoder(None, None, image_keys, cnns, width)
+    flat = FlatObservation(entries)
+    sizes = (flat.out_features, *hidden)
+    trunk = mlp(
+        sizes, activation, layer_norm=layer_norm, init=init, activate_output=True, noisy=noisy
+    )
+    return Encoder(flat, trunk, image_keys, cnns, width + sizes[-1])
+
+
+def _flat_entry(key: str | None, space: gym.Space[Any]) -> FlatEntry:
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Discrete):
+        n = int(space.n)
+        return FlatEntry(key, n, sizes=(n,), starts=(int(space.start),))
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes = tuple(int(n) for n in space.nvec.ravel())
+        starts = tuple(int(n) for n in np.asarray(space.start).ravel())
+        return FlatEntry(key, sum(sizes), sizes=sizes, starts=starts)
+    if isinstance(space, spaces.Box):
+        return FlatEntry(key, int(np.prod(space.shape)), scale=byte_scale(space))
+    if isinstance(space, spaces.MultiBinary):
+        return FlatEntry(key, int(np.prod(space.shape)))
+    where = "" if key is None else f" under key '{key}'"
+    raise SpaceError(
+        f"No encoder for the observation space {space}{where}; expected Box, Discrete, "
+        "MultiBinary, MultiDiscrete or a flat Dict of these.",
+        "Flatten nested spaces, or wrap the environment so that it gives one of these.",
+    )
+
+
+def _entry(obs: Tensor | Mapping[str, Tensor], key: str | None) -> Tensor:
+    if key is None:
+        if not isinstance(obs, Tensor):
+            raise ValueError(f"obs is a {type(obs).__name__}; expected one tensor.")
+        return obs
+    if isinstance(obs, Tensor) or key not in obs:
+        raise ValueError(f"obs has no entry '{key}'; expected a dict with that key.")
+    return obs[key]
+
+
+def _flatten(x: Tensor, entry: FlatEntry) -> Tensor:
+    x = x.reshape(x.shape[0], -1)
+    width = len(entry.sizes) or entry.width
+    if x.shape[1] != width:
+        raise ValueError(
+            f"obs entry {entry.key!r} has {x.shape[1]} numbers per item; expected {width}."
+        )
+    if entry.sizes:
+        return _one_hot(x, entry)
+    x = x.to(torch.float32)
+    return x if entry.scale == 1.0 else x * entry.scale
+
+
+def _one_hot(x: Tensor, entry: FlatEntry) -> Tensor:
+    if len(set(entry.sizes)) == 1 and not any(entry.starts):
+        choices = torch.arange(entry.sizes[0], device=x.device)
+        return (x.unsqueeze(-1) == choices).to(torch.float32).reshape(x.shape[0], -1)
+    columns = [
+        x[:, i : i + 1] == torch.arange(start, start + size, device=x.device)
+        for i, (size, start) in enumerate(zip(entry.sizes, entry.starts, strict=True))
+    ]
+    return torch.cat(columns, dim=1).to(torch.float32)

@@ -1,0 +1,261 @@
+"""What stands behind an encoder: policies, value streams and ensembles of critics."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from assay.functional.distributions import DiagGaussian, Distribution, TanhGaussian
+from assay.inference.distributions import box_scale
+from assay.networks.encoders import make_encoder
+from assay.networks.mlp import HIDDEN_GAIN, Init, make_activation, make_linear, mlp
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+
+class GaussianHead(nn.Module):
+    """Mean from a linear layer, log-std as a free parameter: [B, in] -> (mean, log_std) [B, 2n].
+
+    Args:
+        in_features: Width of the features.
+        size: Number of action dimensions n.
+        gain: Scale of the orthogonal weights.
+        init: Initialisation of the linear layer.
+        log_std_init: Initial value of every log-std.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        size: int,
+        *,
+        gain: float = 0.01,
+        init: Init = "orthogonal",
+        log_std_init: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.mean = make_linear(in_features, size, gain=gain, init=init)
+        self.log_std = nn.Parameter(torch.full((size,), log_std_init))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return mean and log-std side by side."""
+        mean = self.mean(x)
+        return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
+
+
+class SquashedGaussianHead(nn.Module):
+    """Mean and log-std from one linear layer: [B, in] -> (mean, clamped log_std) [B, 2n].
+
+    Args:
+        in_features: Width of the features.
+        size: Number of action dimensions n.
+        gain: Scale of the orthogonal weights.
+        init: Initialisation of the linear layer.
+        log_std_bounds: Between which values the log-std is clamped.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        size: int,
+        *,
+        gain: float = 1.0,
+        init: Init = "orthogonal",
+        log_std_bounds: tuple[float, float] = (-20.0, 2.0),
+    ) -> None:
+        super().__init__()
+        self.size = size
+        self.log_std_bounds = log_std_bounds
+        self.linear = make_linear(in_features, 2 * size, gain=gain, init=init)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return mean and log-std side by side."""
+        y = self.linear(x)
+        log_std = y[..., self.size :].clamp(*self.log_std_bounds)
+        return torch.cat([y[..., : self.size], log_std], dim=-1)
+
+
+def policy_head(
+    distribution: Distribution,
+    in_features: int,
+    *,
+    gain: float = 0.01,
+    init: Init = "orthogonal",
+    log_std_init: float = 0.0,
+) -> nn.Module:
+    """Return the head whose output [B, param_size] are the parameters of `distribution`.
+
+    Args:
+        distribution: What `policy_distribution` returned for the action space.
+        in_features: Width of the features.
+        gain: Scale of the orthogonal weights.
+        init: Initialisation of the linear layer.
+        log_std_init: Initial log-std of a Gaussian that is not squashed.
+    """
+    size = distribution.param_size // 2
+    if isinstance(distribution, TanhGaussian):
+        return SquashedGaussianHead(in_features, size, gain=gain, init=init)
+    if isinstance(distribution, DiagGaussian):
+        return GaussianHead(in_features, size, gain=gain, init=init, log_std_init=log_std_init)
+    return make_linear(in_features, distribution.param_size, gain=gain, init=init)
+
+
+class DuelingHead(nn.Module):
+    """Q = V + A - mean(A) (arXiv:1511.06581): [B, in] -> [B, actions].
+
+    Args:
+        in_features: Width of the features.
+        actions: Number of actions.
+        hidden: Widths of the hidden layers of each stream.
+        activation: Activation of the hidden layers.
+        init: Initialisation of all layers.
+        noisy: Use `NoisyLinear` layers.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        actions: int,
+        *,
+        hidden: Sequence[int] = (),
+        activation: str = "relu",
+        init: Init = "orthogonal",
+        noisy: bool = False,
+    ) -> None:
+        super().__init__()
+        self.value = mlp((in_features, *hidden, 1), activation, init=init, noisy=noisy)
+        self.advantage = mlp((in_features, *hidden, actions), activation, init=init, noisy=noisy)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the action values."""
+        advantage = self.advantage(x)
+        return self.value(x) + advantage - advantage.mean(dim=-1, keepdim=True)
+
+
+class EnsembleMLP(nn.Module):
+    """Several MLPs of one shape, computed together: one batched product per layer.
+
+    Args:
+        members: How many.
+        sizes: Widths from input to output.
+        activation: Activation of the hidden layers.
+        layer_norm: Normalise before each activation.
+        output_gain: Scale of the orthogonal weights of the last layer.
+        init: "orthogonal" or "torch", for each member by itself.
+    """
+
+    def __init__(
+        self,
+        members: int,
+        sizes: Sequence[int],
+        activation: str = "relu",
+        *,
+        layer_norm: bool = False,
+        output_gain: float = 1.0,
+        init: Init = "orthogonal",
+    ) -> None:
+        super().__init__()
+        self.members = members
+        self.sizes = tuple(sizes)
+        self.layer_norm = layer_norm
+        self.activation = make_activation(activation)
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        self.norm_weights, self.norm_biases = nn.ParameterList(), nn.ParameterList()
+        last = len(sizes) - 2
+        for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes)):
+            gain = HIDDEN_GAIN if i < last else output_gain
+            singles = [make_linear(n_in, n_out, gain=gain, init=init) for _ in range(members)]
+            # weight: [members, in, out], bias: [members, 1, out]
+            weight = torch.stack([single.get_parameter("weight").detach().T for single in singles])
+            bias = torch.stack([single.get_parameter("bias").detach()[None] for single in singles])
+            self.weights.append(nn.Parameter(weight.contiguous()))
+            self.biases.append(nn.Parameter(bias))
+            if layer_norm and i < last:
+                self.norm_weights.append(nn.Parameter(torch.ones(members, 1, n_out)))
+                self.norm_biases.append(nn.Parameter(torch.zeros(members, 1, n_out)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [members, B, out] for inputs [B, in] shared by all, or [members, B, in]."""
+        if x.ndim == 2:
+            x = x.unsqueeze(0).expand(self.members, -1, -1)
+        last = len(self.weights) - 1
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias, x, weight)
+            if i < last:
+                if self.layer_norm:
+                    x = F.layer_norm(x, x.shape[-1:])
+                    x = x * self.norm_weights[i] + self.norm_biases[i]
+                x = self.activation(x)
+        return x
+
+
+class QEnsemble(nn.Module):
+    """Critics Q_i(s, a) that share an input: (obs, action [B, n]) -> [members, B].
+
+    Images go through one CNN that the members share; everything else is flattened and joined with
+    the action.
+
+    Args:
+        observation_space: As for `make_encoder`.
+        action_size: Number of action dimensions.
+        members: How many critics.
+        hidden: Widths of the hidden layers.
+        activation: Activation of the hidden layers.
+        layer_norm: Normalise before each activation.
+        cnn: "nature" or "impala", for images.
+        init: Initialisation of all layers.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_size: int,
+        *,
+        members: int = 2,
+        hidden: Sequence[int] = (256, 256),
+        activation: str = "relu",
+        layer_norm: bool = False,
+        cnn: str = "nature",
+        init: Init = "torch",
+    ) -> None:
+        super().__init__()
+        self.encoder = make_encoder(observation_space, hidden=(), cnn=cnn, init=init)
+        sizes = (self.encoder.out_features + action_size, *hidden, 1)
+        self.ensemble = EnsembleMLP(members, sizes, activation, layer_norm=layer_norm, init=init)
+
+    def forward(self, obs: Tensor | Mapping[str, Tensor], action: Tensor) -> Tensor:
+        """Return the value of each critic."""
+        flat = action.reshape(action.shape[0], -1)
+        return self.ensemble(torch.cat([self.encoder(obs), flat], dim=1)).squeeze(-1)
+
+
+class ActionScale(nn.Module):
+    """The affine map between the unit box [-1, 1] and a bounded Box.
+
+    Raises:
+        SpaceError: A bound is infinite.
+    """
+
+    center: Tensor
+    half_width: Tensor
+
+    def __init__(self, space: gym.spaces.Box) -> None:
+        super().__init__()
+        center, half_width = box_scale(space)
+        # Constants of the environment: no part of a checkpoint.
+        self.register_buffer("center", torch.from_numpy(center), persistent=False)
+        self.register_buffer("half_width", torch.from_numpy(half_width), persistent=False)
+
+    def to_env(self, unit: Tensor) -> Tensor:
+        """Return a unit action in the environment's units."""
+        return unit * self.half_width + self.center
+
+    def to_unit(self, action: Tensor) -> Tensor:
+        """Return an action of the environment in the unit box."""
+        return (action - self.center) / self.half_width

@@ -1,0 +1,105 @@
+"""Multi-layer perceptrons and how their layers are initialised."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
+
+from torch import nn
+
+from assay.core.errors import ConfigError, nearest
+from assay.networks.noisy import NoisyLinear
+
+Init = Literal["orthogonal", "torch"]
+LayerT = TypeVar("LayerT", bound=nn.Module)
+
+HIDDEN_GAIN = math.sqrt(2.0)
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    # The tanh form needs no error function, which NumPy lacks.
+    "gelu": lambda: nn.GELU(approximate="tanh"),
+}
+
+
+def make_activation(name: str) -> nn.Module:
+    """Return the activation called `name`.
+
+    Raises:
+        ConfigError: No activation has that name; the nearest one is offered.
+    """
+    if name not in ACTIVATIONS:
+        raise ConfigError(f"Unknown activation '{name}'. {nearest(name, ACTIVATIONS)}")
+    return ACTIVATIONS[name]()
+
+
+def initialise(layer: LayerT, gain: float, init: Init = "orthogonal") -> LayerT:
+    """Initialise a linear or convolutional layer in place and return it.
+
+    Args:
+        layer: Has a `weight` and a `bias`.
+        gain: Scale of the orthogonal weights.
+        init: "orthogonal" (biases 0), or "torch" to keep torch's own initialisation.
+
+    Raises:
+        ConfigError: `init` is neither of these.
+    """
+    if init not in ("orthogonal", "torch"):
+        raise ConfigError(f"Unknown init '{init}'. {nearest(str(init), ['orthogonal', 'torch'])}")
+    # A noisy layer's initial noise is tuned to its own uniform weights.
+    if init == "orthogonal" and not isinstance(layer, NoisyLinear):
+        nn.init.orthogonal_(layer.weight, gain)  # type: ignore[arg-type]
+        nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return layer
+
+
+def make_linear(
+    in_features: int, out_features: int, *, gain: float, init: Init, noisy: bool = False
+) -> nn.Module:
+    """Return an initialised linear layer, noisy or plain."""
+    kind = NoisyLinear if noisy else nn.Linear
+    return initialise(kind(in_features, out_features), gain, init)
+
+
+def mlp(
+    sizes: Sequence[int],
+    activation: str = "tanh",
+    *,
+    layer_norm: bool = False,
+    output_gain: float = 1.0,
+    init: Init = "orthogonal",
+    activate_output: bool = False,
+    noisy: bool = False,
+) -> nn.Sequential:
+    """Build a multi-layer perceptron.
+
+    Args:
+        sizes: Widths from input to output; one width alone is the identity.
+        activation: A key of `ACTIVATIONS`.
+        layer_norm: Normalise before each activation.
+        output_gain: Scale of the orthogonal weights of the last, linear layer.
+        init: "orthogonal" (gain sqrt 2 for hidden layers, biases 0) or "torch".
+        activate_output: Make the last layer one more hidden layer.
+        noisy: Use `NoisyLinear` layers.
+
+    Raises:
+        ConfigError: A width is below 1, or a name is unknown.
+    """
+    if not sizes or any(n < 1 for n in sizes):
+        raise ConfigError(f"Layer sizes {list(sizes)}: expected widths of at least 1.")
+    layers: list[nn.Module] = []
+    last = len(sizes) - 2
+    for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes)):
+        hidden = i < last or activate_output
+        gain = HIDDEN_GAIN if hidden else output_gain
+        layers.append(make_linear(n_in, n_out, gain=gain, init=init, noisy=noisy))
+        if hidden:
+            if layer_norm:
+                layers.append(nn.LayerNorm(n_out))
+            layers.append(make_activation(activation))
+    return nn.Sequential(*layers)

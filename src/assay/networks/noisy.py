@@ -1,0 +1,76 @@
+"""Linear layers with learned, factorised Gaussian noise (arXiv:1706.10295).
+
+The noise lives in buffers that `resample_noise` fills from a NumPy generator, so that a forward
+pass is a pure function of parameters, buffers and input.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class NoisyLinear(nn.Module):
+    """y = (mu_w + sigma_w * eps_out eps_in^T) x + mu_b + sigma_b * eps_out.
+
+    It is silent (mu alone) in `eval()` mode and while `noise_off` is set.
+
+    Args:
+        in_features: Width of the input.
+        out_features: Width of the output.
+        sigma: Initial noise level; each sigma starts at sigma / sqrt(in_features).
+    """
+
+    eps_in: Tensor
+    eps_out: Tensor
+
+    def __init__(self, in_features: int, out_features: int, sigma: float = 0.5) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.out_features = out_features
+        self.noise_off = False
+        bound = 1.0 / math.sqrt(in_features)
+        self.weight = nn.Parameter(torch.empty(out_features, in_features).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(out_features).uniform_(-bound, bound))
+        self.weight_sigma = nn.Parameter(torch.full((out_features, in_features), sigma * bound))
+        self.bias_sigma = nn.Parameter(torch.full((out_features,), sigma * bound))
+        self.register_buffer("eps_in", torch.zeros(in_features))
+        self.register_buffer("eps_out", torch.zeros(out_features))
+
+    @property
+    def noisy(self) -> bool:
+        """Return whether the noise is heard."""
+        return self.training and not self.noise_off
+
+    def resample(self, rng: np.random.Generator) -> None:
+        """Draw new noise into the buffers, in place."""
+        for buffer in (self.eps_in, self.eps_out):
+            # f(x) = sign(x) sqrt(|x|)
+            x = rng.standard_normal(buffer.shape, dtype=np.float32)
+            buffer.copy_(torch.from_numpy(np.sign(x) * np.sqrt(np.abs(x))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the layer's output [..., out_features]."""
+        y = F.linear(x, self.weight, self.bias)
+        if not self.noisy:
+            return y
+        # (sigma_w * eps_out eps_in^T) x = eps_out * (sigma_w (eps_in * x)): no noisy weight matrix
+        return y + self.eps_out * F.linear(x * self.eps_in, self.weight_sigma, self.bias_sigma)
+
+
+def resample_noise(module: nn.Module, rng: np.random.Generator) -> None:
+    """Draw new noise for every `NoisyLinear` inside `module`."""
+    for child in module.modules():
+        if isinstance(child, NoisyLinear):
+            child.resample(rng)
+
+
+def set_noise(module: nn.Module, on: bool) -> None:
+    """Switch the noise of every `NoisyLinear` inside `module` on or off."""
+    for child in module.modules():
+        if isinstance(child, NoisyLinear):
+            child.noise_off = not on

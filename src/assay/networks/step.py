@@ -1,0 +1,521 @@
+"""One optimizer step as one thing.
+
+A loss is a plain function of a batch over modules. `Step` turns one or more losses into the whole
+update (gradient, global-norm clipping, Adam or RMSprop on one flat buffer per module, Polyak
+averaging of targets) and runs it eagerly, compiled as one native function (AOTInductor, kept in a
+cache on disk, so that the second run starts at once), or as one CUDA graph, with the same result
+to floating-point tolerance.
+
+A loss must be pure: no random numbers of its own (noise is part of the batch), no branching on
+values, no tensors that change other than module parameters, module buffers and the batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import inspect
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from assay.core.types import State
+
+Loss = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
+Program = Callable[..., list[Tensor]]
+Runner = Callable[[list[Tensor]], Sequence[Tensor]]
+Mode = Literal["eager", "compiled", "cuda_graph"]
+
+# Below this many updates of a small network, compiling (10 to 30 s) costs more than it saves
+# (about 1 ms an update); a step found in the cache costs nothing and is always used.
+UPDATES_THAT_PAY = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """One gradient step on the parameters of one module.
+
+    Attributes:
+        name: Prefix of its gradient-norm metric and of its optimizer state.
+        module: Whose parameters move.
+        loss: `batch -> (scalar loss, {metric name: scalar tensor})`.
+        max_grad_norm: Clip the global norm of the gradient to this, if given.
+        eps: Adam's or RMSprop's epsilon.
+        rule: "adam" (betas 0.9, 0.999) or "rmsprop" (decay 0.99, epsilon inside the root, mean
+            square starting at one: the variant A2C was tuned with).
+    """
+
+    name: str
+    module: nn.Module
+    loss: Loss
+    max_grad_norm: float | None = None
+    eps: float = 1e-8
+    rule: Literal["adam", "rmsprop"] = "adam"
+
+
+@dataclass(frozen=True, slots=True)
+class Polyak:
+    """`target <- (1 - tau) target + tau source`, after all objectives."""
+
+    target: nn.Module
+    source: nn.Module
+    tau: float
+
+
+def flatten_parameters(module: nn.Module) -> Tensor:
+    """Make all parameters of a module views of one flat tensor, and return that tensor."""
+    parameters = list(module.parameters())
+    flat = getattr(module, "_assay_flat", None)
+    if flat is not None and parameters[0].data_ptr() == flat.data_ptr():
+        return flat  # type: ignore[no-any-return]
+    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+    offset = 0
+    for p in parameters:
+        p.data = flat[offset : offset + p.numel()].view(p.shape)
+        offset += p.numel()
+    object.__setattr__(module, "_assay_flat", flat)  # not a buffer: it must not be saved twice
+    return flat
+
+
+class Step:
+    """The update of one or several modules, ready to be called.
+
+    A metric with one value is averaged and logged; one with more (a TD error per item) is left in
+    `outputs`. A loss may leave tensors in the batch for the losses after it.
+
+    Args:
+        objectives: Applied in order; a later loss sees the parameters an earlier one moved.
+        reads: Further modules that the losses read (targets, frozen networks).
+        polyak: Target averages after the objectives.
+        mode: How to run; see `choose_mode`.
+        key: Everything that shapes the losses besides their source: hyperparameters and spaces.
+        share: A step whose optimizer state this one continues (for delayed updates).
+
+    Example:
+        >>> net = nn.Linear(1, 1, bias=False)
+        >>> loss = lambda b: ((net(b["x"]) - b["y"]).square().mean(), {})
+        >>> step = Step([Objective("fit", net, loss)])
+        >>> batch = {"x": torch.ones(4, 1), "y": torch.zeros(4, 1)}
+        >>> before = net.weight.abs().item()
+        >>> for _ in range(5): _ = step(batch, lr=0.01)
+        >>> net.weight.abs().item() < before
+        True
+    """
+
+    def __init__(
+        self,
+        objectives: Sequence[Objective],
+        *,
+        reads: Sequence[nn.Module] = (),
+        polyak: Sequence[Polyak] = (),
+        mode: Mode = "eager",
+        key: str = "",
+        share: Step | None = None,
+    ) -> None:
+        self.objectives = list(objectives)
+        self.polyak = list(polyak)
+        self.mode: Mode = mode
+        self.key = key
+        self.metric_names: list[str] = []
+        self.output_names: list[str] = []
+        self.outputs: dict[str, Tensor] = {}
+        modules = [o.module for o in objectives] + [p.target for p in polyak]
+        modules += [p.source for p in polyak] + list(reads)
+        self.modules = list(dict.fromkeys(modules))
+        self.flats = {m: flatten_parameters(m) for m in self.modules if list(m.parameters())}
+        device = next(iter(self.flats.values())).device
+        self.moments: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+        for o in self.objectives:
+            flat = self.flats[o.module]
+            if share is not None and o.name in share.moments:
+                self.moments[o.name] = share.moments[o.name]
+            else:
+                second = torch.ones_like(flat) if o.rule == "rmsprop" else torch.zeros_like(flat)
+                count = torch.zeros((), device=device)
+                self.moments[o.name] = (torch.zeros_like(flat), second, count)
+        self._lr = torch.zeros(len(self.objectives), device=device)
+        self._lr_values: tuple[float, ...] = ()
+        self._runners: dict[tuple[Any, ...], Runner] = {}
+
+    def __call__(
+        self, batch: Mapping[str, Tensor], lr: float | Sequence[float], index: Tensor | None = None
+    ) -> Tensor:
+        """Do one update and return the metrics as one vector (named by `metric_names`).
+
+        Args:
+            batch: Tensors of one leading size, and scalars.
+            lr: One learning rate, or one per objective.
+            index: Rows of `batch` to use; gathering them is part of the compiled step.
+        """
+        rates = (lr,) * len(self.objectives) if isinstance(lr, (int, float)) else tuple(lr)
+        if rates != self._lr_values:
+            self._lr.copy_(torch.tensor(rates))
+            self._lr_values = rates
+        if self.mode == "eager":
+            if index is not None:
+                batch = _gathered(batch, index)
+            return self._take(self._eager(dict(batch), rates))
+        names = list(batch)
+        inputs = list(batch.values()) if index is None else [*batch.values(), index]
+        signature = (tuple(names), tuple((tuple(t.shape), t.dtype) for t in inputs))
+        runner = self._runners.get(signature)
+        if runner is None:
+            runner = self._runners[signature] = self._make_runner(names, inputs, index is not None)
+        return self._take(runner(inputs))
+
+    def _take(self, results: Sequence[Tensor]) -> Tensor:
+        if self.output_names:
+            self.outputs = dict(zip(self.output_names, results[1:], strict=True))
+        return results[0]
+
+    def metrics(self, vector: Tensor) -> dict[str, float]:
+        """Return a metrics vector as named floats (this is where a GPU is waited for)."""
+        return dict(zip(self.metric_names, vector.tolist(), strict=True))
+
+    def state(self) -> State:
+        """Return the optimizer state."""
+        return {
+            name: {"first": m.cpu().numpy(), "second": v.cpu().numpy(), "count": t.cpu().numpy()}
+            for name, (m, v, t) in self.moments.items()
+        }
+
+    def load_state(self, state: State) -> None:
+        """Put back what `state` returned, in place."""
+        for name, (m, v, t) in self.moments.items():
+            for tensor, field in ((m, "first"), (v, "second"), (t, "count")):
+                tensor.copy_(torch.as_tensor(state[name][field]).reshape(tensor.shape))
+
+    # ------------------------------------------------------------------ the step itself
+
+    def _eager(self, batch: dict[str, Tensor], rates: Sequence[float]) -> list[Tensor]:
+        metrics: dict[str, Tensor] = {}
+        for o, lr in zip(self.objectives, rates, strict=True):
+            parameters = list(o.module.parameters())
+            loss, extra = o.loss(batch)
+            grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+            with torch.no_grad():
+                grad = _flat_gradient(grads, parameters)
+                norm = torch.linalg.vector_norm(grad)
+                if o.max_grad_norm is not None:
+                    grad.mul_((o.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+                flat, (m, v, t) = self.flats[o.module], self.moments[o.name]
+                if o.rule == "adam":
+                    t.add_(1)
+                    torch._fused_adam_(
+                        [flat], [grad], [m], [v], [], [t], lr=lr, beta1=0.9, beta2=0.999,
+                        weight_decay=0.0, eps=o.eps, amsgrad=False, maximize=False,
+                    )  # fmt: skip
+                else:
+                    v.mul_(0.99).addcmul_(grad, grad, value=0.01)
+                    flat.addcdiv_(grad, (v + o.eps).sqrt(), value=-lr)
+            metrics |= self._collect(o, loss, norm, extra)
+        with torch.no_grad():
+            for p in self.polyak:
+                self.flats[p.target].lerp_(self.flats[p.source], p.tau)
+        return self._stack(metrics)
+
+    def _functional(self, state: list[Tensor], batch: dict[str, Tensor]) -> list[Tensor]:
+        """Do the same on explicit tensors, writing results back with one `copy_` each.
+
+        `state` is [flats..., (first, second, count) per objective..., buffers..., lr].
+        """
+        flats = dict(zip(self.flats, state, strict=False))
+        moments = state[len(flats) : len(flats) + 3 * len(self.objectives)]
+        buffers = state[len(flats) + len(moments) : -1]
+        lr = state[-1]
+        metrics: dict[str, Tensor] = {}
+        new = dict(flats)
+        for i, o in enumerate(self.objectives):
+            views = {m: _views(f, m) for m, f in new.items()}
+            views[o.module] = [v.detach().requires_grad_() for v in views[o.module]]
+            with _swapped(views, self.modules, buffers):
+                loss, extra = o.loss(batch)
+            grads = torch.autograd.grad(loss, views[o.module], allow_unused=True)
+            grad = _flat_gradient(grads, views[o.module])
+            norm = torch.linalg.vector_norm(grad)
+            if o.max_grad_norm is not None:
+                grad = grad * (o.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+            m, v, t = moments[3 * i : 3 * i + 3]
+            if o.rule == "adam":
+                count = t + 1
+                first = m + (grad - m) * (1 - 0.9)
+                second = v * 0.999 + grad * grad * (1 - 0.999)
+                bias1, bias2 = 1 - torch.pow(0.9, count), 1 - torch.pow(0.999, count)
+                new[o.module] = new[o.module] - lr[i] / bias1 * first / (
+                    second.sqrt() / bias2.sqrt() + o.eps
+                )
+                m.copy_(first)
+                t.copy_(count)
+            else:
+                second = v * 0.99 + grad * grad * 0.01
+                new[o.module] = new[o.module] - lr[i] * grad / (second + o.eps).sqrt()
+            v.copy_(second)
+            metrics |= self._collect(o, loss, norm, extra)
+        for p in self.polyak:
+            new[p.target] = torch.lerp(new[p.target], new[p.source], p.tau)
+        for module, flat in flats.items():
+            if new[module] is not flat:
+                flat.copy_(new[module])
+        return self._stack(metrics)
+
+    def _collect(
+        self, o: Objective, loss: Tensor, norm: Tensor, extra: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        own = {f"{o.name}_loss": loss, f"{o.name}_grad_norm": norm}
+        return {k: v.detach() for k, v in (own | extra).items()}
+
+    def _stack(self, metrics: dict[str, Tensor]) -> list[Tensor]:
+        scalars = {k: v for k, v in metrics.items() if v.ndim == 0}
+        outputs = {k: v for k, v in metrics.items() if v.ndim > 0}
+        self.metric_names, self.output_names = list(scalars), list(outputs)
+        return [torch.stack([v.float() for v in scalars.values()]), *outputs.values()]
+
+    # ------------------------------------------------------------------ compiled and graphed
+
+    def _state_tensors(self) -> list[Tensor]:
+        moments = [t for o in self.objectives for t in self.moments[o.name]]
+        buffers = [b for m in self.modules for b in m.buffers()]
+        return [*self.flats.values(), *moments, *buffers, self._lr]
+
+    def _program(self, names: list[str], gather: bool) -> Program:
+        size = len(self._state_tensors())
+
+        def program(*tensors: Tensor) -> list[Tensor]:
+            batch = dict(zip(names, tensors[size:], strict=False))
+            if gather:
+                batch = _gathered(batch, tensors[-1])
+            return self._functional(list(tensors[:size]), batch)
+
+        return program
+
+    def _make_runner(self, names: list[str], inputs: list[Tensor], gather: bool) -> Runner:
+        program = self._program(names, gather)
+        if self.mode == "cuda_graph":
+            return _cuda_graph(program, self._state_tensors(), inputs)
+        state = self._state_tensors()
+        modules = {sys.modules[o.loss.__module__] for o in self.objectives}
+        path, self.metric_names, self.output_names = _compiled(
+            program, [*state, *inputs], key=self.key + repr(names), modules=modules,
+            names=lambda: (self.metric_names, self.output_names),
+        )  # fmt: skip
+        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+        # The state tensors never move (all updates are in place), so they are bound once.
+        return lambda batch: loader.run([*state, *batch])
+
+
+def choose_mode(
+    compile: Literal["auto"] | bool, device: torch.device, expected_updates: int
+) -> Mode:
+    """Decide how a run's steps are executed; the answer is part of the run's configuration.
+
+    A GPU always uses CUDA graphs unless compilation is off. On a CPU, "auto" compiles when a C++
+    compiler is there and the run is long enough to pay for it.
+    """
+    if compile is False:
+        return "eager"
+    if device.type == "cuda":
+        return "cuda_graph"
+    if device.type != "cpu" or not has_compiler():
+        return "eager"
+    if compile is True or expected_updates >= UPDATES_THAT_PAY:
+        return "compiled"
+    return "eager"
+
+
+def has_compiler() -> bool:
+    """Say whether a C++ compiler is on the path."""
+    return any(shutil.which(os.environ.get("CXX", c)) for c in ("g++", "clang++"))
+
+
+def cache_directory() -> Path:
+    """Return where compiled steps are kept (`ASSAY_CACHE` overrides)."""
+    root = os.environ.get("ASSAY_CACHE")
+    if root:
+        return Path(root) / "steps"
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "assay" / "steps"
+
+
+def _views(flat: Tensor, module: nn.Module) -> list[Tensor]:
+    shapes = [p.shape for p in module.parameters()]
+    return [v.view(s) for v, s in zip(flat.split([s.numel() for s in shapes]), shapes, strict=True)]
+
+
+def _flat_gradient(grads: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
+    filled = (torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters))  # noqa: B905
+    return torch.cat([g.reshape(-1) for g in filled])
+
+
+@contextlib.contextmanager
+def _swapped(
+    views: dict[nn.Module, list[Tensor]], modules: list[nn.Module], buffers: Sequence[Tensor]
+) -> Iterator[None]:
+    """Let the modules compute with the given tensors in place of their parameters and buffers."""
+    undo: list[tuple[dict[str, Any], str, Any]] = []
+
+    def put(table: dict[str, Any], name: str, tensor: Tensor) -> None:
+        undo.append((table, name, table[name]))
+        table[name] = tensor
+
+    try:
+        for module, tensors in views.items():
+            for (name, _), tensor in zip(module.named_parameters(), tensors, strict=True):
+                owner, leaf = _owner(module, name)
+                put(owner._parameters, leaf, tensor)
+        names = ((m, n) for m in modules for n, _ in m.named_buffers())
+        for (module, name), tensor in zip(list(names), buffers, strict=True):
+            owner, leaf = _owner(module, name)
+            put(owner._buffers, leaf, tensor)
+        yield
+    finally:
+        for table, name, original in reversed(undo):
+            table[name] = original
+
+
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, leaf = name.rpartition(".")
+    return module.get_submodule(path), leaf
+
+
+def _gathered(batch: Mapping[str, Tensor], index: Tensor) -> dict[str, Tensor]:
+    return {k: v.index_select(0, index) if v.ndim else v for k, v in batch.items()}
+
+
+def _cuda_graph(program: Program, state: list[Tensor], inputs: list[Tensor]) -> Runner:
+    static = [t.clone() for t in inputs]
+    saved = [t.clone() for t in state]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):  # warm-up: allocations and library handles may not happen in a capture
+            program(*state, *static)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = program(*state, *static)
+    for tensor, before in zip(state, saved, strict=True):
+        tensor.copy_(before)
+
+    def run(batch: list[Tensor]) -> list[Tensor]:
+        for target, source in zip(static, batch, strict=True):
+            target.copy_(source)
+        graph.replay()
+        return [t.clone() for t in out]
+
+    return run
+
+
+# ---------------------------------------------------------------------- the cache on disk
+
+
+@functools.cache
+def _library_source() -> str:
+    """Hash the code that losses are made of, so that an edit never meets a stale binary."""
+    root = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for path in sorted([*root.glob("networks/*.py"), *root.glob("functional/*.py")]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _fingerprint(*parts: Any) -> str:
+    digest = hashlib.sha256()
+    for part in (
+        *parts,
+        torch.__version__,
+        platform.machine(),
+        torch.backends.cpu.get_cpu_capability(),
+    ):
+        digest.update(repr(part).encode() + b"\0")
+    return digest.hexdigest()[:32]
+
+
+def _compiled(
+    program: Program,
+    example: list[Tensor],
+    *,
+    key: str,
+    modules: set[Any],
+    names: Callable[[], tuple[list[str], list[str]]],
+) -> tuple[Path, list[str], list[str]]:
+    """Return the compiled program's path, metric and output names, compiling only what is new.
+
+    Two levels: (source, settings, shapes) names a traced graph without tracing; the graph's own
+    text names the binary. So a second run neither traces nor compiles, and a change that leaves
+    the graph alone (a learning rate, a comment) traces for a second and does not compile.
+    """
+    shapes = [(tuple(t.shape), str(t.dtype)) for t in example]
+    sources = sorted(inspect.getsource(m) for m in modules)
+    outer = _fingerprint(_library_source(), sources, key, shapes)
+    directory = cache_directory()
+    directory.mkdir(parents=True, exist_ok=True)
+    note = directory / f"{outer}.graph"
+    with (directory / f"{outer}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # parallel seeds want the same step: one makes it
+        if note.exists():
+            inner, metrics, outputs = json.loads(note.read_text())
+            if (directory / f"{inner}.pt2").exists():
+                return directory / f"{inner}.pt2", metrics, outputs
+        graph = _trace(program, example)
+        inner = _fingerprint(graph.code, shapes)
+        path = directory / f"{inner}.pt2"
+        if not path.exists():
+            _build(graph, example, path)
+        metrics, outputs = names()
+        _write_atomically(note, json.dumps([inner, metrics, outputs]))
+        return path, metrics, outputs
+
+
+def _trace(program: Program, example: list[Tensor]) -> Any:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    # Tracing executes the program, which updates in place: trace on copies.
+    graph = make_fx(program)(*[t.detach().clone() for t in example])
+    frozen = [node.target for node in graph.graph.nodes if node.op == "get_attr"]
+    if frozen:
+        raise TypeError(
+            f"A loss reads tensors that would be frozen into the compiled step ({frozen}). Pass "
+            "the module that owns them to Step(reads=...), or put them into the batch."
+        )
+    return graph
+
+
+class _Wrapped(nn.Module):
+    """What `torch.export` wants: a module that calls the traced graph."""
+
+    def __init__(self, graph: Any) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def forward(self, *tensors: Tensor) -> list[Tensor]:
+        return self.graph(*tensors)  # type: ignore[no-any-return]
+
+
+def _build(graph: Any, example: list[Tensor], path: Path) -> None:
+    import torch._inductor
+
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        warnings.simplefilter("ignore")
+        copies = tuple(t.detach().clone() for t in example)
+        exported = torch.export.export(_Wrapped(graph), copies)
+        package = Path(scratch) / "step.pt2"
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(package))
+        package.rename(path)
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    scratch = path.with_suffix(f".{os.getpid()}.tmp")
+    scratch.write_text(text)
+    scratch.rename(path)

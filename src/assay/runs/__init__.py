@@ -1,0 +1,1 @@
+"""The run directory, checkpoints, metrics, sinks and provenance; reading needs no torch."""

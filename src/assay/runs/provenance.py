@@ -1,0 +1,191 @@
+"""Where a run came from: code, versions, machine, seeds and command line. Never a secret."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from assay.runs.files import assay_version
+
+MAX_DIFF_BYTES = 200_000
+REDACTED = "[redacted]"
+
+# What changes numbers or speed. A list of the wanted, since anything else may hold a secret.
+ENVIRONMENT = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "KMP_AFFINITY",
+    "LD_PRELOAD",
+    "MKL_NUM_THREADS",
+    "MUJOCO_GL",
+    "OMP_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "OPENBLAS_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "SLURM_JOB_ID",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TORCH_COMPILE_DISABLE",
+)
+
+_SECRET_FILES = (".env", ".env.*", ".netrc", "*.pem", "*.key", "id_*", "*credentials*")
+_SECRET_NAME = r"[\w-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key)"
+_SECRET_ARGUMENT = re.compile(_SECRET_NAME, re.IGNORECASE)
+_SECRET_TEXT = (
+    # Keys whose makers gave them a shape.
+    re.compile(r"\b(?:(?:gh[opsru]_|hf_)\w{20,}|(?:github_pat_|glpat-|sk-|xox\w-)[\w-]{20,})"),
+    re.compile(r"\b(?:AKIA[0-9A-Z]{16}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*)"),
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END|\Z)"),
+    # The user and password of a URL.
+    re.compile(r"(?<=://)[^\s/@]+(?=@)"),
+    # password = "..."
+    re.compile(rf"""\b{_SECRET_NAME}["']?\s*[:=]\s*["'][^"'\n]+["']""", re.IGNORECASE),
+)
+
+
+def collect(
+    argv: Sequence[str] | None = None,
+    *,
+    seeds: Mapping[str, int] | None = None,
+    cwd: Path | None = None,
+) -> dict[str, Any]:
+    """Return what one needs to know to do the run again.
+
+    Args:
+        argv: The command line; this process's own if None.
+        seeds: The run's seeds by what they are for.
+        cwd: Whose Git repository to describe; the working directory if None.
+    """
+    cwd = Path.cwd() if cwd is None else cwd
+    return {
+        "argv": _redact_arguments(list(sys.argv if argv is None else argv)),
+        "seeds": dict(seeds or {}),
+        "cwd": str(cwd),
+        "git": _git(cwd),
+        "assay": assay_version(),
+        "python": platform.python_version(),
+        "packages": _packages(),
+        "platform": platform.platform(),
+        "hardware": hardware(),
+        "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+    }
+
+
+def hardware() -> dict[str, Any]:
+    """Return the CPU's model, the cores this process may use, the memory and the GPUs."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "usable_cores": len(affinity(0)) if affinity else os.cpu_count(),
+        "memory_bytes": _memory(),
+        "gpus": _gpus(),
+    }
+
+
+def _git(cwd: Path) -> dict[str, Any] | None:
+    """Describe the repository around `cwd`, or return None if there is none."""
+    sha = _command("git", "-C", str(cwd), "rev-parse", "HEAD")
+    if sha is None:
+        return None
+    excluded = [f":(exclude,top,glob,icase)**/{name}" for name in _SECRET_FILES]
+    diff = _command(
+        *("git", "-C", str(cwd), "diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv"),
+        *("--", *excluded),
+    )
+    changed = _command("git", "-C", str(cwd), "status", "--porcelain")
+    data = _redact(diff or "").encode()
+    return {
+        "sha": sha.strip(),
+        "dirty": bool(changed),
+        # The names are kept too: a new file is in no diff.
+        "changed": (changed or "").splitlines()[:1000],
+        "diff": data[:MAX_DIFF_BYTES].decode(errors="ignore"),
+        "diff_truncated": len(data) > MAX_DIFF_BYTES,
+    }
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for distribution in importlib.metadata.distributions():
+        # A half-removed package has metadata without a name.
+        if name := distribution.metadata["Name"]:
+            found[name] = distribution.version
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def _cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> int | None:
+    try:
+        import psutil
+
+        return int(psutil.virtual_memory().total)
+    except ImportError:
+        return None
+
+
+def _gpus() -> list[dict[str, str]]:
+    fields = ("name", "memory.total", "driver_version")
+    text = _command("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
+    rows = [line.split(", ") for line in (text or "").splitlines()]
+    return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
+
+
+def _command(*arguments: str) -> str | None:
+    """Return what a command prints, or None if it is missing, slow or fails."""
+    if shutil.which(arguments[0]) is None:
+        return None
+    try:
+        done = subprocess.run(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=10,
+            check=True,
+            # Without the optional lock, runs that start together do not trip over each other.
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace")
+
+
+def _redact(text: str) -> str:
+    for pattern in _SECRET_TEXT:
+        text = pattern.sub(REDACTED, text)
+    return text
+
+
+def _redact_arguments(arguments: list[str]) -> list[str]:
+    """Hide the values of `--token x`, `--token=x` and `token=x`, and what looks like a key."""
+    safe: list[str] = []
+    hide_next = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        secret = _SECRET_ARGUMENT.fullmatch(name) is not None
+        if hide_next:
+            safe.append(REDACTED)
+        elif secret and equals:
+            safe.append(f"{name}={REDACTED}")
+        else:
+            safe.append(_redact(argument))
+        hide_next = not hide_next and secret and not equals and name.startswith("-")
+    return safe

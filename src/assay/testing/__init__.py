@@ -1,0 +1,1 @@
+"""Public contract suites for algorithms, buffers and sinks."""

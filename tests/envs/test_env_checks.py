@@ -1,0 +1,119 @@
+"""The environment checker finds what is wrong, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from itertools import count
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from env_zoo import Constant, Counter, Masked, SavesItself, Spoiler
+from gymnasium import spaces
+
+from assay.envs.checks import CheckResult, check_env
+
+ALGORITHMS = {"ppo": ("Box", "Discrete"), "sac": ("Box",), "dqn": ("Discrete",)}
+
+
+def check(env, **options) -> dict[str, CheckResult]:
+    results = check_env(env, steps=200, **options)
+    assert len({result.name for result in results}) == len(results)
+    return {result.name: result for result in results}
+
+
+@pytest.mark.parametrize(
+    "env", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", Counter, partial(Masked, "info")]
+)
+def test_good_environments_pass(env) -> None:
+    results = check(env, algorithms=ALGORITHMS)
+    assert [r.name for r in results.values() if not r.ok] == []
+    assert set(results) >= {
+        "made", "spaces", "observations", "observation range", "rewards", "flags", "determinism",
+        "episodes", "actions", "speed", "state", "algorithms",
+    }  # fmt: skip
+
+
+def test_details() -> None:
+    results = check("CartPole-v1", algorithms=ALGORITHMS, clock=count(0.0, 0.001).__next__)
+    assert results["algorithms"].detail == "for Discrete actions: dqn, ppo"
+    assert results["speed"].detail == "1,000 steps per second (one copy)"
+    assert "native" in results["backend"].detail
+    assert "can be saved" in results["state"].detail
+    assert "cannot be saved" in check(Counter)["state"].detail
+    assert "can be saved" in check(SavesItself)["state"].detail
+    assert "algorithms" not in check(Counter)
+
+
+class LeavesBounds(Counter):
+    observation_space = spaces.Box(0, 1, (1,), np.float32)
+
+
+class Unseeded(Counter):
+    def observe(self):
+        return np.array([random.random()], np.float32)
+
+
+class IntFlags(Counter):
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, int(terminated), truncated, info
+
+
+@pytest.mark.parametrize(
+    ("env", "failing", "detail"),
+    [
+        (partial(Constant, spaces.Text(3), "a"), "spaces", "Text"),
+        (partial(Constant, spaces.Box(0, 1, (2,)), np.zeros(3)), "observations", r"shape \(3,\)"),
+        (partial(Spoiler, "nan_obs"), "observations", "not finite"),
+        (LeavesBounds, "observation range", "not in Box"),
+        (partial(Spoiler, "nan_reward"), "rewards", "in step 3, the reward is nan"),
+        (partial(Spoiler, "no_reward"), "rewards", "in step 3, the reward is None"),
+        (IntFlags, "flags", "terminated of step 1 is 0"),
+        (Unseeded, "determinism", "differ"),
+        (partial(Spoiler, "raise"), "runs", "the pantry is empty"),
+        (lambda: 1 / 0, "made", "ZeroDivisionError"),
+        (lambda: 3, "made", "returned a int"),
+        ("CartPol-v1", "made", "CartPol-v1"),
+    ],
+)
+def test_faults_are_found(env, failing: str, detail: str) -> None:
+    import re
+
+    results = check(env)
+    assert [name for name, result in results.items() if not result.ok] == [failing]
+    assert re.search(detail, results[failing].detail)
+
+
+def test_advice() -> None:
+    limit = check(partial(Counter, 5))["episodes"]
+    assert limit.ok and "truncated" in limit.fix
+    assert check(partial(Counter, 5, truncates=True))["episodes"].fix is None
+    assert "time limit" in check(partial(Counter, 10**6))["episodes"].fix
+    box = spaces.Box(0, 1, (1,))
+    obs = np.zeros(1, np.float32)
+    wide = check(partial(Constant, box, obs, spaces.Box(-1000, 1000, (1,))))["actions"]
+    assert wide.ok and "RescaleAction" in wide.fix
+    endless = check(partial(Constant, box, obs, spaces.Box(-np.inf, np.inf, (1,))))["actions"]
+    assert endless.ok and "finite bounds" in endless.fix
+    assert check(partial(Constant, box, obs, spaces.Box(-1, 1, (1,))))["actions"].fix is None
+
+
+def test_no_algorithm_fits() -> None:
+    result = check(Counter, algorithms={"sac": ("Box",)})["algorithms"]
+    assert not result.ok and "Discrete" in result.detail
+
+
+def test_an_environment_of_the_callers_is_not_closed() -> None:
+    closed = []
+
+    class Closes(Counter):
+        def close(self) -> None:
+            closed.append(self)
+
+    check(Closes())
+    assert closed == []
+    check(Closes)
+    assert len(closed) == 1
+    assert not check(gym.vector.SyncVectorEnv([Counter]))["made"].ok

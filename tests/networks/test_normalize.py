@@ -1,0 +1,158 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from assay.core.errors import CheckpointError
+from assay.networks.normalize import RewardScaler, RunningMoments, RunningNormalizer
+
+BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+DICT = spaces.Dict(
+    {
+        "image": spaces.Box(0, 255, (4, 4, 3), np.uint8),
+        "kind": spaces.Discrete(3),
+        "speed": BOX,
+        "matrix": spaces.Box(-1.0, 1.0, (2, 2), np.float32),
+    }
+)
+
+
+def test_moments_of_batches_are_those_of_all_rows():
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((100, 3)) * [1, 10, 0.1] + 1e4
+    moments = RunningMoments((3,))
+    for part in np.split(rows, [1, 7, 7, 60]):
+        moments.update(part)
+    assert moments.count == 100
+    np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(moments.var, rows.var(0), rtol=1e-8)
+
+
+def test_normalizer_by_hand():
+    normalizer = RunningNormalizer(BOX)
+    raw = np.array([[20.0, -3.0]], np.float32)
+    np.testing.assert_array_equal(normalizer.normalize(raw), [[10, -3]])  # nothing seen: only clip
+    normalizer.update(np.array([[[0.0, 1.0]], [[4.0, 1.0]]], np.float32))  # [T=2, N=1, 2]
+    # mean (2, 1), variance (4, 0): (x - 2) / 2, and a constant entry is clipped
+    out = normalizer.normalize(np.array([[4.0, 1.0], [-2.0, 1.5]], np.float32))
+    np.testing.assert_allclose(out, [[1, 0], [-2, 10]], rtol=1e-6)
+    assert out.dtype == np.float32
+
+
+def test_normalizer_ignores_invalid_rows_and_never_changes_by_use():
+    normalizer = RunningNormalizer(BOX)
+    obs = np.array([[[0.0, 0.0]], [[9e9, np.nan]], [[2.0, 2.0]]], np.float32)
+    normalizer.update(obs, valid=np.array([[True], [False], [True]]))
+    before = normalizer.state()
+    normalizer.normalize(obs[0])
+    normalizer.normalize_torch(torch.from_numpy(obs[0]))
+    assert normalizer.state()[""]["count"] == before[""]["count"] == 2
+    np.testing.assert_allclose(normalizer.normalize(obs[2]), [[1, 1]], rtol=1e-6)
+
+
+def test_normalizer_touches_only_float_vectors():
+    normalizer = RunningNormalizer(DICT)
+    assert normalizer.active
+    assert not RunningNormalizer(spaces.Discrete(2)).active
+    assert not RunningNormalizer(DICT["image"]).active
+    obs = {
+        "image": np.full((2, 4, 4, 3), 200, np.uint8),
+        "kind": np.array([0, 2]),
+        "speed": np.array([[0.0, 0.0], [2.0, 4.0]], np.float32),
+        "matrix": np.ones((2, 2, 2), np.float32),
+    }
+    normalizer.update(obs)
+    out = normalizer.normalize(obs)
+    assert all(out[k] is obs[k] for k in ("image", "kind", "matrix"))
+    np.testing.assert_allclose(out["speed"], [[-1, -1], [1, 1]], rtol=1e-6)
+    assert obs["speed"][1, 1] == 4
+    image = obs["image"]
+    assert RunningNormalizer(DICT["image"]).normalize(image) is image
+
+
+def test_numpy_and_torch_paths_agree_also_after_an_update():
+    rng = np.random.default_rng(0)
+    normalizer = RunningNormalizer(BOX)
+    for _ in range(2):
+        obs = rng.standard_normal((50, 2)).astype(np.float32) * 5 + 3
+        normalizer.update(obs)
+        expected = normalizer.normalize_torch(torch.from_numpy(obs)).numpy()
+        np.testing.assert_allclose(normalizer.normalize(obs), expected, rtol=1e-6)
+
+
+def test_normalizer_state_round_trip():
+    rng = np.random.default_rng(0)
+    first, second = RunningNormalizer(DICT), RunningNormalizer(DICT)
+    obs = {"speed": rng.standard_normal((9, 2)).astype(np.float32)}
+    first.update(obs)
+    second.load_state(first.state())
+    np.testing.assert_array_equal(first.normalize(obs)["speed"], second.normalize(obs)["speed"])
+    first.update(obs)
+    assert second.state()["speed"]["count"] == 9  # no array is shared
+    json.dumps({"count": first.state()["speed"]["count"]})
+    with pytest.raises(CheckpointError, match="same observation space"):
+        RunningNormalizer(BOX).load_state(first.state())
+    with pytest.raises(CheckpointError, match=r"shape \(2,\); expected \(3,\)"):
+        RunningNormalizer(spaces.Box(-1, 1, (3,))).load_state({"": first.state()["speed"]})
+
+
+def test_normalizer_traces(assert_traces):
+    normalizer = RunningNormalizer(BOX)
+    normalizer.update(np.random.default_rng(0).standard_normal((9, 2)))
+    assert_traces(normalizer.normalize_torch, (torch.randn(3, 2),), (torch.randn(3, 2),))
+
+
+def test_reward_scaler_by_hand():
+    scaler = RewardScaler(2, gamma=0.5)
+    # Returns of env 0: 1, 2 + 0.5 = 2.5, done, then 4 afresh. Env 1: 0, 0, 0.
+    reward = np.array([[1.0, 0.0], [2.0, 0.0], [4.0, 0.0]])
+    done = np.array([[False, False], [True, False], [False, False]])
+    scaler.update(reward, done)
+    returns = [1, 0, 2.5, 0, 4, 0]
+    assert scaler.moments.count == 6
+    assert scaler.moments.var == pytest.approx(np.var(returns))
+    scaled = scaler.scale(np.array([1.0, -1000.0]))
+    assert scaled[0] == pytest.approx(1 / np.std(returns), rel=1e-6)
+    assert scaled[1] == -10
+    assert scaled.dtype == np.float32
+    # The next reward of env 0 continues: 1 + 0.5 * 4 = 3.
+    scaler.update(np.array([1.0, 0.0]), np.array([False, False]))
+    assert scaler.moments.mean == pytest.approx(np.mean([*returns, 3, 0]))
+
+
+def test_reward_scaler_is_the_same_step_by_step_and_in_one_go():
+    rng = np.random.default_rng(0)
+    reward, done = rng.standard_normal((40, 3)), rng.random((40, 3)) < 0.2
+    valid = rng.random((40, 3)) < 0.8
+    whole, steps = RewardScaler(3, 0.9), RewardScaler(3, 0.9)
+    whole.update(reward, done, valid)
+    for t in range(40):
+        steps.update(reward[t], done[t], valid[t])
+    assert whole.moments.count == steps.moments.count == valid.sum()
+    np.testing.assert_allclose(whole.moments.var, steps.moments.var)
+    np.testing.assert_allclose(whole.state()["carry"], steps.state()["carry"])
+
+
+def test_reward_scaler_skips_invalid_rows():
+    skipping, plain = RewardScaler(1, 0.5), RewardScaler(1, 0.5)
+    reward, done = np.array([[1.0], [np.nan], [3.0]]), np.array([[True], [True], [False]])
+    skipping.update(reward, done, valid=np.array([[True], [False], [True]]))
+    plain.update(reward[[0, 2]], done[[0, 2]])
+    assert skipping.moments.var == plain.moments.var
+    assert skipping.state()["carry"] == plain.state()["carry"]
+
+
+def test_reward_scaler_state_round_trip():
+    rng = np.random.default_rng(0)
+    first, second = RewardScaler(2, 0.9), RewardScaler(2, 0.9)
+    first.update(rng.standard_normal((5, 2)), np.zeros((5, 2), bool))
+    second.load_state(first.state())
+    for scaler in (first, second):
+        scaler.update(np.ones(2), np.zeros(2, bool))
+    assert first.moments.var == second.moments.var
+    with pytest.raises(CheckpointError, match="2 environments; expected 3"):
+        RewardScaler(3, 0.9).load_state(first.state())
+    with pytest.raises(ValueError, match=r"expected \[T, 3\]"):
+        RewardScaler(3, 0.9).update(np.ones(2), np.ones(2))
