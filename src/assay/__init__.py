@@ -30,14 +30,16 @@ _HOME = {
     "STOP": "assay.loops.events",
     "AssayError": "assay.core.errors",
 }
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'assay' has no attribute '{name}'")
     module = importlib.import_module(_HOME[name])
-    return module if _HOME[name].endswith(f".{name}") and name == "events" else getattr(module, name)
+    return (
+        module if _HOME[name].endswith(f".{name}") and name == "events" else getattr(module, name)
+    )
 
 
 def __dir__() -> list[str]:

@@ -72,7 +72,7 @@ class Agent:
         self._carry = None
 
     def _is_single(self, obs: Tree) -> bool:
-        space = self.spaces.observation
+        space: Any = self.spaces.observation
         if isinstance(space, gym.spaces.Dict):
             if not isinstance(obs, Mapping) or set(obs) != set(space.keys()):
                 keys = sorted(obs) if isinstance(obs, Mapping) else type(obs).__name__
@@ -82,12 +82,14 @@ class Agent:
             key = next(iter(space.keys()))
             shape, expected = np.shape(obs[key]), space[key].shape
         else:
-            shape, expected = np.shape(obs), space.shape
+            shape, expected = np.shape(obs), tuple(space.shape)
         if shape == expected:
             return True
         if len(shape) == len(expected) + 1 and shape[1:] == expected:
             return False
-        raise AssayError(f"The observation has shape {shape}; expected {expected} or a batch of it.")
+        raise AssayError(
+            f"The observation has shape {shape}; expected {expected}, or a batch of such."
+        )
 
 
 class Run:
@@ -152,7 +154,7 @@ def train(
         root: Where runs are kept.
         config: Settings, for example read from a YAML file.
         preset: Start from the settings shipped for this algorithm and environment.
-        callbacks: Called with every event (see `assay.events`); returning `assay.STOP` ends the run.
+        callbacks: Called with every event (see `assay.events`); `assay.STOP` ends the run.
         argv: The command line that asked for this, for the provenance.
         **settings: Run settings and hyperparameters: `env_steps=100_000, lr=3e-4, seed=1`.
 
@@ -271,7 +273,7 @@ def evaluate_agent(
     if vector is None:
         raise ConfigError(
             f"The environment '{config.env}' was given as an object that cannot be copied.",
-            "Evaluate with assay.evaluate(agent.algorithm, env, ...) and an environment of your own.",
+            "Call assay.evaluate(agent.algorithm, env, ...) with an environment of your own.",
         )
     try:
         return evaluate(agent.algorithm, vector, episodes=episodes, seed=seed)
@@ -313,9 +315,7 @@ def _training(
         seed = seeding.derive_seed(config.run.seed, "evaluation")
 
         def evaluator(algorithm: Algorithm, env_steps: int) -> EvaluationResult:
-            result = evaluate(
-                algorithm, vector, episodes=config.run.eval_episodes, seed=seed
-            )
+            result = evaluate(algorithm, vector, episodes=config.run.eval_episodes, seed=seed)
             save_evaluation(directory, env_steps, result)
             return result
 

@@ -121,8 +121,8 @@ def test_prioritised_frames_are_never_drawn_once_lost() -> None:
 
 
 def test_usual_episodes_fill_the_whole_capacity() -> None:
-    buffer, added = run("repeat", steps=900, mean=100, capacity=1200, num_envs=3)
-    assert len(buffer) == 1200
+    buffer, added = run("repeat", steps=400, mean=100, capacity=300, num_envs=3)
+    assert len(buffer) == 300
     check(buffer, added, draws=200)
 
 

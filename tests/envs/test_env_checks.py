@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from functools import partial
 from itertools import count
 
@@ -79,8 +80,6 @@ class IntFlags(Counter):
     ],
 )
 def test_faults_are_found(env, failing: str, detail: str) -> None:
-    import re
-
     results = check(env)
     assert [name for name, result in results.items() if not result.ok] == [failing]
     assert re.search(detail, results[failing].detail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -116,6 +117,7 @@ def test_forgotten_environments_end_their_workers() -> None:
     envs = make(Counter)
     pids = pids_of(envs)
     del envs
+    gc.collect()
     assert wait_until_gone(pids) == []
 
 

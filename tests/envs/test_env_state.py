@@ -145,7 +145,7 @@ def test_a_foreign_state_is_refused() -> None:
     envs.reset(seed=0)
     state = envs.get_state()
     other = make_vector("MountainCar-v0", 2, backend="sync")
-    with pytest.raises(EnvError, match="is of .*AcrobotEnv"):
+    with pytest.raises(EnvError, match=r"is of .*AcrobotEnv"):
         other.set_state(state)
     unlimited = make_vector(lambda: gym.make("Acrobot-v1").unwrapped, 2)
     with pytest.raises(EnvError, match="in 2 wrappers"):

@@ -24,10 +24,12 @@ IDS = sorted(NATIVE)
 pytestmark = pytest.mark.filterwarnings("ignore:.*CartPole-v0 is out of date:DeprecationWarning")
 
 
-def choose(id: str, obs: np.ndarray, rng: np.random.Generator, reach: float = 1.0) -> np.ndarray:
+def choose(
+    id: str, obs: np.ndarray, rng: np.random.Generator, reach: float = 1.0, first_row: int = 0
+) -> np.ndarray:
     """Return random actions, but good ones in odd rows, so that episodes end in every way."""
     n = len(obs)
-    odd = (np.arange(n) % 2 == 1) | (n == 1)
+    odd = (np.arange(n) + first_row) % 2 == 1
     if id == "Pendulum-v1":
         return (rng.uniform(-2, 2, (n, 1)) * reach).astype(np.float32)
     if id.startswith("CartPole"):
@@ -47,6 +49,8 @@ class Reference:
 
     def __init__(self, id: str, n: int, **kwargs: Any) -> None:
         self.envs = [gymnasium.make(id, disable_env_checker=True, **kwargs) for _ in range(n)]
+        # Ours keep the two positions before the two velocities, Gymnasium's CartPole does not.
+        self.order = [0, 2, 1, 3] if id.startswith("CartPole") else slice(None)
 
     def reset(self, seed: int | None, options: dict[str, Any] | None = None) -> np.ndarray:
         seeds = [None if seed is None else seed + i for i in range(len(self.envs))]
@@ -66,8 +70,12 @@ class Reference:
     def physics(self) -> np.ndarray:
         """Return the inner states in float64, in the order in which ours are saved."""
         states = np.array([env.unwrapped.state for env in self.envs], np.float64)
-        id = self.envs[0].spec.id
-        return states[:, [0, 2, 1, 3]].copy() if id.startswith("CartPole") else states
+        return states[:, self.order].copy()
+
+    def enter(self, physics: np.ndarray) -> None:
+        """Put the copies into inner states, given in that order."""
+        for env, state in zip(self.envs, physics[:, self.order], strict=True):
+            env.unwrapped.state = state
 
 
 def assert_same(ours: np.ndarray, theirs: np.ndarray, where: str) -> None:
@@ -77,10 +85,16 @@ def assert_same(ours: np.ndarray, theirs: np.ndarray, where: str) -> None:
 
 
 def follow(
-    envs: NativeVectorEnv, reference: Reference, id: str, obs: np.ndarray, steps: int, **kwargs: Any
+    envs: NativeVectorEnv,
+    reference: Reference,
+    id: str,
+    obs: np.ndarray,
+    steps: int,
+    seed: int = 7,
+    **kwargs: Any,
 ) -> Counter[str]:
     """Step both with the same actions, compare everything, and count how episodes ended."""
-    rng = np.random.default_rng(7)
+    rng = np.random.default_rng(seed)
     ends: Counter[str] = Counter()
     for t in range(steps):
         actions = choose(id, obs, rng, **kwargs)
@@ -98,7 +112,7 @@ def follow(
             ends.update(terminated=int(terminated.sum()), truncated=int(truncated.sum()))
         else:
             assert info == {}
-        if t % 10 == 5:
+        if t == 0 or t % 10 == 5:
             # Shows what the float32 observation hides, and that saving disturbs nothing.
             assert_same(envs.get_state()["physics"], reference.physics(), f"physics {t}")
     return ends
@@ -112,7 +126,7 @@ def test_equals_gymnasium(id: str, n: int, steps: int) -> None:
     obs, info = envs.reset(seed=11)
     assert_same(obs, reference.reset(11), "first observation")
     assert info == {}
-    ends = follow(envs, reference, id, obs, steps)
+    ends = follow(envs, reference, id, obs, steps, first_row=n == 1)
     if n == 3:
         assert ends["truncated"] >= 2
         assert ends["terminated"] >= 2 or id == "Pendulum-v1"
@@ -146,10 +160,47 @@ def test_reset_without_seed_and_with_options_like_gymnasium(id: str, n: int) -> 
     reference = Reference(id, n, max_episode_steps=20)
     obs, _ = envs.reset(seed=2)
     assert_same(obs, reference.reset(2), "first observation")
-    for round, options in enumerate([None, *WIDE_STARTS[id], None] * 3):
+    for round, options in enumerate([None, *WIDE_STARTS[id]] * 5):
         obs, _ = envs.reset(options=options)
         assert_same(obs, reference.reset(None, options), f"reset {round}")
-        follow(envs, reference, id, obs, 25)
+        follow(envs, reference, id, obs, 25, seed=round, first_row=round)
+
+
+# Bounds of states to begin a step from: up to every limit and a little beyond, where there is one.
+REACH: dict[str, list[float]] = {
+    "Acrobot-v1": [3.2, 3.2, 13.0, 29.0],
+    "CartPole-v0": [2.5, 0.22, 3.0, 3.0],
+    "CartPole-v1": [2.5, 0.22, 3.0, 3.0],
+    "MountainCar-v0": [1.2, 0.07],
+    "MountainCarContinuous-v0": [1.2, 0.07],
+    "Pendulum-v1": [30.0, 8.0],
+}
+
+
+@pytest.mark.parametrize(("n", "rounds"), [(1, 300), (30, 40)])
+@pytest.mark.parametrize("id", IDS)
+def test_one_step_from_any_state_like_gymnasium(id: str, n: int, rounds: int) -> None:
+    envs, reference = make_native(id, n), Reference(id, n)
+    envs.reset(seed=0)
+    reference.reset(0)
+    rng = np.random.default_rng(1)
+    high = np.array(REACH[id])
+    for round in range(rounds):
+        physics = rng.uniform(-high, high, (n, len(high)))
+        physics[rng.random((n, len(high))) < 0.1] = 0.0
+        if id.startswith("CartPole"):
+            physics[0, [0, 2]] = 2.4, 0.0  # stands on the limit, which is not beyond it
+        if id.startswith("MountainCar"):
+            physics[:, 0] = physics[:, 0].clip(-1.2, 0.6)
+            physics[rng.random(n) < 0.2, 1] *= 1e3
+            physics[:, 1] = physics[:, 1].clip(-0.07, 0.07)
+        if id == "MountainCarContinuous-v0":
+            physics = physics.astype(np.float32)
+        state = envs.get_state()
+        envs.set_state({**state, "physics": physics, "elapsed": np.ones(n, np.int64)})
+        reference.enter(physics)
+        obs = np.zeros((n, *envs.single_observation_space.shape), np.float32)
+        follow(envs, reference, id, obs, 1, seed=round)
 
 
 @pytest.mark.parametrize("n", [1, 2])

@@ -162,7 +162,7 @@ def test_metrics_come_from_the_episodes_or_from_the_log(make_run: Any) -> None:
     log(a, "train/loss", [(10, 3.0), (20, 2.0), (20, 1.0)])
     steps, values = read_curve(a, "train/loss")
     assert (steps.tolist(), values.tolist()) == ([10, 20], [3.0, 1.0])
-    with pytest.raises(RunError, match="(?s)no metric 'train/los'.*Did you mean 'train/loss'"):
+    with pytest.raises(RunError, match=r"(?s)no metric 'train/los'.*Did you mean 'train/loss'"):
         read_curve(a, "train/los")
 
 

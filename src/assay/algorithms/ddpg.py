@@ -3,8 +3,8 @@
 A deterministic actor that climbs its critic, both with slowly following targets.
 
 Deviations: exploration is uncorrelated Gaussian noise instead of an Ornstein-Uhlenbeck process (as
-in later work, with no loss), actions live in the unit box (-1, 1), the critic sees the action at its
-first layer, and batch normalisation is left out.
+in later work, with no loss), actions live in the unit box (-1, 1), the critic sees the action at
+its first layer, and batch normalisation is left out.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class DDPG(Algorithm):
             "hidden": hp.hidden, "activation": hp.activation, "cnn": hp.cnn, "init": "torch",
         }  # fmt: skip
         encoder = make_encoder(spaces.observation, **options)
-        self.actor = nn.Sequential(encoder, mlp((encoder.out_features, size), init="torch"), nn.Tanh())
+        self.actor = nn.Sequential(
+            encoder, mlp((encoder.out_features, size), init="torch"), nn.Tanh()
+        )
         self.actor.to(self.device)
         self.critic = QEnsemble(spaces.observation, size, members=1, **options).to(self.device)
         self.target_actor = copy.deepcopy(self.actor)
@@ -118,9 +120,7 @@ class DDPG(Algorithm):
         with torch.no_grad():
             # y = r + gamma (1 - d) Q'(s', mu'(s'))
             next_q = self.target_critic(next_obs, self.target_actor(next_obs))[0]
-            y = targets.td_target(
-                batch["reward"], batch["discount"], batch["terminated"], next_q
-            )
+            y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], next_q)
         q = self.critic(obs, self.scale.to_unit(batch["action"]))[0]  # q: [B]
         return (q - y).square().mean(), {"q_mean": q.mean()}
 

@@ -32,9 +32,7 @@ from assay.networks.noisy import resample_noise, set_noise
 from assay.networks.step import Objective, Polyak, Step
 
 
-@register(
-    loop="off_policy", actions=("Discrete",), family="value", paper="doi:10.1038/nature14236"
-)
+@register(loop="off_policy", actions=("Discrete",), family="value", paper="doi:10.1038/nature14236")
 class DQN(Algorithm):
     """Deep Q-network: double, dueling, noisy, n-step and prioritised are options."""
 

@@ -106,7 +106,7 @@ class SAC(Algorithm):
             train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
         )  # fmt: skip
         self.continuous = isinstance(spaces.action, Box)
-        self.distribution = policy_distribution(spaces.action, squash=self.continuous)
+        self.distribution: Any = policy_distribution(spaces.action, squash=self.continuous)
         encoder = make_encoder(
             spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
             init="torch",
@@ -132,9 +132,7 @@ class SAC(Algorithm):
         self.temperature = Temperature(initial).to(self.device)
         self.step = self._make_step()
         self.forward = Forward(self.actor, self.device)
-        self._numpy = numpy_distributions.policy_distribution(
-            spaces.action, squash=self.continuous
-        )
+        self._numpy = numpy_distributions.policy_distribution(spaces.action, squash=self.continuous)
         if self.continuous:
             self._numpy_scale = numpy_distributions.ActionScale(spaces.action)
 
@@ -196,9 +194,7 @@ class SAC(Algorithm):
             )
             # y = r + gamma (1 - d) (min_i Q'_i(s', a') - alpha log pi(a'|s'))
             soft = self.target(next_obs, next_action).amin(0) - self.temperature() * next_log_pi
-            y = targets.td_target(
-                batch["reward"], batch["discount"], batch["terminated"], soft
-            )
+            y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], soft)
         q = self.critic(obs, self.scale.to_unit(batch["action"]))  # q: [2, B]
         return 0.5 * (q - y).square().mean(1).sum(), {"q_mean": q.mean()}
 
@@ -226,9 +222,7 @@ class SAC(Algorithm):
             # V(s') = sum_a pi(a|s') (min_i Q'_i(s', a) - alpha log pi(a|s'))
             soft = self.target(next_obs).amin(0) - self.temperature() * log_pi
             value = (log_pi.exp() * soft).sum(1)
-            y = targets.td_target(
-                batch["reward"], batch["discount"], batch["terminated"], value
-            )
+            y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], value)
         index = (batch["action"] - int(self.spaces.action.start)).view(1, -1, 1).expand(2, -1, 1)
         q = self.critic(obs).gather(2, index).squeeze(2)  # q: [2, B]
         return 0.5 * (q - y).square().mean(1).sum(), {"q_mean": q.mean()}

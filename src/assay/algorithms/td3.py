@@ -73,7 +73,9 @@ class TD3(Algorithm):
             "hidden": hp.hidden, "activation": hp.activation, "cnn": hp.cnn, "init": "torch",
         }  # fmt: skip
         encoder = make_encoder(spaces.observation, **options)
-        self.actor = nn.Sequential(encoder, mlp((encoder.out_features, size), init="torch"), nn.Tanh())
+        self.actor = nn.Sequential(
+            encoder, mlp((encoder.out_features, size), init="torch"), nn.Tanh()
+        )
         self.actor.to(self.device)
         self.critic = QEnsemble(spaces.observation, size, members=2, **options).to(self.device)
         self.target_actor = copy.deepcopy(self.actor)
@@ -132,9 +134,7 @@ class TD3(Algorithm):
             )
             next_action = (self.target_actor(next_obs) + noise).clamp(-1.0, 1.0)
             next_q = self.target_critic(next_obs, next_action).amin(0)
-            y = targets.td_target(
-                batch["reward"], batch["discount"], batch["terminated"], next_q
-            )
+            y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], next_q)
         q = self.critic(obs, self.scale.to_unit(batch["action"]))  # q: [2, B]
         return (q - y).square().mean(1).sum(), {"q_mean": q.mean()}
 

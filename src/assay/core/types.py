@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import gymnasium as gym
+from typing import Any
 
 Array = Any  # np.ndarray or torch.Tensor
 Tree = Any  # an Array, or a (nested) dict of Arrays; None where there is nothing
@@ -25,10 +22,10 @@ ACTION_MASK = "action_mask"
 
 @dataclass(frozen=True, slots=True)
 class Spaces:
-    """What one agent sees and does (without the batch axis)."""
+    """What one agent sees and does: two Gymnasium spaces, without the batch axis."""
 
-    observation: gym.Space[Any]
-    action: gym.Space[Any]
+    observation: Any
+    action: Any
 
 
 @dataclass(slots=True)

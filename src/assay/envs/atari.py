@@ -15,6 +15,7 @@ import os
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from pydantic import Field
@@ -88,14 +89,12 @@ def make_atari_vector(
         noop_max=settings.noop_max,
         use_fire_reset=False,
         reward_clipping=training and settings.clip_reward,
-        # Not `episodic_life`, which starts the game anew whenever a life is lost.
-        life_loss_info=training and settings.terminal_on_life_loss,
         **shared,
     )
     env.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
     VectorEnv.metadata.clear()
     VectorEnv.metadata.update(before)
-    return env
+    return LifeLossVector(env) if training and settings.terminal_on_life_loss else env
 
 
 def make_atari(
@@ -130,18 +129,19 @@ class LifeLoss(gym.Wrapper[Any, Any, Any, Any]):
     """Ends an episode when a life is lost, and lets the game go on until none is left.
 
     Gymnasium's `AtariPreprocessing(terminal_on_life_loss=True)` starts the game anew instead, so
-    that nothing beyond the first life is ever seen.
+    that nothing beyond the first life is ever seen. The next episode begins with the observation
+    that the last one ended with.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self._lives = 0
-        self._over = True
+        self._last: tuple[Any, dict[str, Any]] | None = None  # None once the game is over
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step, and report a lost life as termination."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self._over = terminated or truncated
+        self._last = None if terminated or truncated else (obs, info)
         lives = info["lives"]
         lost, self._lives = lives < self._lives, lives
         return obs, reward, terminated or lost, truncated, info
@@ -150,11 +150,41 @@ class LifeLoss(gym.Wrapper[Any, Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin a new game if the old one is over or a seed is given, else go on with it."""
-        if not self._over and seed is None:
-            obs, _, terminated, truncated, info = self.env.step(0)
-            self._over = terminated or truncated
-        if self._over or seed is not None:
-            obs, info = self.env.reset(seed=seed, options=options)
-            self._over = False
+        if self._last is None or seed is not None:
+            self._last = self.env.reset(seed=seed, options=options)
+        self._lives = self._last[1]["lives"]
+        return self._last
+
+
+class LifeLossVector(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+    """Does what `LifeLoss` does for ALE's vector environment.
+
+    That one has two options of the kind, and neither will do (ale-py 0.12): `episodic_life` starts
+    the game anew, and `life_loss_info` reports an observation of some steps ago as the last one.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(env)
+        self._lives = np.zeros(env.num_envs, np.int32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin new games."""
+        obs, info = self.env.reset(seed=seed, options=options)
         self._lives = info["lives"]
         return obs, info
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step, and report lost lives as termination."""
+        obs, reward, terminated, truncated, info = self.env.step(actions)
+        lives = info["lives"]  # of the new game, where one has just begun
+        lost = (lives < self._lives) & ~(terminated | truncated)
+        self._lives = lives
+        if np.count_nonzero(lost):
+            final = info.get("final_obs")
+            final = obs.copy() if final is None else final
+            final[lost] = obs[lost]
+            terminated = terminated | lost
+            info = {**info, "final_obs": final}
+        return obs, reward, terminated, truncated, info

@@ -205,7 +205,8 @@ def _look(mapped: ObservationMap, trace: _Trace, obs: Any, info: Any) -> None:
         label = f"entry '{leaf.key}'" if leaf.path else "the observation"
         if leaf.dtype.kind == "f" and not np.isfinite(array).all():
             trace.broken = trace.broken or f"{label} is not finite: {array[0]}"
-        elif leaf.dtype.kind == "f":
+            continue
+        if leaf.dtype.kind == "f":
             trace.largest = max(trace.largest or 0.0, float(np.abs(array).max(initial=0.0)))
         raw = np.asarray(leaf.read(obs))
         if trace.outside is None and not leaf.source.contains(_as_declared(raw, leaf.source)):

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.core.errors import ConfigError, RunError
+from assay.core.errors import ConfigError
 from assay.evaluation import statistics
 from assay.evaluation.compare import Arm, Comparison, arm_names, number, read_curve
 from assay.evaluation.evaluate import TRAINING
 from assay.runs.directory import group_runs
+from assay.runs.files import run_error
 from assay.runs.metrics import Series
 
 if TYPE_CHECKING:
@@ -377,9 +378,7 @@ def _save(figure: Figure, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
     except OSError as error:
-        raise RunError(
-            f"Cannot write '{path}': {error.strerror or error}.", "Choose a place you may write to."
-        ) from None
+        raise run_error(error, f"write '{path}'") from None
     return path
 
 

@@ -12,7 +12,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,9 +21,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.core.errors import ConfigError, EnvError, MissingExtraError, RunError
+from assay.core.errors import ConfigError, EnvError, MissingExtraError
 from assay.envs.make import make_env, make_vector
 from assay.evaluation.evaluate import Agent, clip_to_space, episode_seed
+from assay.runs.files import run_error
 
 Frame = NDArray[np.uint8]  # [height, width, 3]
 
@@ -241,11 +242,10 @@ def _replacing(path: Path) -> Iterator[Path]:
         yield draft
         os.replace(draft, path)
     except OSError as error:
-        raise RunError(
-            f"Cannot write '{path}': {error.strerror or error}.", "Choose a place you may write to."
-        ) from None
+        raise run_error(error, f"write '{path}'") from None
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 class _GifWriter:

@@ -108,9 +108,7 @@ class Collector:
             choice = act(obs, carry, True)
             next_obs, reward, terminated, truncated, valid, final = step(choice.action)
             real = True if valid is None else valid
-            rollout.write(
-                t, obs, choice.action, reward, terminated, truncated, real, choice.extras
-            )
+            rollout.write(t, obs, choice.action, reward, terminated, truncated, real, choice.extras)
             carry = choice.carry
             if final is not None:
                 cut = np.flatnonzero(truncated & ~terminated)

@@ -86,7 +86,7 @@ def build_algorithm(config: RunConfig, spaces: Any, clock: Clock) -> Algorithm:
     run = config.run
     device = choose_device(run.device)
     context = Context(clock, run.seed, run.num_envs, device, run.compile)
-    return cls(spaces, hp, context)  # type: ignore[no-any-return]
+    return cls(spaces, hp, context)
 
 
 def choose_device(name: str) -> torch.device:
@@ -234,9 +234,7 @@ class Training:
 
     def _record(self, metrics: dict[str, float]) -> None:
         clock = self.clock
-        self.sinks.log(
-            Record(clock.env_steps, clock.updates, clock.episodes, time.time(), metrics)
-        )
+        self.sinks.log(Record(clock.env_steps, clock.updates, clock.episodes, time.time(), metrics))
 
     def _checkpoint(self) -> None:
         if self.clock.env_steps < self.clock.total_env_steps and self.env.get_state() is None:

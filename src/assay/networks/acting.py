@@ -30,7 +30,7 @@ class Forward:
     def call(self, obs: Tree) -> np.ndarray:
         """Return the module's output [N, ...]."""
         with torch.no_grad():
-            return self.module(self.tensors(obs)).cpu().numpy()  # type: ignore[no-any-return]
+            return self.module(self.tensors(obs)).cpu().numpy()
 
     def tensors(self, obs: Tree) -> Tree:
         """Move observations to the module's device."""

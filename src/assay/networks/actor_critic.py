@@ -36,7 +36,7 @@ class ActorCritic(nn.Module):
         log_std_init: float = 0.0,
     ) -> None:
         super().__init__()
-        options = {"hidden": hidden, "activation": activation, "cnn": cnn}
+        options: dict[str, Any] = {"hidden": hidden, "activation": activation, "cnn": cnn}
         self.encoder = make_encoder(space, **options)
         self.head = policy_head(
             distribution, self.encoder.out_features, gain=0.01, log_std_init=log_std_init

@@ -80,7 +80,7 @@ def flatten_parameters(module: nn.Module) -> Tensor:
     parameters = list(module.parameters())
     flat = getattr(module, "_assay_flat", None)
     if flat is not None and parameters[0].data_ptr() == flat.data_ptr():
-        return flat  # type: ignore[no-any-return]
+        return flat
     flat = torch.cat([p.detach().reshape(-1) for p in parameters])
     offset = 0
     for p in parameters:
@@ -500,7 +500,7 @@ class _Wrapped(nn.Module):
         self.graph = graph
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
-        return self.graph(*tensors)  # type: ignore[no-any-return]
+        return self.graph(*tensors)
 
 
 def _build(graph: Any, example: list[Tensor], path: Path) -> None:
