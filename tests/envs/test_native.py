@@ -196,8 +196,9 @@ def test_one_step_from_any_state_like_gymnasium(id: str, n: int, rounds: int) ->
             physics[:, 1] = physics[:, 1].clip(-0.07, 0.07)
         if id == "MountainCarContinuous-v0":
             physics = physics.astype(np.float32)
-        state = envs.get_state()
-        envs.set_state({**state, "physics": physics, "elapsed": np.ones(n, np.int64)})
+        envs.reset()
+        reference.reset(None)
+        envs.set_state({**envs.get_state(), "physics": physics, "elapsed": np.ones(n, np.int64)})
         reference.enter(physics)
         obs = np.zeros((n, *envs.single_observation_space.shape), np.float32)
         follow(envs, reference, id, obs, 1, seed=round)

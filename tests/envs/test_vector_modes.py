@@ -137,6 +137,27 @@ def test_same_step_without_the_last_observation_is_refused() -> None:
         envs.step(ACTIONS)
 
 
+def test_an_environment_that_resets_in_place_keeps_its_last_observation() -> None:
+    class InPlace(Declares):
+        def reset(self, *, seed=None, options=None):
+            if options is None:
+                self.obs = np.zeros((2, 1), np.float32)
+            else:
+                self.obs[options["reset_mask"]] = 0.5
+            return self.obs, {}
+
+        def step(self, actions):
+            self.obs = self.obs + 0.25
+            return self.obs, np.zeros(2), np.array([T, F]), np.array([F, F]), {}
+
+    env = InPlace()
+    env.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
+    envs = make_vector(env)
+    envs.reset(seed=0)
+    obs, *_, final = envs.step(ACTIONS)
+    assert final.tolist() == [[0.25], [0.25]] and obs.tolist() == [[0.5], [0.25]]
+
+
 def batched_masks(mode: AutoresetMode) -> Vector:
     env = SyncVectorEnv([partial(Masked, "info")] * 2, autoreset_mode=mode)
     return Vector(Batched(env, "M"), "M")

@@ -44,7 +44,8 @@ class ReplayNeeds:
         gamma: Discount inside the n-step return.
         prioritized: Exponent alpha of prioritised sampling, or None for uniform.
         sequence: Length of sampled sequences (with stored carry), or None for transitions.
-        burn_in: Leading steps of a sequence that only warm up the carry.
+        overlap: Steps that a sequence shares with the next one of its episode.
+        cross_episodes: Let sequences run on over episode ends, marked by `is_first`.
     """
 
     capacity: int
@@ -55,7 +56,8 @@ class ReplayNeeds:
     gamma: float = 0.99
     prioritized: float | None = None
     sequence: int | None = None
-    burn_in: int = 0
+    overlap: int = 0
+    cross_episodes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,8 +109,6 @@ class Batched:
             )
         if reward.dtype.kind != "f":
             reward = reward.astype(np.float64)
-        if self._copies:
-            reward, terminated, truncated = reward.copy(), terminated.copy(), truncated.copy()
         return raw, reward, terminated, truncated, info
 
     def _step_same(self, actions: NDArray[Any]) -> Step:
@@ -137,8 +135,8 @@ class Batched:
         final = self._convert(raw, info, done)
         if not np.count_nonzero(done):
             return final, reward, terminated, truncated, None, None
-        if not self._copies:  # some environments write the reset rows into the array they returned
-            final = tree_map(np.copy, final)
+        # A copy, because an environment may write the reset rows into the array it has returned.
+        final = tree_map(np.copy, final)
         raw, info = self._call_reset(options={"reset_mask": done})
         fresh = self._convert(raw, info, ~done)
         obs = tree_map(lambda old, new: _merge(old, new, done), final, fresh)

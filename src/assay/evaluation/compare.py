@@ -496,7 +496,7 @@ def _pairs(
     base = arms[0]
     welch = [_welch(arm, base, level) for arm in arms[1:]]
     permutation = [_permutation_p(arm, base, seed) for arm in arms[1:]]
-    welch_p = _holm([p for _, p in welch])
+    welch_p = [p for _, p in welch]
     permutation_p = _holm(permutation)
     pairs = []
     for i, arm in enumerate(arms[1:]):

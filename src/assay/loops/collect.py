@@ -153,19 +153,26 @@ class Collector:
             random: Act uniformly at random instead of by the algorithm.
         """
         obs, algorithm = self.obs, self.algorithm
-        if random:
-            action, carry, extras = self._random_actions(), self.carry, None
-        else:
+        action, carry, extras, memory = None, None, None, {}
+        if not random or self.carry is not None:
             choice = algorithm.act(obs, self.carry, True)
             action, carry, extras = choice.action, choice.carry, choice.extras or None
+        if self.carry is not None:
+            memory = {"carry": self.carry}  # what the policy acted with, for sequence replay
+        if random:
+            action = self._random_actions()
         next_obs, reward, terminated, truncated, valid, final = self.env.step(action)
         if final is None:
             done = None
-            replay.add(obs, action, reward, next_obs, terminated, truncated, valid, extras)
+            replay.add(
+                obs, action, reward, next_obs, terminated, truncated, valid, extras, **memory
+            )
         else:
             done = terminated | truncated
             successor = tree_map(lambda new, end: _where(done, end, new), next_obs, final)
-            replay.add(obs, action, reward, successor, terminated, truncated, valid, extras)
+            replay.add(
+                obs, action, reward, successor, terminated, truncated, valid, extras, **memory
+            )
             carry = self._restart_carry(carry, done)
         if valid is not None:
             carry = self._restart_carry(carry, ~valid)
@@ -180,6 +187,8 @@ class Collector:
         if isinstance(space, gym.spaces.Box):
             draw = self.rng.uniform(space.low, space.high, (n, *space.shape))
             return draw.astype(space.dtype)
+        if isinstance(space, gym.spaces.MultiDiscrete):
+            return self.rng.integers(space.start, space.start + space.nvec, (n, *space.shape))
         assert isinstance(space, gym.spaces.Discrete)
         mask = action_mask(self.obs)
         if mask is None:

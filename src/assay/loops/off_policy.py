@@ -9,6 +9,7 @@ import numpy as np
 from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.buffers.prioritized import PrioritizedOptions
 from assay.buffers.replay import ReplayBuffer
+from assay.buffers.sequence import SequenceReplay
 from assay.core import seeding
 from assay.core.types import State
 from assay.loops.collect import Collector
@@ -39,7 +40,7 @@ class OffPolicyLoop:
         needs, clock = self.needs, self.clock
         self.collector.collect_step(self.replay, random=clock.env_steps < needs.learning_starts)
         owed = (clock.env_steps - needs.learning_starts) // needs.train_every
-        while self.rounds < owed:
+        while self.rounds < owed and len(self.replay):
             self.rounds += 1
             for _ in range(needs.updates):
                 self.algorithm.update(self.replay)
@@ -64,6 +65,12 @@ class OffPolicyLoop:
 def make_replay(needs: ReplayNeeds, env: Any, device: Any, rng: np.random.Generator) -> Any:
     """Build the buffer that an algorithm asked for."""
     options = None if needs.prioritized is None else PrioritizedOptions(alpha=needs.prioritized)
+    if needs.sequence is not None:
+        return SequenceReplay(
+            env.spaces, needs.capacity, env.num_envs, length=needs.sequence, rng=rng,
+            overlap=needs.overlap, gamma=needs.gamma, cross_episodes=needs.cross_episodes,
+            device=device, prioritized=options,
+        )  # fmt: skip
     return ReplayBuffer(
         env.spaces, needs.capacity, env.num_envs, rng=rng,
         n_step=needs.n_step, gamma=needs.gamma, device=device, prioritized=options,
