@@ -13,9 +13,10 @@ from assay.core.types import Spaces
 
 
 class Stacks:
-    """An environment's stacked frames: random pixels, random episode lengths, several ways to reset."""
+    """An environment's stacked frames, with random pixels and episode lengths."""
 
     def __init__(self, seed: int, shape: tuple[int, ...], stack: int, reset: str, mean: float):
+        self.broken = reset == "broken"
         self.rng = np.random.default_rng(seed)
         self.shape, self.stack, self.kind, self.mean = shape, stack, reset, mean
         self.obs = self.reset()
@@ -38,6 +39,8 @@ class Stacks:
         obs = self.obs
         channels = self.shape[0]
         then = np.concatenate([obs[channels:], self.frame()])
+        if self.broken and self.rng.random() < 0.3:  # a first frame from nowhere
+            then[:channels] = self.frame()
         done = self.rng.random() < 1 / self.mean
         terminated = bool(done and self.rng.random() < 0.5)
         self.obs = self.reset() if done else then
@@ -60,9 +63,7 @@ def run(
     shape = (channels, 2, 3)
     spaces = Spaces(Box(0, 255, (stack * channels, 2, 3), np.uint8), Discrete(2))
     rng = np.random.default_rng(1)
-    buffer = ReplayBuffer(
-        spaces, capacity, num_envs, rng=rng, frame_stack=stack, **options
-    )
+    buffer = ReplayBuffer(spaces, capacity, num_envs, rng=rng, frame_stack=stack, **options)
     envs = [Stacks(seed, shape, stack, reset, mean) for seed in range(num_envs)]
     added: list[list[tuple[np.ndarray, np.ndarray, float]]] = [[] for _ in envs]
     chooser = np.random.default_rng(2)
@@ -100,7 +101,7 @@ def check(buffer: ReplayBuffer, added: list[list[Any]], draws: int = 60) -> None
     assert len(seen) == len(buffer)
 
 
-@pytest.mark.parametrize("reset", ["repeat", "zeros", "fresh"])
+@pytest.mark.parametrize("reset", ["repeat", "zeros", "fresh", "broken"])
 @pytest.mark.parametrize("steps", [7, 20, 173])
 def test_stacks_come_back_byte_for_byte(reset: str, steps: int) -> None:
     check(*run(reset, steps=steps, mean=6))
@@ -153,6 +154,16 @@ def test_an_observation_of_zeros_at_the_very_start() -> None:
     buffer.add(zeros, np.zeros(1, int), np.zeros(1), ones, flag, flag)
     batch = buffer.sample(4)
     assert not batch.obs.any() and bool((batch.next_obs == 1).all())
+
+
+def test_frames_of_an_earlier_life_do_not_come_back() -> None:
+    buffer, _ = run("fresh", steps=173, mean=4, num_envs=1, capacity=20)
+    empty, _ = run("fresh", steps=0, mean=4, num_envs=1, capacity=20)
+    buffer.load_state(empty.state())
+    zeros, flag = np.zeros((1, 4, 2, 3), np.uint8), np.zeros(1, bool)
+    buffer.add(zeros, np.zeros(1, int), np.zeros(1), zeros, flag, flag)
+    batch = buffer.sample(4)
+    assert not batch.obs.any() and not batch.next_obs.any()
 
 
 def test_multi_step_windows_end_in_the_right_frames() -> None:

@@ -76,11 +76,19 @@ def test_zero_leaves_are_never_found_however_sums_round(deep: None) -> None:
             continue
         tree = SumTree(size)
         tree.rebuild(leaves)
-        inner = np.cumsum(leaves)
-        mass = np.concatenate(
-            [inner, np.nextafter(inner, 0), [0.0, np.nextafter(tree.total, 0), tree.total]]
-        )
+        edges = np.concatenate([np.cumsum(leaves), tree._running, [0.0, tree.total]])
+        mass = np.concatenate([edges, np.maximum(np.nextafter(edges, -1), 0)])
         assert (leaves[tree.find(mass)] > 0).all()
+
+
+def test_a_mass_that_rounds_up_to_the_sum_of_its_node_stays_inside(deep: None) -> None:
+    # Nodes of three: 1.5 and v = 2^52 + 2. Their sum rounds to 2^52 + 4, so that 2^52 + 3 is a
+    # mass within it; less 1.5 it rounds to v, and not below it.
+    v = 2.0**52 + 2
+    tree = SumTree(6)
+    tree.rebuild(np.array([1.5, 0, 0, 0, v, 0]))
+    assert tree.total == v + 2 and (v + 1) - 1.5 == v
+    assert tree.find(np.array([v + 1])).tolist() == [4]
 
 
 def test_repeated_indices_keep_the_last_value() -> None:
@@ -97,7 +105,7 @@ def test_an_empty_tree_finds_nothing() -> None:
 def test_draws_follow_the_priorities_exactly_in_strata() -> None:
     priorities = Priorities(4, PrioritizedOptions(alpha=1.0, eps=1e-9))
     priorities.insert(np.arange(4))
-    priorities.update(np.arange(4), np.array([1.0, -2.0, 3.0, 4.0]) - np.array([1, -1, 1, 1]) * 1e-9)
+    priorities.update(np.arange(4), np.array([1.0, -2.0, 3.0, 4.0]))
     slots, _ = priorities.draw(np.random.default_rng(0), 1000, 0.5, 4)
     counts = np.bincount(slots, minlength=4)
     # One draw per thousandth of the mass: at most one on either side of a boundary differs.
@@ -182,9 +190,7 @@ def test_replay_draws_in_proportion_and_reports_weights() -> None:
     expected = torch.tensor([1.0, 1 / 2, 1 / 5])[batch.obs[:, 0].long()]
     torch.testing.assert_close(batch.extras["weight"], expected, rtol=1e-4, atol=0)
     add(buffer, 3)  # at the largest so far, 5
-    assert shares(buffer) == pytest.approx(
-        {0: 1 / 13, 1: 2 / 13, 2: 5 / 13, 3: 5 / 13}, abs=1e-3
-    )
+    assert shares(buffer) == pytest.approx({0: 1 / 13, 1: 2 / 13, 2: 5 / 13, 3: 5 / 13}, abs=1e-3)
 
 
 def test_a_slot_overwritten_since_it_was_sampled_gets_no_stale_priority() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -248,8 +249,7 @@ def test_chunks_change_their_version_only_when_written(monkeypatch: pytest.Monke
     assert versions[0] == {}
     assert list(versions[1]) == ["replay-00000", "replay-00001"]
     changed = [
-        {n for n in new if new[n] != old.get(n)}
-        for old, new in zip(versions[:-1], versions[1:], strict=True)
+        {n for n in new if new[n] != old.get(n)} for old, new in itertools.pairwise(versions)
     ]
     assert changed[1] == {"replay-00001"}
     assert changed[2] == set()
@@ -294,9 +294,7 @@ def test_a_missing_or_misfitting_section_is_named() -> None:
     with pytest.raises(CheckpointError, match="'00000' of the buffer is missing"):
         make().load_state(state)
     with pytest.raises(CheckpointError, match="lacks 'reward'"):
-        make().load_state(
-            {**state, "00000": {k: v for k, v in chunk.items() if k != "reward"}}
-        )
+        make().load_state({**state, "00000": {k: v for k, v in chunk.items() if k != "reward"}})
     with pytest.raises(CheckpointError, match="expected float32\\[1, 1\\]"):
         make().load_state({**state, "00000": {**chunk, "reward": np.zeros((2, 1), np.float32)}})
 

@@ -103,7 +103,7 @@ def test_extras_must_be_the_same_every_step() -> None:
     row = (obs_of([0, 0]), np.zeros(2), np.zeros(2), np.zeros(2), np.zeros(2))
     with pytest.raises(ValueError, match="name of a field"):
         rollout.write(0, *row, extras={"reward": np.zeros(2)})
-    with pytest.raises(ValueError, match="expected \\[2, ...\\]"):
+    with pytest.raises(ValueError, match=r"expected \[2, \.\.\.\]"):
         rollout.write(0, *row, extras={"value": np.zeros(3)})
     rollout.write(0, *row, extras={"value": np.zeros(2)})
     for other in (None, {"log_prob": np.zeros(2)}):

@@ -81,6 +81,9 @@ def test_sequences_overlap_carry_their_state_and_stop_at_episode_ends() -> None:
         "carry": [20, 1],
     }
     assert found[0]["first"] == [1, 0, 0, 0] and found[0]["carry"] == [0, 1]
+    # 15 sequences and one open window: 5 observations, 4 actions (int64) and 4 times 5 scalars,
+    # a carry of two numbers for every sequence and for every open step.
+    assert buffer.memory_bytes == 16 * (5 * 4 + 4 * 8 + 20 * 4) + (15 + 4) * 8
     assert found[4] == {
         "obs": [4, 5, 6, -6],  # the final observation, and then padding
         "next": [5, 6, -6, 0],
@@ -153,6 +156,10 @@ def test_the_oldest_sequences_go_first() -> None:
     buffer = make(capacity=12)
     play(buffer, 20)
     assert len(buffer) == 3 and sorted(stored(buffer)) == [8, 12, 16]
+    play(buffer, 1, start=20)  # padded, over an older sequence
+    found = stored(buffer)
+    assert sorted(found) == [12, 16, 20] and found[20]["reward"] == [20, 0, 0, 0]
+    assert found[20]["obs"] == [20, -20, 0, 0] and found[20]["valid"] == [1, 0, 0, 0]
 
 
 def test_priorities_of_sequences() -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("cv2")
 
 from assay.core.config import parse
 from assay.core.errors import ConfigError, EnvError
-from assay.envs.atari import AtariSettings
+from assay.envs.atari import AtariSettings, LifeLossVector
 from assay.envs.batched import Batched
 from assay.envs.group import Sync
 from assay.envs.make import make_vector
@@ -44,6 +44,33 @@ def test_both_implementations_agree(training: bool, lives: bool) -> None:
             assert np.array_equal(one[5][done], two[5][done])
     lives_end = training and lives
     assert (ends >= 5).all() if lives_end else (ends <= 2).all() and ends.any()
+
+
+class Scripted(gym.vector.VectorEnv):
+    """Environment 0 keeps its lives, 1 loses one, 2 loses its last: a new game begins."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    num_envs = 3
+    single_observation_space = gym.spaces.Box(0, 255, (1,), np.uint8)
+    single_action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((3, 1), np.uint8), {"lives": np.array([3, 3, 1])}
+
+    def step(self, actions):
+        obs = np.array([[10], [11], [12]], np.uint8)
+        info = {"lives": np.array([3, 2, 3]), "final_obs": np.array([[90], [91], [92]], np.uint8)}
+        return obs, np.zeros(3), np.array([False, False, True]), np.zeros(3, bool), info
+
+
+def test_lost_lives_and_finished_games_in_one_step() -> None:
+    envs = make_vector(LifeLossVector(Scripted()))
+    envs.reset(seed=0)
+    obs, _, terminated, _, _, final = envs.step(np.zeros(3, np.int64))
+    assert terminated.tolist() == [False, True, True]
+    assert obs.tolist() == [[10], [11], [12]]
+    assert final[1:].tolist() == [[11], [92]]
+    assert envs.step(np.zeros(3, np.int64))[2].tolist() == [False, False, True]
 
 
 def test_a_game_goes_on_after_a_lost_life() -> None:
@@ -108,10 +135,10 @@ def test_settings() -> None:
         parse(AtariSettings, {"frame_stak": 3}, what="atari")
 
 
-def test_the_shared_metadata_stays_clean() -> None:
-    before = dict(gym.vector.VectorEnv.metadata)
+def test_the_shared_metadata_stays_clean(monkeypatch) -> None:
+    monkeypatch.setattr(gym.vector.VectorEnv, "metadata", {})
     envs = make_vector("ALE/Pong-v5", 1)
-    assert gym.vector.VectorEnv.metadata == before
+    assert gym.vector.VectorEnv.metadata == {}
     assert envs.backend.mode is AutoresetMode.SAME_STEP
 
 

@@ -205,5 +205,5 @@ def test_observations_that_do_not_fit_are_refused(space, obs, match) -> None:
 def test_mask_sizes() -> None:
     assert ActionMap(spaces.Discrete(4)).mask_size == 4
     assert ActionMap(spaces.MultiDiscrete([2, 3])).mask_size == 5
-    assert ActionMap(spaces.MultiBinary(3)).mask_size == 6
+    assert ActionMap(spaces.MultiBinary(3)).mask_size == 3
     assert ActionMap(spaces.Box(-1, 1, (2,))).mask_size is None

@@ -76,14 +76,15 @@ def test_too_few_seeds_are_told_how_many_it_takes(make_group: Any) -> None:
     assert "only one of about 6.4" in pair.verdict
 
 
-def test_three_seeds_can_never_show_anything(make_group: Any) -> None:
-    result = compare([make_group("a", [0.0, 1.0, 2.0]), make_group("b", [50.0, 51.0, 52.0])])
-    (pair,) = result.pairs
+@pytest.mark.parametrize(("seeds", "least_p"), [(2, 2 / 6), (3, 2 / 20)])
+def test_three_seeds_can_never_show_anything(make_group: Any, seeds: int, least_p: float) -> None:
+    low, high = [0.0, 1.0, 2.0][:seeds], [50.0, 51.0, 52.0][:seeds]
+    (pair,) = compare([make_group("a", low), make_group("b", high)]).pairs
     assert pair.welch_p < 0.001
-    assert pair.permutation_p == pytest.approx(0.1)  # 2 of 20 ways
+    assert pair.permutation_p == pytest.approx(least_p)
     assert pair.outcome == "not shown"
     assert "about 4 seeds per arm" in pair.verdict
-    assert "the tests disagree: p is < 0.001 by Welch, 0.100 by permutation" in pair.verdict
+    assert f"p is < 0.001 by Welch, {least_p:.3f} by permutation" in pair.verdict
 
 
 def test_an_arm_with_an_outlier_is_not_judged_by_permutation_alone(make_group: Any) -> None:
@@ -122,6 +123,9 @@ def test_several_arms_are_corrected_after_holm(make_group: Any) -> None:
     assert raw[0] < raw[1]
     assert result.pairs[0].permutation_p == pytest.approx(2 * raw[0])
     assert result.pairs[1].permutation_p == pytest.approx(max(2 * raw[0], raw[1]))
+    welch = [statistics.welch_test(x, LOW).p_value for x in (HIGH, middle)]
+    assert result.pairs[0].welch_p == pytest.approx(2 * welch[0])
+    assert result.pairs[1].welch_p == pytest.approx(max(2 * welch[0], welch[1]))
     assert [pair.baseline for pair in result.pairs] == ["a", "a"]
 
 

@@ -126,6 +126,15 @@ def test_no_row_ever_meets_a_new_episode_with_an_old_carry() -> None:
         assert obs.tolist() == count.tolist()
 
 
+def test_a_row_that_is_reset_in_a_step_of_its_own_starts_with_a_new_carry() -> None:
+    agent = Counter()
+    env = SyncVectorEnv([Walk] * 8, autoreset_mode=AutoresetMode.NEXT_STEP)
+    evaluate(agent, env, episodes=8, seed=1)
+    begun = [count[obs == 0] for obs, count in agent.seen]
+    assert sum(len(counts) for counts in begun) > 8  # rows that play on unseen are among them
+    assert not np.concatenate(begun).any()
+
+
 def test_the_agents_own_carry_is_not_written_to() -> None:
     class Holder(Counter):
         def act(self, obs: np.ndarray, carry: dict[str, np.ndarray], explore: bool) -> Action:

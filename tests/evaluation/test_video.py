@@ -177,6 +177,13 @@ def test_an_old_film_survives_a_failed_new_one(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+def test_a_failed_mp4_leaves_no_half_file(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    with pytest.raises(EnvError):
+        record(Still(), Broken, tmp_path / "a.mp4", seed=4)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_unusable_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ends in '.avi': expected .gif or .mp4"):
         record(Still(), Fade, tmp_path / "a.avi", seed=4)

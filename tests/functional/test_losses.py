@@ -90,6 +90,9 @@ def test_quantile_huber_by_hand():
     torch.testing.assert_close(loss, t(0.90625))
     same = quantile_huber(t(0, 1)[None], t(0.5, 3)[None], t(0.25, 0.75)[None])
     torch.testing.assert_close(same, loss)
+    # Summed over predicted quantiles, averaged over targets: a doubled target changes nothing.
+    doubled = quantile_huber(t(0, 1)[None], t(0.5, 3, 0.5, 3)[None], t(0.25, 0.75))
+    torch.testing.assert_close(doubled, loss)
     with pytest.raises(ValueError, match="tau has shape"):
         quantile_huber(torch.zeros(4, 2), torch.zeros(4, 3), torch.zeros(3))
 

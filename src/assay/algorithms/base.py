@@ -165,7 +165,7 @@ class Algorithm(ABC):
             obs = self.obs_norm.normalize_torch(obs)
             next_obs = self.obs_norm.normalize_torch(next_obs)
         if self.reward_scale is not None:
-            reward = self.reward_scale.scale(reward)
+            reward = self.reward_scale.scale_torch(reward)
         named = {
             "action": batch.action, "reward": reward,
             "terminated": batch.terminated, "discount": batch.discount,

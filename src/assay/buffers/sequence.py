@@ -29,7 +29,7 @@ from assay.buffers.storage import (
 )
 from assay.core.errors import AssayError, ConfigError
 from assay.core.seeding import rng_state, set_rng_state
-from assay.core.types import Array, Batch, Spaces, State, Tree, tree_map
+from assay.core.types import Array, Batch, Spaces, State, Tree, tree_leaves, tree_map
 
 _SCALARS = ("reward", "terminated", "truncated", "is_first", "valid")
 
@@ -89,10 +89,9 @@ class SequenceReplay:
         if cross_episodes:
             self._row["next_obs"] = self._row["obs"]
         tree = SumTree.plan(self.slots) if prioritized else []
-        self.memory_bytes = tree_bytes(self._row, self.slots + num_envs)
-        self.memory_bytes += sum(spec.nbytes for spec in tree)
+        needed = tree_bytes(self._row, self.slots + num_envs) + sum(s.nbytes for s in tree)
         what = f"A replay of {self.slots:,} sequences of {length} steps"
-        require_memory(self.memory_bytes, what, capacity=capacity)
+        require_memory(needed, what, capacity=capacity)
         self._store: dict[str, Any] = allocate(_times(self._row, self.slots))
         self._open: dict[str, Any] = allocate(_times(self._row, num_envs))  # being written
         self._priorities = Priorities(self.slots, prioritized) if prioritized else None
@@ -103,6 +102,13 @@ class SequenceReplay:
         self._first = np.ones(num_envs, bool)
         self._envs = np.arange(num_envs)
         self._staging: dict[int, Staging] = {}
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the bytes of the allocated storage."""
+        arrays = tree_leaves(self._store) + tree_leaves(self._open)
+        tree = SumTree.plan(self.slots) if self._priorities is not None else []
+        return sum(x.nbytes for x in arrays + tree)
 
     def __len__(self) -> int:
         """Return the number of sequences that can be drawn."""
@@ -272,7 +278,12 @@ class SequenceReplay:
         same_settings(head["settings"], self._settings(), "sequence replay")
         set_rng_state(self._rng, head["rng"])
         saved = head["open"]
-        if head["started"] and not self._started:
+        for part in (self._row, self._store, self._open):
+            part.pop("extras", None)
+            part.pop("carry", None)
+        self._staging.clear()
+        self._started = False
+        if head["started"]:
             given = {"extras": saved.get("extras") or {}, "carry": saved.get("carry")}
             self._start(tree_map(lambda x: Spec(np.shape(x)[2:], np.asarray(x).dtype), given))
         put_rows(self._open, 0, self.num_envs, saved, HEAD)
@@ -327,7 +338,6 @@ class SequenceReplay:
         stored = {"extras": window["extras"], "carry": given["carry"]}  # of the first step alone
         needed = tree_bytes(stored, self.slots) + tree_bytes(window, self.num_envs)
         require_memory(needed, "Extras and carry of the replay", capacity=self.slots * self.length)
-        self.memory_bytes += needed
         self._row |= stored
         self._store |= allocate(_times(stored, self.slots))
         self._open |= allocate(_times(window, self.num_envs))

@@ -13,7 +13,7 @@ def algorithms(
     name: str = typer.Argument(None, metavar="[NAME]", help="Show one algorithm in full."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """List the algorithms, or show one with all settings and their meaning."""
+    """List the algorithms, or all settings of one of them."""
     from assay.core import registry
 
     if name is None:
@@ -21,7 +21,7 @@ def algorithms(
         if as_json:
             output.print_json(listed)
             return
-        columns = ("algorithm", "actions", "loop", "family", "paper", "summary")
+        columns = ("algorithm", "summary", "actions", "paper")
         output.show(output.table(columns, [_row(facts) for facts in listed]))
         output.say("All settings of one of them: assay algorithms NAME")
         return
@@ -67,10 +67,7 @@ def _presets(name: str) -> list[str]:
 
 
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:
-    actions = ", ".join(facts["actions"])
-    return (
-        facts["name"], actions, facts["loop"], facts["family"], facts["paper"], facts["summary"],
-    )  # fmt: skip
+    return facts["name"], facts["summary"], ", ".join(facts["actions"]), facts["paper"]
 
 
 def _show(facts: dict[str, Any]) -> None:
@@ -80,11 +77,27 @@ def _show(facts: dict[str, Any]) -> None:
         output.say(f"{key + ':':<10}{', '.join(value) if isinstance(value, list) else value}")
     for title, key in (("Hyperparameters", "hyperparameters"), ("Run settings", "run_settings")):
         rows = [
-            (name, setting["type"], _default(setting["default"]), setting["meaning"])
+            (name, _kind(setting["type"]), _default(setting["default"]), setting["meaning"])
             for name, setting in facts[key].items()
         ]
         output.show(output.table(("setting", "type", "default", "meaning"), rows, title=title))
     output.say(f"Set any of them: assay train {facts['name']} ENV setting=value")
+
+
+def _kind(text: str) -> str:
+    """Write a type as people read it.
+
+    Example:
+        >>> _kind("Literal['nature', 'impala'] | None")
+        'nature | impala | none'
+    """
+    import re
+
+    text = re.sub(r"Union\[(.*)\]", lambda m: m[1].replace("], ", "] | "), text)
+    text = re.sub(
+        r"Literal\[([^\]]*)\]", lambda m: m[1].replace("'", "").replace(", ", " | "), text
+    )
+    return text.replace("None", "none")
 
 
 def _default(value: Any) -> str:

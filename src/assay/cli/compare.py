@@ -58,7 +58,13 @@ def show_comparison(result: Comparison) -> None:
         output.table(
             ("arm", "seeds>", "IQM>", f"{percent}>", "mean>"),
             [
-                (arm.name, len(arm.scores), number(arm.iqm.point), bounds(arm.iqm), number(arm.mean))
+                (
+                    arm.name,
+                    len(arm.scores),
+                    number(arm.iqm.point),
+                    bounds(arm.iqm),
+                    number(arm.mean),
+                )
                 for arm in result.arms
             ],
         )

@@ -52,12 +52,15 @@ def doctor(
     root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Report what this machine has and what is missing; exit with 1 if Assay cannot work here."""
+    """Report what this machine has and what is missing.
+
+    The exit code is 1 if Assay cannot work here.
+    """
     findings = examine(runs_root(root))
     broken = [finding for finding in findings if finding.state == "broken"]
     if as_json:
-        rows = [{"name": f.name, "state": f.state, "detail": f.detail} for f in findings]
-        output.print_json({"ok": not broken, "findings": rows})
+        found = [{"name": f.name, "state": f.state, "detail": f.detail} for f in findings]
+        output.print_json({"ok": not broken, "findings": found})
     else:
         rows = [(f.name, f.state.upper() if f in broken else f.state, f.detail) for f in findings]
         output.show(output.table(("what", "", "found"), rows))
@@ -101,9 +104,8 @@ def _torch() -> list[Finding]:
 
     from assay.cli.seeds import cores
 
-    count = f"{cores()} usable core{'s' if cores() > 1 else ''}"
-    threads = f"{count}; torch would use {torch.get_num_threads()} threads"
-    findings = [Finding("cpu", "ok", threads)]
+    detail = f"usable cores: {cores()}; threads of torch: {torch.get_num_threads()}"
+    findings = [Finding("cpu", "ok", detail)]
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         return [*findings, Finding("gpu", "ok", f"CUDA {torch.version.cuda}: {', '.join(names)}")]

@@ -60,9 +60,7 @@ def check(
     )
     failed = [result for result in results if not result.ok]
     if as_json:
-        checks = [
-            {"name": r.name, "ok": r.ok, "detail": r.detail, "fix": r.fix} for r in results
-        ]
+        checks = [{"name": r.name, "ok": r.ok, "detail": r.detail, "fix": r.fix} for r in results]
         output.print_json({"env": env, "ok": not failed, "checks": checks})
     else:
         output.show(output.table(("check", "", "found"), [_row(result) for result in results]))

@@ -25,9 +25,10 @@ def evaluate(
     root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
     as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
 ) -> None:
-    """Play episodes with the deterministic policy of the last checkpoint.
+    """Play episodes with the agent of a run.
 
-    Every episode is kept in RUN/eval; the environment's own rewards are counted.
+    The policy is the deterministic one of the last checkpoint. Every episode is kept in RUN/eval;
+    the environment's own rewards are counted.
     """
     from assay.api import open_run
     from assay.runs.directory import group_runs

@@ -21,9 +21,10 @@ def export(
     root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
     as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
 ) -> None:
-    """Write the policy of the last checkpoint: observations in, deterministic actions out.
+    """Write the policy as one file that runs without Assay.
 
-    Normalisation and action limits are inside. The file is run and compared with the agent.
+    Observations in, deterministic actions out: normalisation and limits are inside. The file is
+    run and compared with the agent.
     """
     if onnx == torchscript:
         raise ConfigError(

@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,8 +50,9 @@ def say(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Print a line about what is going on, on stderr."""
-    err().print(text, soft_wrap=True)
+    """Print a line about what is going on, on stderr; no work stops because nobody listens."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def show_error(error: AssayError) -> None:

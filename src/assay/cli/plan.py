@@ -118,37 +118,34 @@ def make_plan(
     # A trial on the CPU: several seeds may share one GPU, and the parent needs none of it.
     trial = config.model_copy(update={"run": run.model_copy(update={"device": "cpu"})})
     built = build_algorithm(trial, spaces, Clock(run.env_steps))
-    needs = built.needs
-    replay = isinstance(needs, ReplayNeeds)
-    if not use_preset:
-        preset = "off"
-    else:
-        shipped = settings_module.preset(config.algorithm, config.env)
-        preset = "used" if shipped else "none shipped"
-    return Plan(
-        config=config,
-        preset=preset,
-        device=str(device),
-        mode=_mode(built, device.type, run.compile),
-        replay_capacity=needs.capacity if replay else None,
-        replay_bytes=replay_bytes(
+    capacity, size = None, 0
+    if isinstance(built.needs, ReplayNeeds):
+        capacity = built.needs.capacity
+        size = replay_bytes(
             spaces,
-            needs.capacity,
+            capacity,
             run.num_envs,
             frame_stack=frame_stack,
-            prioritized=needs.prioritized is not None,
+            prioritized=built.needs.prioritized is not None,
         )
-        if replay
-        else 0,
+    shipped = settings_module.preset(config.algorithm, config.env)
+    return Plan(
+        config=config,
+        preset="off" if not use_preset else "used" if shipped else "none shipped",
+        device=str(device),
+        mode=_mode(built, device.type, run.compile),
+        replay_capacity=capacity,
+        replay_bytes=size,
     )
 
 
-def _mode(algorithm: Any, device: str, compile: str) -> str:
-    if device == "cuda" and compile != "off":
-        return "cuda_graph"
+def _mode(trial: Any, device: str, compile: Any) -> str:
+    """Return how the run will execute its updates, from a trial that was built on the CPU."""
     from assay.networks.step import Step
 
-    modes = {value.mode for value in vars(algorithm).values() if isinstance(value, Step)}
+    if device == "cuda":
+        return "eager" if compile is False else "cuda_graph"
+    modes = {value.mode for value in vars(trial).values() if isinstance(value, Step)}
     return "compiled" if "compiled" in modes else "eager"
 
 

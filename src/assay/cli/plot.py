@@ -17,7 +17,7 @@ def plot(
     text: bool = typer.Option(False, "--text", help="Draw in the terminal, and write no file."),
     root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
 ) -> None:
-    """Draw a metric over environment steps: the IQM over seeds, with its interval."""
+    """Draw learning curves: the IQM over seeds, with its interval."""
     from assay.evaluation.plots import plot_curves, read_curves, text_chart
 
     curves = read_curves([locate(run, root) for run in runs], metric)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 Mode = Literal["bar", "lines", "silent"]
 RETURN = "rollout/return_mean"
 SPEED = "time/env_steps_per_second"
-LINES = 10  # lines per run where there is no terminal
-LINE_SECONDS = 60.0  # and at least one in this time
+EVALUATION = "eval/return_mean"
+LINE_SHARE = 1 / 8  # of the budget between two lines, where no evaluation makes one
+LINE_SECONDS = 60.0  # and the longest time between two lines
 
 
 def choose_mode(*, quiet: bool, as_json: bool) -> Mode:
@@ -31,6 +33,30 @@ def choose_mode(*, quiet: bool, as_json: bool) -> Mode:
     if sys.stderr.isatty():
         return "bar"
     return "silent" if as_json else "lines"
+
+
+@dataclass(slots=True)
+class _Line:
+    """What is known about a run, and when that was last printed."""
+
+    env_steps: int
+    total: int
+    speed: float | None = None
+    score: float | None = None
+    evaluation: float | None = None
+    task: TaskID | None = None
+    printed_share: float = 0.0
+    printed_at: float = 0.0
+
+    def figures(self) -> str:
+        parts = []
+        if self.speed is not None:
+            parts.append(f"{self.speed:,.0f} steps/s")
+        if self.score is not None:
+            parts.append(f"return {output.number(self.score)}")
+        if self.evaluation is not None:
+            parts.append(f"evaluation {output.number(self.evaluation)}")
+        return ", ".join(parts)
 
 
 class Bars:
@@ -53,8 +79,7 @@ class Bars:
         self.console = console or output.err()
         self._now = now
         self._display: Any = None
-        self._tasks: dict[str, TaskID] = {}
-        self._printed: dict[str, tuple[float, float]] = {}  # share and time of the last line
+        self._lines: dict[str, _Line] = {}
 
     def __enter__(self) -> Self:
         if self.mode == "bar":
@@ -80,22 +105,33 @@ class Bars:
         *,
         speed: float | None = None,
         score: float | None = None,
+        evaluation: float | None = None,
         state: str = "",
     ) -> None:
-        """Show where the run called `label` is.
+        """Show where the run called `label` is; a figure that is None stays as it was.
 
         Args:
             label: Names the run; a new name makes a new line.
             env_steps: Environment steps done.
             total: The budget.
             speed: Environment steps per second.
-            score: Recent return.
-            state: A word to show in place of speed and return, such as "waiting".
+            score: Recent return in training.
+            evaluation: Mean return of a new evaluation.
+            state: A word to show in place of the figures, such as "waiting".
         """
+        if self.mode == "silent":
+            return
+        line = self._lines.get(label)
+        if line is None:
+            line = self._lines[label] = _Line(env_steps, total, printed_at=self._now())
+        line.env_steps, line.total = min(env_steps, total), total
+        line.speed = line.speed if speed is None else speed
+        line.score = line.score if score is None else score
+        line.evaluation = line.evaluation if evaluation is None else evaluation
         if self._display is not None:
-            self._draw(label, env_steps, total, speed, score, state)
-        elif self.mode == "lines" and not state:
-            self._print(label, env_steps, total, speed, score)
+            self._draw(label, line, state)
+        elif not state:
+            self._print(label, line, evaluation is not None)
 
     def message(self, text: str) -> None:
         """Print a line above the bars."""
@@ -107,39 +143,27 @@ class Bars:
             except OSError:  # whoever read this is gone; the run must not stop for it
                 self.mode = "silent"
 
-    def _draw(
-        self,
-        label: str,
-        env_steps: int,
-        total: int,
-        speed: float | None,
-        score: float | None,
-        state: str,
-    ) -> None:
-        figures = state or _figures(speed, score)
-        done = min(env_steps, total)
-        if label not in self._tasks:
-            self._tasks[label] = self._display.add_task(
-                label, total=total, completed=done, figures=figures
-            )
-        else:
-            self._display.update(
-                self._tasks[label], total=total, completed=done, figures=figures
-            )
+    def _draw(self, label: str, line: _Line, state: str) -> None:
+        if line.task is None:
+            line.task = self._display.add_task(label, total=line.total, figures="")
+        self._display.update(
+            line.task,
+            total=line.total,
+            completed=line.env_steps,
+            figures=state or line.figures(),
+        )
 
-    def _print(
-        self, label: str, env_steps: int, total: int, speed: float | None, score: float | None
-    ) -> None:
-        share, now = env_steps / total, self._now()
-        last_share, last_time = self._printed.setdefault(label, (0.0, now))
-        if share - last_share < 1 / LINES and now - last_time < LINE_SECONDS:
+    def _print(self, label: str, line: _Line, evaluated: bool) -> None:
+        share, now = line.env_steps / line.total, self._now()
+        due = share - line.printed_share >= LINE_SHARE or now - line.printed_at >= LINE_SECONDS
+        if not due and not evaluated:
             return
-        self._printed[label] = (share, now)
-        left = "-" if not speed else output.duration(max(0, total - env_steps) / speed)
+        line.printed_share, line.printed_at = share, now
+        left = line.total - line.env_steps
         parts = [
-            f"{label}: {env_steps:,} of {total:,} env_steps ({share:.0%})",
-            _figures(speed, score),
-            f"{left} left",
+            f"{label}: {line.env_steps:,} of {line.total:,} env_steps ({share:.0%})",
+            line.figures(),
+            f"{output.duration(left / line.speed)} left" if line.speed and left else "",
         ]
         self.message(", ".join(part for part in parts if part))
 
@@ -159,44 +183,29 @@ class Progress:
         self.bars = bars
         self.label = label
         self.path: Path | None = None
-        self._speed: float | None = None
-        self._score: float | None = None
 
     def __call__(self, event: Event) -> None:
         """Show what happened."""
-        from assay.loops.events import Evaluated, Logged, RunEnded, RunStarted
+        from assay.loops.events import Evaluated, Logged, RunStarted
 
-        if isinstance(event, RunEnded):
-            return
         clock = event.clock
+        speed = score = evaluation = None
         if isinstance(event, RunStarted):
             self.path = event.path
-        if isinstance(event, RunStarted) and event.resumed:
-            self.bars.message(f"{self.label}: going on from env_steps={clock.env_steps:,}")
-        if isinstance(event, Logged):
-            self._speed = event.metrics.get(SPEED)
-            self._score = event.metrics.get(RETURN, self._score)
-        if isinstance(event, Evaluated):
-            self.bars.message(
-                f"{self.label}: evaluation at env_steps={clock.env_steps:,}: "
-                f"mean {output.number(event.result.mean)} over {len(event.result.returns)} episodes"
-            )
+            if event.resumed:
+                self.bars.message(f"{self.label}: going on from env_steps={clock.env_steps:,}")
+        elif isinstance(event, Logged):
+            speed, score = event.metrics.get(SPEED), event.metrics.get(RETURN)
+        elif isinstance(event, Evaluated):
+            evaluation = event.result.mean
         self.bars.update(
             self.label,
             clock.env_steps,
             clock.total_env_steps,
-            speed=self._speed,
-            score=self._score,
+            speed=speed,
+            score=score,
+            evaluation=evaluation,
         )
-
-
-def _figures(speed: float | None, score: float | None) -> str:
-    parts = []
-    if speed is not None:
-        parts.append(f"{speed:,.0f} steps/s")
-    if score is not None:
-        parts.append(f"return {output.number(score)}")
-    return ", ".join(parts)
 
 
 def _make_display(console: Console) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,12 +68,21 @@ def show_results(results: Sequence[dict[str, Any]]) -> None:
             output.number((result["evaluation"] or {}).get("mean")),
             output.number((result["evaluation"] or {}).get("iqm")),
             (result["evaluation"] or {}).get("episodes"),
-            output.number(result["env_steps_per_second"]),
+            f"{result['env_steps_per_second'] or 0:,.0f}",
             output.duration(result["seconds"]),
         )
         for result in results
     ]
-    columns = ("seed>", "status", "env_steps>", "mean>", "IQM>", "episodes>", "env_steps/s>", "time>")
+    columns = (
+        "seed>",
+        "status",
+        "env_steps>",
+        "mean>",
+        "IQM>",
+        "episodes>",
+        "env_steps/s>",
+        "time>",
+    )
     output.show(output.table(columns, rows))
 
 
@@ -135,5 +145,5 @@ def show_group(result: dict[str, Any]) -> None:
 
 def _total_seconds(elapsed: Sequence[float]) -> float:
     """Add up the sessions of a run: elapsed time starts again where a run was resumed."""
-    ends = [now for now, after in zip(elapsed, elapsed[1:], strict=False) if after < now]
+    ends = [now for now, after in pairwise(elapsed) if after < now]
     return sum(ends) + elapsed[-1]

@@ -25,7 +25,7 @@ def resume(
     as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
     stop_with_stdin: bool = typer.Option(False, "--stop-with-stdin", hidden=True),
 ) -> None:
-    """Go on with a run from its last checkpoint: it ends as if it had never stopped."""
+    """Go on with a run, which then ends as if it had never stopped."""
     from assay.cli.train import train_group, train_one
     from assay.runs.directory import RUN_FILE, group_runs
 

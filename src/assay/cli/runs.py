@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from assay.cli import output
 from assay.cli.places import locate, runs_root
 from assay.core.errors import RunError
-
-if TYPE_CHECKING:
-    from assay.runs.directory import RunDirectory
 
 app = typer.Typer(
     help="List runs; `show` and `delete` one of them.",

@@ -141,6 +141,7 @@ class _Pool:
         self.parallel = max(1, parallel)
         self.bars = bars
         self.stops = 0
+        self.seen: dict[str, tuple[int, dict[str, float] | None]] = {}  # bytes, newest values
 
     def run(self) -> list[Outcome]:
         for job in self.waiting:
@@ -182,23 +183,21 @@ class _Pool:
             self.bars.message(f"{job.label}: {outcome.status}")
 
     def _look(self, job: Job, state: str = "") -> None:
-        from assay.core.errors import AssayError
-        from assay.runs.metrics import last_record
-
-        try:
-            record = last_record(job.path / "metrics.jsonl")
-        except AssayError:
-            record = None  # a file that cannot be read now may be readable at the next look
-        if record is None:
+        """Show how far a run is; its metrics are read again only if there are more of them."""
+        path = job.path / "metrics.jsonl"
+        size = path.stat().st_size if path.exists() else 0
+        if size != self.seen.get(job.label, (0, None))[0]:
+            self.seen[job.label] = (size, _newest(path))
+        values = self.seen.get(job.label, (0, None))[1]
+        if values is None:
             self.bars.update(job.label, 0, job.env_steps, state=state or "starting")
             return
-        metrics = record.metrics
         self.bars.update(
             job.label,
-            record.env_steps,
+            int(values["env_steps"]),
             job.env_steps,
-            speed=metrics.get(SPEED),
-            score=metrics.get(RETURN, metrics.get("eval/return_mean")),
+            speed=values.get(SPEED),
+            score=values.get(RETURN),
             state=state,
         )
 
@@ -236,6 +235,18 @@ class _Pool:
                 signal.signal(number, handler)
 
 
+def _newest(path: Path) -> dict[str, float] | None:
+    """Return the last value of every metric, with `env_steps`; None if there is none yet."""
+    from assay.core.errors import RunError
+    from assay.runs.metrics import read_records
+
+    values: dict[str, float] = {}
+    with contextlib.suppress(RunError):  # what cannot be read now may be readable at the next look
+        for record in read_records(path):
+            values |= {**record.metrics, "env_steps": record.env_steps}
+    return values or None
+
+
 def _reason(stderr: str, code: int) -> str:
     """Return why a child failed: the message of its error, or the end of what it printed."""
     lines = stderr.strip().splitlines()
@@ -243,7 +254,6 @@ def _reason(stderr: str, code: int) -> str:
     if starts:
         return "\n".join(lines[starts[-1] :]).removeprefix("Error: ")
     if code < 0:
-        return f"killed by {signal.Signals(-code).name} (out of memory?)" if code == -9 else (
-            f"killed by {signal.Signals(-code).name}"
-        )
+        name = signal.Signals(-code).name
+        return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
     return "\n".join(lines[-_LINES_OF_A_BUG:]) or f"it ended with exit code {code}"

@@ -32,7 +32,9 @@ def train(
     settings: list[str] = typer.Argument(
         None, metavar="[KEY=VALUE]...", help="Settings, such as env_steps=100_000 lr=3e-4."
     ),
-    seed: int = typer.Option(None, "--seed", min=0, help="The run's seed, or the first of several."),
+    seed: int = typer.Option(
+        None, "--seed", min=0, help="The run's seed, or the first of several."
+    ),
     seeds: int = typer.Option(
         None, "--seeds", min=1, help="Run this many seeds in parallel, as a group."
     ),
@@ -61,16 +63,14 @@ def train(
         from assay.cli.seeds import stop_with_stdin as watch_stdin
 
         watch_stdin()
-    file_settings, given = read_settings(
-        settings or [], config, {"seed": seed, "device": device}
-    )
+    file_settings, given = read_settings(settings or [], config, {"seed": seed, "device": device})
     place = runs_root(root)
     if seeds is None:
         _refuse_taken(place, name)
     plan = make_plan(algorithm, env, file_settings, given, use_preset=preset)
-    if not quiet:
-        output.note(plan.describe())
     if seeds is None:
+        if not quiet:
+            output.note(plan.describe())
         train_one(
             plan.config.algorithm,
             lambda progress: _train(plan, place, name, progress),
@@ -89,6 +89,8 @@ def train(
         _job(plan, place, group, number, [algorithm, env, *own, *options])
         for number in range(first, first + seeds)
     ]
+    if not quiet:
+        output.note(plan.describe())
     train_group(
         place / group,
         todo,
@@ -116,9 +118,7 @@ def _train(plan: Plan, root: Path, name: str | None, progress: Progress) -> Any:
     )
 
 
-def train_one(
-    label: str, start: Callable[[Progress], Any], *, quiet: bool, as_json: bool
-) -> None:
+def train_one(label: str, start: Callable[[Progress], Any], *, quiet: bool, as_json: bool) -> None:
     """Train or resume one run in this process, and report it.
 
     Args:
@@ -150,8 +150,7 @@ def train_one(
         output.say(f"Run: {run.path}")
     if result["status"] == "interrupted":
         output.note(
-            f"Saved at env_steps={result['env_steps']:,}. "
-            f"Resume with: {resume_command(run.path)}"
+            f"Saved at env_steps={result['env_steps']:,}. Resume with: {resume_command(run.path)}"
         )
         raise typer.Exit(output.EXIT_INTERRUPTED)
 

@@ -109,7 +109,7 @@ class _Link:
         )
 
     def close(self) -> None:
-        """Ask the worker to stop, then make it."""
+        """Ask the worker to stop; `reap` waits for it."""
         with contextlib.suppress(OSError, AssayError):
             self.pipe.send_bytes(pickle.dumps(("close", ())))
         with contextlib.suppress(OSError):

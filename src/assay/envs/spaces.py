@@ -215,7 +215,8 @@ class ActionMap:
     Attributes:
         space: The canonical action space.
         to_env: Maps canonical actions [N, ...] to the environment's; None where they are the same.
-        mask_size: How long an action mask is (one entry per choice), or None for a Box.
+        mask_size: How long an action mask is (one entry per choice, or per bit of a MultiBinary),
+            or None for a Box.
 
     Raises:
         SpaceError: The space is not supported.
@@ -244,7 +245,7 @@ class ActionMap:
                 self.to_env = lambda actions: actions.reshape(-1, *shape) + start_array
         elif isinstance(space, spaces.MultiBinary):
             shape = space.shape
-            self.mask_size = 2 * int(np.prod(shape))
+            self.mask_size = int(np.prod(shape))  # a bit that is masked stays 0
             if len(shape) != 1:
                 self.space = spaces.MultiBinary(int(np.prod(shape)))
                 self.to_env = lambda actions: actions.reshape(-1, *shape)

@@ -239,7 +239,7 @@ def compare(
     """
     if len(paths) < 2:
         raise ConfigError(
-            f"A comparison of {len(paths)} arm: expected at least two.",
+            f"Number of arms to compare: {len(paths)}; expected at least two.",
             "Give two or more runs or groups; the first is the baseline.",
         )
     if at not in get_args(At):
@@ -496,7 +496,7 @@ def _pairs(
     base = arms[0]
     welch = [_welch(arm, base, level) for arm in arms[1:]]
     permutation = [_permutation_p(arm, base, seed) for arm in arms[1:]]
-    welch_p = [p for _, p in welch]
+    welch_p = _holm([p for _, p in welch])
     permutation_p = _holm(permutation)
     pairs = []
     for i, arm in enumerate(arms[1:]):
@@ -557,7 +557,7 @@ def _holm(p_values: list[float]) -> list[float]:
 def _outcome(difference: float, p: float, level: float) -> Outcome:
     if math.isnan(p):
         return "unknown"
-    if p > 1 - level or difference == 0.0:
+    if p > 1 - level:
         return "not shown"
     return "better" if difference > 0 else "worse"
 

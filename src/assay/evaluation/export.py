@@ -222,7 +222,7 @@ def _write_torchscript(policy: nn.Module, obs: Tree, path: Path) -> tuple[Runner
 
     def run(obs: Tree) -> NDArray[Any]:
         with torch.no_grad(), _silence():
-            return loaded(_tensors(obs)).numpy()  # type: ignore[no-any-return]
+            return loaded(_tensors(obs)).numpy()
 
     return run, f"torch {torch.__version__}"
 
@@ -237,8 +237,8 @@ class _Positional(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensor:
         if self.names is None:
-            return self.policy(tensors[0])  # type: ignore[no-any-return]
-        return self.policy(dict(zip(self.names, tensors, strict=True)))  # type: ignore[no-any-return]
+            return self.policy(tensors[0])
+        return self.policy(dict(zip(self.names, tensors, strict=True)))
 
 
 def _compare(run: Runner, obs: Tree, expected: NDArray[Any], path: Path) -> float:

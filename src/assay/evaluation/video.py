@@ -12,10 +12,10 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -27,6 +27,7 @@ from assay.evaluation.evaluate import Agent, clip_to_space, episode_seed
 from assay.runs.files import run_error
 
 Frame = NDArray[np.uint8]  # [height, width, 3]
+Write = Callable[[Frame], None]
 
 _DEFAULT_FPS = 30
 # GIFs count in hundredths of a second, and viewers slow down what asks for less than two.
@@ -86,14 +87,11 @@ def record(
         camera = _Camera(_make_drawable(env))
         with make_vector(camera, 1) as vector:
             rate = fps or float(camera.metadata.get("render_fps") or _DEFAULT_FPS)
-            with _replacing(path) as draft:
-                writer = open_writer(draft, rate)
-                camera.write = writer.write
+            with _replacing(path) as draft, open_writer(draft, rate) as camera.write:
                 played = []
                 for k in range(episodes):
                     camera.rolling = True
                     played.append(_play(agent, vector, episode_seed(seed, k), max_steps))
-                writer.close()
     returns, lengths = zip(*played, strict=True)
     return Recording(path, returns, lengths)
 
@@ -122,7 +120,7 @@ class _Camera(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self.rolling = False
-        self.write: Callable[[Frame], None] = lambda frame: None
+        self.write: Write = lambda frame: None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -215,21 +213,16 @@ def _offscreen() -> Iterator[None]:
 # Files
 
 
-class _Writer(Protocol):
-    def write(self, frame: Frame) -> None: ...
-    def close(self) -> None: ...
-
-
-def _writer_for(path: Path) -> Callable[[Path, float], _Writer]:
+def _writer_for(path: Path) -> Callable[[Path, float], AbstractContextManager[Write]]:
     suffix = path.suffix.lower()
     if suffix == ".gif":
-        return _GifWriter
+        return _write_gif
     if suffix == ".mp4":
         try:
             importlib.import_module("imageio_ffmpeg")
         except ImportError:
             raise MissingExtraError("imageio-ffmpeg", "video", "Writing MP4") from None
-        return _Mp4Writer
+        return _write_mp4
     raise ConfigError(f"'{path}' ends in '{path.suffix}': expected .gif or .mp4.")
 
 
@@ -248,50 +241,39 @@ def _replacing(path: Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
-class _GifWriter:
-    """Keep frames in 256 colours each, a third of their size, and write them at the end."""
+@contextmanager
+def _write_gif(path: Path, fps: float) -> Iterator[Write]:
+    """Keep frames in 256 colours, a third of their size, and write them at the end."""
+    image: Any = importlib.import_module("PIL.Image")
+    frames: list[Any] = []
 
-    def __init__(self, path: Path, fps: float) -> None:
-        self.path = path
-        self.delay = 10 * max(_SHORTEST_DELAY, round(100 / fps))  # milliseconds
-        self.image: Any = importlib.import_module("PIL.Image")
-        self.frames: list[Any] = []
+    def write(frame: Frame) -> None:
+        frames.append(image.fromarray(frame).quantize(256, dither=image.Dither.NONE))
 
-    def write(self, frame: Frame) -> None:
-        self.frames.append(self.image.fromarray(frame).quantize(256, dither=self.image.Dither.NONE))
-
-    def close(self) -> None:
-        first, *rest = self.frames
-        first.save(
-            self.path,
-            format="GIF",
-            save_all=True,
-            append_images=rest,
-            duration=self.delay,
-            loop=0,
-            optimize=False,
-        )
+    yield write
+    first, *rest = frames
+    delay = 10 * max(_SHORTEST_DELAY, round(100 / fps))  # milliseconds
+    first.save(path, format="GIF", save_all=True, append_images=rest, duration=delay, loop=0)
 
 
-class _Mp4Writer:
+@contextmanager
+def _write_mp4(path: Path, fps: float) -> Iterator[Write]:
     """Hand frames to ffmpeg as they come."""
+    ffmpeg: Any = importlib.import_module("imageio_ffmpeg")
+    pipe: Any = None
 
-    def __init__(self, path: Path, fps: float) -> None:
-        self.path = path
-        self.fps = fps
-        self.pipe: Any = None
-
-    def write(self, frame: Frame) -> None:
+    def write(frame: Frame) -> None:
+        nonlocal pipe
         # The usual pixel format needs even sides.
         even = frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2]
-        if self.pipe is None:
-            ffmpeg = importlib.import_module("imageio_ffmpeg")
+        if pipe is None:
             size = (even.shape[1], even.shape[0])
-            self.pipe = ffmpeg.write_frames(
-                str(self.path), size, fps=self.fps, quality=7, macro_block_size=2
-            )
-            self.pipe.send(None)
-        self.pipe.send(np.ascontiguousarray(even))
+            pipe = ffmpeg.write_frames(str(path), size, fps=fps, quality=7, macro_block_size=2)
+            pipe.send(None)
+        pipe.send(np.ascontiguousarray(even))
 
-    def close(self) -> None:
-        self.pipe.close()
+    try:
+        yield write
+    finally:
+        if pipe is not None:
+            pipe.close()

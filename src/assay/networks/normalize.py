@@ -233,6 +233,11 @@ class RewardScaler:
         scaled = reward / np.sqrt(self.moments.var + _EPS)
         return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
 
+    def scale_torch(self, reward: Tensor) -> Tensor:
+        """Return scaled, clipped rewards of tensors, on their device."""
+        std = float(np.sqrt(self.moments.var + _EPS))
+        return (reward / std).clamp(-self.clip, self.clip)
+
     def state(self) -> State:
         """Return what a checkpoint needs."""
         return {"moments": self.moments.state(), "carry": self._carry.copy()}

@@ -40,8 +40,8 @@ _MANTISSA_TO_TOP, _MARGIN, _TWICE_MARGIN = (np.array(x, np.uint64) for x in (13,
 def libm_agrees() -> bool:
     """Return whether NumPy's float64 sine and cosine are the C library's on this machine.
 
-    They are in every NumPy build known to us, but NumPy promises no such thing. Where they were
-    not, one copy would have to take the batched path, to act like a copy among many.
+    NumPy promises no such thing. Where they are not, one copy takes the batched path, so that it
+    still acts like a copy among many.
     """
     x = np.random.default_rng(0).uniform(-30.0, 30.0, 2000)
     return all(

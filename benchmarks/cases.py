@@ -1,0 +1,300 @@
+"""What is measured: learning cases with their goals, and races against peers with their targets.
+
+Nothing here imports torch or a peer, so that tables can be made anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from assay.core.errors import ConfigError, nearest
+
+# ---------------------------------------------------------------------- learning
+
+SEEDS = 5
+FINAL_EPISODES = 100
+CURVE_POINTS = 20
+CURVE_EPISODES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A task that an algorithm must learn with its shipped preset.
+
+    Attributes:
+        name: Of the case and of its evidence file.
+        algorithm: Registry name.
+        env: Environment id.
+        env_steps: The budget.
+        threshold: What the interquartile mean over seeds is held against.
+        minutes: Rough time of one seed on one core, to start the longest first.
+        inclusive: Whether reaching the threshold exactly is enough.
+    """
+
+    name: str
+    algorithm: str
+    env: str
+    env_steps: int
+    threshold: float
+    minutes: float
+    inclusive: bool = False
+
+    @property
+    def goal(self) -> str:
+        """Return the goal in words of one line: `> -160`."""
+        return f"{'≥' if self.inclusive else '>'} {self.threshold:g}"
+
+    def met(self, score: float) -> bool:
+        """Say whether a score reaches the goal."""
+        return score >= self.threshold if self.inclusive else score > self.threshold
+
+    def settings(self, seed: int, device: str = "cpu") -> dict[str, Any]:
+        """Return what is laid over the preset: budget, seed, and how progress is watched."""
+        return {
+            "env_steps": self.env_steps,
+            "seed": seed,
+            "device": device,
+            "threads": 1,
+            "eval_every": self.env_steps // CURVE_POINTS,
+            "eval_episodes": CURVE_EPISODES,
+            "sinks": (),
+        }
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("ppo-cartpole", "ppo", "CartPole-v1", 100_000, 500, 0.2, inclusive=True),
+        Case("dqn-cartpole", "dqn", "CartPole-v1", 50_000, 475, 0.7, inclusive=True),
+        Case("a2c-cartpole", "a2c", "CartPole-v1", 500_000, 475, 1.0, inclusive=True),
+        Case("sac-pendulum", "sac", "Pendulum-v1", 20_000, -160, 3.0),
+        Case("td3-pendulum", "td3", "Pendulum-v1", 20_000, -160, 2.0),
+        Case("ddpg-pendulum", "ddpg", "Pendulum-v1", 20_000, -160, 2.0),
+        Case("ppo-acrobot", "ppo", "Acrobot-v1", 500_000, -85, 1.0),
+        Case("ppo-lunarlander", "ppo", "LunarLander-v3", 1_000_000, 220, 5.0),
+        Case("sac-halfcheetah", "sac", "HalfCheetah-v5", 200_000, 4000, 25.0),
+    )
+}
+
+
+def parse_cases(text: str) -> list[Case]:
+    """Read `ppo-cartpole,dqn-cartpole`; `all` is every case.
+
+    Raises:
+        ConfigError: A name is unknown; the nearest one is offered.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if names == ["all"]:
+        return list(CASES.values())
+    if not names:
+        raise ConfigError("No case was named.", f"Known: {', '.join(CASES)}, or all.")
+    unknown = [name for name in names if name not in CASES]
+    if unknown:
+        hints = " ".join(f"Unknown case '{name}'. {nearest(name, CASES)}" for name in unknown)
+        raise ConfigError(hints)
+    return [CASES[name] for name in dict.fromkeys(names)]
+
+
+# ---------------------------------------------------------------------- speed
+
+Library = Literal["assay", "sb3", "skrl"]
+Measure = Literal["env_steps_per_second", "updates_per_second", "seconds_to_return"]
+
+EVAL_EVERY = 5_000
+EVAL_EPISODES = 20
+GOAL_RETURN = 475.0
+QUICK_STEPS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One side of a race, always run in a process of its own.
+
+    Attributes:
+        name: Unique.
+        library: Whose code runs.
+        algorithm: ppo, dqn or sac.
+        env: Environment id.
+        env_steps: How many.
+        settings: For Assay, settings over defaults or preset; for a peer, its own arguments.
+        preset: Whether Assay starts from its preset (with the preset's number of environments).
+        compile: Assay's setting of that name.
+        cold: Start with an empty cache of compiled steps, so that compiling is part of the time.
+        until_return: Evaluate every `EVAL_EVERY` steps and stop at `GOAL_RETURN`; otherwise run
+            all steps without evaluations.
+    """
+
+    name: str
+    library: Library
+    algorithm: str
+    env: str
+    env_steps: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    preset: bool = False
+    compile: Literal["auto"] | bool = False
+    cold: bool = False
+    until_return: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Entries that take turns, `repeats` times; the seed is the number of the turn."""
+
+    name: str
+    entries: tuple[Entry, ...]
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One line of the table: two entries of a race and, where the project set one, a target."""
+
+    title: str
+    race: str
+    ours: str
+    peer: str
+    measure: Measure
+    target: float | None = None
+
+
+# Whole rollouts of 8 x 32 and of 64 x 32 steps fit both budgets, so that both sides take as many.
+_RACE_STEPS = 204_800
+_GOAL_STEPS = 102_400
+_CARTPOLE, _PENDULUM = "CartPole-v1", "Pendulum-v1"
+
+# The RL Zoo's tuned settings of Stable-Baselines3 for CartPole, in the words of each library.
+_SB3_TUNED = {
+    "n_envs": 8, "n_steps": 32, "batch_size": 256, "n_epochs": 20, "gamma": 0.98,
+    "gae_lambda": 0.8, "ent_coef": 0.0, "learning_rate": 1e-3, "clip_range": 0.2,
+}  # fmt: skip
+_ASSAY_TUNED = {
+    "num_envs": 8, "horizon": 32, "minibatch_size": 256, "epochs": 20, "gamma": 0.98,
+    "gae_lambda": 0.8, "entropy_coef": 0.0, "lr": "linear:1e-3:0", "clip": "linear:0.2:0",
+}  # fmt: skip
+_SKRL_TUNED = {
+    "num_envs": 8, "rollouts": 32, "mini_batches": 1, "learning_epochs": 20,
+    "discount_factor": 0.98, "gae_lambda": 0.8, "learning_rate": 1e-3,
+}  # fmt: skip
+# Assay's preset in skrl's words: 64 x 32 transitions in four minibatches of 512.
+_SKRL_PRESET = {
+    "num_envs": 64, "rollouts": 32, "mini_batches": 4, "learning_epochs": 10,
+    "discount_factor": 0.98, "gae_lambda": 0.9, "learning_rate": 2.5e-3,
+}  # fmt: skip
+_SB3_DQN = {
+    "learning_rate": 1e-4, "buffer_size": 1_000_000, "learning_starts": 100, "batch_size": 32,
+    "train_freq": 4, "gradient_steps": 1, "target_update_interval": 10_000,
+    "exploration_fraction": 0.1, "exploration_final_eps": 0.05,
+}  # fmt: skip
+_ASSAY_DQN = {
+    "num_envs": 1, "lr": 1e-4, "buffer_size": 1_000_000, "learning_starts": 100, "batch_size": 32,
+    "train_every": 4, "updates": 1, "target_every": 2_500, "epsilon": "linear:1:0.05:0.1",
+    "hidden": [64, 64],
+}  # fmt: skip
+_SB3_SAC = {
+    "learning_rate": 3e-4, "buffer_size": 1_000_000, "learning_starts": 100, "batch_size": 256,
+    "train_freq": 1, "gradient_steps": 1,
+}  # fmt: skip
+_ASSAY_SAC = {
+    "num_envs": 1, "lr": 3e-4, "buffer_size": 1_000_000, "learning_starts": 100,
+    "batch_size": 256, "train_every": 1, "updates": 1, "hidden": [256, 256],
+}  # fmt: skip
+
+
+def _assay(name: str, algorithm: str, env: str, env_steps: int, **options: Any) -> Entry:
+    return Entry(f"assay-{name}", "assay", algorithm, env, env_steps, **options)
+
+
+def _variants(stem: str, env_steps: int, **options: Any) -> tuple[Entry, ...]:
+    """Return Assay's PPO with its preset: compiled before, as a user gets it, eager, cold."""
+    common = {"preset": True, **options}
+    return (
+        _assay(f"{stem}-compiled", "ppo", _CARTPOLE, env_steps, compile=True, **common),
+        _assay(f"{stem}-auto", "ppo", _CARTPOLE, env_steps, compile="auto", **common),
+        _assay(f"{stem}-eager", "ppo", _CARTPOLE, env_steps, **common),
+        _assay(f"{stem}-cold", "ppo", _CARTPOLE, env_steps, compile=True, cold=True, **common),
+    )
+
+
+RACES = {
+    race.name: race
+    for race in (
+        Race(
+            "ppo",
+            (
+                Entry("sb3-ppo", "sb3", "ppo", _CARTPOLE, _RACE_STEPS, _SB3_TUNED),
+                *_variants("ppo", _RACE_STEPS),
+                _assay("ppo-equal-compiled", "ppo", _CARTPOLE, _RACE_STEPS,
+                       settings=_ASSAY_TUNED, compile=True),
+                _assay("ppo-equal-eager", "ppo", _CARTPOLE, _RACE_STEPS, settings=_ASSAY_TUNED),
+                Entry("skrl-ppo-preset", "skrl", "ppo", _CARTPOLE, _RACE_STEPS, _SKRL_PRESET),
+                Entry("skrl-ppo-tuned", "skrl", "ppo", _CARTPOLE, _RACE_STEPS, _SKRL_TUNED),
+            ),
+            repeats=3,
+        ),
+        Race(
+            "ppo-475",
+            (
+                Entry("sb3-ppo-475", "sb3", "ppo", _CARTPOLE, _GOAL_STEPS, _SB3_TUNED,
+                      until_return=True),
+                *_variants("ppo-475", _GOAL_STEPS, until_return=True),
+            ),
+            repeats=5,
+        ),
+        Race(
+            "dqn",
+            (
+                Entry("sb3-dqn", "sb3", "dqn", _CARTPOLE, 50_000, _SB3_DQN),
+                _assay("dqn-compiled", "dqn", _CARTPOLE, 50_000, settings=_ASSAY_DQN,
+                       compile=True),
+                _assay("dqn-eager", "dqn", _CARTPOLE, 50_000, settings=_ASSAY_DQN),
+            ),
+            repeats=3,
+        ),
+        Race(
+            "sac",
+            (
+                Entry("sb3-sac", "sb3", "sac", _PENDULUM, 4_000, _SB3_SAC),
+                _assay("sac-compiled", "sac", _PENDULUM, 4_000, settings=_ASSAY_SAC,
+                       compile=True),
+                _assay("sac-eager", "sac", _PENDULUM, 4_000, settings=_ASSAY_SAC),
+            ),
+            repeats=3,
+        ),
+    )
+}  # fmt: skip
+
+_STEPS: Measure = "env_steps_per_second"
+_UPDATES: Measure = "updates_per_second"
+_GOAL: Measure = "seconds_to_return"
+
+COMPARISONS = (
+    Comparison("PPO CartPole, our preset (compiled before) / SB3 tuned", "ppo",
+               "assay-ppo-compiled", "sb3-ppo", _STEPS, 12),
+    Comparison("the same, compile=auto (the default)", "ppo", "assay-ppo-auto", "sb3-ppo", _STEPS),
+    Comparison("the same, eager", "ppo", "assay-ppo-eager", "sb3-ppo", _STEPS),
+    Comparison("the same, first run ever (compiling included)", "ppo", "assay-ppo-cold",
+               "sb3-ppo", _STEPS),
+    Comparison("PPO CartPole, seconds to a 475 evaluation / SB3 tuned", "ppo-475",
+               "assay-ppo-475-compiled", "sb3-ppo-475", _GOAL, 10),
+    Comparison("the same, compile=auto (the default)", "ppo-475", "assay-ppo-475-auto",
+               "sb3-ppo-475", _GOAL),
+    Comparison("the same, eager", "ppo-475", "assay-ppo-475-eager", "sb3-ppo-475", _GOAL),
+    Comparison("the same, first run ever (compiling included)", "ppo-475", "assay-ppo-475-cold",
+               "sb3-ppo-475", _GOAL),
+    Comparison("PPO CartPole, SB3's settings and updates (compiled before) / SB3 tuned", "ppo",
+               "assay-ppo-equal-compiled", "sb3-ppo", _STEPS, 4),
+    Comparison("the same, eager", "ppo", "assay-ppo-equal-eager", "sb3-ppo", _STEPS),
+    Comparison("PPO CartPole, our preset (compiled before) / skrl with the same settings", "ppo",
+               "assay-ppo-compiled", "skrl-ppo-preset", _STEPS, 5),
+    Comparison("PPO CartPole, SB3's settings (compiled before) / skrl with the same", "ppo",
+               "assay-ppo-equal-compiled", "skrl-ppo-tuned", _STEPS),
+    Comparison("DQN CartPole, SB3's defaults on both sides (compiled before)", "dqn",
+               "assay-dqn-compiled", "sb3-dqn", _STEPS, 5),
+    Comparison("the same, eager", "dqn", "assay-dqn-eager", "sb3-dqn", _STEPS),
+    Comparison("SAC Pendulum, SB3's defaults on both sides (compiled before)", "sac",
+               "assay-sac-compiled", "sb3-sac", _UPDATES, 1.9),
+    Comparison("the same, eager", "sac", "assay-sac-eager", "sb3-sac", _UPDATES, 1.2),
+)  # fmt: skip
+ENTRIES = {entry.name: entry for race in RACES.values() for entry in race.entries}

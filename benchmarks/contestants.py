@@ -1,0 +1,247 @@
+"""The code that is timed: Assay through its public API, and each peer the way its docs show.
+
+Every function runs alone in a fresh process that is bound to one core, with its imports done. Two
+clocks: `seconds` is the training loop alone (SB3's `learn`, skrl's `train`, Assay's own
+`time/elapsed`); `seconds_to_return` starts before environments and model are made, and ends with
+the evaluation that reaches the goal. What is left on: Assay writes its metrics to disk a hundred
+times a run; the peers log nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cases import EVAL_EPISODES, EVAL_EVERY, GOAL_RETURN, Entry
+
+Result = dict[str, Any]
+
+
+def run(entry: Entry, seed: int) -> Result:
+    """Run one entry and return its measurements."""
+    import torch
+
+    torch.set_num_threads(1)
+    functions: dict[tuple[str, str], Callable[[Entry, int], Result]] = {
+        ("sb3", "ppo"): _sb3,
+        ("sb3", "dqn"): _sb3,
+        ("sb3", "sac"): _sb3,
+        ("skrl", "ppo"): _skrl_ppo,
+    }
+    result = functions.get((entry.library, entry.algorithm), _assay)(entry, seed)
+    seconds = result["seconds"]
+    return result | {
+        "seconds": round(seconds, 4),
+        "env_steps_per_second": round(result["env_steps"] / seconds, 2),
+        "updates_per_second": round(result["updates"] / seconds, 2),
+    }
+
+
+def _result(
+    seconds: float, env_steps: int, updates: int, final: float, reached: float | None = None
+) -> Result:
+    """Name what every contestant reports."""
+    return {
+        "seconds": seconds,
+        "env_steps": env_steps,
+        "updates": updates,
+        "final_return": round(final, 2),
+        "seconds_to_return": None if reached is None else round(reached, 4),
+    }
+
+
+# ---------------------------------------------------------------------- Assay
+
+
+def _assay(entry: Entry, seed: int) -> Result:
+    from assay import api, events
+    from assay.loops.settings import resolve
+
+    settings = {
+        **entry.settings,
+        "env_steps": entry.env_steps,
+        "seed": seed,
+        "device": "cpu",
+        "compile": entry.compile,
+        "threads": 1,
+        "eval_every": EVAL_EVERY if entry.until_return else 0,
+        "eval_episodes": EVAL_EPISODES,
+        "checkpoint_every": 0,
+        "sinks": (),
+    }
+    resolve(entry.algorithm, entry.env, settings, use_preset=entry.preset)  # imports the algorithm
+    seen: dict[str, Any] = {"reached": None}
+
+    def watch(event: events.Event) -> Any:
+        if isinstance(event, events.Logged):
+            seen["elapsed"] = event.metrics["time/elapsed"]
+        elif isinstance(event, events.Evaluated):
+            seen["return"] = event.result.mean
+            if entry.until_return and event.result.mean >= GOAL_RETURN:
+                seen["reached"] = time.perf_counter() - start
+                return events.STOP
+        elif isinstance(event, events.RunEnded):
+            seen["clock"] = event.clock
+        return None
+
+    with tempfile.TemporaryDirectory() as root:
+        start = time.perf_counter()
+        api.train(
+            entry.algorithm, entry.env, root=root, preset=entry.preset, callbacks=[watch],
+            **settings,
+        )  # fmt: skip
+    clock = seen["clock"]
+    return _result(seen["elapsed"], clock.env_steps, clock.updates, seen["return"], seen["reached"])
+
+
+# ---------------------------------------------------------------------- Stable-Baselines3
+
+
+def _sb3(entry: Entry, seed: int) -> Result:
+    import stable_baselines3 as sb3
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    start = time.perf_counter()
+    reached: list[float] = []
+    # As many environments as episodes, so that an evaluation is one batched pass.
+    judge_env = make_vec_env(entry.env, n_envs=EVAL_EPISODES, seed=10_000 + seed)
+
+    def judge(model: Any) -> float:
+        found = evaluate_policy(model, judge_env, EVAL_EPISODES, deterministic=True)
+        return float(found[0])
+
+    class UntilReturn(BaseCallback):
+        """Evaluate every so many steps, and stop at the goal."""
+
+        due = EVAL_EVERY
+
+        def _on_step(self) -> bool:
+            if self.num_timesteps < self.due:
+                return True
+            self.due += EVAL_EVERY
+            if judge(self.model) < GOAL_RETURN:
+                return True
+            reached.append(time.perf_counter() - start)
+            return False
+
+    settings = dict(entry.settings)
+    env = make_vec_env(entry.env, n_envs=settings.pop("n_envs", 1), seed=seed)
+    if entry.algorithm == "ppo":
+        # Both fall linearly to zero over the run.
+        settings["learning_rate"] = _falling(settings["learning_rate"])
+        settings["clip_range"] = _falling(settings["clip_range"])
+    kind = {"ppo": sb3.PPO, "dqn": sb3.DQN, "sac": sb3.SAC}[entry.algorithm]
+    model = kind("MlpPolicy", env, seed=seed, device="cpu", verbose=0, **settings)
+    callback = UntilReturn() if entry.until_return else None
+    began = time.perf_counter()
+    model.learn(entry.env_steps, callback=callback, log_interval=None)
+    seconds = time.perf_counter() - began
+    optimizer = model.critic.optimizer if entry.algorithm == "sac" else model.policy.optimizer
+    return _result(
+        seconds, model.num_timesteps, _adam_steps(optimizer), judge(model),
+        reached[0] if reached else None,
+    )  # fmt: skip
+
+
+def _falling(value: float) -> Callable[[float], float]:
+    return lambda remaining: remaining * value
+
+
+def _adam_steps(optimizer: Any) -> int:
+    """Return how often an optimizer has stepped, by its own count."""
+    counts = [int(state["step"]) for state in optimizer.state.values()]
+    return max(counts, default=0)
+
+
+# ---------------------------------------------------------------------- skrl
+
+
+def _skrl_ppo(entry: Entry, seed: int) -> Result:
+    import gymnasium as gym
+    import torch
+    from skrl.agents.torch.ppo import PPO, PPO_CFG
+    from skrl.envs.wrappers.torch import wrap_env
+    from skrl.memories.torch import RandomMemory
+    from skrl.models.torch import CategoricalMixin, DeterministicMixin, Model
+    from skrl.trainers.torch import SequentialTrainer
+    from skrl.utils import set_seed
+    from torch import nn
+
+    def network(inputs: int, outputs: int) -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)
+        )
+
+    class Actor(CategoricalMixin, Model):
+        """The policy, of the size that all contestants use."""
+
+        def __init__(self, **spaces: Any) -> None:
+            Model.__init__(self, **spaces)
+            CategoricalMixin.__init__(self)
+            self.net = network(self.num_observations, self.num_actions)
+
+        def compute(self, inputs: dict[str, Any], role: str) -> tuple[Any, dict[str, Any]]:
+            """Return logits."""
+            return self.net(inputs["observations"]), {}
+
+    class Critic(DeterministicMixin, Model):
+        """The value function."""
+
+        def __init__(self, **spaces: Any) -> None:
+            Model.__init__(self, **spaces)
+            DeterministicMixin.__init__(self)
+            self.net = network(self.num_observations, 1)
+
+        def compute(self, inputs: dict[str, Any], role: str) -> tuple[Any, dict[str, Any]]:
+            """Return values."""
+            return self.net(inputs["observations"]), {}
+
+    settings = dict(entry.settings)
+    set_seed(seed)
+    # Gymnasium's own batched CartPole: the fastest environment that skrl can be given.
+    env = wrap_env(gym.make_vec(entry.env, num_envs=settings.pop("num_envs")), verbose=False)
+    spaces = {
+        "observation_space": env.observation_space, "action_space": env.action_space,
+        "device": "cpu",
+    }  # fmt: skip
+    models = {"policy": Actor(**spaces), "value": Critic(**spaces)}
+    rollouts = settings["rollouts"]
+    cfg = PPO_CFG(**settings, value_clip=0.0, value_loss_scale=0.5)
+    cfg.experiment.write_interval = cfg.experiment.checkpoint_interval = 0
+    memory = RandomMemory(memory_size=rollouts, num_envs=env.num_envs, device="cpu")
+    agent = PPO(models=models, memory=memory, cfg=cfg, **spaces)
+    options = {
+        "timesteps": entry.env_steps // env.num_envs, "headless": True,
+        "disable_progressbar": True, "close_environment_at_exit": False,
+    }  # fmt: skip
+    trainer = SequentialTrainer(env=env, agents=agent, cfg=options)
+    began = time.perf_counter()
+    trainer.train()
+    seconds = time.perf_counter() - began
+
+    def act(obs: Any) -> Any:
+        with torch.no_grad():
+            return models["policy"].net(torch.as_tensor(obs)).argmax(1).numpy()
+
+    steps = options["timesteps"] * env.num_envs
+    return _result(seconds, steps, _adam_steps(agent.optimizer), _judge(entry.env, act, seed))
+
+
+def _judge(env: str, act: Callable[[Any], Any], seed: int) -> float:
+    """Return the mean return of one episode in each of a batch of environments."""
+    import gymnasium as gym
+    import numpy as np
+
+    envs = gym.make_vec(env, num_envs=EVAL_EPISODES)
+    obs, _ = envs.reset(seed=10_000 + seed)
+    returns, playing = np.zeros(EVAL_EPISODES), np.ones(EVAL_EPISODES, bool)
+    while playing.any():
+        obs, reward, terminated, truncated, _ = envs.step(act(obs))
+        returns += reward * playing
+        playing &= ~(terminated | truncated)
+    envs.close()
+    return float(returns.mean())

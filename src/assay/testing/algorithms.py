@@ -1,0 +1,513 @@
+"""The contract that every algorithm keeps.
+
+Subclass `AlgorithmContract` in a test module and say which algorithm it is, with settings that make
+it small:
+
+    class TestContract(AlgorithmContract):
+        algorithm = "sac"
+        settings = {"hidden": (16,), "batch_size": 8, "learning_starts": 8}
+
+What it handles is read from its registration: every action space that it declares is tried, with
+observations of every kind, and with action masks where actions are discrete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import assay
+from assay.algorithms.base import Algorithm
+from assay.core import registry, seeding
+from assay.core.errors import SpaceError
+from assay.core.types import Clock, Metrics, Spaces, State, tree_leaves, tree_map
+from assay.envs.make import EnvLike, make_vector
+from assay.evaluation.evaluate import evaluate
+from assay.loops.collect import Collector
+from assay.loops.events import Event, Logged
+from assay.loops.off_policy import OffPolicyLoop
+from assay.loops.on_policy import OnPolicyLoop
+from assay.loops.settings import resolve
+from assay.loops.training import build_algorithm
+from assay.networks.step import has_compiler
+from assay.runs import checkpoint
+from assay.runs.checkpoint import Section
+from assay.runs.directory import RunDirectory
+from assay.runs.metrics import read_records
+from assay.testing.envs import Identity, Observe
+
+# By the name under which an algorithm declares them.
+ACTION_SPACES: dict[str, dict[str, gym.Space[Any]]] = {
+    "Discrete": {
+        "discrete": spaces.Discrete(4),
+        "discrete_from_2": spaces.Discrete(3, start=2),
+    },
+    "MultiDiscrete": {
+        "multi_discrete": spaces.MultiDiscrete([3, 2]),
+        "multi_discrete_table": spaces.MultiDiscrete(
+            np.array([[2, 3], [3, 2]]), start=np.array([[1, 1], [0, -1]])
+        ),
+    },
+    "MultiBinary": {
+        "multi_binary": spaces.MultiBinary(3),
+        "multi_binary_table": spaces.MultiBinary([2, 2]),
+    },
+    "Box": {
+        "box": spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([0.5, 10.0], np.float32)),
+        "box_table": spaces.Box(-1.0, 1.0, (2, 2), np.float32),
+        "box_float64": spaces.Box(0.0, 3.0, (1,), np.float64),
+    },
+}
+
+
+def make_algorithm(
+    name: str,
+    observation: gym.Space[Any],
+    action: gym.Space[Any],
+    *,
+    seed: int = 1,
+    num_envs: int = 1,
+    env_steps: int = 1000,
+    **settings: Any,
+) -> Any:
+    """Return an algorithm by itself, for tests that give it data by hand.
+
+    Args:
+        name: Registry name.
+        observation: Its canonical observation space.
+        action: Its action space.
+        seed: The run's seed.
+        num_envs: Environments that it is told of.
+        env_steps: The budget, which schedules refer to.
+        **settings: Hyperparameters.
+    """
+    run = {"seed": seed, "num_envs": num_envs, "env_steps": env_steps}
+    plain = {"device": "cpu", "compile": False}
+    config = resolve(name, "none", run | plain, settings, use_preset=False)
+    return build_algorithm(config, Spaces(observation, action), Clock(env_steps))
+
+
+class Rig:
+    """An algorithm with its loop and environments, and nothing on the disk.
+
+    Args:
+        algorithm: Registry name.
+        env: What `make_vector` takes, or a `Vector` that was made already.
+        seed: The run's seed.
+        num_envs: Environments stepped in parallel.
+        env_steps: The budget, which schedules refer to.
+        compile: Whether optimizer steps are compiled.
+        **settings: Hyperparameters.
+
+    Attributes:
+        algorithm: The algorithm under test.
+        clock: Its counts.
+        collector: Who steps the environments.
+        loop: Who calls `update`.
+    """
+
+    def __init__(
+        self,
+        algorithm: str,
+        env: EnvLike | Any,
+        *,
+        seed: int = 1,
+        num_envs: int = 2,
+        env_steps: int = 10_000,
+        compile: bool = False,
+        **settings: Any,
+    ) -> None:
+        run = {"seed": seed, "num_envs": num_envs, "env_steps": env_steps, "compile": compile}
+        config = resolve(algorithm, "rig", {**run, "device": "cpu"}, settings, use_preset=False)
+        torch.set_num_threads(1)  # as training does for small networks
+        self.clock = Clock(env_steps)
+        self.source = env
+        self.env: Any = env if hasattr(env, "spaces") else make_vector(env, num_envs)
+        self.algorithm: Algorithm = build_algorithm(config, self.env.spaces, self.clock)
+        self.collector = Collector(self.env, self.algorithm, self.clock, seed)
+        self.loop: OnPolicyLoop | OffPolicyLoop
+        if self.algorithm.spec.loop == "on_policy":
+            self.loop = OnPolicyLoop(self.algorithm, self.collector)
+        else:
+            self.loop = OffPolicyLoop(self.algorithm, self.collector, seed)
+        self.collector.start()
+
+    @property
+    def obs(self) -> Any:
+        """Return what the environments show now."""
+        return self.collector.obs
+
+    def learn(self, updates: int) -> Metrics:
+        """Iterate until so many more updates are done, and return their mean metrics."""
+        goal = self.clock.updates + updates
+        while self.clock.updates < goal:
+            self.loop.iterate()
+        return self.algorithm.drain_metrics()
+
+    def train(self, env_steps: int | None = None) -> Rig:
+        """Iterate to `env_steps` (by default the whole budget), and return the rig."""
+        goal = self.clock.total_env_steps if env_steps is None else env_steps
+        while self.clock.env_steps < goal:
+            self.loop.iterate()
+        return self
+
+    def score(self, episodes: int = 20, seed: int = 0) -> float:
+        """Return the mean return of the deterministic policy."""
+        return evaluate(self.algorithm, self.source, episodes=episodes, seed=seed).mean
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return a copy of every array of every network by name."""
+        sections = self.algorithm.state()["weights"]
+        return {f"{m}.{k}": v.copy() for m, part in sections.items() for k, v in part.items()}
+
+
+class _Raw:
+    """A vector of environments whose action space begins at `start`, as nobody made it canonical.
+
+    The environments of Assay are canonical; what a remote client sends need not be.
+    """
+
+    def __init__(self, inner: Any, action: gym.Space[Any], start: Any) -> None:
+        self.inner, self.start = inner, start
+        self.num_envs = inner.num_envs
+        self.spaces = Spaces(inner.spaces.observation, action)
+        self.reset, self.get_state, self.set_state = inner.reset, inner.get_state, inner.set_state
+
+    def step(self, actions: np.ndarray) -> Any:
+        return self.inner.step(actions - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An environment that the contract tries."""
+
+    name: str
+    action: gym.Space[Any]
+    observe: Observe = "vector"
+    masked: bool = False
+
+    def factory(self, **options: Any) -> Callable[[], Identity]:
+        """Return a factory of the environment."""
+        return partial(Identity, self.action, self.observe, masked=self.masked, **options)
+
+
+class AlgorithmContract:
+    """Checks of an algorithm: spaces, updates, saving, determinism, resume, compilation, export.
+
+    Attributes:
+        algorithm: Registry name.
+        settings: Hyperparameters that make it small and quick.
+        updates: How many updates it takes until every network has moved.
+        compiled_settings: Further hyperparameters of the one compiled case.
+    """
+
+    algorithm: ClassVar[str]
+    settings: ClassVar[Mapping[str, Any]] = {}
+    updates: ClassVar[int] = 4
+    compiled_settings: ClassVar[Mapping[str, Any]] = {}
+
+    def cases(self) -> Iterator[Case]:
+        """Yield the environments to try."""
+        declared = registry.get(self.algorithm).spec.actions
+        for kind in declared:
+            for name, space in ACTION_SPACES[kind].items():
+                yield Case(name, space)
+                if kind != "Box":
+                    yield Case(f"{name}_masked", space, masked=True)
+        first = next(iter(ACTION_SPACES[declared[0]].values()))
+        for observe in ("discrete", "image", "dict"):
+            yield Case(f"sees_{observe}", first, observe)
+        for kind in declared:
+            if kind != "Box":
+                some = next(iter(ACTION_SPACES[kind].values()))
+                yield Case("sees_dict_masked", some, "dict", masked=True)
+                break
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Give every test that asks for a case one call per case."""
+        if "case" in metafunc.fixturenames:
+            cases = list(self.cases())
+            metafunc.parametrize("case", cases, ids=[case.name for case in cases])
+
+    @property
+    def hyperparameters(self) -> set[str]:
+        """Return the names of the algorithm's hyperparameters."""
+        return set(registry.get(self.algorithm).Hyperparameters.model_fields)
+
+    def rig(self, case: Case, **options: Any) -> Rig:
+        """Return the algorithm on the environments of a case."""
+        env = options.pop("env", None) or case.factory()
+        return Rig(self.algorithm, env, **{"num_envs": 2, **self.settings, **options})
+
+    def first_case(self) -> Case:
+        """Return the case of the first declared action space."""
+        return next(iter(self.cases()))
+
+    def normalised(self) -> dict[str, Any]:
+        """Return settings that switch all normalisation on, as far as the algorithm has it."""
+        return {k: True for k in ("normalize_obs", "normalize_reward") if k in self.hyperparameters}
+
+    # ------------------------------------------------------------------ acting
+
+    def test_acts_within_the_space(self, case: Case) -> None:
+        """Actions have the space's shape and type, and none is out of bounds or masked."""
+        rig = self.rig(case, num_envs=3)
+        space = rig.env.spaces.action
+        for explore in (True, False):
+            for _ in range(20):
+                obs, carry = rig.obs, rig.collector.carry
+                choice = rig.algorithm.act(obs, carry, explore)
+                assert isinstance(choice.action, np.ndarray)
+                assert choice.action.shape == (3, *space.shape)
+                assert choice.action.dtype == np.dtype(space.dtype)
+                assert all(space.contains(action) for action in choice.action)
+                for value in tree_leaves(choice.extras):
+                    assert len(value) == 3 and np.isfinite(value).all()
+                # An `Identity` environment refuses what its mask forbids.
+                rig.collector.obs = rig.env.step(choice.action)[0]
+
+    def test_best_action_needs_no_luck(self, case: Case) -> None:
+        """Without exploration an action is a function of the observation; no generator moves."""
+        rig = self.rig(case)
+        rig.learn(1)
+        algorithm, obs, carry = rig.algorithm, rig.obs, rig.collector.carry
+        before = (seeding.rng_state(algorithm.rng), torch.get_rng_state().tolist())
+        first = np.copy(algorithm.act(obs, carry, False).action)
+        for _ in range(5):
+            np.testing.assert_array_equal(algorithm.act(obs, carry, False).action, first)
+        assert (seeding.rng_state(algorithm.rng), torch.get_rng_state().tolist()) == before
+
+    def test_keeps_no_view_of_what_it_returned(self) -> None:
+        """An action that was returned is not written again by the next one."""
+        rig = self.rig(self.first_case(), num_envs=4)
+        for explore in (True, False):
+            first = rig.algorithm.act(rig.obs, rig.collector.carry, explore)
+            kept = [first.action.copy(), *map(np.copy, tree_leaves(first.extras))]
+            rig.collector.obs = rig.env.step(first.action)[0]
+            rig.algorithm.act(rig.obs, rig.collector.carry, explore)
+            for now, then in zip([first.action, *tree_leaves(first.extras)], kept, strict=True):
+                np.testing.assert_array_equal(now, then)
+
+    # ------------------------------------------------------------------ learning
+
+    def test_update_moves_every_network(self, case: Case) -> None:
+        """After a few updates all metrics and weights are finite, and every network has moved."""
+        rig = self.rig(case)
+        before = rig.weights()
+        metrics = rig.learn(self.updates)
+        assert metrics and all(np.isfinite(value) for value in metrics.values()), metrics
+        assert all(name.startswith("train/") for name in metrics)
+        after = rig.weights()
+        assert all(np.isfinite(array).all() for array in after.values())
+        networks = {name.split(".")[0] for name in before}
+        still = networks - {n.split(".")[0] for n in before if (before[n] != after[n]).any()}
+        assert not still, f"{sorted(still)} did not move in {rig.clock.updates} updates"
+
+    def test_takes_spaces_that_start_anywhere(self) -> None:
+        """Discrete actions that do not start at 0 are learned from as well."""
+        starts: dict[str, tuple[gym.Space[Any], gym.Space[Any], Any]] = {
+            "Discrete": (spaces.Discrete(3), spaces.Discrete(3, start=5), 5),
+            "MultiDiscrete": (
+                spaces.MultiDiscrete([2, 3]),
+                spaces.MultiDiscrete([2, 3], start=[1, -4]),
+                np.array([1, -4]),
+            ),
+        }
+        for kind in registry.get(self.algorithm).spec.actions:
+            if kind in starts:
+                canonical, raw, start = starts[kind]
+                inner = make_vector(partial(Identity, canonical), 2)
+                rig = self.rig(self.first_case(), env=_Raw(inner, raw, start))
+                choice = rig.algorithm.act(rig.obs, rig.collector.carry, True)
+                assert all(raw.contains(action) for action in choice.action)
+                assert all(np.isfinite(v) for v in rig.learn(self.updates).values())
+
+    def test_refuses_other_action_spaces(self) -> None:
+        """A space that is not declared is refused by name, with what would do."""
+        declared = registry.get(self.algorithm).spec.actions
+        others = {k: next(iter(v.values())) for k, v in ACTION_SPACES.items() if k not in declared}
+        others["Tuple"] = spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2)))
+        observation = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        config = resolve(self.algorithm, "none", self.settings, use_preset=False)
+        for kind, action in others.items():
+            with pytest.raises(SpaceError, match=kind) as caught:
+                build_algorithm(config, Spaces(observation, action), Clock(100))
+            assert self.algorithm in caught.value.message
+            assert all(name in caught.value.message for name in declared)
+
+    # ------------------------------------------------------------------ saving
+
+    def test_state_goes_round(self, case: Case, tmp_path: Path) -> None:
+        """An algorithm loaded from a checkpoint acts and learns on exactly like the saved one."""
+        options = {"num_envs": 3, **self.normalised()}
+        one = self.rig(case, **options)
+        one.learn(self.updates)
+        one.loop.iterate()  # leaves metrics that are not drained
+        sections = {k: Section(v) for k, v in one.algorithm.state().items()}
+        sections |= {"collector": Section(one.collector.state()), **one.loop.sections()}
+        place = checkpoint.write_checkpoint(tmp_path, 1, sections)
+
+        two = self.rig(case, seed=99, **options)
+        two.learn(1)  # whatever it knows must go
+        saved = checkpoint.read_checkpoint(place)
+        two.algorithm.load_state(saved)
+        two.loop.load_sections(saved)
+        two.collector.seed = one.collector.seed
+        for name in ("env_steps", "updates", "episodes"):
+            setattr(two.clock, name, getattr(one.clock, name))
+        two.collector.load_state(saved["collector"])
+
+        for _ in range(3):
+            pair = [rig.algorithm.act(rig.obs, rig.collector.carry, True) for rig in (one, two)]
+            assert_same(pair[0].action, pair[1].action, "action")
+            assert_same(pair[0].extras, pair[1].extras, "extras")
+        metrics = [rig.learn(self.updates) for rig in (one, two)]
+        assert metrics[0] == metrics[1]
+        assert_same(one.algorithm.state(), two.algorithm.state())
+
+    # ------------------------------------------------------------------ sameness
+
+    def test_one_seed_gives_one_result(self) -> None:
+        """The same seed gives the same weights, whatever happened before; another one does not."""
+        case = self.first_case()
+        results = []
+        for seed, noise in ((1, 0), (1, 1), (2, 0)):
+            torch.manual_seed(noise)
+            np.random.seed(noise)
+            rig = self.rig(case, seed=seed, **self.normalised())
+            rig.learn(self.updates)
+            results.append(rig.algorithm.state())
+        assert_same(results[0], results[1])
+        same = [
+            np.array_equal(results[0]["weights"][name][key], array)
+            for name, part in results[2]["weights"].items()
+            for key, array in part.items()
+        ]
+        assert not all(same)
+
+    @pytest.mark.parametrize("saves", [True, False], ids=["env_saves", "env_cannot_save"])
+    def test_killed_run_ends_like_the_undisturbed_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saves: bool
+    ) -> None:
+        """A run that dies between two checkpoints and is resumed ends bit for bit the same."""
+        # Nothing here has to survive a power cut, and waiting for the disk is most of the time.
+        monkeypatch.setattr("os.fsync", lambda descriptor: None)
+        factory = self.first_case().factory(saves=saves)
+        options: dict[str, Any] = {
+            "env_steps": 320, "num_envs": 2, "checkpoint_every": 96, "log_every": 40,
+            "eval_every": 160, "eval_episodes": 2, "sinks": (), "compile": False, "preset": False,
+            "root": tmp_path, **self.settings, **self.normalised(),
+        }  # fmt: skip
+
+        def die(event: Event) -> None:
+            if isinstance(event, Logged) and event.clock.env_steps >= 240:
+                raise KeyError("the power is out")
+
+        whole = assay.train(self.algorithm, factory, name="whole", **options)
+        with pytest.raises(KeyError, match="power"):
+            assay.train(self.algorithm, factory, name="killed", callbacks=[die], **options)
+        killed = assay.resume(tmp_path / "killed", env=factory)
+        assert whole.status == killed.status == "done"
+        assert_same_run(whole.path, killed.path)
+
+    # ------------------------------------------------------------------ compiled, exported
+
+    @pytest.mark.slow
+    def test_compiled_step_does_what_the_eager_one_does(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Weights, optimizer state and metrics agree to rounding, on the same data."""
+        if not has_compiler():
+            pytest.skip("no C++ compiler")
+        monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+        case = self.first_case()
+        options = {**self.settings, **self.compiled_settings}
+        eager, compiled = (
+            Rig(self.algorithm, case.factory(), compile=on, **options) for on in (False, True)
+        )
+        metrics = [rig.learn(self.updates) for rig in (eager, compiled)]
+        assert metrics[0] == pytest.approx(metrics[1], rel=1e-3, abs=1e-5)
+        one, two = (rig.algorithm.state() for rig in (eager, compiled))
+        for section in ("weights", "optimizer"):
+            tree_map(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5),
+                     one[section], two[section])  # fmt: skip
+
+    def test_exported_policy_is_the_agent(self, case: Case) -> None:
+        """The module for export gives the deterministic actions, normalisation included."""
+        settings = {k: v for k, v in self.normalised().items() if k == "normalize_obs"}
+        rig = self.rig(case, num_envs=6, **settings)
+        rig.learn(self.updates)
+        module = rig.algorithm.policy_module()
+        for _ in range(5):
+            expected = rig.algorithm.act(rig.obs, rig.collector.carry, False).action
+            with torch.no_grad():
+                found = module(tree_map(torch.from_numpy, rig.obs)).numpy()
+            assert found.shape == expected.shape
+            if expected.dtype.kind == "f":
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+            else:
+                np.testing.assert_array_equal(found, expected)
+            rig.collector.obs = rig.env.step(expected)[0]
+
+
+# ---------------------------------------------------------------------- comparing
+
+
+def assert_same(one: Any, two: Any, where: str = "state") -> None:
+    """Require two states to be equal bit for bit, and name the first place where they are not."""
+    if isinstance(one, Mapping):
+        assert isinstance(two, Mapping) and one.keys() == two.keys(), f"{where}: {two!r}"
+        for key in one:
+            assert_same(one[key], two[key], f"{where}/{key}")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(two), where
+        for i, pair in enumerate(zip(one, two, strict=True)):
+            assert_same(*pair, f"{where}/{i}")
+    elif isinstance(one, np.ndarray):
+        assert one.dtype == two.dtype and one.shape == two.shape, where
+        different = np.count_nonzero(~((one == two) | ((one != one) & (two != two))))
+        assert not different, f"{where}: {different} of {one.size} numbers differ"
+    else:
+        assert one == two or (one != one and two != two), f"{where}: {one!r} is not {two!r}"
+
+
+def assert_same_run(one: Path, two: Path) -> None:
+    """Require two runs to have the same metrics, evaluations and last checkpoint, bit for bit.
+
+    Wall times are left out: metrics under `time/`, and when a line or a file was written.
+    """
+    assert_same(run_metrics(one), run_metrics(two), "metrics")
+    runs = [RunDirectory.open(path) for path in (one, two)]
+    evaluations = [
+        [{k: v for k, v in part.items() if k != "time"} for part in r.evals()] for r in runs
+    ]
+    assert_same(evaluations[0], evaluations[1], "evaluations")
+    assert_same(last_checkpoint(one), last_checkpoint(two), "checkpoint")
+
+
+def run_metrics(path: Path) -> list[Any]:
+    """Return every line of a run's metrics without what depends on the wall clock."""
+    records = read_records(RunDirectory.open(path).metrics_path)
+    return [
+        (r.env_steps, r.updates, r.episodes,
+         {k: v for k, v in r.metrics.items() if not k.startswith("time/")})
+        for r in records
+    ]  # fmt: skip
+
+
+def last_checkpoint(path: Path) -> dict[str, State]:
+    """Return all sections of a run's last checkpoint, less the length of its metrics in bytes."""
+    place = checkpoint.latest(RunDirectory.open(path).checkpoints_path)
+    assert place is not None, f"'{path}' has no checkpoint"
+    sections = checkpoint.read_checkpoint(place)
+    sections["run"] = {k: v for k, v in sections["run"].items() if k != "sinks"}
+    return sections

@@ -1,0 +1,12 @@
+from assay.testing.algorithms import AlgorithmContract
+
+
+class TestContract(AlgorithmContract):
+    algorithm = "td3"
+    settings = {
+        "buffer_size": 300,
+        "learning_starts": 12,
+        "batch_size": 8,
+        "train_every": 2,
+        "hidden": (16,),
+    }

@@ -1,0 +1,267 @@
+"""Training, interrupting and resuming, alone and in groups, through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command_line import TINY, TRAIN, Cli
+
+from assay.runs.directory import RunDirectory
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+# An environment that can be made slow from outside, so that a test can interrupt a run in the
+# middle for certain and see it finish at once afterwards.
+SLOW = """
+import os
+import time
+
+import gymnasium as gym
+import numpy as np
+
+
+class Slow(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if os.path.exists("slow"):
+            time.sleep(0.05)
+        return np.zeros(2, np.float32), float(action), self.steps == 10, False, {}
+
+
+gym.register("Slow-v0", Slow)
+"""
+SLOW_RUN = (
+    "train", "ppo", "slow_environment:Slow-v0", "env_steps=2000", *TINY, "num_envs=1", "horizon=8",
+    "minibatch_size=8", "checkpoint_every=16", "log_every=16", "eval_every=0", "eval_episodes=2",
+)  # fmt: skip
+
+
+@pytest.fixture
+def slow(root: Path) -> Path:
+    """Provide the slow environment; it is fast once the returned file is deleted."""
+    (root.parent / "slow_environment.py").write_text(SLOW)
+    flag = root.parent / "slow"
+    flag.touch()
+    return flag
+
+
+def wait_for(happened: Callable[[], Any], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not happened():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.05)
+
+
+def checkpoints(path: Path) -> list[Path]:
+    return sorted((path / "checkpoints").glob("0*/MANIFEST.json"))
+
+
+def status(path: Path) -> str:
+    return RunDirectory.open(path).effective_status
+
+
+def test_train_reports_the_final_evaluation_and_where_the_run_is(cli: Cli, root: Path) -> None:
+    result = cli(*TRAIN, "--seed", 3, "--name", "x")
+    assert result.exit_code == 0, result.output
+    assert f"Run: {root / 'x'}" in result.stdout
+    header, _, row = [line for line in result.stdout.splitlines() if line.strip()][:3]
+    figures = dict(zip(header.split(), row.split(), strict=False))
+    (evaluation,) = [e for e in RunDirectory.open(root / "x").evals() if e["env_steps"] == 1024]
+    assert (figures["seed"], figures["status"], figures["env_steps"]) == ("3", "done", "1,024")
+    assert float(figures["mean"]) == pytest.approx(evaluation["mean"], abs=0.06)
+    assert float(figures["IQM"]) == pytest.approx(evaluation["iqm"], abs=0.06)
+    assert int(figures["episodes"]) == 4
+    plan = result.stderr.splitlines()[0]
+    assert plan == (
+        "ppo on CartPole-v1: 1,024 env_steps, 8 environments, on cpu, preset used, eager updates"
+    )
+    assert "ppo: 1,024 of 1,024 env_steps (100%)" in result.stderr
+
+
+def test_what_is_set_is_what_is_run(cli: Cli, root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("hyperparameters:\n  gamma: 0.5\n  epochs: 1\nrun:\n  eval_episodes: 3\n")
+    arguments = (
+        *TRAIN,
+        "epochs=2",
+        "--config",
+        file,
+        "--name",
+        "x",
+        "--no-preset",
+        "--device",
+        "cpu",
+    )
+    assert cli(*arguments).exit_code == 0
+    config = yaml.safe_load((root / "x" / "config.yaml").read_text())
+    assert config["hyperparameters"]["gamma"] == 0.5
+    assert config["hyperparameters"]["epochs"] == 2
+    assert config["hyperparameters"]["gae_lambda"] == 0.95  # the preset says 0.9
+    assert config["run"]["eval_episodes"] == 4
+    assert config["run"]["device"] == "cpu"
+
+
+def test_json_is_all_there_is_on_stdout(start: Start, root: Path) -> None:
+    process = start(*TRAIN, "--json", "--name", "x")
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    result = json.loads(stdout)
+    assert (result["status"], result["env_steps"], result["seed"]) == ("done", 1024, 1)
+    assert Path(result["path"]) == root / "x"
+    assert result["evaluation"]["episodes"] == 4
+    assert result["seconds"] > 0
+    argv = json.loads((root / "x" / "provenance.json").read_text())["argv"]
+    assert argv[1:] == [*TRAIN, "--json", "--name", "x"]
+
+
+def test_quiet_prints_the_result_only(cli: Cli) -> None:
+    result = cli(*TRAIN, "--quiet")
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    assert "Run: " in result.stdout
+
+
+def test_the_memory_of_the_replay_is_said_before_it_is_needed(cli: Cli) -> None:
+    result = cli(
+        "train", "dqn", "CartPole-v1", "env_steps=64", "buffer_size=1000", "num_envs=1",
+        "learning_starts=1000", "eval_episodes=1", "compile=false", "sinks=[]",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    # Two observations of 4 floats, an action, a reward and two flags: 16 + 16 + 8 + 4 + 2 bytes.
+    assert "a replay of 1,000 transitions that grows to 44.9 KiB" in result.stderr.splitlines()[0]
+
+
+def test_a_replay_that_does_not_fit_is_refused_with_advice(cli: Cli, root: Path) -> None:
+    big = ("dqn", "CartPole-v1", "buffer_size=1_000_000_000_000", "compile=false")
+    for options in ([], ["--seeds", 2]):
+        result = cli("train", *big, *options)
+        assert result.exit_code == 2
+        assert "TiB" in result.stderr.rpartition("Error: ")[2]
+        assert not root.exists() or list(root.rglob("run.json")) == []
+
+
+def test_ctrl_c_saves_and_resume_finishes(start: Start, cli: Cli, slow: Path, root: Path) -> None:
+    run = root / "x"
+    process = start(*SLOW_RUN, "--name", "x")
+    wait_for(lambda: checkpoints(run), process)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "interrupted" in stdout
+    saved = int(checkpoints(run)[-1].parent.name)
+    assert f"Saved at env_steps={saved:,}. Resume with: assay resume {run}" in stderr
+    assert "Traceback" not in stderr
+    assert status(run) == "interrupted"
+
+    slow.unlink()
+    result = cli("resume", "x", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["env_steps"] == 2000
+    assert status(run) == "done"
+    again = cli("resume", "x")
+    assert again.exit_code == 2
+    assert "is done" in again.stderr
+
+
+def test_resume_refuses_a_damaged_checkpoint_and_force_uses_the_one_before(
+    cli: Cli, runs: Path
+) -> None:
+    run = runs / "stopped"
+    older, newest = checkpoints(run)[-2:]
+    weights = newest.parent / "weights.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+
+    result = cli("resume", "stopped")
+    assert result.exit_code == 2, result.output
+    assert str(weights) in result.stderr
+    assert older.parent.name in result.stderr
+    assert status(run) == "interrupted"
+
+    result = cli("resume", "stopped", "--force")
+    assert result.exit_code == 0, result.output
+    assert f"going on from env_steps={int(older.parent.name):,}" in result.stderr
+    assert status(run) == "done"
+
+
+def test_several_seeds_are_a_group(start: Start, root: Path) -> None:
+    process = start(*TRAIN, "--seeds", 2, "--seed", 5, "--name", "g", "--jobs", 2)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    assert sorted(p.name for p in (root / "g").iterdir()) == ["seed-5", "seed-6"]
+    assert "IQM over 2 seeds" in stdout
+    assert f"Runs: {root / 'g'}" in stdout
+    assert "2 runs, 2 at a time" in stderr
+    for seed in (5, 6):
+        run = RunDirectory.open(root / "g" / f"seed-{seed}")
+        assert (run.status, run.info["seed"]) == ("done", seed)
+        assert run.config["run"]["env_steps"] == 1024
+        assert run.stdout_path.exists()
+
+
+def test_a_seed_that_fails_is_reported_and_the_others_finish(cli: Cli, root: Path) -> None:
+    (root / "g" / "seed-2").mkdir(parents=True)
+    result = cli(*TRAIN, "seed=1", "--seeds", 2, "--name", "g", "--json")
+    assert result.exit_code == 2
+    found = json.loads(result.stdout)
+    assert [run["seed"] for run in found["runs"]] == [1]
+    assert found["runs"][0]["status"] == "done"
+    (failure,) = found["failed"]
+    assert failure["run"] == str(root / "g" / "seed-2")
+    assert failure["message"].startswith(f"'{root / 'g' / 'seed-2'}' exists already.")
+    assert "seed 2 failed: " in result.stderr
+
+
+def test_ctrl_c_reaches_every_seed_and_resume_goes_on_with_the_group(
+    start: Start, cli: Cli, slow: Path, root: Path
+) -> None:
+    process = start(*SLOW_RUN, "--seeds", 3, "--jobs", 2, "--name", "g")
+    group = root / "g"
+    wait_for(lambda: all(checkpoints(group / f"seed-{seed}") for seed in (1, 2)), process)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert f"Resume with: assay resume {group}" in stderr
+    assert "Not started: seed 3. Start with: assay train ppo" in stderr
+    assert "--name g --seed 3 --seeds 1" in stderr
+    assert [status(group / f"seed-{seed}") for seed in (1, 2)] == ["interrupted"] * 2
+    assert not (group / "seed-3").exists()
+
+    slow.unlink()
+    result = cli("resume", "g", "--json")
+    assert result.exit_code == 0, result.output
+    assert [run["env_steps"] for run in json.loads(result.stdout)["runs"]] == [2000, 2000]
+    assert "are done" in cli("resume", "g").stderr
+
+
+def test_no_child_outlives_a_parent_that_was_killed(start: Start, slow: Path, root: Path) -> None:
+    process = start(*SLOW_RUN, "--seeds", 2, "--jobs", 2, "--name", "g")
+    paths = [root / "g" / f"seed-{seed}" for seed in (1, 2)]
+    wait_for(lambda: all(checkpoints(path) for path in paths), process)
+    children = [int(RunDirectory.open(path).info["pid"]) for path in paths]
+    assert os.getpid() not in children and process.pid not in children
+    process.kill()
+    deadline = time.monotonic() + 60
+    while any(status(path) == "running" for path in paths) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    # Saved, and not only gone: a run that died would have the status "running" in its file.
+    assert [RunDirectory.open(path).status for path in paths] == ["interrupted"] * 2
