@@ -219,6 +219,8 @@ class Ratio:
         ratio: How many times faster we are, by the medians.
         low: The smallest ratio of two neighbours in time.
         high: The largest.
+        our_return: Median of our final evaluations: speed without learning is worth nothing.
+        peer_return: Median of the peer's.
     """
 
     comparison: Comparison
@@ -227,6 +229,8 @@ class Ratio:
     ratio: float
     low: float
     high: float
+    our_return: float
+    peer_return: float
 
     @property
     def met(self) -> bool | None:
@@ -238,23 +242,28 @@ class Ratio:
 def compare(comparison: Comparison, runs: Sequence[Mapping[str, Any]]) -> Ratio | None:
     """Compare two entries over their repeats, or return None if one of them did not run."""
 
-    def values(entry: str) -> dict[int, float]:
+    def of(entry: str) -> dict[int, Mapping[str, Any]]:
         found = [run for run in runs if (run["race"], run["entry"]) == (comparison.race, entry)]
-        values = {run["repeat"]: run[comparison.measure] for run in found}
-        return {turn: math.inf if v is None else float(v) for turn, v in values.items()}
+        return {run["repeat"]: run for run in found}
 
-    ours, peer = values(comparison.ours), values(comparison.peer)
+    ours, peer = of(comparison.ours), of(comparison.peer)
     turns = sorted(ours.keys() & peer.keys())
     if not turns:
         return None
-    smaller_is_better = comparison.measure == "seconds_to_return"
+
+    def value(run: Mapping[str, Any]) -> float:
+        found = run[comparison.measure]
+        return math.inf if found is None else float(found)
 
     def ratio(a: float, b: float) -> float:
-        return _over(b, a) if smaller_is_better else _over(a, b)
+        return _over(b, a) if comparison.measure == "seconds_to_return" else _over(a, b)
 
-    pairs = [ratio(ours[turn], peer[turn]) for turn in turns]
-    a, b = plain.median(ours.values()), plain.median(peer.values())
-    return Ratio(comparison, a, b, ratio(a, b), min(pairs), max(pairs))
+    pairs = [ratio(value(ours[turn]), value(peer[turn])) for turn in turns]
+    a, b = (plain.median(map(value, side.values())) for side in (ours, peer))
+    returns = [
+        plain.median(float(run["final_return"]) for run in side.values()) for side in (ours, peer)
+    ]
+    return Ratio(comparison, a, b, ratio(a, b), min(pairs), max(pairs), *returns)
 
 
 def _over(a: float, b: float) -> float:
@@ -288,6 +297,10 @@ def read_speed(path: Path) -> dict[str, Any]:
             rate = run["env_steps"] / run["seconds"]
             if not math.isclose(rate, run["env_steps_per_second"], rel_tol=0.01):
                 raise refuse(f"{run['entry']} has a rate that is not its steps by its seconds")
+        updates = {run["entry"]: run["updates"] for run in content["runs"]}
+        for name in ("assay-ppo-equal-compiled", "assay-ppo-equal-eager"):
+            if updates[name] != updates["sb3-ppo"]:
+                raise refuse(f"{name} made {updates[name]} updates, SB3 {updates['sb3-ppo']}")
         for comparison in COMPARISONS:
             compare(comparison, content["runs"])
         if not {"cpu", "versions"} <= content["machine"].keys():

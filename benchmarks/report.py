@@ -59,7 +59,7 @@ def learning_table(directory: Path = evidence.LEARNING) -> str:
 
 def speed_table(content: Mapping[str, Any]) -> str:
     """Return the table of a speed measurement; comparisons that did not run are left out."""
-    head = ["comparison", "Assay", "peer", "ratio [range]", "target", "met"]
+    head = ["comparison", "Assay", "peer", "ratio [range]", "target", "met", "final returns"]
     lines = [_row(head), _row(["---"] * len(head))]
     for comparison in COMPARISONS:
         found = evidence.compare(comparison, content["runs"])
@@ -77,7 +77,8 @@ def _speed_cells(found: Ratio) -> list[str]:
     met = {None: "", True: "yes", False: "**no**"}[found.met]
     span = f"{_times(found.ratio)} [{_times(found.low)}, {_times(found.high)}]"
     ours, peer = (_quantity(value, unit) for value in (found.ours, found.peer))
-    return [comparison.title, ours, peer, span, target, met]
+    returns = f"{_score(found.our_return)} / {_score(found.peer_return)}"
+    return [comparison.title, ours, peer, span, target, met, returns]
 
 
 def memory_line() -> str:

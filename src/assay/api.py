@@ -291,13 +291,13 @@ def evaluation_vector(config: RunConfig, env: Any, episodes: int) -> Vector | No
             config.env, count, backend=backend, env_kwargs=run.env_kwargs, training=False
         )
     if isinstance(env, gym.vector.VectorEnv):
-        return make_vector(env.spec.id, count) if env.spec is not None else None
+        return make_vector(env.spec.id, count, training=False) if env.spec is not None else None
     if isinstance(env, gym.Env):
         try:
-            return make_vector(copy.deepcopy(env), 1)
+            return make_vector(copy.deepcopy(env), 1, training=False)
         except Exception:
             return None
-    return make_vector(env, count, env_kwargs=run.env_kwargs)
+    return make_vector(env, count, env_kwargs=run.env_kwargs, training=False)
 
 
 def _training(

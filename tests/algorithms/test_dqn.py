@@ -1,13 +1,234 @@
-from assay.testing.algorithms import AlgorithmContract
+"""DQN: the contract, its numbers by hand, and that it learns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from assay.algorithms.dqn import DQN
+from assay.core.types import Batch
+from assay.networks.noisy import NoisyLinear
+from assay.testing.algorithms import (
+    AlgorithmContract,
+    CannedReplay,
+    Case,
+    Rig,
+    make_algorithm,
+    make_batch,
+)
+from assay.testing.envs import Corridor, Identity
+
+STATES, ACTIONS = spaces.Discrete(2), spaces.Discrete(2)
+SMALL = {
+    "buffer_size": 300, "learning_starts": 12, "batch_size": 8, "train_every": 2,
+    "target_every": 2, "hidden": (16,),
+}  # fmt: skip
+OPTIONS = {"double": True, "dueling": True, "noisy": True, "n_step": 3, "prioritized": True}
 
 
 class TestContract(AlgorithmContract):
     algorithm = "dqn"
-    settings = {
-        "buffer_size": 300,
-        "learning_starts": 12,
-        "batch_size": 8,
-        "train_every": 2,
-        "target_every": 2,
-        "hidden": (16,),
+    settings = SMALL
+
+
+class TestContractWithEveryOption(AlgorithmContract):
+    algorithm = "dqn"
+    settings = SMALL | OPTIONS
+
+    def cases(self) -> Iterator[Case]:
+        yield Case("discrete", spaces.Discrete(4))
+        yield Case("sees_dict_masked", spaces.Discrete(4), "dict", masked=True)
+
+
+def table(**settings: Any) -> DQN:
+    """Return DQN on two states with known values [action, state], online and target."""
+    algorithm = make_algorithm("dqn", STATES, ACTIONS, **({"hidden": ()} | settings))
+    fill(algorithm.q, [[1.0, 3.0], [2.0, 0.0]])
+    fill(algorithm.target, [[4.0, 2.0], [1.0, 6.0]])
+    return algorithm
+
+
+def fill(network: Any, values: list[list[float]]) -> None:
+    layer = network[1][0]
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(values))
+        layer.bias.zero_()
+
+
+# Online Q: 1, 2 in state 0 and 3, 0 in state 1. Target Q: 4, 1 in state 0 and 2, 6 in state 1.
+def items(**more: Any) -> Batch:
+    """Return a plain step, a terminated one, a truncated one, and one of a longer return."""
+    columns = {
+        "obs": [0, 0, 1, 1],
+        "action": [0, 1, 0, 1],
+        "reward": [1.0, 1.5, 0.0, -1.0],
+        "next_obs": [1, 1, 0, 0],
+        "terminated": [0, 1, 0, 0],
+        "truncated": [0, 0, 1, 0],
+        "discount": [0.5, 0.5, 0.5, 0.25],
     }
+    return make_batch(**(columns | more))
+
+
+class TestLoss:
+    def test_by_hand(self) -> None:
+        algorithm = table()
+        loss, metrics = algorithm._loss(algorithm.replay_tensors(items()))
+        # y = 1 + 6/2 = 4, 1.5 (terminated), 0 + 4/2 = 2 (truncated: bootstraps), -1 + 4/4 = 0
+        # Q - y = 1 - 4 = -3, 2 - 1.5 = 0.5, 3 - 2 = 1, 0; Huber: 2.5, 0.125, 0.5, 0
+        assert loss.item() == pytest.approx(3.125 / 4)
+        assert metrics["q_mean"].item() == pytest.approx(6 / 4)
+
+    def test_double_by_hand(self) -> None:
+        algorithm = table(double=True)
+        loss, _ = algorithm._loss(algorithm.replay_tensors(items()))
+        # The online network prefers action 1 in state 0 and action 0 in state 1, worth 1 and 2:
+        # y = 1 + 2/2 = 2, 1.5, 0 + 1/2 = 0.5, -1 + 1/4 = -0.75
+        # Q - y = -1, 0.5, 2.5, 0.75; Huber: 0.5, 0.125, 2, 0.28125
+        assert loss.item() == pytest.approx(2.90625 / 4)
+
+    def test_importance_weights(self) -> None:
+        algorithm = table(prioritized=True)
+        batch = algorithm.replay_tensors(items()) | {"weight": torch.tensor([1.0, 0.5, 0.25, 0.0])}
+        loss, metrics = algorithm._loss(batch)
+        # 2.5 + 0.125/2 + 0.5/4
+        assert loss.item() == pytest.approx(2.6875 / 4)
+        assert metrics["td_error"].tolist() == pytest.approx([-3.0, 0.5, 1.0, 0.0])
+
+    def test_masked_actions_are_not_bootstrapped_from(self) -> None:
+        space = spaces.Dict({"obs": STATES, "action_mask": spaces.MultiBinary(2)})
+        masks = [[1, 0], [1, 1], [0, 1], [1, 1]]
+        # Target values 2 and 1 of the actions that are left: y = 1 + 2/2 = 2, 1.5, 1/2, 0
+        expected = {False: (0.5 + 0.125 + 2.0 + 0.0) / 4}
+        # The online network's choice is the same where one action is left; last, y = -1 + 1/4
+        expected[True] = (0.5 + 0.125 + 2.0 + 0.28125) / 4
+        for double, loss in expected.items():
+            algorithm = make_algorithm("dqn", space, ACTIONS, hidden=(), double=double)
+            fill(algorithm.q, [[1.0, 3.0], [2.0, 0.0]])
+            fill(algorithm.target, [[4.0, 2.0], [1.0, 6.0]])
+            plain = items()
+            plain.obs = {"obs": plain.obs, "action_mask": torch.ones(4, 2)}
+            plain.next_obs = {"obs": plain.next_obs, "action_mask": torch.tensor(masks)}
+            found, _ = algorithm._loss(algorithm.replay_tensors(plain))
+            assert found.item() == pytest.approx(loss)
+
+    def test_dueling_by_hand(self) -> None:
+        algorithm = make_algorithm("dqn", STATES, ACTIONS, hidden=(), dueling=True)
+        head = algorithm.q[1]
+        with torch.no_grad():
+            head.value[0].weight.copy_(torch.tensor([[1.0, 5.0]]))
+            head.value[0].bias.zero_()
+            head.advantage[0].weight.copy_(torch.tensor([[2.0, 0.0], [4.0, 1.0]]))
+            head.advantage[0].bias.zero_()
+        # V + A - mean A: 1 + 2 - 3, 1 + 4 - 3; 5 + 0 - 0.5, 5 + 1 - 0.5
+        assert algorithm.q(torch.tensor([0, 1])).tolist() == [[0.0, 2.0], [4.5, 5.5]]
+
+
+class TestUpdate:
+    def test_priorities_are_written_after_the_loss(self) -> None:
+        algorithm = table(prioritized=True, priority_beta="linear:0.4:1", batch_size=4, lr=0.1)
+        algorithm.clock.env_steps = 500  # of 1000
+        replay = CannedReplay(items(weight=[1.0, 1.0, 1.0, 1.0], index=[7, 8, 9, 3]))
+        algorithm.update(replay)
+        assert replay.calls == [(4, pytest.approx(0.7))]
+        [(index, errors)] = replay.priorities
+        assert index == [7, 8, 9, 3]
+        assert errors == pytest.approx([-3.0, 0.5, 1.0, 0.0])  # of the weights before the step
+        algorithm.clock.env_steps = 1000
+        algorithm.update(replay)
+        assert replay.calls[1] == (4, 1.0)
+
+    def test_target_is_copied_when_due(self) -> None:
+        algorithm = table(target_every=3, batch_size=4, lr=0.1)
+        before = algorithm.step.flats[algorithm.target].clone()
+        for update in range(1, 7):
+            algorithm.update(CannedReplay(items()))
+            online, target = (algorithm.step.flats[m] for m in (algorithm.q, algorithm.target))
+            if update % 3:
+                assert torch.equal(target, before) and not torch.equal(target, online)
+            else:
+                assert torch.equal(target, online)
+                before = target.clone()
+
+    def test_target_follows_slowly(self) -> None:
+        algorithm = table(tau=0.25, target_every=1, batch_size=4, lr=0.1)
+        before = algorithm.step.flats[algorithm.target].clone()
+        algorithm.update(CannedReplay(items()))
+        online, target = (algorithm.step.flats[m] for m in (algorithm.q, algorithm.target))
+        torch.testing.assert_close(target, 0.75 * before + 0.25 * online)
+
+    def test_asks_for_what_it_was_told(self) -> None:
+        needs = table(n_step=3, prioritized=True, priority_alpha=0.7, gamma=0.9, updates=5).needs
+        assert (needs.n_step, needs.prioritized, needs.gamma, needs.updates) == (3, 0.7, 0.9, 5)
+        assert table().needs.prioritized is None
+
+
+class TestAct:
+    def test_share_of_random_actions(self) -> None:
+        algorithm = make_algorithm(
+            "dqn", STATES, spaces.Discrete(4), hidden=(), epsilon="linear:1:0.2:0.5"
+        )
+        fill(algorithm.q, [[0.0, 0.0], [9.0, 0.0], [0.0, 9.0], [0.0, 0.0]])
+        obs = np.array([0, 1] * 4000)
+        greedy = np.array([1, 2] * 4000)
+        for env_steps, epsilon in ((0, 1.0), (250, 0.6), (1000, 0.2)):
+            algorithm.clock.env_steps = env_steps
+            share = (algorithm.act(obs, None, True).action == greedy).mean()
+            # Chance hits the best of four actions too. Five standard errors are 0.03.
+            assert share == pytest.approx(1 - epsilon * 3 / 4, abs=0.03)
+            assert (algorithm.act(obs, None, False).action == greedy).all()
+
+    def test_random_actions_are_allowed_ones(self) -> None:
+        space = spaces.Dict({"obs": STATES, "action_mask": spaces.MultiBinary(4)})
+        algorithm = make_algorithm("dqn", space, spaces.Discrete(4), hidden=(), epsilon=1.0)
+        obs = {"obs": np.zeros(2000, np.int64), "action_mask": np.tile([0, 1, 1, 0], (2000, 1))}
+        actions = algorithm.act(obs, None, True).action
+        assert np.bincount(actions, minlength=4)[[0, 3]].tolist() == [0, 0]
+        assert (actions == 1).mean() == pytest.approx(0.5, abs=0.06)
+
+    def test_noise_is_new_in_every_update_and_silent_in_evaluation(self) -> None:
+        algorithm = make_algorithm(
+            "dqn", STATES, ACTIONS, hidden=(), noisy=True, batch_size=4, lr=0.0
+        )
+        layers = [m for net in (algorithm.q, algorithm.target) for m in net.modules()]
+        layers = [layer for layer in layers if isinstance(layer, NoisyLinear)]
+        assert len(layers) == 2  # one in each network
+        obs = np.array([0, 1])
+        # With sigma far above mu, the best action of the mean is not that of the noise.
+        layer = layers[0]
+        with torch.no_grad():
+            layer.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+            layer.bias.zero_()
+            layer.weight_sigma.fill_(100.0)
+        explored = {tuple(algorithm.act(obs, None, True).action) for _ in range(50)}
+        assert len(explored) > 1
+        assert {tuple(algorithm.act(obs, None, False).action) for _ in range(50)} == {(0, 1)}
+        for _ in range(3):
+            before = [layer.eps_out.clone() for layer in layers]
+            algorithm.update(CannedReplay(items()))
+            assert not any(torch.equal(a, b.eps_out) for a, b in zip(before, layers, strict=True))
+
+
+QUICK = {
+    "num_envs": 2, "buffer_size": 2000, "learning_starts": 200, "train_every": 2, "lr": 0.003,
+    "target_every": 20, "hidden": (32,), "epsilon": "linear:1:0.05:0.5", "gamma": 0.9,
+}  # fmt: skip
+
+
+class TestLearns:
+    @pytest.mark.parametrize("masked", [False, True])
+    def test_the_right_answer(self, masked: bool) -> None:
+        env = partial(Identity, spaces.Discrete(4), masked=masked)
+        assert Rig("dqn", env, env_steps=2000, **QUICK).train().score() == 8.0
+
+    @pytest.mark.parametrize(
+        "options", [{}, *({k: v} for k, v in OPTIONS.items()), OPTIONS], ids=lambda o: "+".join(o)
+    )
+    def test_to_look_ahead(self, options: dict[str, Any]) -> None:
+        assert Rig("dqn", Corridor, env_steps=3000, **(QUICK | options)).train().score() == 1.0

@@ -42,7 +42,8 @@ def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
         label: str = TRAINING,
         **settings: Any,
     ) -> RunDirectory:
-        config = {"algorithm": algorithm, "env": env, "env_steps": env_steps, "seed": seed}
+        config = {"algorithm": algorithm, "env": env}
+        config["run"] = {"env_steps": env_steps, "seed": seed}
         run = RunDirectory.create(
             tmp_path / "runs",
             name,

@@ -12,7 +12,7 @@ from assay.runs.reader import summary
 @pytest.fixture
 def run(tmp_path):
     facts = {"algorithm": "ppo", "env": "CartPole-v1", "seed": 3}
-    run = RunDirectory.create(tmp_path, "x", config={"env_steps": 1000}, **facts)
+    run = RunDirectory.create(tmp_path, "x", config={"run": {"env_steps": 1000}}, **facts)
     yield run
     run.unlock()
 
@@ -30,8 +30,8 @@ def test_a_run_that_has_got_somewhere(run):
     writer.write(Record(400, 4, 40, 1.0, {"rollout/return": 10.0}))
     writer.write(Record(500, 5, 50, 2.0, {"rollout/return": 20.0}))
     writer.close()
-    run.write_eval({"returns": [9.0, 9.0]}, env_steps=400, label="train")
-    run.write_eval({"returns": [10.0, 13.0]}, env_steps=500, label="train")
+    run.write_eval({"episodes": [{"return": 9.0}, {"return": 9.0}]}, env_steps=400, label="train")
+    run.write_eval({"episodes": [{"return": 10.0}, {"return": 13.0}]}, env_steps=500, label="train")
     path = write_checkpoint(run.checkpoints_path, 500, {"x": Section({"a": np.zeros(1)})})
     run.set_status("failed", error="NaN")
     run.unlock()
@@ -45,8 +45,8 @@ def test_a_run_that_has_got_somewhere(run):
 
 
 def test_damaged_files_cost_only_their_own_facts(run):
-    run.write_eval({"returns": [1.0, 3.0]}, env_steps=100, label="train")
-    run.write_eval({"returns": []}, env_steps=200, label="train")
+    run.write_eval({"episodes": [{"return": 1.0}, {"return": 3.0}]}, env_steps=100, label="train")
+    run.write_eval({"episodes": []}, env_steps=200, label="train")
     (run.eval_path / "000000000300-train.json").write_text("{")
     (run.path / "config.yaml").unlink()
     run.metrics_path.write_bytes(b"rubbish\n")

@@ -35,9 +35,9 @@ class Size:
 # Four seeds are the fewest with which a permutation test can show anything at the 5% level.
 NORMAL = Size(5, ("env_steps=50_000", "eval_every=5_000"), 50)
 FAST = Size(
-    4,
-    ("env_steps=2048", "num_envs=8", "horizon=32", "minibatch_size=64", "eval_every=512",
-     "eval_episodes=4", "compile=off"),
+    2,
+    ("env_steps=512", "num_envs=8", "horizon=32", "minibatch_size=64", "eval_every=256",
+     "eval_episodes=4", "compile=false", "sinks=[]"),
     4,
 )  # fmt: skip
 

@@ -11,6 +11,8 @@ from assay.cli import output
 from assay.cli.places import locate, runs_root
 from assay.core.errors import RunError
 
+_FIGURES = ("mean", "iqm", "std")  # of an evaluation
+
 app = typer.Typer(
     help="List runs; `show` and `delete` one of them.",
     invoke_without_command=True,
@@ -136,8 +138,13 @@ def _show(facts: dict[str, Any]) -> None:
             output.say(f"{key + ':':<12}{value}")
     if facts["evaluations"]:
         rows = [
-            (f"{e['env_steps']:,}", e["label"], e["episodes"], *map(output.number, e["numbers"]))
-            for e in facts["evaluations"]
+            (
+                f"{evaluation['env_steps']:,}",
+                evaluation["label"],
+                evaluation["episodes"],
+                *(output.number(evaluation[key]) for key in _FIGURES),
+            )
+            for evaluation in facts["evaluations"]
         ]
         columns = ("env_steps>", "evaluation", "episodes>", "mean>", "IQM>", "std>")
         output.show(output.table(columns, rows))
@@ -148,12 +155,11 @@ def _show(facts: dict[str, Any]) -> None:
 
 def _short(content: dict[str, Any]) -> dict[str, Any]:
     """Return the figures of a stored evaluation without its episodes."""
-    numbers = [content.get(key) for key in ("mean", "iqm", "std")]
     return {
         "env_steps": content["env_steps"],
         "label": content["label"],
         "episodes": len(content.get("episodes", [])),
-        "numbers": numbers,
+        **{key: content.get(key) for key in _FIGURES},
     }
 
 

@@ -209,7 +209,12 @@ def _from_env(
 
 
 def _from_factory(
-    factory: Factory, name: str, num_envs: int, backend: str, workers: int | None
+    factory: Factory,
+    name: str,
+    num_envs: int,
+    backend: str,
+    workers: int | None,
+    frame_stack: int | None = None,
 ) -> Vector:
     if backend not in ("auto", "sync", "processes"):
         raise EnvError(
@@ -219,8 +224,8 @@ def _from_factory(
     if backend == "processes":
         from assay.envs.processes import Processes
 
-        return Vector(Processes([factory] * num_envs, name, workers), name)
-    return Vector(Sync([factory] * num_envs, name), name)
+        return Vector(Processes([factory] * num_envs, name, workers), name, frame_stack)
+    return Vector(Sync([factory] * num_envs, name), name, frame_stack)
 
 
 def _from_id(
@@ -243,6 +248,7 @@ def _from_id(
         return Vector(Batched(make_native(env_id, num_envs), env_id, trusted=True), env_id)
     spec = find_spec(env_id)
     atari = preprocesses(spec, kwargs, settings)
+    stack = settings.frame_stack if atari else None
     vectorised = _vector_fits(spec, kwargs, atari)
     if backend == "vector" and not vectorised:
         raise EnvError(
@@ -259,12 +265,12 @@ def _from_id(
                 env = gym.make_vec(
                     spec, num_envs, vectorization_mode="vector_entry_point", **kwargs
                 )
-            return Vector(Batched(env, spec.id), spec.id)
+            return Vector(Batched(env, spec.id), spec.id, stack)
         _refuse_unknown_kwargs(spec, spec.entry_point, kwargs)
     except Exception as error:
         raise _making_failure(error, spec) from error
     make_one = partial(_make_one_or_explain, spec, kwargs, settings, training)
-    return _from_factory(make_one, spec.id, num_envs, backend, workers)
+    return _from_factory(make_one, spec.id, num_envs, backend, workers, stack)
 
 
 def _vector_fits(spec: EnvSpec, kwargs: dict[str, Any], atari: bool) -> bool:

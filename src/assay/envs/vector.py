@@ -69,6 +69,8 @@ class Vector:
     Args:
         backend: The environments.
         name: How messages call them.
+        frame_stack: How many frames an image observation stacks, newest last; None if it is not a
+            stack. A replay then stores each frame once.
 
     Attributes:
         num_envs: N.
@@ -78,9 +80,10 @@ class Vector:
         steps: How often `step` was called.
     """
 
-    def __init__(self, backend: Backend, name: str) -> None:
+    def __init__(self, backend: Backend, name: str, frame_stack: int | None = None) -> None:
         self.backend = backend
         self.name = name
+        self.frame_stack = frame_stack
         self.num_envs = backend.num_envs
         self.observations = backend.observations
         self.actions = backend.actions

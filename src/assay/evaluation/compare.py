@@ -475,7 +475,9 @@ def _refuse_broken(
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in config.items():
-        if isinstance(value, Mapping):
+        if not prefix and key in ("run", "hyperparameters"):
+            flat.update(_flatten(value))  # one namespace, as on the command line
+        elif isinstance(value, Mapping):
             flat.update(_flatten(value, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = value

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm
-from assay.core.errors import AssayError, ConfigError, MissingExtraError
+from assay.core.errors import AssayError, ConfigError, MissingExtraError, RunError
 from assay.core.seeding import derive_rng
 from assay.core.types import ACTION_MASK, Tree, tree_map
 from assay.runs.files import run_error
@@ -283,6 +283,10 @@ def _draft(path: Path) -> Iterator[Path]:
         draft.touch()
         yield draft
         os.replace(draft, path)
+    except FileExistsError:
+        raise RunError(
+            f"Cannot write '{path}': '{path.parent}' is a file.", "Choose another place."
+        ) from None
     except OSError as error:
         raise run_error(error, f"write '{path}'") from None
     finally:

@@ -51,15 +51,13 @@ class OffPolicyLoop:
 
     def sections(self) -> dict[str, Section]:
         """Return the replay in chunks that are written only when they changed."""
-        parts = {
-            name.replace("/", "."): Section(*part) for name, part in self.replay.sections().items()
-        }
+        parts = {name: Section(*part) for name, part in self.replay.sections().items()}
         return {"loop": Section({"rounds": self.rounds})} | parts
 
     def load_sections(self, sections: dict[str, State]) -> None:
         """Put back what `sections` returned."""
         self.rounds = int(sections["loop"]["rounds"])
-        self.replay.load_sections({k.replace(".", "/"): v for k, v in sections.items()})
+        self.replay.load_sections(sections)
 
 
 def make_replay(needs: ReplayNeeds, env: Any, device: Any, rng: np.random.Generator) -> Any:
@@ -74,5 +72,5 @@ def make_replay(needs: ReplayNeeds, env: Any, device: Any, rng: np.random.Genera
     return ReplayBuffer(
         env.spaces, needs.capacity, env.num_envs, rng=rng,
         n_step=needs.n_step, gamma=needs.gamma, device=device, prioritized=options,
-        frame_stack=getattr(env, "frame_stack", None),
+        frame_stack=env.frame_stack,
     )  # fmt: skip

@@ -21,6 +21,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -42,6 +43,10 @@ Mode = Literal["eager", "compiled", "cuda_graph"]
 # Below this many updates of a small network, compiling (10 to 30 s) costs more than it saves
 # (about 1 ms an update); a step found in the cache costs nothing and is always used.
 UPDATES_THAT_PAY = 30_000
+
+
+class CompileError(RuntimeError):
+    """A step cannot be compiled here; it runs eagerly instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +170,19 @@ class Step:
             self._lr.copy_(torch.tensor(rates))
             self._lr_values = rates
         if self.mode == "eager":
-            if index is not None:
-                batch = _gathered(batch, index)
-            return self._take(self._eager(dict(batch), rates))
+            return self._take(self._eager(_gathered(batch, index), rates))
         names = list(batch)
         inputs = list(batch.values()) if index is None else [*batch.values(), index]
         signature = (tuple(names), tuple((tuple(t.shape), t.dtype) for t in inputs))
         runner = self._runners.get(signature)
         if runner is None:
-            runner = self._runners[signature] = self._make_runner(names, inputs, index is not None)
+            try:
+                runner = self._make_runner(names, inputs, index is not None)
+            except CompileError as error:
+                warnings.warn(f"{error} Optimizer steps run eagerly.", stacklevel=2)
+                self.mode = "eager"
+                return self(batch, lr, index)
+            self._runners[signature] = runner
         return self._take(runner(inputs))
 
     def _take(self, results: Sequence[Tensor]) -> Tensor:
@@ -295,8 +304,7 @@ class Step:
 
         def program(*tensors: Tensor) -> list[Tensor]:
             batch = dict(zip(names, tensors[size:], strict=False))
-            if gather:
-                batch = _gathered(batch, tensors[-1])
+            batch = _gathered(batch, tensors[-1] if gather else None)
             return self._functional(list(tensors[:size]), batch)
 
         return program
@@ -311,7 +319,7 @@ class Step:
             program, [*state, *inputs], key=self.key + repr(names), modules=modules,
             names=lambda: (self.metric_names, self.output_names),
         )  # fmt: skip
-        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+        loader = torch._C._aoti.AOTIModelPackageLoader(*_loader_arguments(path))
         # The state tensors never move (all updates are in place), so they are bound once.
         return lambda batch: loader.run([*state, *batch])
 
@@ -389,7 +397,9 @@ def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     return module.get_submodule(path), leaf
 
 
-def _gathered(batch: Mapping[str, Tensor], index: Tensor) -> dict[str, Tensor]:
+def _gathered(batch: Mapping[str, Tensor], index: Tensor | None) -> dict[str, Tensor]:
+    if index is None:
+        return dict(batch)
     return {k: v.index_select(0, index) if v.ndim else v for k, v in batch.items()}
 
 
@@ -457,7 +467,10 @@ def _compiled(
     the graph alone (a learning rate, a comment) traces for a second and does not compile.
     """
     shapes = [(tuple(t.shape), str(t.dtype)) for t in example]
-    sources = sorted(inspect.getsource(m) for m in modules)
+    try:
+        sources = sorted(inspect.getsource(m) for m in modules)
+    except (OSError, TypeError):  # typed at a prompt: the graph alone must name the binary
+        sources = [os.urandom(16).hex()]
     outer = _fingerprint(_library_source(), sources, key, shapes)
     directory = cache_directory()
     directory.mkdir(parents=True, exist_ok=True)
@@ -509,10 +522,34 @@ def _build(graph: Any, example: list[Tensor], path: Path) -> None:
     with warnings.catch_warnings(), tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         warnings.simplefilter("ignore")
         copies = tuple(t.detach().clone() for t in example)
-        exported = torch.export.export(_Wrapped(graph), copies)
         package = Path(scratch) / "step.pt2"
-        torch._inductor.aoti_compile_and_package(exported, package_path=str(package))
+        try:
+            exported = torch.export.export(_Wrapped(graph), copies)
+            torch._inductor.aoti_compile_and_package(exported, package_path=str(package))
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
+            raise CompileError(
+                f"The step could not be compiled ({type(error).__name__}: {reason})."
+            ) from error
+        # Some builds of torch crash when they load what they compiled: let a child try first.
+        load = (
+            "import json, sys, torch; "
+            "torch._C._aoti.AOTIModelPackageLoader(*json.loads(sys.argv[1]))"
+        )
+        child = subprocess.run(
+            [sys.executable, "-c", load, json.dumps(_loader_arguments(package))],
+            capture_output=True,
+            check=False,
+        )
+        if child.returncode:
+            raise CompileError(
+                f"This torch ({torch.__version__}) cannot load a step that it compiled."
+            )
         package.rename(path)
+
+
+def _loader_arguments(path: Path) -> tuple[Any, ...]:
+    return (str(path), "model", False, 1, -1)  # single-threaded: no, runners: 1, device: CPU
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -47,10 +47,9 @@ def summary(run: RunDirectory) -> dict[str, Any]:
 
 def _total(run: RunDirectory) -> int | None:
     try:
-        total = run.config.get("env_steps")
-    except RunError:
+        return int(run.config["run"]["env_steps"])
+    except (RunError, KeyError, TypeError, ValueError):
         return None
-    return total if isinstance(total, int) else None
 
 
 def _last_eval(run: RunDirectory) -> tuple[int | None, float | None]:
@@ -58,7 +57,7 @@ def _last_eval(run: RunDirectory) -> tuple[int | None, float | None]:
     for path in sorted(run.eval_path.glob("*.json"), reverse=True):
         try:
             result = restore_floats(read_json_object(path))
-            return int(result["env_steps"]), fmean(result["returns"])
+            return int(result["env_steps"]), fmean(episode["return"] for episode in result["episodes"])
         except (RunError, KeyError, TypeError, ValueError):
             continue
     return None, None

@@ -29,7 +29,7 @@ import assay
 from assay.algorithms.base import Algorithm
 from assay.core import registry, seeding
 from assay.core.errors import SpaceError
-from assay.core.types import Clock, Metrics, Spaces, State, tree_leaves, tree_map
+from assay.core.types import Batch, Clock, Metrics, Spaces, State, tree_leaves, tree_map
 from assay.envs.make import EnvLike, make_vector
 from assay.evaluation.evaluate import evaluate
 from assay.loops.collect import Collector
@@ -168,6 +168,54 @@ class Rig:
         """Return a copy of every array of every network by name."""
         sections = self.algorithm.state()["weights"]
         return {f"{m}.{k}": v.copy() for m, part in sections.items() for k, v in part.items()}
+
+
+class CannedReplay:
+    """A replay that gives the same batch every time, and notes the priorities that come back.
+
+    Args:
+        batch: What `sample` returns.
+
+    Attributes:
+        calls: The arguments of every `sample`.
+        priorities: The (index, td_error) of every `update_priorities`, as lists.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.calls: list[tuple[int, float]] = []
+        self.priorities: list[tuple[list[int], list[float]]] = []
+
+    def __len__(self) -> int:
+        return len(self.batch.reward)
+
+    def sample(self, batch_size: int, beta: float = 1.0) -> Batch:
+        """Return the batch."""
+        self.calls.append((batch_size, beta))
+        return self.batch
+
+    def update_priorities(self, index: Any, td_errors: Any) -> None:
+        """Take note."""
+        self.priorities.append((index.tolist(), td_errors.tolist()))
+
+
+def make_batch(**columns: Any) -> Batch:
+    """Return a replay batch of tensors from lists; whole numbers become int64, the rest float32.
+
+    What is left out is 0 (`terminated`, `truncated`). Columns that a `Batch` does not name are its
+    extras. An observation may be a dict of lists.
+    """
+
+    def tensor(values: Any) -> torch.Tensor:
+        array = np.asarray(values)
+        return torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "ib" else np.float32))
+
+    nothing = torch.zeros(len(columns["reward"]))
+    named = {k: tree_map(tensor, v) for k, v in columns.items()}
+    floats = ("reward", "terminated", "truncated", "discount")
+    named |= {k: named.get(k, nothing).to(torch.float32) for k in floats}
+    fields = {k: named.pop(k) for k in ("obs", "action", "next_obs", *floats)}
+    return Batch(**fields, extras=named)
 
 
 class _Raw:

@@ -1,0 +1,141 @@
+"""What is shown while runs are under way, and how numbers are written."""
+
+from __future__ import annotations
+
+import doctest
+import io
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from assay.cli import algorithms, output, places, results, seeds
+from assay.cli.progress import LINE_SECONDS, Bars, Progress
+from assay.core.types import Clock
+from assay.loops.events import Evaluated, Logged, RunStarted
+
+
+def lines_of(bars: Bars) -> list[str]:
+    assert isinstance(bars.console.file, io.StringIO)
+    return bars.console.file.getvalue().splitlines()
+
+
+def make_bars(mode: str = "lines", **options: object) -> Bars:
+    console = Console(file=io.StringIO(), width=120, highlight=False, force_terminal=mode == "bar")
+    return Bars(mode, console=console, **options)  # type: ignore[arg-type]
+
+
+def test_lines_come_with_evaluations_and_not_with_every_log() -> None:
+    bars = make_bars(now=lambda: 0.0)
+    progress, clock = Progress(bars, "ppo"), Clock(1000)
+    with bars:
+        progress(RunStarted(Path("runs/x"), clock, resumed=False))
+        for steps in range(20, 101, 20):
+            clock.env_steps = steps
+            metrics = {"time/env_steps_per_second": 50.0, "rollout/return_mean": 21.0}
+            progress(Logged(clock, metrics))
+        assert lines_of(bars) == []
+        progress(Evaluated(clock, SimpleNamespace(mean=33.3, returns=np.zeros(4))))
+        assert lines_of(bars) == [
+            "ppo: 100 of 1,000 env_steps (10%), 50 steps/s, return 21.0, evaluation 33.3, "
+            "18.0 s left"
+        ]
+        clock.env_steps = 230
+        progress(Logged(clock, {}))
+    assert len(lines_of(bars)) == 2
+    assert progress.path == Path("runs/x")
+
+
+def test_a_slow_run_still_gives_a_line_now_and_then() -> None:
+    now = 0.0
+    bars = make_bars(now=lambda: now)
+    bars.update("x", 1, 10_000, speed=0.1)
+    assert lines_of(bars) == []
+    now = LINE_SECONDS
+    bars.update("x", 2, 10_000)
+    assert len(lines_of(bars)) == 1
+
+
+def test_more_steps_than_the_budget_are_all_of_it() -> None:
+    bars = make_bars()
+    bars.update("x", 1100, 1000, evaluation=1.0)
+    assert lines_of(bars) == ["x: 1,000 of 1,000 env_steps (100%), evaluation 1"]
+
+
+def test_a_terminal_gets_a_bar_with_speed_return_and_time_left() -> None:
+    bars = make_bars("bar")
+    with bars:
+        bars.update("seed 1", 500, 1000, speed=1234.0, score=8.5)
+        bars.update("seed 2", 0, 1000, state="waiting")
+        bars.message("seed 3 failed: no")
+    shown = bars.console.file.getvalue()  # type: ignore[attr-defined]
+    for words in ("seed 1", "50%", "1,234 steps/s, return 8.5", "waiting", "seed 3 failed: no"):
+        assert words in shown
+
+
+def test_a_reader_that_went_away_does_not_stop_the_run() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    bars = Bars("lines", console=Console(file=Gone()))
+    bars.update("x", 500, 1000)
+    assert bars.mode == "silent"
+    bars.update("x", 1000, 1000)
+
+
+def test_silence_is_silent() -> None:
+    bars = make_bars("silent")
+    with bars:
+        bars.update("x", 1000, 1000, evaluation=1.0)
+        bars.message("x")
+    assert lines_of(bars) == []
+
+
+def test_json_has_no_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_json({"a": np.float32(0.5), "b": [float("nan"), np.inf], 3: Path("x")})
+    assert capsys.readouterr().out.split() == (
+        '{ "a": 0.5, "b": [ null, null ], "3": "x" }'.split()
+    )
+
+
+def test_examples_in_the_docstrings_are_true() -> None:
+    for module in (output, algorithms):
+        assert doctest.testmod(module).failed == 0
+
+
+def test_time_adds_up_over_sessions() -> None:
+    assert results._total_seconds([1.0, 2.0, 0.5, 1.5, 0.25]) == 2.0 + 1.5 + 0.25
+
+
+def test_a_run_is_found_by_path_first_and_then_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ASSAY_RUNS", raising=False)
+    (tmp_path / "runs" / "x").mkdir(parents=True)
+    assert places.locate("x") == Path("runs/x")
+    assert places.locate("runs/x") == Path("runs/x")
+    (tmp_path / "x").mkdir()
+    assert places.locate("x") == Path("x")
+    # What is nowhere is looked for among the runs, so that the error can name its neighbours.
+    assert places.locate("y") == Path("runs/y")
+    assert places.locate("runs/y") == Path("runs/y")
+    monkeypatch.setenv("ASSAY_RUNS", str(tmp_path / "else"))
+    assert places.locate("y") == tmp_path / "else" / "y"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "code", "expected"),
+    [
+        ("Warning: x\nError: It is bad.\nMend it.\n", 2, "It is bad.\nMend it."),
+        ("Traceback:\nValueError: y\n", 1, "Traceback:\nValueError: y"),
+        ("", -signal.SIGKILL, "killed by SIGKILL (out of memory?)"),
+        ("", 3, "it ended with exit code 3"),
+    ],
+)
+def test_why_a_child_failed(stderr: str, code: int, expected: str) -> None:
+    assert seeds._reason(stderr, code) == expected

@@ -1,0 +1,211 @@
+"""Evaluating, comparing, drawing and exporting runs, and what the machine and the library have."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import Cli
+from PIL import Image
+
+import assay
+from assay.cli.doctor import EXTRAS
+from assay.core import registry
+from assay.loops.settings import RunSettings
+from assay.runs.directory import RunDirectory
+
+BROKEN = """
+import gymnasium as gym
+import numpy as np
+
+
+class Broken(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(3, np.float32), 0.0, False, False, {}
+
+
+gym.register("Broken-v0", Broken)
+"""
+
+
+def test_evaluate_plays_the_episodes_and_keeps_them(cli: Cli, runs: Path) -> None:
+    result = cli("evaluate", "a/seed-1", "--episodes", 5, "--seed", 7, "--json")
+    assert result.exit_code == 0, result.output
+    measured = json.loads(result.stdout)
+    returns = [episode["return"] for episode in measured["episodes"]]
+    assert len(returns) == 5
+    assert measured["mean"] == pytest.approx(np.mean(returns))
+    kept = [e for e in RunDirectory.open(runs / "a" / "seed-1").evals() if e["seed"] == 7]
+    assert [e["episodes"] for e in kept] == [measured["episodes"]]
+    # The same seed plays the same episodes.
+    again = json.loads(cli("evaluate", "a/seed-1", "--episodes", 5, "--seed", 7, "--json").stdout)
+    assert again == measured
+    shown = cli("evaluate", "a", "--episodes", 2)
+    assert all(f"a/seed-{seed}" in shown.stdout for seed in (1, 2, 3))
+
+
+def test_a_video_is_saved_with_the_run(cli: Cli, runs: Path) -> None:
+    result = cli("evaluate", "a/seed-1", "--episodes", 1, "--video")
+    assert result.exit_code == 0, result.output
+    (video,) = (runs / "a" / "seed-1" / "videos").iterdir()
+    assert f"Video: {video}" in result.stdout
+    with Image.open(video) as film:
+        assert film.n_frames > 5
+    refused = cli("evaluate", "a/seed-1", "--episodes", 1, "--video", "--format", "avi")
+    assert refused.exit_code == 2
+    assert ".gif or .mp4" in refused.stderr
+
+
+def test_compare_gives_the_statistics_and_a_plot(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "plots" / "comparison.png"
+    result = cli("compare", "a", "b", "--plot", plot, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [(arm["name"], arm["n"]) for arm in found["arms"]] == [("a", 3), ("b", 3)]
+    assert found["pairs"][0]["baseline"] == "a"
+    scores = {arm["name"]: np.mean(arm["scores"]) for arm in found["arms"]}
+    assert found["pairs"][0]["difference"]["point"] == pytest.approx(scores["b"] - scores["a"])
+    with Image.open(plot) as image:
+        assert min(image.size) > 100
+    shown = cli("compare", "a", "b").stdout
+    for word in ("IQM", "95% interval", "P(better)", "Hedges' g", "p (Welch)", "permutation"):
+        assert word in shown
+    assert f"b: {found['pairs'][0]['verdict']}" in shown
+
+
+def test_compare_refuses_what_cannot_be_compared(cli: Cli, runs: Path) -> None:
+    result = cli("compare", "a", "stopped")
+    assert result.exit_code == 2
+    assert "stopped" in result.stderr and "interrupted" in result.stderr
+    result = cli("compare", "a", "b", "--metric", "eval/return_men")
+    assert result.exit_code == 2
+    assert "Did you mean 'eval/return_mean'?" in result.stderr
+    result = cli("compare", "a", "b", "--at", "end")
+    assert result.exit_code == 2
+    assert "final, best, auc" in result.stderr
+
+
+def test_plot_draws_to_a_file_or_to_the_terminal(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "curves.svg"
+    result = cli("plot", "a", "b", "--metric", "rollout/return_mean", "--out", file)
+    assert result.exit_code == 0, result.output
+    assert "<svg" in file.read_text()
+    assert "env_steps" in cli("plot", "a", "--text").stdout
+    assert cli("plot", "a", "--out", tmp_path / "curves.doc").exit_code == 2
+
+
+@pytest.mark.parametrize(("option", "name"), [("--torchscript", "policy.pt"), ("--onnx", "x.onnx")])
+def test_export_writes_a_policy_that_acts_like_the_agent(
+    cli: Cli, runs: Path, tmp_path: Path, option: str, name: str
+) -> None:
+    out = [] if name == "policy.pt" else ["--out", tmp_path / name]
+    result = cli("export", "a/seed-1", option, *out, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    path = Path(found["path"])
+    assert path == (runs / "a" / "seed-1" / name if not out else tmp_path / name)
+    assert path.stat().st_size > 1000
+    assert found["inputs"] == [{"name": "observation", "shape": [4], "dtype": "float32"}]
+    assert found["observations"] == 64
+    assert found["max_difference"] == 0
+    assert "largest difference" in cli("export", "a/seed-1", option).stdout
+
+
+def test_algorithms_are_listed_with_all_their_settings(cli: Cli) -> None:
+    shown = cli("algorithms")
+    assert shown.exit_code == 0
+    listed = {facts["name"]: facts for facts in json.loads(cli("algorithms", "--json").stdout)}
+    assert sorted(listed) == registry.names()
+    for name, facts in listed.items():
+        assert f" {name} " in shown.stdout
+        fields = registry.get(name).Hyperparameters.model_fields
+        assert set(facts["hyperparameters"]) == set(fields)
+        assert set(facts["run_settings"]) == set(RunSettings.model_fields)
+        for setting in [*facts["hyperparameters"].values(), *facts["run_settings"].values()]:
+            assert setting["meaning"] and setting["type"]
+
+
+def test_one_algorithm_is_shown_in_full(cli: Cli) -> None:
+    shown = cli("algorithms", "DQN").stdout
+    assert "doi:10.1038/nature14236" in shown
+    for words in ("epsilon", "Share of random actions", "linear:1.0:0.05:0.1", "nature | impala"):
+        assert words in shown
+    assert "presets:  CartPole-v1" in shown
+
+
+def test_an_environment_is_checked(cli: Cli) -> None:
+    result = cli("envs", "check", "CartPole-v1", "--steps", 200)
+    assert result.exit_code == 0, result.output
+    assert "CartPole-v1: All is well." in result.stdout
+    assert "ppo" in result.stdout and "td3" not in result.stdout
+    found = json.loads(cli("envs", "check", "Pendulum-v1", "--steps", 200, "--json").stdout)
+    assert found["ok"] is True
+
+
+def test_a_broken_environment_fails_its_check(cli: Cli, root: Path) -> None:
+    (root.parent / "broken_environment.py").write_text(BROKEN)
+    result = cli("envs", "check", "broken_environment:Broken-v0")
+    assert result.exit_code == 2
+    assert "FAILED" in result.stdout
+    result = cli("envs", "check", "CartPole-v1", "lenght=3")
+    assert result.exit_code == 2
+    assert "lenght" in result.stdout
+
+
+def test_environments_are_listed(cli: Cli) -> None:
+    listed = {row["id"]: row["from"] for row in json.loads(cli("envs", "list", "--json").stdout)}
+    assert listed["CartPole-v1"] == "native"
+    assert set(json.loads(cli("envs", "list", "pendulum", "--json").stdout)[0]) == {"id", "from"}
+    assert "CartPole" not in cli("envs", "list", "pendulum").stdout
+
+
+def test_the_doctor_looks_at_everything(cli: Cli) -> None:
+    result = cli("doctor", "--json")
+    assert result.exit_code == 0, result.output
+    found = {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
+    expected = {"python", "torch", "cpu", "gpu", "compiler", "memory", "disk", "drawing"}
+    assert expected <= set(found)
+    assert {f"extra {extra}" for extra in EXTRAS} <= set(found)
+    assert found["torch"]["state"] == "ok"
+    assert "Assay works here" in cli("doctor").stdout
+
+
+def test_the_doctor_says_what_is_broken(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.cli.doctor._ESSENTIAL", ("numpy", "no_such_package"))
+    result = cli("doctor", "--root", "/dev/null/runs")
+    assert result.exit_code == 1
+    assert "Broken: no_such_package, disk." in result.stdout
+
+
+def test_the_doctor_knows_every_extra() -> None:
+    project = Path(assay.__file__).parents[2] / "pyproject.toml"
+    if not project.exists():
+        pytest.skip("not a source tree")
+    extras = tomllib.loads(project.read_text())["project"]["optional-dependencies"]
+    assert set(EXTRAS) == set(extras) - {"all", "dev"}
+
+
+@pytest.mark.slow
+def test_the_demo_trains_evaluates_and_compares(cli: Cli, root: Path) -> None:
+    result = cli("demo", "--fast")
+    assert result.exit_code == 0, result.output
+    (place,) = root.iterdir()
+    assert place.name.startswith("demo-")
+    assert len(list(place.glob("*/seed-*/run.json"))) == 4
+    assert (place / "comparison.png").stat().st_size > 10_000
+    headings = ("1. Learn", "2. Evaluate", "3. Change", "4. Compare", "What this means", "Try next")
+    assert [result.stdout.index(heading) for heading in headings] == sorted(
+        result.stdout.index(heading) for heading in headings
+    )
+    assert f"assay compare {place / 'preset'} {place / 'small-steps'}" in result.stdout
+    assert f"Plot: {place / 'comparison.png'}" in result.stdout

@@ -1,0 +1,161 @@
+"""An exported policy acts as the agent does, on every kind of space, and is refused if not."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+
+from assay.algorithms.base import Algorithm, Context
+from assay.core import registry
+from assay.core.errors import AssayError, ConfigError, MissingExtraError, RunError
+from assay.core.types import Clock, Spaces
+from assay.evaluation.export import Format, export_policy, sample_observations
+
+VECTOR = Box(-np.inf, np.inf, (4,), np.float32)
+LIMITED = Box(np.array([-2.0, 0.5], np.float32), np.array([3.0, 1.0], np.float32))
+MASKED = Dict({"arm/joints": VECTOR, "gear": Discrete(4), "action_mask": MultiBinary(5)})
+
+CASES = {
+    "ppo box": ("ppo", VECTOR, LIMITED, {"normalize_obs": True, "log_std_init": 1.0}),
+    "ppo masked": ("ppo", MASKED, Discrete(5), {"normalize_obs": True}),
+    "ppo multi-discrete": ("ppo", MASKED, MultiDiscrete([2, 3]), {}),
+    "ppo multi-binary": ("ppo", Discrete(7), MultiBinary(4), {}),
+    "ppo image": ("ppo", Box(0, 255, (3, 36, 36), np.uint8), Discrete(3), {}),
+    "a2c": ("a2c", VECTOR, Discrete(3), {}),
+    "dqn": ("dqn", VECTOR, Discrete(3), {"noisy": True, "dueling": True}),
+    "sac": ("sac", VECTOR, LIMITED, {"normalize_obs": True}),
+    "sac discrete": ("sac", VECTOR, Discrete(3), {}),
+    "td3": ("td3", VECTOR, LIMITED, {}),
+    "ddpg": ("ddpg", VECTOR, LIMITED, {}),
+}
+needs_onnx = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")),
+    reason="the extra onnx is not installed",
+)
+
+
+def make(
+    name: str, observation: gym.Space[Any], action: gym.Space[Any], settings: dict[str, Any]
+) -> Algorithm:
+    """Make an algorithm whose policy differs between observations, as a trained one's does."""
+    cls = registry.get(name)
+    spaces = Spaces(observation, action)
+    context = Context(Clock(1000), num_envs=8)
+    algorithm: Algorithm = cls(spaces, cls.Hyperparameters(**settings), context)
+    algorithm.observe_observations(sample_observations(observation, action, 64, seed=5))
+    with torch.no_grad():
+        for parameter in algorithm.policy_module().parameters():
+            parameter.mul_(3.0)
+    return algorithm
+
+
+def check(case: str, path: Path, format: Format) -> None:
+    algorithm = make(*CASES[case])
+    obs = sample_observations(*CASES[case][1:3], 64, seed=0)
+    actions = np.asarray(algorithm.act(obs, None, False).action)
+    assert len(np.unique(actions, axis=0)) > 1, "the case does not tell policies apart"
+    result = export_policy(algorithm, path, format)
+    assert result.path == path and path.stat().st_size > 0
+    assert result.observations == 64
+    limit = 1e-4 if np.issubdtype(actions.dtype, np.floating) else 0
+    assert result.max_difference <= limit
+    assert result.output == (actions.shape[1:], str(actions.dtype))
+    # The agent is left as it was.
+    np.testing.assert_array_equal(algorithm.act(obs, None, False).action, actions)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_torchscript_acts_as_the_agent(case: str, tmp_path: Path) -> None:
+    check(case, tmp_path / "policy.pt", "torchscript")
+
+
+@needs_onnx
+@pytest.mark.parametrize("case", ["ppo box", "ppo masked", "ppo multi-binary", "ppo image", "dqn"])
+def test_onnx_acts_as_the_agent(case: str, tmp_path: Path) -> None:
+    check(case, tmp_path / "policy.onnx", "onnx")
+
+
+@needs_onnx
+def test_a_dict_becomes_named_inputs(tmp_path: Path) -> None:
+    import onnxruntime
+
+    algorithm = make(*CASES["ppo masked"])
+    result = export_policy(algorithm, tmp_path / "policy.onnx", "onnx")
+    names = {"arm/joints": ((4,), "float32"), "gear": ((), "int64"), "action_mask": ((5,), "int8")}
+    assert {name: (shape, dtype) for name, shape, dtype in result.inputs} == names
+    session = onnxruntime.InferenceSession(str(result.path))
+    assert {entry.name for entry in session.get_inputs()} == set(names)
+    # Any number of observations, and the mask is obeyed.
+    obs = sample_observations(MASKED, Discrete(5), 7, seed=3)
+    obs["action_mask"][:] = np.eye(5, dtype=np.int8)[2]
+    (actions,) = session.run(["action"], obs)
+    assert actions.tolist() == [2] * 7
+
+
+def test_torchscript_takes_a_dict_of_tensors(tmp_path: Path) -> None:
+    algorithm = make(*CASES["ppo masked"])
+    result = export_policy(algorithm, tmp_path / "policy.pt", "torchscript")
+    policy = torch.jit.load(str(result.path))
+    obs = sample_observations(MASKED, Discrete(5), 3, seed=3)
+    obs["action_mask"][:] = np.eye(5, dtype=np.int8)[4]
+    assert policy({k: torch.from_numpy(v) for k, v in obs.items()}).tolist() == [4] * 3
+
+
+def test_a_policy_that_differs_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = make(*CASES["td3"])
+    policy = algorithm.policy_module()
+
+    class Shifted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.policy = policy
+
+        def forward(self, obs: torch.Tensor) -> torch.Tensor:
+            return self.policy(obs) + 0.01
+
+    monkeypatch.setattr(algorithm, "policy_module", Shifted)
+    with pytest.raises(AssayError, match=r"differs from the agent by 0\.01"):
+        export_policy(algorithm, tmp_path / "policy.pt", "torchscript")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mistakes_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = make(*CASES["a2c"])
+    with pytest.raises(ConfigError, match="onnx, torchscript"):
+        export_policy(algorithm, tmp_path / "x", "pickle")  # type: ignore[arg-type]
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="is a file"):
+        export_policy(algorithm, tmp_path / "file" / "x.pt", "torchscript")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"assay\[onnx\]"):
+        export_policy(algorithm, tmp_path / "x.onnx", "onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_sampled_observations_lie_in_their_space() -> None:
+    far = Box(np.array([100.0, -1.0], np.float32), np.array([np.inf, 1e30], np.float32))
+    spaces = Dict(
+        {
+            "far": far,
+            "image": Box(0, 255, (2, 2, 1), np.uint8),
+            "grid": MultiDiscrete([3, 5]),
+            "bits": MultiBinary(6),
+            "one": Discrete(4),
+            "action_mask": MultiBinary(5),
+        }
+    )
+    drawn = sample_observations(spaces, MultiDiscrete([2, 3]), 200, seed=1)
+    for i in range(200):
+        assert spaces.contains({key: value[i] for key, value in drawn.items()})
+    assert drawn["far"].max() <= 110.0
+    assert drawn["grid"].max(0).tolist() == [2, 4] and drawn["image"].max() == 255
+    # Each of the two choices has something left to choose from, and something is forbidden.
+    mask = drawn["action_mask"]
+    assert mask[:, :2].any(1).all() and mask[:, 2:].any(1).all() and not mask.all()
