@@ -9,6 +9,7 @@ times a run; the peers log nothing.
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 import time
 from collections.abc import Callable
@@ -72,6 +73,7 @@ def _assay(entry: Entry, seed: int) -> Result:
         "sinks": (),
     }
     resolve(entry.algorithm, entry.env, settings, use_preset=entry.preset)  # imports the algorithm
+    _import_lazy_parts(entry.env)
     seen: dict[str, Any] = {"reached": None}
 
     def watch(event: events.Event) -> Any:
@@ -105,6 +107,7 @@ def _sb3(entry: Entry, seed: int) -> Result:
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
 
+    _import_lazy_parts(entry.env)
     start = time.perf_counter()
     reached: list[float] = []
     # As many environments as episodes, so that an evaluation is one batched pass.
@@ -145,6 +148,14 @@ def _sb3(entry: Entry, seed: int) -> Result:
         seconds, model.num_timesteps, _adam_steps(optimizer), judge(model),
         reached[0] if reached else None,
     )  # fmt: skip
+
+
+def _import_lazy_parts(env: str) -> None:
+    """Import what torch and Gymnasium import only when first used: no side pays for imports."""
+    import gymnasium as gym
+
+    importlib.import_module("torch._dynamo")  # a torch optimizer does so when it is made
+    gym.make(env).close()
 
 
 def _falling(value: float) -> Callable[[float], float]:
@@ -200,6 +211,7 @@ def _skrl_ppo(entry: Entry, seed: int) -> Result:
             """Return values."""
             return self.net(inputs["observations"]), {}
 
+    _import_lazy_parts(entry.env)
     settings = dict(entry.settings)
     set_seed(seed)
     # Gymnasium's own batched CartPole: the fastest environment that skrl can be given.

@@ -28,11 +28,10 @@ ROOT = Path(__file__).resolve().parent
 LEARNING = ROOT / "evidence" / "learning"
 SPEED = ROOT / "evidence" / "speed.json"
 MEMORY = ROOT / "evidence" / "memory.json"
+PHASES = ROOT / "evidence" / "phases.md"
 
 BOOTSTRAP_SEED, BOOTSTRAP_REPS = 0, 10_000
-PACKAGES = (
-    "torch", "numpy", "gymnasium", "stable-baselines3", "skrl", "mujoco", "Box2D", "box2d",
-)  # fmt: skip
+PACKAGES = ("torch", "numpy", "gymnasium", "stable-baselines3", "skrl", "mujoco", "box2d")
 
 
 class EvidenceError(AssayError):
@@ -45,7 +44,7 @@ class EvidenceError(AssayError):
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write content with one line per list of plain values, so that diffs stay readable."""
     text = json.dumps(content, indent=1, allow_nan=False)
-    text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)
+    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text + "\n")

@@ -66,7 +66,7 @@ def run_seed(case: Case, seed: int, out: Path, device: str, keep: bool) -> int:
         return INTERRUPTED
     # Seeds of its own: neither those of training nor those of the curve.
     final = run.evaluate(FINAL_EPISODES, seed=1_000_000 + seed)
-    curve = [[steps, round(found.mean, 2)] for steps, found in load_evaluations(run.directory)]
+    curve = load_evaluations(run.directory)
     seconds = _training_seconds(run.metrics()["time/elapsed"][1])
     evidence.write_json(
         result_path(out, case, seed),
@@ -87,7 +87,10 @@ def run_seed(case: Case, seed: int, out: Path, device: str, keep: bool) -> int:
                 "std": round(final.std, 4),
                 "returns": evidence.rounded(final.returns),
             },
-            "curve": curve,
+            "curve": {
+                "env_steps": [steps for steps, _ in curve],
+                "mean": evidence.rounded((found.mean for _, found in curve), 2),
+            },
             "train_seconds": round(seconds, 2),
             "env_steps_per_second": round(case.env_steps / seconds, 1),
             "machine": evidence.machine(),

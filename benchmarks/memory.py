@@ -3,6 +3,7 @@
     python benchmarks/memory.py                # the plan, for a million transitions
     python benchmarks/memory.py --allocate     # fill one (7.5 GB) and look at the process
     python benchmarks/memory.py --allocate --capacity 50000
+    python benchmarks/memory.py --allocate --store   # ... and keep the result as evidence
 
 A frame that two neighbouring stacks share is stored once. The filled replay gets random frames in
 episodes of a thousand steps that start with a padded stack, as Atari's do.
@@ -14,7 +15,6 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import evidence
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="What a replay of stacked frames costs.")
     parser.add_argument("--capacity", type=int, default=CAPACITY, help="transitions")
     parser.add_argument("--allocate", action="store_true", help="really fill it")
-    parser.add_argument("--out", type=Path, help=f"store the result (for {evidence.MEMORY.name})")
+    parser.add_argument("--store", action="store_true", help="keep the result as evidence")
     options = parser.parse_args(arguments)
     frames, planned = frame_bytes(options.capacity), planned_bytes(options.capacity)
     print(f"frames, once each  {frames:>15,} bytes")
@@ -95,9 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         resident = found["resident_bytes"]
         print(f"resident           {resident:>15,} bytes  {resident / frames:.3f}x")
         print(f"filled with {found['stored']:,} transitions in {found['fill_seconds']} s")
-        if options.out is not None:
+        if options.store:
             content = {"schema": evidence.SCHEMA, **found, "machine": evidence.machine()}
-            evidence.write_json(options.out, content)
+            evidence.write_json(evidence.MEMORY, content)
     return 0
 
 

@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import evidence
+import report
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -60,7 +62,7 @@ class Workload:
 
 WORKLOADS = {
     "ppo": Workload("ppo", "CartPole-v1", 100_000, 8_192, preset=True),
-    "dqn": Workload("dqn", "CartPole-v1", 30_000, 2_000),
+    "dqn": Workload("dqn", "CartPole-v1", 20_000, 10_000),
     "sac": Workload("sac", "Pendulum-v1", 2_000, 300),
 }
 
@@ -136,10 +138,12 @@ def instrumented(training: Training, watch: Stopwatch) -> Iterator[None]:
 @contextmanager
 def prepared(workload: Workload, compile: bool) -> Iterator[Training]:
     """Build a run that is ready to iterate, and take it down again."""
+    # The budget is what will be run, so that schedules (exploration!) are where they would be.
+    total = workload.warm_steps + 2 * workload.env_steps
     config: RunConfig = resolve(
         workload.algorithm,
         workload.env,
-        {"env_steps": 10_000_000, "device": "cpu", "compile": compile, "sinks": ()},
+        {"env_steps": total, "device": "cpu", "compile": compile, "sinks": ()},
         workload.settings,
         use_preset=workload.preset,
     )
@@ -215,7 +219,7 @@ def breakdown(name: str, compile: bool) -> str:
     watch.seconds["loop and bookkeeping"] = total - sum(watch.seconds.values())
     per_step = 1e6 / steps_timed
     lines = [
-        f"{name} {workload.env} ({'compiled' if compile else 'eager'}): "
+        f"**{name.upper()} {workload.env}, {'compiled' if compile else 'eager'}**: "
         f"{steps / plain:,.0f} steps/s, {updates / plain:,.0f} updates/s "
         f"({steps_timed / total:,.0f} steps/s with the stopwatch)",
         "",
@@ -245,13 +249,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Where the time of a training loop goes.")
     parser.add_argument("workloads", nargs="*", help=f"some of: {', '.join(WORKLOADS)}")
     parser.add_argument("--compile", action="store_true", help="with compiled optimizer steps")
+    parser.add_argument("--store", action="store_true", help="keep the output as evidence")
     options = parser.parse_args(arguments)
     for name in options.workloads:
         if name not in WORKLOADS:
             raise ConfigError(f"Unknown workload '{name}'. {nearest(name, WORKLOADS)}")
     torch.set_num_threads(1)
+    texts = [f"Measured on one core of {report.machine_line(evidence.machine())}."]
     for name in options.workloads or WORKLOADS:
-        print(breakdown(name, options.compile), end="\n\n", flush=True)
+        texts.append(breakdown(name, options.compile))
+        print(texts[-1], end="\n\n", flush=True)
+    if options.store:
+        evidence.PHASES.write_text("\n\n".join(texts) + "\n")
     return 0
 
 

@@ -24,7 +24,7 @@ from assay.core.errors import EXIT_USER_ERROR, AssayError
 # Where each table goes. A file without the markers of a table does not show it.
 BENCHMARKS_README = evidence.ROOT / "README.md"
 PROJECT_README = evidence.ROOT.parent / "README.md"
-NAMES = ("learning", "speed", "memory")
+NAMES = ("learning", "speed", "phases", "memory")
 _UNITS: dict[Measure, str] = {
     "env_steps_per_second": "steps/s",
     "updates_per_second": "updates/s",
@@ -52,7 +52,7 @@ def learning_table(directory: Path = evidence.LEARNING) -> str:
         seeds = ", ".join(_score(entry["evaluation"]["mean"]) for entry in found["seeds"])
         passed = "yes" if found["passed"] else "**no**"
         lines.append(_row([title, f"{case.env_steps:,}", case.goal, value, seeds, passed]))
-        machines |= dict.fromkeys(_machine(entry["machine"]) for entry in found["seeds"])
+        machines |= dict.fromkeys(machine_line(entry["machine"]) for entry in found["seeds"])
     note = f"\n\nMeasured on {'; '.join(machines)}." if machines else ""
     return "\n".join(lines) + note
 
@@ -66,7 +66,7 @@ def speed_table(content: Mapping[str, Any]) -> str:
         if found is not None:
             lines.append(_row(_speed_cells(found)))
     date = f" on {content['date']}" if "date" in content else ""
-    lines += ["", f"Measured{date} on one core of {_machine(content['machine'])}."]
+    lines += ["", f"Measured{date} on one core of {machine_line(content['machine'])}."]
     return "\n".join(lines)
 
 
@@ -113,7 +113,15 @@ def tables() -> dict[str, str]:
         speed = speed_table(evidence.read_speed(evidence.SPEED))
     else:
         speed = "Not measured yet: `make bench`."
-    return {"learning": learning_table(), "speed": speed, "memory": memory_line()}
+    phases = "Not measured yet: `python benchmarks/phases.py --compile --store`."
+    if evidence.PHASES.exists():
+        phases = evidence.PHASES.read_text().strip()
+    return {
+        "learning": learning_table(),
+        "speed": speed,
+        "phases": phases,
+        "memory": memory_line(),
+    }
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -134,9 +142,11 @@ def _times(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.1f}x" if value >= 1 else f"{value:.2f}x"
 
 
-def _machine(facts: Mapping[str, Any]) -> str:
-    names = {"stable-baselines3": "SB3"}
-    parts = [f"{names.get(name, name)} {version}" for name, version in facts["versions"].items()]
+def machine_line(facts: Mapping[str, Any]) -> str:
+    """Return the processor and the versions that matter on one line."""
+    names = {"python": "Python", "torch": "torch", "stable-baselines3": "SB3", "skrl": "skrl"}
+    versions = facts["versions"]
+    parts = [f"{title} {versions[name]}" for name, title in names.items() if name in versions]
     return f"{facts['cpu']} ({', '.join(parts)})"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +16,11 @@ import torch
 from assay.algorithms.base import Algorithm
 from assay.core import seeding
 from assay.core.errors import AssayError, CheckpointError, ConfigError, RunError
-from assay.core.types import Clock, Spaces, Tree, tree_leaves, tree_map
+from assay.core.places import runs_root
+from assay.core.types import Clock, Spaces, Tree, tree_leaves
 from assay.envs.make import EnvLike, make_vector
 from assay.envs.serialize import space_from_state
+from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap
 from assay.envs.vector import Vector
 from assay.evaluation.evaluate import EvaluationResult, evaluate, save_evaluation
 from assay.loops.events import Callback
@@ -30,66 +31,63 @@ from assay.runs.directory import RunDirectory
 from assay.runs.metrics import read_metrics
 
 
-def runs_root() -> Path:
-    """Return where runs are kept: `$ASSAY_RUNS`, or `runs` in the current directory."""
-    return Path(os.environ.get("ASSAY_RUNS", "runs"))
-
-
 class Agent:
-    """A trained policy, ready to act.
+    """A trained policy, ready to act on the environment's own observations.
 
     Attributes:
         algorithm: The algorithm with its networks.
-        spaces: What it sees and does.
+        observations: Turns the environment's observations into what the networks take.
+        actions: Turns what the algorithm chooses into the environment's actions.
         env_steps: How long it was trained.
     """
 
-    def __init__(self, algorithm: Algorithm, env_steps: int) -> None:
+    def __init__(
+        self, algorithm: Algorithm, observations: ObservationMap, actions: ActionMap, env_steps: int
+    ) -> None:
         self.algorithm = algorithm
-        self.spaces = algorithm.spaces
+        self.observations = observations
+        self.actions = actions
         self.env_steps = env_steps
         self._carry: Tree = None
 
-    def act(self, obs: Tree, *, explore: bool = False) -> Any:
+    def act(self, obs: Any, *, mask: Any = None, explore: bool = False) -> Any:
         """Return the action for one observation, or actions for a batch of them.
 
         A recurrent policy remembers from call to call; `reset` starts a new episode.
 
+        Args:
+            obs: As the environment gives it, or a batch of such.
+            mask: The action mask, where the environment has masks beside its observations.
+            explore: Sample as in training instead of taking the best action.
+
         Raises:
             AssayError: The observation does not have the shape the agent was trained on.
         """
-        single = self._is_single(obs)
-        batch = tree_map(lambda x: np.asarray(x)[None] if single else np.asarray(x), obs)
-        n = len(tree_leaves(batch)[0])
+        try:
+            batch, single = self._canonical(obs, mask)
+        except (BadObservationError, KeyError, IndexError, TypeError) as error:
+            raise AssayError(
+                f"The observation does not fit the agent: {error}.",
+                f"Give one of {self.observations.source}, or a batch of such.",
+            ) from None
         if self._carry is None:
-            self._carry = self.algorithm.initial_carry(n)
+            self._carry = self.algorithm.initial_carry(len(tree_leaves(batch)[0]))
         choice = self.algorithm.act(batch, self._carry, explore)
         self._carry = choice.carry
-        return choice.action[0] if single else choice.action
+        to_env = self.actions.to_env
+        action = choice.action if to_env is None else to_env(choice.action)
+        return action[0] if single else action
+
+    def _canonical(self, obs: Any, mask: Any) -> tuple[Tree, bool]:
+        leaf = self.observations.leaves[0]
+        shape, expected = np.shape(leaf.read(obs)), tuple(leaf.source.shape or ())
+        if len(shape) == len(expected) + 1:
+            return self.observations.batch(obs, mask), False
+        return self.observations.one(obs, mask), True
 
     def reset(self) -> None:
         """Forget what a recurrent policy remembers."""
         self._carry = None
-
-    def _is_single(self, obs: Tree) -> bool:
-        space: Any = self.spaces.observation
-        if isinstance(space, gym.spaces.Dict):
-            if not isinstance(obs, Mapping) or set(obs) != set(space.keys()):
-                keys = sorted(obs) if isinstance(obs, Mapping) else type(obs).__name__
-                raise AssayError(
-                    f"The observation has {keys}; expected entries {sorted(space.keys())}."
-                )
-            key = next(iter(space.keys()))
-            shape, expected = np.shape(obs[key]), space[key].shape
-        else:
-            shape, expected = np.shape(obs), tuple(space.shape)
-        if shape == expected:
-            return True
-        if len(shape) == len(expected) + 1 and shape[1:] == expected:
-            return False
-        raise AssayError(
-            f"The observation has shape {shape}; expected {expected}, or a batch of such."
-        )
 
 
 class Run:
@@ -172,7 +170,7 @@ def train(
         layers.append({"num_envs": 1})
     resolved = resolve(algorithm, label, *layers, use_preset=preset)
     directory = RunDirectory.create(
-        Path(root) if root is not None else runs_root(),
+        runs_root(None if root is None else Path(root)),
         name,
         algorithm=resolved.algorithm,
         env=label,
@@ -251,13 +249,16 @@ def load(path: Path | str, *, checkpoint_path: Path | None = None) -> Agent:
     names = ("weights", "optimizer", "normalisers", "algorithm", "run")
     sections = checkpoint.read_checkpoint(place, names)
     saved = sections["run"]
-    spaces = Spaces(space_from_state(saved["observation"]), space_from_state(saved["action"]))
+    observations = ObservationMap(space_from_state(saved["observation"]), saved["mask_size"])
+    actions = ActionMap(space_from_state(saved["action"]))
     run = config.run.model_copy(update={"device": "cpu", "compile": False})
     clock = Clock(run.env_steps, int(saved["env_steps"]), int(saved["updates"]))
     torch.set_num_threads(1)
-    algorithm = build_algorithm(config.model_copy(update={"run": run}), spaces, clock)
+    algorithm = build_algorithm(
+        config.model_copy(update={"run": run}), Spaces(observations.space, actions.space), clock
+    )
     algorithm.load_state(sections)
-    return Agent(algorithm, clock.env_steps)
+    return Agent(algorithm, observations, actions, clock.env_steps)
 
 
 def open_run(path: Path | str, env: Any = None) -> Run:

@@ -216,8 +216,8 @@ class TestAct:
 
 
 QUICK = {
-    "num_envs": 2, "buffer_size": 2000, "learning_starts": 200, "train_every": 2, "lr": 0.003,
-    "target_every": 20, "hidden": (32,), "epsilon": "linear:1:0.05:0.5", "gamma": 0.9,
+    "num_envs": 2, "buffer_size": 2000, "learning_starts": 100, "train_every": 2, "lr": 0.005,
+    "target_every": 10, "hidden": (32,), "epsilon": "linear:1:0.05:0.5", "gamma": 0.9,
 }  # fmt: skip
 
 
@@ -225,10 +225,10 @@ class TestLearns:
     @pytest.mark.parametrize("masked", [False, True])
     def test_the_right_answer(self, masked: bool) -> None:
         env = partial(Identity, spaces.Discrete(4), masked=masked)
-        assert Rig("dqn", env, env_steps=2000, **QUICK).train().score() == 8.0
+        assert Rig("dqn", env, env_steps=1200, **QUICK).train().score() == 8.0
 
     @pytest.mark.parametrize(
         "options", [{}, *({k: v} for k, v in OPTIONS.items()), OPTIONS], ids=lambda o: "+".join(o)
     )
     def test_to_look_ahead(self, options: dict[str, Any]) -> None:
-        assert Rig("dqn", Corridor, env_steps=3000, **(QUICK | options)).train().score() == 1.0
+        assert Rig("dqn", Corridor, env_steps=1600, **(QUICK | options)).train().score() == 1.0

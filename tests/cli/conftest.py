@@ -52,6 +52,7 @@ def start(root: Path) -> Any:
             stderr=subprocess.PIPE,
             text=True,
             env=process_environment(),
+            start_new_session=True,
         )
         started.append(process)
         return process

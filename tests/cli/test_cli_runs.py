@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from command_line import Cli
 
 from assay.runs.directory import RunDirectory
@@ -26,6 +27,10 @@ def test_the_list_as_json_has_the_facts(cli: Cli, runs: Path) -> None:
     run = listed["a/seed-2"]
     assert (run["status"], run["seed"], run["env_steps"]) == ("done", 2, 512)
     assert run["path"] == str(runs / "a" / "seed-2")
+    assert run["total_env_steps"] == 512
+    stored = RunDirectory.open(runs / "a" / "seed-2").evals()
+    assert run["eval_mean"] == pytest.approx(stored[-1]["mean"])
+    assert "512 of 4,096" in cli("runs").stdout
 
 
 def test_an_empty_place_says_how_to_begin(cli: Cli, root: Path) -> None:

@@ -188,6 +188,24 @@ def test_ctrl_c_saves_and_resume_finishes(start: Start, cli: Cli, slow: Path, ro
     assert "is done" in again.stderr
 
 
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_at_once_and_leaves_the_checkpoint(
+    start: Start, slow: Path, root: Path
+) -> None:
+    long_rollouts = ("horizon=64", "minibatch_size=64", "checkpoint_every=64")
+    process = start(*SLOW_RUN, *long_rollouts, "--name", "x")
+    wait_for(lambda: checkpoints(root / "x"), process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)  # the rollout that the first one waits for takes three seconds
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert f"the last checkpoint stands. Resume with: assay resume {root / 'x'}" in stderr
+    assert "Traceback" not in stderr
+    assert [int(path.parent.name) for path in checkpoints(root / "x")] == [64]
+    assert status(root / "x") == "interrupted"
+
+
 def test_resume_refuses_a_damaged_checkpoint_and_force_uses_the_one_before(
     cli: Cli, runs: Path
 ) -> None:
@@ -247,13 +265,16 @@ def test_ctrl_c_reaches_every_seed_and_resume_goes_on_with_the_group(
     process = start(*SLOW_RUN, "--seeds", 3, "--jobs", 2, "--name", "g")
     group = root / "g"
     wait_for(lambda: all(checkpoints(group / f"seed-{seed}") for seed in (1, 2)), process)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal does
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert f"Resume with: assay resume {group}" in stderr
     assert "Not started: seed 3. Start with: assay train ppo" in stderr
     assert "--name g --seed 3 --seeds 1" in stderr
-    assert [status(group / f"seed-{seed}") for seed in (1, 2)] == ["interrupted"] * 2
+    for seed in (1, 2):
+        info = RunDirectory.open(group / f"seed-{seed}").info
+        # A child that hears of one Ctrl-C twice would have ended at once, with an error.
+        assert (info["status"], info["error"]) == ("interrupted", None)
     assert not (group / "seed-3").exists()
 
     slow.unlink()

@@ -203,10 +203,14 @@ class Algorithm(ABC):
         """Return the mean of what was recorded since the last call, as `train/...`."""
         out: Metrics = {f"train/{k}": v for k, v in self._notes.items()}
         self._notes.clear()
-        for step, total, count in self._sums.values():
-            out |= {f"train/{k}": v for k, v in step.metrics(total / count).items()}
+        # Two steps may report one name (a critic's loss, with and without the actor's).
+        sums: dict[str, tuple[float, int]] = {}
+        for step, total, updates in self._sums.values():
+            for name, value in step.metrics(total).items():
+                before, count = sums.get(name, (0.0, 0))
+                sums[name] = (before + value, count + updates)
         self._sums.clear()
-        return out
+        return out | {f"train/{name}": total / count for name, (total, count) in sums.items()}
 
     def state(self) -> dict[str, State]:
         """Return `{"weights", "optimizer", "normalisers", "algorithm"}` for a checkpoint."""

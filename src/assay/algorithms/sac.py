@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
@@ -98,6 +98,14 @@ class SAC(Algorithm):
             "relu", description="Nonlinearity of the hidden layers."
         )
         cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+
+        @field_validator("alpha")
+        @classmethod
+        def _positive(cls, alpha: Any) -> Any:
+            # Its logarithm is what is kept.
+            if alpha != "auto" and not alpha > 0:
+                raise ValueError("expected a number above 0, or auto")
+            return alpha
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)

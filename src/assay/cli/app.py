@@ -23,8 +23,6 @@ from assay.cli import (
 )
 from assay.core.errors import EXIT_USER_ERROR, AssayError
 
-EXIT_INTERRUPTED = output.EXIT_INTERRUPTED
-
 
 class Verbs(TyperGroup):
     """Turn errors into one message and an exit code, for every verb alike."""
@@ -39,7 +37,7 @@ class Verbs(TyperGroup):
             raise typer.Exit(EXIT_USER_ERROR) from None
         except KeyboardInterrupt:
             output.note("Interrupted.")
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+            raise typer.Exit(output.EXIT_INTERRUPTED) from None
 
 
 app = typer.Typer(

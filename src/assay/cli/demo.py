@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from assay.cli import output
-from assay.cli.places import runs_root
 from assay.core.errors import RunError
+from assay.core.places import runs_root
 
 if TYPE_CHECKING:
     from assay.cli.seeds import Job

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import typer
 
 from assay.cli import output
-from assay.cli.places import runs_root
+from assay.core.places import runs_root
 
 # Extra -> (a module that it brings, what it is for).
 EXTRAS = {
@@ -114,9 +114,10 @@ def _torch() -> list[Finding]:
 
 
 def _compiler() -> Finding:
-    from assay.networks.step import cache_directory, has_compiler
+    from assay.core.places import cache_root
+    from assay.networks.step import has_compiler
 
-    place = cache_directory()
+    place = cache_root()
     if not has_compiler():
         fix = "updates run uncompiled, 1.5 to 5 times slower. On Debian: apt install g++"
         return Finding("compiler", "note", f"no C++ compiler found: {fix}")

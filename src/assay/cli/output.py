@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EXIT_INTERRUPTED: Final = 130
-_LOG_WIDTH = 110  # columns of a table that goes to a file or a pipe
+_LOG_WIDTH = 160  # columns of a table that goes to a file or a pipe
 
 
 def out() -> Console:
@@ -88,15 +88,22 @@ def plain(value: Any) -> Any:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "") -> Table:
-    """Make a table; a column whose name ends in `>` is aligned right."""
+    """Make a table; a column whose name ends in `>` is aligned right.
+
+    The first column names things that will be typed again, so it is never cut short.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     made = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
-    for name in columns:
-        right = name.endswith(">")
-        made.add_column(name.removesuffix(">"), justify="right" if right else "left")
+    for index, name in enumerate(columns):
+        made.add_column(
+            name.removesuffix(">"),
+            justify="right" if name.endswith(">") else "left",
+            no_wrap=index == 0,
+            overflow="fold",
+        )
     for row in rows:
         made.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
     return made

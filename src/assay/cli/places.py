@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-
-def runs_root(given: Path | None = None) -> Path:
-    """Return where runs are kept: `--root`, `$ASSAY_RUNS`, or `runs` in the current directory."""
-    return given if given is not None else Path(os.environ.get("ASSAY_RUNS", "runs"))
+from assay.core.places import runs_root
 
 
 def locate(text: str, root: Path | None = None) -> Path:

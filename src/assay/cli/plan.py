@@ -114,7 +114,7 @@ def make_plan(
     backend = "auto" if run.backend == "processes" else run.backend
     with make_vector(config.env, 1, backend=backend, env_kwargs=run.env_kwargs) as vector:
         spaces = vector.spaces
-        frame_stack = getattr(vector, "frame_stack", None)
+        frame_stack = vector.frame_stack
     # A trial on the CPU: several seeds may share one GPU, and the parent needs none of it.
     trial = config.model_copy(update={"run": run.model_copy(update={"device": "cpu"})})
     built = build_algorithm(trial, spaces, Clock(run.env_steps))

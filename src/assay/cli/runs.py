@@ -8,8 +8,9 @@ from typing import Any
 import typer
 
 from assay.cli import output
-from assay.cli.places import locate, runs_root
+from assay.cli.places import locate
 from assay.core.errors import RunError
+from assay.core.places import runs_root
 
 _FIGURES = ("mean", "iqm", "std")  # of an evaluation
 
@@ -100,7 +101,8 @@ def delete(
 
 def _row(item: dict[str, Any]) -> tuple[Any, ...]:
     total = item["total_env_steps"]
-    steps = f"{item['env_steps']:,}" + (f" / {total:,}" if total else "")
+    unfinished = item["status"] != "done" and total
+    steps = f"{item['env_steps']:,}" + (f" of {total:,}" if unfinished else "")
     return (
         item["name"],
         item["algorithm"],

@@ -1,4 +1,4 @@
-"""Canonical spaces as JSON-able values, so that a checkpoint says what its agent sees and does."""
+"""Spaces as states, so that a checkpoint says what its agent sees and does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from assay.core.types import State
 
 
 def space_to_state(space: gym.Space[Any]) -> State:
-    """Return the state of a canonical space."""
+    """Return the state of a space that Assay supports."""
+    if isinstance(space, gym.spaces.Tuple):
+        return {"kind": "Tuple", "spaces": [space_to_state(s) for s in space.spaces]}
     if isinstance(space, gym.spaces.Dict):
         return {"kind": "Dict", "spaces": {k: space_to_state(s) for k, s in space.items()}}
     if isinstance(space, gym.spaces.Box):
@@ -23,7 +25,7 @@ def space_to_state(space: gym.Space[Any]) -> State:
         return {"kind": "MultiDiscrete", "nvec": space.nvec, "start": space.start}
     if isinstance(space, gym.spaces.MultiBinary):
         return {"kind": "MultiBinary", "shape": list(space.shape)}
-    raise TypeError(f"{space} is not canonical")
+    raise TypeError(f"{space} is not supported")
 
 
 def space_from_state(state: State) -> gym.Space[Any]:
@@ -33,6 +35,8 @@ def space_from_state(state: State) -> gym.Space[Any]:
         CheckpointError: The kind of space is unknown.
     """
     kind = state["kind"]
+    if kind == "Tuple":
+        return gym.spaces.Tuple([space_from_state(s) for s in state["spaces"]])
     if kind == "Dict":
         return gym.spaces.Dict({k: space_from_state(s) for k, s in state["spaces"].items()})
     if kind == "Box":

@@ -118,7 +118,7 @@ def resolve(
     run_fields = set(RunSettings.model_fields)
     values: dict[str, Any] = preset(cls.spec.name, env) if use_preset else {}
     for layer in layers:
-        values |= _flat(layer)
+        values |= _flat(layer, algorithm=cls.spec.name, env=env)
     unknown = [k for k in values if k not in hp_fields | run_fields]
     if unknown:
         hints = "; ".join(f"'{k}'. {nearest(k, hp_fields | run_fields)}" for k in unknown)
@@ -135,11 +135,16 @@ def resolve(
     )
 
 
-def _flat(layer: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(layer: Mapping[str, Any], **asked: str) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in layer.items():
         if key in ("run", "hyperparameters") and isinstance(value, Mapping):
             flat |= value
-        elif key not in ("algorithm", "env"):
+        elif key not in asked:
             flat[key] = value
+        elif value != asked[key]:
+            raise ConfigError(
+                f"The settings say {key}={value!r}, but {asked[key]!r} was asked for.",
+                f"Remove '{key}' from the settings, or ask for {value!r}.",
+            )
     return flat

@@ -258,8 +258,9 @@ class Training:
                 "updates": clock.updates,
                 "episodes": clock.episodes,
                 "sinks": self.sinks.state(),
-                "observation": space_to_state(self.env.spaces.observation),
-                "action": space_to_state(self.env.spaces.action),
+                "observation": space_to_state(self.env.observations.source),
+                "mask_size": self.env.observations.mask_size,
+                "action": space_to_state(self.env.actions.source),
             }
         )
         directory = self.run_directory.checkpoints_path

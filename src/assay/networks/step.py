@@ -33,6 +33,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from assay.core.places import cache_root
 from assay.core.types import State
 
 Loss = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
@@ -348,14 +349,6 @@ def has_compiler() -> bool:
     return any(shutil.which(os.environ.get("CXX", c)) for c in ("g++", "clang++"))
 
 
-def cache_directory() -> Path:
-    """Return where compiled steps are kept (`ASSAY_CACHE` overrides)."""
-    root = os.environ.get("ASSAY_CACHE")
-    if root:
-        return Path(root) / "steps"
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "assay" / "steps"
-
-
 def _views(flat: Tensor, module: nn.Module) -> list[Tensor]:
     shapes = [p.shape for p in module.parameters()]
     return [v.view(s) for v, s in zip(flat.split([s.numel() for s in shapes]), shapes, strict=True)]
@@ -472,7 +465,7 @@ def _compiled(
     except (OSError, TypeError):  # typed at a prompt: the graph alone must name the binary
         sources = [os.urandom(16).hex()]
     outer = _fingerprint(_library_source(), sources, key, shapes)
-    directory = cache_directory()
+    directory = cache_root() / "steps"
     directory.mkdir(parents=True, exist_ok=True)
     note = directory / f"{outer}.graph"
     with (directory / f"{outer}.lock").open("w") as lock:

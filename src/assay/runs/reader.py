@@ -57,7 +57,9 @@ def _last_eval(run: RunDirectory) -> tuple[int | None, float | None]:
     for path in sorted(run.eval_path.glob("*.json"), reverse=True):
         try:
             result = restore_floats(read_json_object(path))
-            return int(result["env_steps"]), fmean(episode["return"] for episode in result["episodes"])
+            return int(result["env_steps"]), fmean(
+                episode["return"] for episode in result["episodes"]
+            )
         except (RunError, KeyError, TypeError, ValueError):
             continue
     return None, None

@@ -1,0 +1,125 @@
+"""The documentation is true: its snippets run, its commands parse, its names exist."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import typer.main
+
+import assay
+from assay.cli.app import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "benchmarks/README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(kind: str) -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        for language, text in BLOCK.findall(page.read_text()):
+            if language == kind:
+                found.append((str(page.relative_to(ROOT)), text))
+    return found
+
+
+def run_python(arguments: list[str], directory: Path) -> str:
+    environment = os.environ | {"ASSAY_RUNS": str(directory / "runs"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=directory, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("page", "code"), blocks("python"))
+def test_python_snippets_run(page: str, code: str, tmp_path: Path) -> None:
+    run_python(["-c", code], tmp_path)
+
+
+def commands() -> list[str]:
+    lines = (line for _, text in blocks("console") for line in text.splitlines())
+    return sorted({line.split(" #")[0].strip() for line in lines if line.startswith("assay ")})
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len(commands()) >= 8
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_parse_against_the_real_command_line(line: str) -> None:
+    words = shlex.split(line)[1:]
+    command: click.Command = typer.main.get_command(app)
+    context = click.Context(command, info_name="assay")
+    while isinstance(command, click.Group):
+        name, command, words = command.resolve_command(context, words)
+        assert command is not None, f"no such command: {name}"
+        context = click.Context(command, info_name=name, parent=context)
+        if not words and isinstance(command, click.Group):
+            return
+    command.make_context(command.name, list(words), parent=context.parent)
+
+
+EXAMPLES = {
+    "own_environment.py": r"mean return -[0-4]\.",
+    "callbacks.py": r"(?s)interrupted after .*assay resume",
+    "resume.py": r"bit for bit the same weights",
+}
+
+
+def test_every_example_is_run() -> None:
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_run_and_say_what_they_promise(name: str, tmp_path: Path) -> None:
+    assert re.search(EXAMPLES[name], run_python([str(ROOT / "examples" / name)], tmp_path))
+
+
+def test_architecture_names_what_exists() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    walk = text[text.index("## The walk") : text.index("## What was rejected")]
+    names: set[str] = set()
+    for info in pkgutil.walk_packages(assay.__path__, "assay."):
+        if info.name.endswith("__main__"):
+            continue
+        module = importlib.import_module(info.name)
+        for key, value in vars(module).items():
+            names.add(key)
+            if isinstance(value, type) and value.__module__.startswith("assay"):
+                names |= {f"{key}.{attribute}" for attribute in dir(value)} | set(dir(value))
+                names |= set(getattr(value, "__annotations__", {}))
+        names.add(info.name)
+        names |= {f"{info.name}.{key}" for key in vars(module)}
+    quoted = set(re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`", walk))
+    ignored = {"action_mask", "make_fx", "MultiDiscrete", "update", "act", "log_prob", "value"}
+    missing = {
+        name
+        for name in quoted - ignored
+        if name.rpartition(".")[2] not in names
+        and not name.endswith((".yaml", ".json", ".jsonl", ".py"))
+    }
+    assert not missing
+
+
+def test_links_lead_somewhere() -> None:
+    broken = []
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", page.read_text()):
+            if not (page.parent / target).exists():
+                broken.append(f"{page.name}: {target}")
+    assert not broken
