@@ -74,7 +74,7 @@ CASES = {
         Case("ddpg-pendulum", "ddpg", "Pendulum-v1", 20_000, -160, 2.0),
         Case("ppo-acrobot", "ppo", "Acrobot-v1", 500_000, -85, 1.0),
         Case("ppo-lunarlander", "ppo", "LunarLander-v3", 1_000_000, 220, 5.0),
-        Case("sac-halfcheetah", "sac", "HalfCheetah-v5", 200_000, 4000, 25.0),
+        Case("sac-halfcheetah", "sac", "HalfCheetah-v5", 100_000, 4000, 15.0),
     )
 }
 

@@ -66,7 +66,7 @@ def test_the_goals_are_those_the_project_set() -> None:
         "ddpg-pendulum": (20_000, "> -160"),
         "ppo-acrobot": (500_000, "> -85"),
         "ppo-lunarlander": (1_000_000, "> 220"),
-        "sac-halfcheetah": (200_000, "> 4000"),
+        "sac-halfcheetah": (100_000, "> 4000"),  # half of the 200,000 that are allowed
     }
     assert cases.CASES["ppo-cartpole"].met(500.0) and not cases.CASES["ppo-cartpole"].met(499.9)
     assert CASE.met(-159.9) and not CASE.met(-160.0)

@@ -151,16 +151,21 @@ class Training:
         self.sinks = make_sinks(settings.sinks, run, config.to_dict())
         self.stop_requested = False
         self._last_checkpoint: Path | None = None
+        self._logged = 0  # env_steps of the last line
 
     def run(self, resume_from: Path | None = None) -> Status:
         """Train to the end of the budget and return the status: "done" or "interrupted"."""
         try:
             if resume_from is None:
+                self._forget_lines()
                 self.collector.start()
             else:
                 self._restore(resume_from)
             self._emit(RunStarted(self.run_directory.path, self.clock, resume_from is not None))
-            status = self._iterate()
+            if self.clock.env_steps < self.clock.total_env_steps:
+                status = self._iterate()
+            else:  # killed after the last checkpoint, before it could say so
+                status = "done"
             self.run_directory.set_status(status)
         except BaseException as error:
             self._fail(error)
@@ -195,8 +200,9 @@ class Training:
                 if save(steps) and not last:
                     self._checkpoint()
             finished = clock.env_steps >= total
-            elapsed = max(self.now() - started, 1e-9)
-            self._log(elapsed, (clock.env_steps - steps_before) / elapsed)
+            if self._logged != clock.env_steps:
+                elapsed = max(self.now() - started, 1e-9)
+                self._log(elapsed, (clock.env_steps - steps_before) / elapsed)
             if finished:
                 self._evaluate()
             self._checkpoint()
@@ -216,6 +222,7 @@ class Training:
             )
         metrics |= {"time/env_steps_per_second": speed, "time/elapsed": elapsed}
         self._record(metrics)
+        self._logged = self.clock.env_steps
         self.run_directory.heartbeat(self.clock.env_steps)
         self._emit(Logged(self.clock, metrics))
 
@@ -270,6 +277,12 @@ class Training:
         self._last_checkpoint = path
         checkpoint.prune(directory, self.config.run.keep_checkpoints)
         self._emit(CheckpointSaved(clock, path))
+
+    def _forget_lines(self) -> None:
+        """Drop what a run logged that was killed before its first checkpoint."""
+        path = self.run_directory.metrics_path
+        if path.exists() and path.stat().st_size:
+            self.sinks.load_state({"position": 0})
 
     def _restore(self, path: Path) -> None:
         sections = checkpoint.read_checkpoint(path)

@@ -139,7 +139,7 @@ class DuelingHead(nn.Module):
 
 
 class EnsembleMLP(nn.Module):
-    """Several MLPs of one shape, computed together: one batched product per layer.
+    """Several MLPs of one shape whose parameters lie together.
 
     Args:
         members: How many.
@@ -182,15 +182,18 @@ class EnsembleMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [members, B, out] for inputs [B, in] shared by all, or [members, B, in]."""
-        if x.ndim == 2:
-            x = x.unsqueeze(0).expand(self.members, -1, -1)
+        inputs = [x] * self.members if x.ndim == 2 else list(x.unbind(0))
+        # A product per member: on a CPU a batched one is slower (measured, also compiled).
+        return torch.stack([self._member(m, inputs[m]) for m in range(self.members)])
+
+    def _member(self, m: int, x: Tensor) -> Tensor:
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias, x, weight)
+            x = torch.addmm(bias[m, 0], x, weight[m])
             if i < last:
                 if self.layer_norm:
                     x = F.layer_norm(x, x.shape[-1:])
-                    x = x * self.norm_weights[i] + self.norm_biases[i]
+                    x = x * self.norm_weights[i][m] + self.norm_biases[i][m]
                 x = self.activation(x)
         return x
 

@@ -42,7 +42,8 @@ Runner = Callable[[list[Tensor]], Sequence[Tensor]]
 Mode = Literal["eager", "compiled", "cuda_graph"]
 
 # Below this many updates of a small network, compiling (10 to 30 s) costs more than it saves
-# (about 1 ms an update); a step found in the cache costs nothing and is always used.
+# (about 1 ms an update). What is in the cache does not count: the numbers of a run must not depend
+# on what was trained before it.
 UPDATES_THAT_PAY = 30_000
 
 
@@ -141,6 +142,10 @@ class Step:
         modules = [o.module for o in objectives] + [p.target for p in polyak]
         modules += [p.source for p in polyak] + list(reads)
         self.modules = list(dict.fromkeys(modules))
+        owned = [id(p) for m in self.modules for p in m.parameters()]
+        if len(set(owned)) != len(owned):
+            # Each would move them into a flat buffer of its own, and all but one would be dead.
+            raise ValueError("Two modules of a step hold the same parameters; name only one.")
         self.flats = {m: flatten_parameters(m) for m in self.modules if list(m.parameters())}
         device = next(iter(self.flats.values())).device
         self.moments: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
@@ -213,11 +218,10 @@ class Step:
     def _eager(self, batch: dict[str, Tensor], rates: Sequence[float]) -> list[Tensor]:
         metrics: dict[str, Tensor] = {}
         for o, lr in zip(self.objectives, rates, strict=True):
-            parameters = list(o.module.parameters())
             loss, extra = o.loss(batch)
-            grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+            grads = _gradients(loss, list(o.module.parameters()))
             with torch.no_grad():
-                grad = _flat_gradient(grads, parameters)
+                grad = torch.cat([g.reshape(-1) for g in grads])
                 norm = torch.linalg.vector_norm(grad)
                 if o.max_grad_norm is not None:
                     grad.mul_((o.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
@@ -240,45 +244,52 @@ class Step:
     def _functional(self, state: list[Tensor], batch: dict[str, Tensor]) -> list[Tensor]:
         """Do the same on explicit tensors, writing results back with one `copy_` each.
 
-        `state` is [flats..., (first, second, count) per objective..., buffers..., lr].
+        Parameters and moments come one by one, as views of the flat buffers, so that a compiled
+        step moves each as soon as its gradient is there and never gathers the gradient.
         """
-        flats = dict(zip(self.flats, state, strict=False))
-        moments = state[len(flats) : len(flats) + 3 * len(self.objectives)]
-        buffers = state[len(flats) + len(moments) : -1]
-        lr = state[-1]
+        tensors = iter(state)
+        old = {m: [next(tensors) for _ in m.parameters()] for m in self.flats}
+        moments = {
+            o.name: tuple([next(tensors) for _ in o.module.parameters()] for _ in range(2))
+            for o in self.objectives
+        }
+        counts = {o.name: next(tensors) for o in self.objectives}
+        *buffers, lr = tensors
         metrics: dict[str, Tensor] = {}
-        new = dict(flats)
+        new = dict(old)
         for i, o in enumerate(self.objectives):
-            views = {m: _views(f, m) for m, f in new.items()}
-            views[o.module] = [v.detach().requires_grad_() for v in views[o.module]]
+            views = new | {o.module: [p.detach().requires_grad_() for p in new[o.module]]}
             with _swapped(views, self.modules, buffers):
                 loss, extra = o.loss(batch)
-            grads = torch.autograd.grad(loss, views[o.module], allow_unused=True)
-            grad = _flat_gradient(grads, views[o.module])
-            norm = torch.linalg.vector_norm(grad)
+            grads = _gradients(loss, views[o.module])
+            norm = torch.stack([g.square().sum() for g in grads]).sum().sqrt()
             if o.max_grad_norm is not None:
-                grad = grad * (o.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-            m, v, t = moments[3 * i : 3 * i + 3]
-            if o.rule == "adam":
-                count = t + 1
-                first = m + (grad - m) * (1 - 0.9)
-                second = v * 0.999 + grad * grad * (1 - 0.999)
-                bias1, bias2 = 1 - torch.pow(0.9, count), 1 - torch.pow(0.999, count)
-                new[o.module] = new[o.module] - lr[i] / bias1 * first / (
-                    second.sqrt() / bias2.sqrt() + o.eps
-                )
-                m.copy_(first)
-                t.copy_(count)
-            else:
-                second = v * 0.99 + grad * grad * 0.01
-                new[o.module] = new[o.module] - lr[i] * grad / (second + o.eps).sqrt()
-            v.copy_(second)
+                scale = (o.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+                grads = [g * scale for g in grads]
+            count = counts[o.name] + 1
+            bias1, bias2 = 1 - torch.pow(0.9, count), 1 - torch.pow(0.999, count)
+            moved = []
+            for p, g, m, v in zip(new[o.module], grads, *moments[o.name], strict=True):
+                if o.rule == "adam":
+                    first = m + (g - m) * (1 - 0.9)
+                    second = v * 0.999 + g * g * (1 - 0.999)
+                    change = first / (second.sqrt() / bias2.sqrt() + o.eps) / bias1
+                    m.copy_(first)
+                else:
+                    second = v * 0.99 + g * g * 0.01
+                    change = g / (second + o.eps).sqrt()
+                v.copy_(second)
+                moved.append(p - lr[i] * change)
+            new[o.module] = moved
+            counts[o.name].copy_(count)
             metrics |= self._collect(o, loss, norm, extra)
-        for p in self.polyak:
-            new[p.target] = torch.lerp(new[p.target], new[p.source], p.tau)
-        for module, flat in flats.items():
-            if new[module] is not flat:
-                flat.copy_(new[module])
+        for rule in self.polyak:
+            pairs = zip(new[rule.target], new[rule.source], strict=True)
+            new[rule.target] = [torch.lerp(t, s, rule.tau) for t, s in pairs]
+        for module, before in old.items():
+            if new[module] is not before:
+                for place, value in zip(before, new[module], strict=True):
+                    place.copy_(value)
         return self._stack(metrics)
 
     def _collect(
@@ -296,9 +307,17 @@ class Step:
     # ------------------------------------------------------------------ compiled and graphed
 
     def _state_tensors(self) -> list[Tensor]:
-        moments = [t for o in self.objectives for t in self.moments[o.name]]
+        """Return what `_functional` takes apart: the same tensors, in the same order."""
+        parameters = [v for m, flat in self.flats.items() for v in _views(flat, m)]
+        moments = [
+            v
+            for o in self.objectives
+            for t in self.moments[o.name][:2]
+            for v in _views(t, o.module)
+        ]
+        counts = [self.moments[o.name][2] for o in self.objectives]
         buffers = [b for m in self.modules for b in m.buffers()]
-        return [*self.flats.values(), *moments, *buffers, self._lr]
+        return [*parameters, *moments, *counts, *buffers, self._lr]
 
     def _program(self, names: list[str], gather: bool) -> Program:
         size = len(self._state_tensors())
@@ -354,9 +373,10 @@ def _views(flat: Tensor, module: nn.Module) -> list[Tensor]:
     return [v.view(s) for v, s in zip(flat.split([s.numel() for s in shapes]), shapes, strict=True)]
 
 
-def _flat_gradient(grads: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
-    filled = (torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters))  # noqa: B905
-    return torch.cat([g.reshape(-1) for g in filled])
+def _gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+    pairs = zip(grads, parameters, strict=True)
+    return [torch.zeros_like(p) if g is None else g for g, p in pairs]
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ from assay.loops.off_policy import OffPolicyLoop
 from assay.loops.on_policy import OnPolicyLoop
 from assay.loops.settings import resolve
 from assay.loops.training import build_algorithm
-from assay.networks.step import has_compiler
+from assay.networks.step import Step, has_compiler
 from assay.runs import checkpoint
 from assay.runs.checkpoint import Section
 from assay.runs.directory import RunDirectory
@@ -227,6 +227,7 @@ class _Raw:
     def __init__(self, inner: Any, action: gym.Space[Any], start: Any) -> None:
         self.inner, self.start = inner, start
         self.num_envs = inner.num_envs
+        self.frame_stack = inner.frame_stack
         self.spaces = Spaces(inner.spaces.observation, action)
         self.reset, self.get_state, self.set_state = inner.reset, inner.get_state, inner.set_state
 
@@ -483,6 +484,9 @@ class AlgorithmContract:
             Rig(self.algorithm, case.factory(), compile=on, **options) for on in (False, True)
         )
         metrics = [rig.learn(self.updates) for rig in (eager, compiled)]
+        steps = [v for v in vars(compiled.algorithm).values() if isinstance(v, Step)]
+        if any(step.mode != "compiled" for step in steps):
+            pytest.skip("this torch cannot load what it compiles")
         assert metrics[0] == pytest.approx(metrics[1], rel=1e-3, abs=1e-5)
         one, two = (rig.algorithm.state() for rig in (eager, compiled))
         for section in ("weights", "optimizer"):

@@ -1,0 +1,144 @@
+"""How a run's settings come together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from gymnasium.spaces import Box, Discrete
+
+import assay.presets
+from assay.core import registry
+from assay.core.errors import ConfigError
+from assay.core.types import Clock, Spaces
+from assay.loops import settings
+from assay.loops.settings import RunConfig, RunSettings, preset, resolve
+from assay.loops.training import build_algorithm
+
+PRESETS = {
+    path.stem: yaml.safe_load(path.read_text())
+    for path in sorted(Path(next(iter(assay.presets.__path__))).glob("*.yaml"))
+}
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let presets be read from a directory of the test."""
+    monkeypatch.setattr(settings.importlib.resources, "files", lambda package: tmp_path)  # type: ignore[attr-defined]
+    return tmp_path
+
+
+class TestPrecedence:
+    def test_later_layers_win(self, shelf: Path) -> None:
+        (shelf / "ppo.yaml").write_text("Maze-v0: {lr: 0.1, horizon: 64, num_envs: 2, seed: 3}")
+        config = resolve("ppo", "Maze-v0", {"horizon": 16, "seed": 4}, {"seed": 5})
+        hyper, run = config.hyperparameters, config.run
+        assert hyper["gamma"] == 0.99  # a default
+        assert hyper["lr"] == 0.1 and run.num_envs == 2  # the preset
+        assert hyper["horizon"] == 16  # the user's file
+        assert run.seed == 5  # the command line
+
+    def test_preset_can_be_left_out(self, shelf: Path) -> None:
+        (shelf / "ppo.yaml").write_text("Maze-v0: {lr: 0.1}")
+        assert resolve("ppo", "Maze-v0", use_preset=False).hyperparameters["lr"] == 3e-4
+
+    def test_exact_id_wins_over_a_pattern_and_default_lies_under_both(self, shelf: Path) -> None:
+        (shelf / "ppo.yaml").write_text(
+            "default: {clip: 0.3}\n'Maze*': {lr: 0.1, gamma: 0.5}\nMaze-v1: {lr: 0.2}\n"
+        )
+        assert preset("ppo", "Maze-v1") == {"clip": 0.3, "lr": 0.2}
+        assert preset("ppo", "Maze-v7") == {"clip": 0.3, "lr": 0.1, "gamma": 0.5}
+        assert preset("ppo", "Other-v0") == {"clip": 0.3}
+        assert preset("dqn", "Maze-v1") == {}
+
+    def test_flat_and_nested_forms_mix(self) -> None:
+        nested = {"run": {"seed": 4}, "hyperparameters": {"lr": 0.1}}
+        config = resolve("ppo", "Maze-v0", nested, {"lr": 0.2})
+        assert config.run.seed == 4 and config.hyperparameters["lr"] == 0.2
+
+    def test_what_a_run_wrote_starts_an_equal_run(self) -> None:
+        config = resolve("dqn", "Maze-v0", {"env_steps": 777, "epsilon": "linear:1:0.1:0.3"})
+        again = resolve("dqn", "Maze-v0", yaml.safe_load(yaml.safe_dump(config.to_dict())))
+        assert again == config
+        assert RunConfig.from_dict(config.to_dict()) == config
+
+    def test_a_config_of_something_else_is_refused(self) -> None:
+        config = resolve("dqn", "Maze-v0").to_dict()
+        with pytest.raises(ConfigError, match=r"algorithm='dqn', but 'ppo' was asked for"):
+            resolve("ppo", "Maze-v0", config)
+        with pytest.raises(ConfigError, match="env='Maze-v0', but 'Lake-v0'"):
+            resolve("dqn", "Lake-v0", config)
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("values", "message"),
+        [
+            ({"learning_rate": 1}, r"Unknown setting for ppo: 'learning_rate'"),
+            ({"num_env": 4}, "Did you mean 'num_envs'"),
+            ({"horizn": 4}, "Did you mean 'horizon'"),
+            ({"gamma": 1.5}, "gamma=1.5: input should be less than or equal to 1"),
+            ({"env_steps": 0}, "env_steps=0: input should be greater than 0"),
+            ({"lr": -1}, "lr=-1"),
+            ({"lr": "cubic:1:2"}, "unknown schedule 'cubic'"),
+            ({"sinks": ["printer"]}, "printer"),
+            ({"hyperparameters": {"gama": 0.9}}, "Did you mean 'gamma'"),
+        ],
+    )
+    def test_are_named(self, values: dict[str, Any], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            resolve("ppo", "Maze-v0", values)
+
+    def test_all_of_them_at_once(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            resolve("ppo", "Maze-v0", {"gamma": 2.0, "epochs": 0})
+        assert "gamma=2.0" in caught.value.message and "epochs=0" in caught.value.message
+
+    def test_a_setting_of_another_algorithm(self) -> None:
+        with pytest.raises(ConfigError, match=r"`assay algorithms ppo`"):
+            resolve("ppo", "Maze-v0", {"target_every": 5})
+
+    def test_an_unknown_algorithm(self) -> None:
+        with pytest.raises(ConfigError, match=r"Unknown algorithm 'poo'. Did you mean 'ppo'"):
+            resolve("poo", "Maze-v0")
+
+
+class TestIntervals:
+    def test_follow_the_budget(self) -> None:
+        run = RunSettings(env_steps=5000).resolved()
+        assert (run.eval_every, run.checkpoint_every, run.log_every) == (500, 500, 50)
+        run = RunSettings(env_steps=5).resolved()
+        assert (run.eval_every, run.checkpoint_every, run.log_every) == (1, 1, 1)
+
+    def test_zero_is_kept(self) -> None:
+        run = RunSettings(env_steps=5000, eval_every=0, checkpoint_every=0, log_every=7).resolved()
+        assert (run.eval_every, run.checkpoint_every, run.log_every) == (0, 0, 7)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env"), [(name, env) for name, table in PRESETS.items() for env in table]
+)
+def test_every_preset_is_valid(algorithm: str, env: str) -> None:
+    config = resolve(algorithm, env)
+    table = PRESETS[algorithm]
+    assert config == resolve(
+        algorithm, env, table.get("default", {}) | table[env], use_preset=False
+    )
+    # Settings that do not go together (a minibatch that does not divide the rollout) show here.
+    kind = registry.get(algorithm).spec.actions[0]
+    action = Discrete(2) if kind == "Discrete" else Box(-1.0, 1.0, (2,), np.float32)
+    run = config.run.model_copy(update={"device": "cpu", "compile": False})
+    spaces = Spaces(Box(-1.0, 1.0, (3,), np.float32), action)
+    build_algorithm(config.model_copy(update={"run": run}), spaces, Clock(run.env_steps))
+
+
+def test_presets_are_of_algorithms() -> None:
+    assert set(PRESETS) == set(registry.names())
+
+
+def test_every_run_setting_has_a_meaning() -> None:
+    for key, (_, _, meaning) in RunSettings.meanings().items():
+        assert meaning.endswith("."), key

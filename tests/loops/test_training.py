@@ -1,0 +1,451 @@
+"""A run from beginning to end: what happens when, and what is left when something goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import assay
+from assay.core.errors import AssayError, ConfigError, EnvError
+from assay.core.types import tree_leaves
+from assay.loops import events
+from assay.loops.settings import resolve
+from assay.loops.training import Due, Training, choose_device
+from assay.runs import checkpoint
+from assay.runs.directory import RunDirectory
+from assay.runs.metrics import read_records
+from assay.testing.algorithms import (
+    Rig,
+    assert_same,
+    assert_same_run,
+    last_checkpoint,
+    run_metrics,
+)
+from assay.testing.envs import Counting, Identity
+
+# Ten environment steps per iteration.
+SMALL: dict[str, Any] = {
+    "horizon": 5, "num_envs": 2, "hidden": (8,), "env_steps": 100, "eval_episodes": 2, "sinks": (),
+    "preset": False, "compile": False,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+Train = Callable[..., Any]
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Train:
+    """Return a function that trains A2C on an `Identity` environment; None unsets a setting."""
+
+    def run(name: str, env: Any = Identity, algorithm: str = "a2c", **options: Any) -> Any:
+        settings = {k: v for k, v in (SMALL | options).items() if v is not None}
+        return assay.train(algorithm, env, name=name, root=tmp_path, **settings)
+
+    return run
+
+
+class Watch:
+    """Note every event as (kind, env_steps), and do something at one of them."""
+
+    def __init__(self, at: tuple[str, int] | None = None, act: Any = None) -> None:
+        self.events: list[tuple[str, int]] = []
+        self.at, self.act = at, act
+
+    def __call__(self, event: events.Event) -> Any:
+        what = (type(event).__name__, event.clock.env_steps)
+        self.events.append(what)
+        return self.act() if what == self.at else None
+
+
+def fail() -> None:
+    raise KeyError("the power is out")
+
+
+class TestMoments:
+    def test_in_order(self, train: Train) -> None:
+        watch = Watch()
+        run = train("a", callbacks=[watch], log_every=20, eval_every=40, checkpoint_every=30)
+        assert watch.events == [
+            ("RunStarted", 0), ("Logged", 20), ("CheckpointSaved", 30), ("Logged", 40),
+            ("Evaluated", 40), ("Logged", 60), ("CheckpointSaved", 60), ("Logged", 80),
+            ("Evaluated", 80), ("CheckpointSaved", 90), ("Logged", 100), ("Evaluated", 100),
+            ("CheckpointSaved", 100), ("RunEnded", 100),
+        ]  # fmt: skip
+        assert run.status == "done"
+        assert [r["env_steps"] for r in run.directory.evals()] == [40, 80, 100]
+        kept = checkpoint.list_checkpoints(run.directory.checkpoints_path)
+        assert [int(place.name) for place in kept] == [90, 100]  # keep_checkpoints is 2
+
+    def test_only_at_the_end(self, train: Train) -> None:
+        watch = Watch()
+        train("a", callbacks=[watch], log_every=100, eval_every=0, checkpoint_every=0)
+        assert watch.events == [
+            ("RunStarted", 0), ("Logged", 100), ("Evaluated", 100), ("CheckpointSaved", 100),
+            ("RunEnded", 100),
+        ]  # fmt: skip
+
+    def test_a_stride_over_several_moments_is_one(self, train: Train) -> None:
+        watch = Watch()
+        train("a", callbacks=[watch], log_every=3, eval_every=0, checkpoint_every=0, env_steps=40)
+        logged = [steps for kind, steps in watch.events if kind == "Logged"]
+        assert logged == [10, 20, 30, 40]
+
+    def test_due(self) -> None:
+        due = Due(30, done=0)
+        assert [n for n in range(10, 200, 10) if due(n)] == [30, 60, 90, 120, 150, 180]
+        due = Due(30, done=45)  # after a resume
+        assert [n for n in (50, 55, 61, 89, 200, 209, 210) if due(n)] == [61, 200, 210]
+        assert not any(Due(0, done=0)(n) for n in range(1000))
+
+    def test_metrics_are_named_and_counted(self, train: Train) -> None:
+        run = train("a", log_every=50, eval_every=50)
+        records = list(read_records(run.directory.metrics_path))
+        assert [(r.env_steps, r.updates, r.episodes) for r in records] == [
+            (50, 5, 6), (50, 5, 6), (100, 10, 12), (100, 10, 12),
+        ]  # fmt: skip
+        logged, evaluated = records[0].metrics, records[1].metrics
+        assert {name.split("/")[0] for name in logged} == {"train", "rollout", "time"}
+        assert {"rollout/return_mean", "rollout/length_mean", "train/a2c_loss"} <= set(logged)
+        assert logged["rollout/length_mean"] == 8.0
+        assert set(evaluated) == {"eval/return_mean", "eval/return_iqm", "eval/length_mean"}
+
+    def test_speed_is_of_the_clock_that_was_given(self, tmp_path: Path) -> None:
+        options = {k: v for k, v in SMALL.items() if k != "preset"}
+        config = resolve("a2c", "none", options, {"log_every": 50}, use_preset=False)
+        directory = RunDirectory.create(
+            tmp_path, "a", algorithm="a2c", env="none", config=config.to_dict(), seed=1
+        )
+        times = iter([100.0, 104.0, 108.0])
+        Training(config, directory, env=Identity, now=lambda: next(times)).run()
+        found = [r.metrics for r in read_records(directory.metrics_path)]
+        assert [m["time/elapsed"] for m in found] == [4.0, 8.0]
+        assert [m["time/env_steps_per_second"] for m in found] == [12.5, 12.5]
+
+
+class TestNothingDisturbsLearning:
+    def test_looking_does_not_change_the_result(self, train: Train) -> None:
+        """When it is logged, evaluated and saved is no part of what is learned."""
+        often = train("often", log_every=10, eval_every=10, checkpoint_every=10)
+        never = train("never", log_every=100, eval_every=0, checkpoint_every=0)
+        for section in ("weights", "optimizer", "collector"):
+            assert_same(last_checkpoint(often.path)[section], last_checkpoint(never.path)[section])
+
+    def test_one_seed_one_result(self, train: Train) -> None:
+        one, two, other = (train(str(i), seed=s) for i, s in enumerate((1, 1, 2)))
+        assert_same_run(one.path, two.path)
+        assert run_metrics(one.path) != run_metrics(other.path)
+
+    def test_evaluation_plays_with_fresh_environments(self, train: Train) -> None:
+        made: list[Identity] = []
+
+        def factory() -> Identity:
+            made.append(Identity())
+            return made[-1]
+
+        train("a", factory, num_envs=2, eval_episodes=3)
+        assert len(made) == 5
+
+
+class TestStop:
+    def test_a_callback_may_end_it(self, train: Train, tmp_path: Path) -> None:
+        watch = Watch(("Logged", 40), lambda: assay.STOP)
+        run = train("a", callbacks=[watch], log_every=20, eval_every=0, checkpoint_every=0)
+        assert run.status == "interrupted"
+        # It was logged already: not again.
+        assert watch.events[-3:] == [("Logged", 40), ("CheckpointSaved", 40), ("RunEnded", 40)]
+        assert [r[0] for r in run_metrics(run.path)] == [20, 40]
+        resumed = assay.resume(run.path, env=Identity)
+        whole = train("whole", log_every=20, eval_every=0, checkpoint_every=0)
+        assert resumed.status == "done"
+        assert_same_run(whole.path, resumed.path)
+
+    def test_between_two_lines(self, train: Train) -> None:
+        """What was learned since the last line is logged before the run ends."""
+        watch = Watch(("CheckpointSaved", 30), lambda: assay.STOP)
+        options = {"log_every": 20, "eval_every": 0, "checkpoint_every": 30}
+        run = train("a", callbacks=[watch], **options)
+        assert [r[0] for r in run_metrics(run.path)] == [20, 30]
+        resumed = assay.resume(run.path, env=Identity)
+        whole = train("whole", **options)
+        assert [r[0] for r in run_metrics(resumed.path)] == [20, 30, 40, 60, 80, 100, 100]
+        assert_same(last_checkpoint(whole.path), last_checkpoint(resumed.path))
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_the_first_signal_ends_it_well(self, train: Train, number: int) -> None:
+        before = signal.getsignal(number)
+        watch = Watch(("Logged", 40), lambda: os.kill(os.getpid(), number))
+        run = train("a", callbacks=[watch], log_every=20)
+        assert run.status == "interrupted" and watch.events[-1] == ("RunEnded", 40)
+        assert checkpoint.latest(run.directory.checkpoints_path).name.endswith("40")
+        assert signal.getsignal(number) is before
+
+    def test_the_second_one_at_once(self, train: Train, tmp_path: Path) -> None:
+        def twice() -> None:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        watch = Watch(("Logged", 40), twice)
+        with pytest.raises(KeyboardInterrupt):
+            train("a", callbacks=[watch], log_every=20)
+        assert assay.open_run(tmp_path / "a").status == "interrupted"
+
+    def test_in_a_thread_there_are_no_signals(self, train: Train) -> None:
+        runs: list[Any] = []
+        thread = threading.Thread(target=lambda: runs.append(train("a")))
+        thread.start()
+        thread.join()
+        assert runs[0].status == "done"
+
+
+OFTEN = {"log_every": 20, "eval_every": 40, "checkpoint_every": 30}
+
+
+class TestResume:
+    @pytest.mark.parametrize(
+        "moment",
+        [
+            ("RunStarted", 0),
+            ("Logged", 20),  # before there is a checkpoint: from the beginning
+            ("CheckpointSaved", 30),
+            ("Evaluated", 40),
+            ("Logged", 60),
+            ("CheckpointSaved", 60),
+            ("Logged", 80),
+            ("CheckpointSaved", 90),
+            ("Logged", 100),
+            ("Evaluated", 100),
+            ("CheckpointSaved", 100),  # all is done but to say so
+        ],
+        ids=lambda moment: "-".join(map(str, moment)),
+    )
+    @pytest.mark.parametrize("saves", [True, False], ids=["env_saves", "env_cannot_save"])
+    def test_from_any_moment(
+        self, train: Train, tmp_path: Path, moment: tuple[str, int], saves: bool
+    ) -> None:
+        env = partial(Identity, saves=saves)
+        whole = train("whole", env, **OFTEN)
+        with pytest.raises(KeyError, match="power"):
+            train("killed", env, callbacks=[Watch(moment, fail)], **OFTEN)
+        assert assay.open_run(tmp_path / "killed").status == "failed"
+        resumed = assay.resume(tmp_path / "killed", env=env)
+        assert resumed.status == "done"
+        assert_same_run(whole.path, resumed.path)
+
+    def test_more_than_once(self, train: Train, tmp_path: Path) -> None:
+        whole = train("whole", **OFTEN)
+        with pytest.raises(KeyError):
+            train("killed", callbacks=[Watch(("Logged", 40), fail)], **OFTEN)
+        with pytest.raises(KeyError):
+            again = Watch(("Logged", 80), fail)
+            assay.resume(tmp_path / "killed", env=Identity, callbacks=[again])
+        assert again.events[0] == ("RunStarted", 30)
+        assert_same_run(whole.path, assay.resume(tmp_path / "killed", env=Identity).path)
+
+    def test_a_damaged_checkpoint_is_named_and_the_one_before_offered(
+        self, train: Train, tmp_path: Path
+    ) -> None:
+        whole = train("whole", **OFTEN)
+        with pytest.raises(KeyError):
+            train("killed", callbacks=[Watch(("Logged", 80), fail)], **OFTEN)
+        path = tmp_path / "killed"
+        newest = checkpoint.latest(path / "checkpoints")
+        weights = newest / "weights.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+        with pytest.raises(AssayError, match=r"weights.safetensors[\s\S]*000000000030"):
+            assay.resume(path, env=Identity)
+        resumed = assay.resume(path, env=Identity, force=True)
+        assert_same_run(whole.path, resumed.path)
+
+    def test_what_is_done_is_done(self, train: Train) -> None:
+        run = train("a")
+        with pytest.raises(AssayError, match="is done: it reached env_steps=100"):
+            assay.resume(run.path, env=Identity)
+
+
+class Broken(Identity):
+    """Goes wrong at its `n`-th step."""
+
+    def __init__(self, what: str, n: int = 30) -> None:
+        super().__init__()
+        self.what, self.n, self.steps = what, n, 0
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        self.steps += 1
+        if self.steps == self.n:
+            if self.what == "raises":
+                raise ZeroDivisionError("the pantry is empty")
+            if self.what == "reward":
+                reward = float("nan")
+            if self.what == "observation":
+                obs = obs * np.nan
+        return obs, reward, *rest
+
+
+Continuous = partial(Identity, spaces.Box(-1.0, 1.0, (1,), np.float32))
+
+
+class TestFailure:
+    @pytest.mark.parametrize(
+        ("what", "message"),
+        [
+            ("raises", "the pantry is empty"),
+            ("reward", r"Environment 0 .* returned the reward nan at step 30"),
+            ("observation", r"Environment 0 .* observation .* nan at step 30"),
+        ],
+    )
+    def test_of_the_environment(
+        self, train: Train, tmp_path: Path, what: str, message: str
+    ) -> None:
+        with pytest.raises(EnvError, match=message):
+            train("a", partial(Broken, what), checkpoint_every=20, eval_every=0)
+        run = RunDirectory.open(tmp_path / "a")
+        assert run.status == "failed" and run.info["error"]
+        place = checkpoint.latest(run.checkpoints_path)
+        assert place is not None and int(place.name) == 40
+        checkpoint.verify_checkpoint(place)
+        assay.load(tmp_path / "a")  # the agent of that checkpoint is whole
+
+    def test_of_learning(self, train: Train, tmp_path: Path) -> None:
+        """A NaN in the weights is found, and never reaches a checkpoint."""
+
+        def poison() -> None:
+            with torch.no_grad():
+                net = training[0].algorithm.net
+                next(net.parameters()).fill_(float("nan"))
+
+        training: list[Training] = []
+        original = Training.run
+
+        def keep(self: Training, *args: Any) -> Any:
+            training.append(self)
+            return original(self, *args)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Training, "run", keep)
+            for name, log_every in (("log", 10), ("save", 100)):
+                training.clear()
+                watch = Watch(("CheckpointSaved", 20), poison)
+                with pytest.raises(AssayError, match=r"not finite at env_steps=[34]0"):
+                    train(
+                        name, callbacks=[watch], checkpoint_every=20, log_every=log_every,
+                        eval_every=0,
+                    )  # fmt: skip
+                run = RunDirectory.open(tmp_path / name)
+                assert run.status == "failed"
+                place = checkpoint.latest(run.checkpoints_path)
+                assert place is not None and int(place.name) == 20
+                weights = checkpoint.read_checkpoint(place)["weights"]
+                assert all(np.isfinite(a).all() for a in tree_leaves(weights))
+
+    @pytest.mark.parametrize(
+        "mistake",
+        [
+            {"lr": -1},
+            {"algorithm": "dqn", "env": Continuous, "horizon": None},
+            {"env": "NoSuchThing-v0"},
+            {"env": partial(Broken, "raises", n=-1), "backend": "native"},
+        ],
+        ids=["setting", "space", "id", "backend"],
+    )
+    def test_a_mistake_leaves_nothing_behind(
+        self, train: Train, tmp_path: Path, mistake: dict[str, Any]
+    ) -> None:
+        with pytest.raises(AssayError):
+            train("a", **mistake)
+        assert not (tmp_path / "a").exists()
+
+
+class TestDevice:
+    def test_unknown(self) -> None:
+        with pytest.raises(ConfigError, match="device='banana' is not a device"):
+            choose_device("banana")
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+    def test_missing(self) -> None:
+        with pytest.raises(ConfigError, match="torch sees no CUDA GPU"):
+            choose_device("cuda")
+        assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
+
+
+class TestOffPolicy:
+    @pytest.mark.parametrize(
+        ("num_envs", "train_every", "updates"), [(1, 1, 1), (3, 4, 2), (8, 2, 1), (2, 16, 16)]
+    )
+    def test_updates_are_owed_by_steps(self, num_envs: int, train_every: int, updates: int) -> None:
+        rig = Rig(
+            "dqn", Identity, num_envs=num_envs, train_every=train_every, updates=updates,
+            learning_starts=10, buffer_size=200, batch_size=4, hidden=(4,),
+        )  # fmt: skip
+        for _ in range(20):
+            rig.loop.iterate()
+            rounds = max(0, rig.clock.env_steps - 10) // train_every
+            assert rig.clock.updates == updates * rounds
+
+    def test_actions_are_random_until_learning_starts(self) -> None:
+        rig = Rig(
+            "dqn", Identity, num_envs=4, learning_starts=10, buffer_size=200, batch_size=4,
+            hidden=(4,), epsilon=0.0,
+        )  # fmt: skip
+        asked: list[int] = []
+        act = rig.algorithm.act
+        rig.algorithm.act = lambda *a: asked.append(rig.clock.env_steps) or act(*a)  # type: ignore[method-assign, func-returns-value]
+        rig.train(24)
+        assert asked == [12, 16, 20]
+
+
+class TestOnPolicy:
+    def test_statistics_move_between_updates(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Acting on a rollout and learning from it see the same normaliser."""
+        rig = Rig("a2c", Identity, horizon=5, hidden=(4,), normalize_obs=True)
+        order: list[str] = []
+        for name in ("observe_rewards", "update", "observe_observations"):
+            method = getattr(rig.algorithm, name)
+            monkeypatch.setattr(
+                rig.algorithm, name, lambda *a, n=name, m=method: order.append(n) or m(*a)
+            )
+        rig.loop.iterate()
+        assert order == ["observe_rewards", "update", "observe_observations"]
+        assert rig.algorithm.obs_norm.state()[""]["count"] == 10
+
+
+class TestEnvironments:
+    def test_an_environment(self, train: Train) -> None:
+        run = train("a", Identity(), num_envs=1, eval_every=0)
+        assert run.config.run.num_envs == 1 and run.status == "done"
+
+    def test_a_vector_environment_says_how_many(self, train: Train) -> None:
+        env = SyncVectorEnv(
+            [partial(gym.make, "CartPole-v1")] * 3, autoreset_mode=AutoresetMode.NEXT_STEP
+        )
+        with pytest.warns(UserWarning, match="no evaluations"):
+            run = train("a", env, num_envs=None, env_steps=60)
+        assert run.config.run.num_envs == 3 and run.status == "done"
+        # 15 rows per iteration; those that only reset are no steps, so it takes more of them.
+        assert run_metrics(run.path)[-1][0] >= 60
+
+    def test_what_cannot_be_copied_is_not_evaluated(self, train: Train) -> None:
+        class Handle(Counting):
+            def __deepcopy__(self, memo: Any) -> None:
+                raise TypeError("a handle cannot be copied")
+
+        with pytest.warns(UserWarning, match="give a factory"):
+            run = train("a", Handle(), num_envs=1)
+        assert run.status == "done" and run.directory.evals() == []
