@@ -106,6 +106,9 @@ def rounded(values: Iterable[float], digits: int = 3) -> list[float]:
     return [round(float(value), digits) for value in values]
 
 
+_PER_SEED = ("seed", "device")  # in which the seeds of a case may differ
+
+
 # ---------------------------------------------------------------------- learning
 
 
@@ -126,7 +129,7 @@ def aggregate(case: Case, results: Sequence[Mapping[str, Any]]) -> dict[str, Any
     seeds = [result["seed"] for result in ordered]
     if seeds != sorted(set(seeds)) or len(seeds) < SEEDS:
         raise EvidenceError(f"{case.name} has seeds {seeds}; expected {SEEDS} or more, each once.")
-    configs = [_without_seed(result["config"]) for result in ordered]
+    configs = [_shared_config(result["config"]) for result in ordered]
     for result, config in zip(ordered, configs, strict=True):
         if result["case"] != case.name or config != configs[0]:
             raise EvidenceError(
@@ -147,7 +150,11 @@ def aggregate(case: Case, results: Sequence[Mapping[str, Any]]) -> dict[str, Any
         "interval": rounded([interval.low, interval.high], 4),
         "passed": case.met(interval.point),
         "config": configs[0],
-        "seeds": [{k: v for k, v in result.items() if k not in shared} for result in ordered],
+        "seeds": [
+            {k: v for k, v in result.items() if k not in shared}
+            | {"device": result["config"]["run"]["device"]}
+            for result in ordered
+        ],
     }
 
 
@@ -180,7 +187,7 @@ def read_learning(path: Path) -> dict[str, Any]:
                 raise refuse(f"seed {entry['seed']} has no {FINAL_EPISODES} finite returns")
             if not math.isclose(returns.mean(), mean, rel_tol=1e-4, abs_tol=1e-2):
                 raise refuse(f"the mean of seed {entry['seed']} is not that of its returns")
-            config = with_seed(content["config"], entry["seed"])
+            config = seed_config(content["config"], entry)
             if config_hash(config) != entry["config_hash"]:
                 raise refuse(f"seed {entry['seed']} was run with another configuration")
         interval = seed_interval([entry["evaluation"]["mean"] for entry in seeds])
@@ -194,14 +201,14 @@ def read_learning(path: Path) -> dict[str, Any]:
     return content
 
 
-def _without_seed(config: Mapping[str, Any]) -> dict[str, Any]:
-    run = {name: value for name, value in config["run"].items() if name != "seed"}
+def _shared_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    run = {name: value for name, value in config["run"].items() if name not in _PER_SEED}
     return {**config, "run": run}
 
 
-def with_seed(config: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def seed_config(config: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration of one seed from the one that all seeds share."""
-    return {**config, "run": {**config["run"], "seed": seed}}
+    return {**config, "run": {**config["run"], **{name: entry[name] for name in _PER_SEED}}}
 
 
 # ---------------------------------------------------------------------- speed

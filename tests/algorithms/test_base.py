@@ -105,7 +105,8 @@ class TestData:
         space = spaces.Dict({"arm": OBS, "leg": BOX})
         algorithm = make_algorithm("ddpg", space, BOX, hidden=(4,))
         batch = make_batch(
-            obs={"arm": [[1.0, 2.0]], "leg": [[3.0]]}, next_obs={"arm": [[4.0, 5.0]], "leg": [[6.0]]},
+            obs={"arm": [[1.0, 2.0]], "leg": [[3.0]]},
+            next_obs={"arm": [[4.0, 5.0]], "leg": [[6.0]]},
             action=[[0.0]], reward=[1.0], discount=[0.9],
         )  # fmt: skip
         named = algorithm.replay_tensors(batch)

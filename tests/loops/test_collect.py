@@ -326,7 +326,7 @@ class TestState:
         one, two = self.make(Corridor), self.make(Corridor)
         spy = Spy()
         for _ in range(3):
-            one.collect_step(spy, random=False)
+            one.collect_step(spy, random=True)
         state = one.state()
         assert state["env"] is not None
         two.load_state(state)

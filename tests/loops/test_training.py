@@ -93,6 +93,13 @@ class TestMoments:
         kept = checkpoint.list_checkpoints(run.directory.checkpoints_path)
         assert [int(place.name) for place in kept] == [90, 100]  # keep_checkpoints is 2
 
+    def test_what_falls_on_the_end_happens_once(self, train: Train) -> None:
+        watch = Watch()
+        train("a", callbacks=[watch], log_every=50, eval_every=50, checkpoint_every=50)
+        once = ["Logged", "Evaluated", "CheckpointSaved"]
+        assert [kind for kind, steps in watch.events if steps == 50] == once
+        assert [kind for kind, steps in watch.events if steps == 100] == [*once, "RunEnded"]
+
     def test_only_at_the_end(self, train: Train) -> None:
         watch = Watch()
         train("a", callbacks=[watch], log_every=100, eval_every=0, checkpoint_every=0)
@@ -398,6 +405,27 @@ class TestOffPolicy:
             rig.loop.iterate()
             rounds = max(0, rig.clock.env_steps - 10) // train_every
             assert rig.clock.updates == updates * rounds
+
+    def test_a_barrier_ends_the_trajectories(self, tmp_path: Path) -> None:
+        """Where the environments are reset for a checkpoint, no n-step return reaches across."""
+        options = {
+            "env_steps": 80, "num_envs": 2, "checkpoint_every": 14, "eval_every": 0, "n_step": 3,
+            "gamma": 0.5, "buffer_size": 200, "learning_starts": 1000, "sinks": (),
+        }  # fmt: skip
+        config = resolve("dqn", "none", options, use_preset=False)
+        directory = RunDirectory.create(
+            tmp_path, "a", algorithm="dqn", env="none", config=config.to_dict(), seed=1
+        )
+        training = Training(config, directory, env=partial(Counting, 1000))
+        training.run()
+        batch = training.loop.replay.sample(2000)  # type: ignore[attr-defined]
+        steps = (batch.next_obs - batch.obs).squeeze(1)
+        # Each row counts on by as many steps as its discount says: 1/2, 1/4 or 1/8.
+        assert torch.equal(0.5**steps, batch.discount)
+        assert set(steps.tolist()) == {1.0, 2.0, 3.0}
+        # Seven steps of each environment lie between two checkpoints.
+        assert int(batch.next_obs.max()) == 7
+        assert batch.truncated.any() and not batch.terminated.any()
 
     def test_actions_are_random_until_learning_starts(self) -> None:
         rig = Rig(

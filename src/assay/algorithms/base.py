@@ -134,6 +134,11 @@ class Algorithm(ABC):
         """Return the state a policy carries from step to step at an episode's start, or None."""
         return None
 
+    @property
+    def observes(self) -> bool:
+        """Say whether collected data must be shown through the two methods below."""
+        return self.obs_norm is not None or self.reward_scale is not None
+
     def observe_rewards(self, reward: Any, done: Any, valid: Any = None) -> None:
         """See collected rewards [T, N] or [N] before they are learned from."""
         if self.reward_scale is not None:

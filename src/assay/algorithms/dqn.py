@@ -108,10 +108,11 @@ class DQN(Algorithm):
         n = len(tree_leaves(obs)[0])
         if explore and not self.hp.noisy:
             random = self.rng.random(n) < self.hp.epsilon(self.clock.progress)
-            if random.all():
+            explorers = np.count_nonzero(random)
+            if explorers == n:
                 return Action(self._random_actions(obs, n))
             action = self._greedy(obs)
-            if random.any():
+            if explorers:
                 action[random] = self._random_actions(obs, n)[random]
             return Action(action)
         if self.hp.noisy:
@@ -162,7 +163,9 @@ class DQN(Algorithm):
             valid = q if mask is None else torch.where(mask != 0, q, torch.full_like(q, -1e9))
             return valid.argmax(1) + self.start
 
-        return Exported(self.q, self.obs_norm, greedy)
+        network = copy.deepcopy(self.q)
+        set_noise(network, False)
+        return Exported(network, self.obs_norm, greedy)
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)

@@ -176,8 +176,9 @@ class Collector:
             carry = self._restart_carry(carry, done)
         if valid is not None:
             carry = self._restart_carry(carry, ~valid)
-        algorithm.observe_rewards(reward, terminated | truncated, valid)
-        algorithm.observe_observations(obs, valid)
+        if algorithm.observes:
+            algorithm.observe_rewards(reward, terminated | truncated, valid)
+            algorithm.observe_observations(obs, valid)
         self.obs, self.carry = next_obs, carry
         self.clock.episodes += self.episodes.step(reward, done, valid)
         self.clock.env_steps += len(reward) if valid is None else int(valid.sum())

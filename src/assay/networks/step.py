@@ -226,8 +226,8 @@ class Step:
                 if o.max_grad_norm is not None:
                     grad.mul_((o.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
                 flat, (m, v, t) = self.flats[o.module], self.moments[o.name]
+                t.add_(1)
                 if o.rule == "adam":
-                    t.add_(1)
                     torch._fused_adam_(
                         [flat], [grad], [m], [v], [], [t], lr=lr, beta1=0.9, beta2=0.999,
                         weight_decay=0.0, eps=o.eps, amsgrad=False, maximize=False,
