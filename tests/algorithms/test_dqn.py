@@ -35,11 +35,13 @@ OPTIONS = {"double": True, "dueling": True, "noisy": True, "n_step": 3, "priorit
 class TestContract(AlgorithmContract):
     algorithm = "dqn"
     settings = SMALL
+    compiled_settings = OPTIONS
 
 
 class TestContractWithEveryOption(AlgorithmContract):
     algorithm = "dqn"
     settings = SMALL | OPTIONS
+    test_compiled_step_does_what_the_eager_one_does = None  # done above, and it takes its time
 
     def cases(self) -> Iterator[Case]:
         yield Case("discrete", spaces.Discrete(4))
