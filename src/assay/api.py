@@ -11,7 +11,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 
 from assay.algorithms.base import Algorithm
 from assay.core import seeding
@@ -29,6 +28,9 @@ from assay.loops.training import Training, build_algorithm
 from assay.runs import checkpoint, provenance
 from assay.runs.directory import RunDirectory
 from assay.runs.metrics import read_metrics
+
+
+_OBJECT = " (object)"  # marks the name of an environment that was given as an object
 
 
 class Agent:
@@ -253,7 +255,6 @@ def load(path: Path | str, *, checkpoint_path: Path | None = None) -> Agent:
     actions = ActionMap(space_from_state(saved["action"]))
     run = config.run.model_copy(update={"device": "cpu", "compile": False})
     clock = Clock(run.env_steps, int(saved["env_steps"]), int(saved["updates"]))
-    torch.set_num_threads(1)
     algorithm = build_algorithm(
         config.model_copy(update={"run": run}), Spaces(observations.space, actions.space), clock
     )
@@ -286,6 +287,12 @@ def evaluation_vector(config: RunConfig, env: Any, episodes: int) -> Vector | No
     """Make environments for evaluation, apart from those that train; None if they cannot be."""
     run = config.run
     count = min(episodes, 16)
+    if env is None and config.env.endswith(_OBJECT):
+        name = config.env.removesuffix(_OBJECT)
+        raise RunError(
+            f"This run was given the environment '{name}' as an object, which is not stored.",
+            "Pass it again: assay.resume(path, env=...) or assay.open_run(path, env=...).",
+        )
     if env is None:
         backend = run.backend if run.backend != "processes" else "auto"
         return make_vector(
@@ -330,7 +337,7 @@ def _describe(env: Any) -> tuple[str, Any]:
     spec = getattr(env, "spec", None)
     if spec is not None:
         return str(spec.id), env
-    return getattr(env, "__qualname__", type(env).__name__).replace("<", "").replace(">", ""), env
+    return getattr(env, "__qualname__", type(env).__name__) + _OBJECT, env
 
 
 def _discard(directory: RunDirectory, error: BaseException) -> None:

@@ -27,6 +27,8 @@ MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLE
 class Scripted:
     """Takes the number of the environment as its action; carries how often it was asked."""
 
+    observes = True
+
     def __init__(self, remembers: bool = True) -> None:
         self.remembers = remembers
         self.asked = 0
@@ -263,9 +265,8 @@ class TestRandomActions:
 
     def test_keep_to_the_mask(self) -> None:
         env = make_vector(partial(Identity, spaces.Discrete(4), masked=True), 20)
-        made = Collector(env, Scripted(False), Clock(1000), seed=3)  # type: ignore[arg-type]
+        made = Collector(env, Constant(), Clock(1000), seed=3)  # type: ignore[arg-type]
         made.start()
-        made.algorithm.observe_observations = lambda *a: None  # type: ignore[method-assign]
         spy = Spy()
         for _ in range(20):  # the environment refuses what its mask forbids
             made.collect_step(spy, random=True)
@@ -304,16 +305,13 @@ class TestEpisodeStatistics:
 class Constant:
     """Walks right, always."""
 
+    observes = False
+
     def initial_carry(self, n: int) -> None:
         return None
 
     def act(self, obs: Any, carry: Any, explore: bool) -> Action:
         return Action(np.ones(len(obs), np.int64))
-
-    def observe_rewards(self, *args: Any) -> None:
-        pass
-
-    observe_observations = observe_rewards
 
 
 class TestState:

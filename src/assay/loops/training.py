@@ -140,6 +140,7 @@ class Training:
             backend=settings.backend,
             env_kwargs=settings.env_kwargs,
         )
+        self._threads_before = torch.get_num_threads()
         torch.set_num_threads(settings.threads or _threads(self.env.spaces.observation))
         self.algorithm = build_algorithm(config, self.env.spaces, self.clock)
         self.collector = Collector(self.env, self.algorithm, self.clock, settings.seed)
@@ -151,7 +152,6 @@ class Training:
         self.sinks = make_sinks(settings.sinks, run, config.to_dict())
         self.stop_requested = False
         self._last_checkpoint: Path | None = None
-        self._logged = 0  # env_steps of the last line
 
     def run(self, resume_from: Path | None = None) -> Status:
         """Train to the end of the budget and return the status: "done" or "interrupted"."""
@@ -174,6 +174,7 @@ class Training:
             self.sinks.close()
             self.env.close()
             self.run_directory.unlock()
+            torch.set_num_threads(self._threads_before)
         self._emit(RunEnded(self.run_directory.path, self.clock, status))
         return status
 
@@ -200,10 +201,9 @@ class Training:
                 if save(steps) and not last:
                     self._checkpoint()
             finished = clock.env_steps >= total
-            if self._logged != clock.env_steps:
+            if finished:  # an interrupted run logs when it would have, after it is resumed
                 elapsed = max(self.now() - started, 1e-9)
                 self._log(elapsed, (clock.env_steps - steps_before) / elapsed)
-            if finished:
                 self._evaluate()
             self._checkpoint()
         return "done" if finished else "interrupted"
@@ -222,7 +222,6 @@ class Training:
             )
         metrics |= {"time/env_steps_per_second": speed, "time/elapsed": elapsed}
         self._record(metrics)
-        self._logged = self.clock.env_steps
         self.run_directory.heartbeat(self.clock.env_steps)
         self._emit(Logged(self.clock, metrics))
 
