@@ -29,7 +29,6 @@ from assay.runs import checkpoint, provenance
 from assay.runs.directory import RunDirectory
 from assay.runs.metrics import read_metrics
 
-
 _OBJECT = " (object)"  # marks the name of an environment that was given as an object
 
 
