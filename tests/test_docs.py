@@ -103,8 +103,7 @@ def test_architecture_names_what_exists() -> None:
             if isinstance(value, type) and value.__module__.startswith("assay"):
                 names |= {f"{key}.{attribute}" for attribute in dir(value)} | set(dir(value))
                 names |= set(getattr(value, "__annotations__", {}))
-        names.add(info.name)
-        names |= {f"{info.name}.{key}" for key in vars(module)}
+        names.add(info.name.rpartition(".")[2])
     quoted = set(re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`", walk))
     ignored = {"action_mask", "make_fx", "MultiDiscrete", "update", "act", "log_prob", "value"}
     missing = {

@@ -23,13 +23,14 @@ from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap
 from assay.envs.vector import Vector
 from assay.evaluation.evaluate import EvaluationResult, evaluate, save_evaluation
 from assay.loops.events import Callback
-from assay.loops.settings import RunConfig, resolve
+from assay.loops.settings import OBJECT, RunConfig, resolve
 from assay.loops.training import Training, build_algorithm
 from assay.runs import checkpoint, provenance
 from assay.runs.directory import RunDirectory
 from assay.runs.metrics import read_metrics
 
-_OBJECT = " (object)"  # marks the name of an environment that was given as an object
+# What Gymnasium's `make_vec` keeps in a spec besides the environment's own settings.
+_OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 
 
 class Agent:
@@ -164,12 +165,10 @@ def train(
         run = assay.train("ppo", "CartPole-v1", env_steps=100_000)
     """
     label, given = _describe(env)
-    layers = [config or {}, settings]
-    if isinstance(env, gym.vector.VectorEnv):
-        layers.append({"num_envs": env.num_envs})
-    elif isinstance(env, gym.Env):
-        layers.append({"num_envs": 1})
-    resolved = resolve(algorithm, label, *layers, use_preset=preset)
+    count = env.num_envs if isinstance(env, gym.vector.VectorEnv) else None
+    if isinstance(env, gym.Env):
+        count = 1
+    resolved = resolve(algorithm, label, config or {}, settings, use_preset=preset, num_envs=count)
     directory = RunDirectory.create(
         runs_root(None if root is None else Path(root)),
         name,
@@ -184,11 +183,14 @@ def train(
                 list(sys.argv if argv is None else argv), seeds={"run": resolved.run.seed}
             )
         )
-        training = _training(resolved, directory, given, callbacks)
+        training, vector = _training(resolved, directory, given, callbacks)
     except BaseException as error:
         _discard(directory, error)
         raise
-    training.run()
+    try:
+        training.run()
+    finally:
+        _close(vector)
     return Run(directory.path, given)
 
 
@@ -224,13 +226,17 @@ def resume(
                 older = checkpoint.previous_good(start)
                 if not force or older is None:
                     raise
+                start.rename(start.with_name(f"{start.name}.damaged"))
                 start = older
         directory.set_status("running")
-        training = _training(config, directory, env, callbacks)
+        training, vector = _training(config, directory, env, callbacks)
     except BaseException:
         directory.unlock()
         raise
-    training.run(start)
+    try:
+        training.run(start)
+    finally:
+        _close(vector)
     return Run(directory.path, env)
 
 
@@ -286,8 +292,8 @@ def evaluation_vector(config: RunConfig, env: Any, episodes: int) -> Vector | No
     """Make environments for evaluation, apart from those that train; None if they cannot be."""
     run = config.run
     count = min(episodes, 16)
-    if env is None and config.env.endswith(_OBJECT):
-        name = config.env.removesuffix(_OBJECT)
+    if env is None and config.env.endswith(OBJECT):
+        name = config.env.removesuffix(OBJECT)
         raise RunError(
             f"This run was given the environment '{name}' as an object, which is not stored.",
             "Pass it again: assay.resume(path, env=...) or assay.open_run(path, env=...).",
@@ -298,7 +304,11 @@ def evaluation_vector(config: RunConfig, env: Any, episodes: int) -> Vector | No
             config.env, count, backend=backend, env_kwargs=run.env_kwargs, training=False
         )
     if isinstance(env, gym.vector.VectorEnv):
-        return make_vector(env.spec.id, count, training=False) if env.spec is not None else None
+        # A wrapper around it cannot be made again, and the scores would be another task's.
+        if env.spec is None or env is not env.unwrapped:
+            return None
+        kwargs = {k: v for k, v in env.spec.kwargs.items() if k not in _OF_VECTORS}
+        return make_vector(env.spec.id, count, env_kwargs=kwargs, training=False)
     if isinstance(env, gym.Env):
         try:
             return make_vector(copy.deepcopy(env), 1, training=False)
@@ -309,7 +319,7 @@ def evaluation_vector(config: RunConfig, env: Any, episodes: int) -> Vector | No
 
 def _training(
     config: RunConfig, directory: RunDirectory, env: Any, callbacks: Sequence[Callback]
-) -> Training:
+) -> tuple[Training, Vector | None]:
     vector = evaluation_vector(config, env, config.run.eval_episodes)
     evaluator: Callable[[Algorithm, int], EvaluationResult] | None = None
     if vector is None:
@@ -326,17 +336,22 @@ def _training(
             save_evaluation(directory, env_steps, result)
             return result
 
-    return Training(config, directory, env=env, evaluator=evaluator, callbacks=callbacks)
+    training = Training(config, directory, env=env, evaluator=evaluator, callbacks=callbacks)
+    return training, vector
+
+
+def _close(vector: Vector | None) -> None:
+    if vector is not None:
+        vector.close()
 
 
 def _describe(env: Any) -> tuple[str, Any]:
-    """Return a label for the configuration, and the object if it is not an id."""
+    """Return a name for the configuration, and the object if it is not an id."""
     if isinstance(env, str):
         return env, None
     spec = getattr(env, "spec", None)
-    if spec is not None:
-        return str(spec.id), env
-    return getattr(env, "__qualname__", type(env).__name__) + _OBJECT, env
+    name = getattr(env, "__qualname__", type(env).__name__) if spec is None else str(spec.id)
+    return name + OBJECT, env
 
 
 def _discard(directory: RunDirectory, error: BaseException) -> None:

@@ -147,7 +147,7 @@ def test_quiet_prints_the_result_only(cli: Cli) -> None:
 def test_the_memory_of_the_replay_is_said_before_it_is_needed(cli: Cli) -> None:
     result = cli(
         "train", "dqn", "CartPole-v1", "env_steps=64", "buffer_size=1000", "num_envs=1",
-        "learning_starts=1000", "eval_episodes=1", "compile=false", "sinks=[]",
+        "learning_starts=60", "eval_episodes=1", "compile=false", "sinks=[]",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     with make_vector("CartPole-v1", 1) as vector:

@@ -18,7 +18,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import assay
-from assay.core.errors import AssayError, ConfigError, EnvError
+from assay.api import evaluation_vector
+from assay.core.errors import AssayError, ConfigError, EnvError, RunError
 from assay.core.types import tree_leaves
 from assay.loops import events
 from assay.loops.settings import resolve
@@ -385,9 +386,13 @@ class TestDevice:
         with pytest.raises(ConfigError, match="device='banana' is not a device"):
             choose_device("banana")
 
+    def test_unsupported(self) -> None:
+        with pytest.raises(ConfigError, match="device='meta' is not supported"):
+            choose_device("meta")
+
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
     def test_missing(self) -> None:
-        with pytest.raises(ConfigError, match="torch sees no CUDA GPU"):
+        with pytest.raises(ConfigError, match="torch sees 0 CUDA GPUs"):
             choose_device("cuda")
         assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
 
@@ -410,7 +415,7 @@ class TestOffPolicy:
         """Where the environments are reset for a checkpoint, no n-step return reaches across."""
         options = {
             "env_steps": 80, "num_envs": 2, "checkpoint_every": 14, "eval_every": 0, "n_step": 3,
-            "gamma": 0.5, "buffer_size": 200, "learning_starts": 1000, "sinks": (),
+            "gamma": 0.5, "buffer_size": 200, "learning_starts": 79, "sinks": (),
         }  # fmt: skip
         config = resolve("dqn", "none", options, use_preset=False)
         directory = RunDirectory.create(
@@ -477,3 +482,49 @@ class TestEnvironments:
         with pytest.warns(UserWarning, match="give a factory"):
             run = train("a", Handle(), num_envs=1)
         assert run.status == "done" and run.directory.evals() == []
+
+
+class TestObjects:
+    """Environments that are given as objects, with the shipped presets."""
+
+    @pytest.mark.parametrize("make", [gym.make, lambda name: gym.make_vec(name, 4)])
+    def test_a_preset_for_another_number_of_environments_still_fits(
+        self, make: Any, tmp_path: Path
+    ) -> None:
+        run = assay.train("ppo", make("CartPole-v1"), env_steps=1024, root=tmp_path)
+        assert run.status == "done" and run.config.hyperparameters["epochs"] == 10
+
+    def test_a_number_of_environments_that_the_object_has_not_is_refused(
+        self, tmp_path: Path
+    ) -> None:
+        with pytest.raises(EnvError, match="num_envs=8"):
+            assay.train("ppo", gym.make("CartPole-v1"), num_envs=8, root=tmp_path)
+
+    def test_evaluation_is_in_the_same_task(self, tmp_path: Path) -> None:
+        """The settings of a vector environment go with it."""
+        env = gym.make_vec("FrozenLake-v1", 2, vectorization_mode="sync", is_slippery=False)
+        run = assay.train("dqn", env, env_steps=150, learning_starts=50, root=tmp_path)
+        vector = evaluation_vector(run.config, env, 1)
+        assert vector is not None
+        places = set()
+        for seed in range(20):
+            vector.reset(seed)
+            places.add(int(vector.step(np.array([2]))[0][0]))
+        assert places == {1}  # to the right of the start; on slippery ice also elsewhere
+
+    def test_the_object_is_asked_for_again(self, tmp_path: Path) -> None:
+        run = assay.train("ppo", gym.make("CartPole-v1"), env_steps=256, root=tmp_path)
+        with pytest.raises(RunError, match="as an object, which is not stored"):
+            assay.open_run(run.path).evaluate(1)
+
+
+def test_nothing_to_learn_from_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="learning_starts=100 leaves nothing"):
+        assay.train("dqn", "CartPole-v1", env_steps=100, preset=False, root=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_happened_is_in_the_events(train: Train) -> None:
+    run = train("a", checkpoint_every=50)
+    kinds = [event["kind"] for event in run.directory.events()]
+    assert kinds == ["RunStarted", "CheckpointSaved", "CheckpointSaved", "RunEnded"]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from assay.core.errors import ConfigError
 from assay.networks import step as step_module
 from assay.networks.step import (
     CompileError,
@@ -206,7 +207,7 @@ class TestCall:
             (first if seed % 2 else second)(data(seed), 0.1)
             alone(data(seed), 0.1)
         assert torch.equal(flatten_parameters(module), flatten_parameters(other))
-        assert int(first.state()["fit"]["count"]) == 4
+        assert int(first.state()["moments"]["fit"]["count"]) == 4
 
     @pytest.mark.parametrize("rule", ["adam", "rmsprop"])
     def test_state_goes_round(self, rule: Any) -> None:
@@ -413,7 +414,6 @@ class TestChoice:
             (False, "cpu", 10**9, True, "eager"),
             (False, "cuda", 10**9, True, "eager"),
             (True, "cpu", 1, True, "compiled"),
-            (True, "cpu", 1, False, "eager"),
             ("auto", "cpu", step_module.UPDATES_THAT_PAY, True, "compiled"),
             ("auto", "cpu", step_module.UPDATES_THAT_PAY - 1, True, "eager"),
             ("auto", "cpu", 10**9, False, "eager"),
@@ -432,6 +432,19 @@ class TestChoice:
     ) -> None:
         monkeypatch.setattr(step_module, "has_compiler", lambda: compiler)
         assert choose_mode(compile, torch.device(device), updates) == mode
+
+    def test_compiling_on_demand_needs_a_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(step_module, "has_compiler", lambda: False)
+        with pytest.raises(ConfigError, match="compile=true needs a C\\+\\+ compiler"):
+            choose_mode(True, torch.device("cpu"), 1)
+
+    def test_a_run_that_began_eager_stays_eager(self) -> None:
+        """A compiler that appears between kill and resume must not change the numbers."""
+        module = net()
+        eager = Step([Objective("fit", module, squared(module))])
+        compiled = Step([Objective("fit", module, squared(module))], mode="compiled")
+        compiled.load_state(eager.state())
+        assert compiled.mode == "eager"
 
     def test_compiler(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))

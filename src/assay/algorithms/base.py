@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from assay.core import seeding
 from assay.core.config import Model
-from assay.core.errors import SpaceError
+from assay.core.errors import CheckpointError, ConfigError, SpaceError
 from assay.core.registry import AlgorithmSpec
 from assay.core.types import Action, Batch, Clock, Metrics, Spaces, State, Tree, pack
 from assay.networks.normalize import RewardScaler, RunningNormalizer
@@ -111,6 +111,11 @@ class Algorithm(ABC):
         self.obs_norm = self.reward_scale = None
         if getattr(hp, "normalize_obs", False):
             self.obs_norm = RunningNormalizer(spaces.observation)
+            if not self.obs_norm.active:
+                raise ConfigError(
+                    f"normalize_obs=true, but {spaces.observation} has no float vector.",
+                    "Set normalize_obs=false; images are scaled by the network itself.",
+                )
         if getattr(hp, "normalize_reward", False):
             self.reward_scale = RewardScaler(context.num_envs, hp.gamma)
         self._sums: dict[int, tuple[Step, Tensor, int]] = {}
@@ -232,6 +237,8 @@ class Algorithm(ABC):
                 sections["algorithm"][name] = seeding.rng_state(value)
             elif hasattr(value, "load_state"):
                 sections["normalisers"][name] = value.state()
+            else:
+                _refuse_unsaved(name, value)
         sections["algorithm"]["notes"] = dict(self._notes)
         # Metrics since the last log line are part of where a run is.
         order = {id(v): k for k, v in vars(self).items() if isinstance(v, Step)}
@@ -245,10 +252,7 @@ class Algorithm(ABC):
         """Put back what `state` returned, in place."""
         for name, value in sorted(vars(self).items()):
             if isinstance(value, nn.Module):
-                own = value.state_dict()
-                with torch.no_grad():
-                    for key, tensor in own.items():
-                        tensor.copy_(torch.as_tensor(sections["weights"][name][key]))
+                _load_module(name, value, sections["weights"].get(name, {}))
             elif isinstance(value, Step):
                 value.load_state(sections["optimizer"][name])
             elif isinstance(value, np.random.Generator):
@@ -262,6 +266,33 @@ class Algorithm(ABC):
             step.metric_names = list(saved["names"])
             total = torch.as_tensor(saved["total"], device=self.device)
             self._sums[id(step)] = (step, total, int(saved["count"]))
+
+
+def _load_module(name: str, module: nn.Module, saved: State) -> None:
+    own = module.state_dict()
+    expected = {key: tuple(tensor.shape) for key, tensor in own.items()}
+    found = {key: tuple(np.shape(array)) for key, array in saved.items()}
+    if found != expected:
+        odd = sorted(k for k in expected.keys() | found.keys() if expected.get(k) != found.get(k))
+        raise CheckpointError(
+            f"The checkpoint does not fit this agent: '{name}.{odd[0]}' has shape "
+            f"{found.get(odd[0])}; expected {expected.get(odd[0])}.",
+            "Use the checkpoint with the configuration and environment it was made with.",
+        )
+    with torch.no_grad():
+        for key, tensor in own.items():
+            tensor.copy_(torch.as_tensor(saved[key]))
+
+
+def _refuse_unsaved(name: str, value: Any) -> None:
+    """Refuse attributes that a checkpoint would silently lose."""
+    parts = value.values() if isinstance(value, dict) else value
+    inner = list(parts) if isinstance(value, (list, tuple, dict)) else [value]
+    if any(isinstance(part, (nn.Module, Tensor, Step)) for part in inner) and name != "_sums":
+        raise TypeError(
+            f"The attribute '{name}' holds tensors or modules that no checkpoint would contain. "
+            "Use nn.ModuleList or nn.ModuleDict, or register a buffer of a module."
+        )
 
 
 def _array(tensor: Tensor) -> Any:

@@ -85,6 +85,10 @@ def train(
     options += ["--device", device] if device is not None else []
     options += [] if preset else ["--no-preset"]
     own = [item for item in settings or [] if item.partition("=")[0].strip() != "seed"]
+    if plan.config.run.threads == 0:
+        # One thread each, and in the configuration: a seed that is resumed alone must not use more,
+        # because sums over several threads differ in the last bits.
+        own.append("threads=1")
     todo = [
         _job(plan, place, group, number, [algorithm, env, *own, *options])
         for number in range(first, first + seeds)
@@ -150,7 +154,8 @@ def train_one(label: str, start: Callable[[Progress], Any], *, quiet: bool, as_j
         output.say(f"Run: {run.path}")
     if result["status"] == "interrupted":
         output.note(
-            f"Saved at env_steps={result['env_steps']:,}. Resume with: {resume_command(run.path)}"
+            f"Saved at env_steps={int(Path(result['checkpoint']).name):,}. "
+            f"Resume with: {resume_command(run.path)}"
         )
         raise typer.Exit(output.EXIT_INTERRUPTED)
 

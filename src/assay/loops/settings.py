@@ -17,6 +17,10 @@ from assay.core import registry
 from assay.core.config import Model, parse
 from assay.core.errors import ConfigError, nearest
 
+OBJECT = " (object)"  # marks the name of an environment that was given as an object
+# Settings of a preset that belong together: with another number of environments they do not fit.
+_ROLLOUT_SHAPE = ("num_envs", "horizon", "minibatch_size")
+
 
 class RunSettings(Model):
     """Settings of a run that are not the algorithm's own."""
@@ -100,7 +104,11 @@ def preset(algorithm: str, env: str) -> dict[str, Any]:
 
 
 def resolve(
-    algorithm: str, env: str, *layers: Mapping[str, Any], use_preset: bool = True
+    algorithm: str,
+    env: str,
+    *layers: Mapping[str, Any],
+    use_preset: bool = True,
+    num_envs: int | None = None,
 ) -> RunConfig:
     """Combine defaults, preset and the user's layers (weakest first) into one configuration.
 
@@ -109,6 +117,7 @@ def resolve(
         env: Environment id, or a label for an environment object.
         layers: Settings, flat or in the nested form of `config.yaml`.
         use_preset: Start from the shipped preset.
+        num_envs: How many environments a given object holds, if it is one.
 
     Raises:
         ConfigError: An unknown key or a value out of range, with the nearest name.
@@ -116,7 +125,11 @@ def resolve(
     cls = registry.get(algorithm)
     hp_fields = set(cls.Hyperparameters.model_fields)
     run_fields = set(RunSettings.model_fields)
-    values: dict[str, Any] = preset(cls.spec.name, env) if use_preset else {}
+    values = preset(cls.spec.name, env.removesuffix(OBJECT)) if use_preset else {}
+    if num_envs is not None:
+        if values.get("num_envs", 1) != num_envs:
+            values = {k: v for k, v in values.items() if k not in _ROLLOUT_SHAPE}
+        values["num_envs"] = num_envs
     for layer in layers:
         values |= _flat(layer, algorithm=cls.spec.name, env=env)
     unknown = [k for k in values if k not in hp_fields | run_fields]

@@ -6,11 +6,12 @@ came before it, and a resumed run goes on exactly where the killed one was.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ import torch
 from assay.algorithms.base import Algorithm, Context
 from assay.core import registry
 from assay.core.config import parse
-from assay.core.errors import AssayError, ConfigError
+from assay.core.errors import AssayError, ConfigError, RunError
 from assay.core.types import Clock, State, tree_leaves
 from assay.envs.make import make_vector
 from assay.envs.serialize import space_to_state
@@ -86,7 +87,8 @@ def build_algorithm(config: RunConfig, spaces: Any, clock: Clock) -> Algorithm:
     run = config.run
     device = choose_device(run.device)
     context = Context(clock, run.seed, run.num_envs, device, run.compile)
-    return cls(spaces, hp, context)
+    with torch.random.fork_rng(devices=[]):  # leave the caller's generator as it was
+        return cls(spaces, hp, context)
 
 
 def choose_device(name: str) -> torch.device:
@@ -101,9 +103,12 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ConfigError(f"device='{name}' is not a device.", "Use auto, cpu or cuda.") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device='{name}' is not supported.", "Use auto, cpu or cuda.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
-            f"device='{name}', but torch sees no CUDA GPU here.", "Use device=cpu or device=auto."
+            f"device='{name}', but torch sees {torch.cuda.device_count()} CUDA GPUs here.",
+            "Use device=cpu or device=auto.",
         )
     return device
 
@@ -149,6 +154,12 @@ class Training:
             self.loop = OnPolicyLoop(self.algorithm, self.collector)
         else:
             self.loop = OffPolicyLoop(self.algorithm, self.collector, settings.seed)
+            if self.loop.needs.learning_starts >= settings.env_steps:
+                raise ConfigError(
+                    f"learning_starts={self.loop.needs.learning_starts:,} leaves nothing to learn "
+                    f"from env_steps={settings.env_steps:,}.",
+                    "Lower learning_starts or raise env_steps.",
+                )
         self.sinks = make_sinks(settings.sinks, run, config.to_dict())
         self.stop_requested = False
         self._last_checkpoint: Path | None = None
@@ -171,10 +182,11 @@ class Training:
             self._fail(error)
             raise
         finally:
-            self.sinks.close()
-            self.env.close()
-            self.run_directory.unlock()
-            torch.set_num_threads(self._threads_before)
+            with contextlib.ExitStack() as stack:  # each of them, whatever the others raise
+                stack.callback(torch.set_num_threads, self._threads_before)
+                stack.callback(self.run_directory.unlock)
+                stack.callback(self.env.close)
+                stack.callback(self.sinks.close)
         self._emit(RunEnded(self.run_directory.path, self.clock, status))
         return status
 
@@ -305,6 +317,11 @@ class Training:
         self._emit(RunEnded(self.run_directory.path, self.clock, status))
 
     def _emit(self, event: Event) -> None:
+        if not isinstance(event, (Logged, Evaluated)):  # those are in metrics.jsonl and eval/
+            with contextlib.suppress(RunError):  # a full disk has been reported by what mattered
+                self.run_directory.log_event(
+                    type(event).__name__, env_steps=event.clock.env_steps, pid=os.getpid()
+                )
         for callback in self.callbacks:
             if callback(event) is STOP:
                 self.stop_requested = True
@@ -314,10 +331,10 @@ def _threads(space: Any) -> int:
     """Small networks run fastest on one thread; image encoders use what there is."""
     parts = getattr(space, "spaces", {"": space}).values()
     images = any(len(getattr(part, "shape", ()) or ()) == 3 for part in parts)
-    return torch.get_num_threads() if images else 1
+    return len(os.sched_getaffinity(0)) if images else 1
 
 
-@contextmanager
+@contextlib.contextmanager
 def _interrupts(training: Training) -> Iterator[None]:
     """Let the first Ctrl-C or SIGTERM end training at a good state; the second one at once."""
     if threading.current_thread() is not threading.main_thread():

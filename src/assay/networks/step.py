@@ -16,7 +16,6 @@ import contextlib
 import fcntl
 import functools
 import hashlib
-import inspect
 import json
 import os
 import platform
@@ -33,6 +32,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from assay.core.errors import ConfigError
 from assay.core.places import cache_root
 from assay.core.types import State
 
@@ -184,8 +184,11 @@ class Step:
         if runner is None:
             try:
                 runner = self._make_runner(names, inputs, index is not None)
-            except CompileError as error:
-                warnings.warn(f"{error} Optimizer steps run eagerly.", stacklevel=2)
+            except (CompileError, OSError, RuntimeError) as error:
+                if self.mode != "compiled":
+                    raise
+                reason = str(error).strip().partition("\n")[0]
+                warnings.warn(f"{reason} Optimizer steps run eagerly.", stacklevel=2)
                 self.mode = "eager"
                 return self(batch, lr, index)
             self._runners[signature] = runner
@@ -201,17 +204,25 @@ class Step:
         return dict(zip(self.metric_names, vector.tolist(), strict=True))
 
     def state(self) -> State:
-        """Return the optimizer state."""
-        return {
+        """Return the optimizer state, and how steps were executed."""
+        moments = {
             name: {"first": m.cpu().numpy(), "second": v.cpu().numpy(), "count": t.cpu().numpy()}
             for name, (m, v, t) in self.moments.items()
         }
+        return {"mode": self.mode, "moments": moments}
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned, in place."""
+        """Put back what `state` returned, in place.
+
+        A run that was eager stays eager, also where a compiler has appeared since: compiled
+        numbers differ in the last bits.
+        """
+        if state["mode"] == "eager":
+            self.mode = "eager"
         for name, (m, v, t) in self.moments.items():
+            saved = state["moments"][name]
             for tensor, field in ((m, "first"), (v, "second"), (t, "count")):
-                tensor.copy_(torch.as_tensor(state[name][field]).reshape(tensor.shape))
+                tensor.copy_(torch.as_tensor(saved[field]).reshape(tensor.shape))
 
     # ------------------------------------------------------------------ the step itself
 
@@ -334,9 +345,13 @@ class Step:
         if self.mode == "cuda_graph":
             return _cuda_graph(program, self._state_tensors(), inputs)
         state = self._state_tensors()
-        modules = {sys.modules[o.loss.__module__] for o in self.objectives}
+        rules = [
+            (o.name, o.loss.__qualname__, o.rule, o.eps, o.max_grad_norm) for o in self.objectives
+        ]
+        key = repr([self.key, names, rules, [p.tau for p in self.polyak]])
+        packages = {o.loss.__module__.partition(".")[0] for o in self.objectives} - {"assay"}
         path, self.metric_names, self.output_names = _compiled(
-            program, [*state, *inputs], key=self.key + repr(names), modules=modules,
+            program, [*state, *inputs], key=key, packages=packages,
             names=lambda: (self.metric_names, self.output_names),
         )  # fmt: skip
         loader = torch._C._aoti.AOTIModelPackageLoader(*_loader_arguments(path))
@@ -347,7 +362,7 @@ class Step:
 def choose_mode(
     compile: Literal["auto"] | bool, device: torch.device, expected_updates: int
 ) -> Mode:
-    """Decide how a run's steps are executed; the answer is part of the run's configuration.
+    """Decide how a run's steps are executed; a resumed run keeps what it began with.
 
     A GPU always uses CUDA graphs unless compilation is off. On a CPU, "auto" compiles when a C++
     compiler is there and the run is long enough to pay for it.
@@ -356,6 +371,11 @@ def choose_mode(
         return "eager"
     if device.type == "cuda":
         return "cuda_graph"
+    if compile is True and not has_compiler():
+        raise ConfigError(
+            "compile=true needs a C++ compiler, and none is on the path.",
+            "Install one (on Debian: apt install g++), or use compile=auto.",
+        )
     if device.type != "cpu" or not has_compiler():
         return "eager"
     if compile is True or expected_updates >= UPDATES_THAT_PAY:
@@ -444,11 +464,18 @@ def _cuda_graph(program: Program, state: list[Tensor], inputs: list[Tensor]) -> 
 
 
 @functools.cache
-def _library_source() -> str:
-    """Hash the code that losses are made of, so that an edit never meets a stale binary."""
-    root = Path(__file__).parent.parent
+def _package_source(name: str) -> str:
+    """Hash all code of a package, so that an edit never meets a stale binary."""
+    module = sys.modules[name]
+    paths = [
+        Path(p) for place in getattr(module, "__path__", []) for p in Path(place).rglob("*.py")
+    ]
+    if not paths and getattr(module, "__file__", None):
+        paths = [Path(str(module.__file__))]
+    if not paths:  # typed at a prompt: the graph alone must name the binary
+        return os.urandom(16).hex()
     digest = hashlib.sha256()
-    for path in sorted([*root.glob("networks/*.py"), *root.glob("functional/*.py")]):
+    for path in sorted(paths):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -470,7 +497,7 @@ def _compiled(
     example: list[Tensor],
     *,
     key: str,
-    modules: set[Any],
+    packages: set[str],
     names: Callable[[], tuple[list[str], list[str]]],
 ) -> tuple[Path, list[str], list[str]]:
     """Return the compiled program's path, metric and output names, compiling only what is new.
@@ -480,11 +507,8 @@ def _compiled(
     the graph alone (a learning rate, a comment) traces for a second and does not compile.
     """
     shapes = [(tuple(t.shape), str(t.dtype)) for t in example]
-    try:
-        sources = sorted(inspect.getsource(m) for m in modules)
-    except (OSError, TypeError):  # typed at a prompt: the graph alone must name the binary
-        sources = [os.urandom(16).hex()]
-    outer = _fingerprint(_library_source(), sources, key, shapes)
+    sources = [_package_source(name) for name in sorted({"assay", *packages})]
+    outer = _fingerprint(sources, key, shapes)
     directory = cache_root() / "steps"
     directory.mkdir(parents=True, exist_ok=True)
     note = directory / f"{outer}.graph"
