@@ -492,7 +492,7 @@ class TestObjects:
         self, make: Any, tmp_path: Path
     ) -> None:
         run = assay.train("ppo", make("CartPole-v1"), env_steps=1024, root=tmp_path)
-        assert run.status == "done" and run.config.hyperparameters["epochs"] == 10
+        assert run.status == "done" and run.config.hyperparameters["epochs"] == 7
 
     def test_a_number_of_environments_that_the_object_has_not_is_refused(
         self, tmp_path: Path
