@@ -119,9 +119,9 @@ class TestUpdate:
         algorithm = table()
         for _ in range(5):
             algorithm.update(CannedReplay(items()))
-        counts = {k: int(v["count"]) for k, v in algorithm.full_step.state().items()}
+        counts = {k: int(v["count"]) for k, v in algorithm.full_step.state()["moments"].items()}
         assert counts == {"critic": 5, "actor": 2}
-        assert int(algorithm.critic_step.state()["critic"]["count"]) == 5
+        assert int(algorithm.critic_step.state()["moments"]["critic"]["count"]) == 5
 
     def test_target_noise_is_drawn_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
         algorithm = table()
