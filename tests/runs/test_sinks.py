@@ -244,15 +244,21 @@ def test_tensorboard_shows_what_was_logged_and_forgets_what_was_rewound(tmp_path
     assert points(tmp_path)["train/loss"] == [(10, 0.5), (20, 0.25), (30, 9.0)]
     assert points(tmp_path)["eval/return"] == [(30, 1.0)]
 
-    # Event files are told apart, and ordered, by the second in their name.
-    [first] = tmp_path.iterdir()
-    first.rename(tmp_path / "events.out.tfevents.0000000001.host.1.0")
     sink = TensorBoardSink(tmp_path)
     sink.rewind(kept)
     sink.log(Record(30, 3, 0, 4.0, {"train/loss": 0.125}))
     sink.flush()
     assert points(tmp_path)["train/loss"] == [(10, 0.5), (20, 0.25), (30, 0.125)]
     sink.close()
+
+
+def test_event_files_sort_in_the_order_they_were_opened(tmp_path):
+    opened = [tmp_path / "events.out.tfevents.9000000000.host.1.9"]  # the clock was set back
+    opened[0].touch()
+    for _ in range(11):
+        TensorBoardSink(tmp_path).close()
+        opened += set(tmp_path.iterdir()) - set(opened)
+    assert opened == sorted(opened)
 
 
 def test_tensorboard_is_written_without_torch(tmp_path):

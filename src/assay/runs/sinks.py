@@ -9,6 +9,8 @@ import csv
 import importlib
 import io
 import os
+import socket
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -145,12 +147,14 @@ class TensorBoardSink:
     name = "tensorboard"
 
     def __init__(self, directory: Path) -> None:
-        writer = _import(
-            "tensorboard.summary.writer.event_file_writer", "tensorboard", "Logging to TensorBoard"
+        records = _import(
+            "tensorboard.summary.writer.record_writer", "tensorboard", "Logging to TensorBoard"
         )
         self._event = importlib.import_module("tensorboard.compat.proto.event_pb2")
         self._summary = importlib.import_module("tensorboard.compat.proto.summary_pb2")
-        self._writer = writer.EventFileWriter(str(directory), flush_secs=10)
+        directory.mkdir(parents=True, exist_ok=True)
+        self._writer = records.RecordWriter(open(_next_event_file(directory), "xb"))
+        self._write(self._event.Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def log(self, record: Record) -> None:
         """Write the record's metrics as scalars at its `env_steps`."""
@@ -158,19 +162,16 @@ class TensorBoardSink:
             self._summary.Summary.Value(tag=name, simple_value=float(value))
             for name, value in record.metrics.items()
         ]
-        self._writer.add_event(
-            self._event.Event(
-                wall_time=record.time,
-                step=record.env_steps,
-                summary=self._summary.Summary(value=values),
-            )
+        summary = self._summary.Summary(value=values)
+        self._write(
+            self._event.Event(wall_time=record.time, step=record.env_steps, summary=summary)
         )
 
     def rewind(self, kept: Sequence[Record]) -> None:
         """Tell TensorBoard to pass over the points after the last one that is kept."""
         start = self._event.SessionLog(status=self._event.SessionLog.START)
         step = kept[-1].env_steps + 1 if kept else 0
-        self._writer.add_event(self._event.Event(step=step, session_log=start))
+        self._write(self._event.Event(step=step, session_log=start))
 
     def flush(self) -> None:
         """Write the events to the file."""
@@ -179,6 +180,22 @@ class TensorBoardSink:
     def close(self) -> None:
         """Close the event file."""
         self._writer.close()
+
+    def _write(self, event: Any) -> None:
+        self._writer.write(event.SerializeToString())
+        self._writer.flush()
+
+
+def _next_event_file(directory: Path) -> Path:
+    """Return the name of a new event file that sorts after those that are there.
+
+    TensorBoard reads event files in the order of their names, and its own writer's names of
+    one second are in no order: a rewind could be read before what it takes back.
+    """
+    stamps = [path.name.split(".")[3] for path in directory.glob("events.out.tfevents.*")]
+    taken = [int(stamp) for stamp in stamps if stamp.isdigit()]
+    number = max(int(time.time()), max(taken, default=0) + 1)
+    return directory / f"events.out.tfevents.{number:010d}.{socket.gethostname()}"
 
 
 class WandbSink:
