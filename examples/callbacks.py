@@ -18,3 +18,5 @@ def watch(event):
 if __name__ == "__main__":
     run = assay.train("ppo", "CartPole-v1", seed=1, callbacks=[watch])
     print(f"Stopped early; go on with: assay resume {run.path}")
+
+# Prints: (?s)interrupted after .*assay resume

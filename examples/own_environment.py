@@ -37,3 +37,5 @@ if __name__ == "__main__":
     )  # fmt: skip
     result = run.evaluate(episodes=50)
     print(f"mean return {result.mean:.2f}; standing still would give about -13")
+
+# Prints: mean return -[0-4]\.

@@ -24,3 +24,5 @@ if __name__ == "__main__":
     one, other = (run.agent().algorithm.state()["weights"]["net"] for run in (whole, resumed))
     same = all(np.array_equal(one[name], other[name]) for name in one)
     print("bit for bit the same weights" if same else "the weights differ")
+
+# Prints: bit for bit the same weights

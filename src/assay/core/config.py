@@ -61,6 +61,27 @@ def parse(model: type[ModelT], values: Mapping[str, Any], *, what: str) -> Model
         raise ConfigError(f"Bad settings for {what}: " + "; ".join(lines)) from None
 
 
+def refuse_inert(settings: Model, name: str, *, active: bool, why: str) -> None:
+    """Refuse a setting that was changed although nothing will read it.
+
+    Args:
+        settings: The parsed settings.
+        name: The setting that may be without effect.
+        active: Whether it has an effect.
+        why: What makes it ineffective, such as `prioritized=false`.
+
+    Raises:
+        ConfigError: It is not at its default and not active.
+    """
+    default = type(settings).model_fields[name].get_default(call_default_factory=True)
+    value = getattr(settings, name)
+    if not active and value != default:
+        raise ConfigError(
+            f"{name}={value} has no effect with {why}.",
+            f"Leave {name} out (its default is {default}), or change what switches it off.",
+        )
+
+
 def parse_assignments(items: list[str]) -> dict[str, Any]:
     """Turn `["lr=3e-4", "env_steps=100_000"]` into typed values.
 

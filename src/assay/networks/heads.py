@@ -189,6 +189,9 @@ class EnsembleMLP(nn.Module):
     def _member(self, m: int, x: Tensor) -> Tensor:
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            if i == last and weight.shape[2] == 1:
+                # One output: a matrix-vector product, which a compiled step fuses with what follows.
+                return (torch.mv(x, weight[m, :, 0]) + bias[m, 0]).unsqueeze(1)
             x = torch.addmm(bias[m, 0], x, weight[m])
             if i < last:
                 if self.layer_norm:
