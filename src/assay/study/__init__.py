@@ -1,0 +1,1 @@
+"""Evidence-gated experiments on any RL repository: contract, candidates, ledger, verdict."""
