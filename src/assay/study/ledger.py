@@ -261,7 +261,7 @@ class Writer:
         Raises:
             LedgerError: It cannot be written; the ledger is then as it was.
         """
-        event = {
+        event: dict[str, Any] = {
             "schema": SCHEMA, "seq": self.head.seq + 1, "time": self._clock(), "kind": kind,
             "actor": actor, "data": dict(data), "prev": self.head.hash,
         }  # fmt: skip
@@ -277,7 +277,7 @@ class Writer:
                 self._file.truncate(end)
             doing = f"write the ledger '{self._ledger.path}'"
             raise LedgerError(*run_error(error, doing).args) from None
-        self.head = Head(int(event["seq"]), hashed)
+        self.head = Head(event["seq"], hashed)
         event.pop("schema")
         return Event(**event, hash=hashed)
 
