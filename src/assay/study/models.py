@@ -1,0 +1,607 @@
+"""The files of a study, as frozen models; JSON Schemas are exported from them.
+
+Every file carries `schema_version`. What a person approves are parts of the contract, each hashed
+by itself, so that an edit voids exactly the approval that covered it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from assay.core.config import Model
+
+VERSION = 1
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Direction = Literal["maximize", "minimize"]
+Kind = Literal[
+    "baseline",
+    "hyperparameter",
+    "reward-tuning",
+    "reward-engineering",
+    "curriculum-sampling",
+    "curriculum-schedule",
+    "environment-generation",
+    "dr-probe",
+    "dr-tuning",
+]
+Status = Literal[
+    "draft",
+    "validated",
+    "launched",
+    "completed",
+    "accepted",
+    "rejected",
+    "inconclusive",
+    "debug",
+    "reverted",
+]
+Phase = Literal["smoke", "short", "promotion", "validation"]
+
+APPROVALS: dict[str, str] = {
+    "task": "the task definition",
+    "metrics": "the primary metric and the guardrails",
+    "scope": "the tuning scope",
+    "budget": "the wall-clock and GPU budget",
+    "hardware": "the hardware target",
+    "baseline": "the baseline command",
+    "evaluation": "the evaluation protocol",
+    "experiment": "the experiment inside scope and budget",
+}
+
+
+class Document(Model):
+    """A file of a study."""
+
+    schema_version: Literal[1] = Field(1, description="Version of this file's schema.")
+
+
+# ---------------------------------------------------------------------- metrics
+
+
+class MetricSource(Model):
+    """Where a metric is read from after a run."""
+
+    kind: Literal[
+        "assay",
+        "tensorboard",
+        "csv",
+        "json",
+        "jsonl",
+        "stdout",
+        "wandb",
+        "sb3-monitor",
+        "sb3-evaluations",
+    ] = Field(description="The format.")
+    path: str = Field("", description="File or glob, relative to the run's output directory.")
+    key: Text = Field(description="Column, tag or dotted key; for stdout a pattern with a group.")
+    step: str | None = Field(None, description="Column or key of the step axis.")
+    reduce: Literal["last", "max", "min", "mean", "tail-mean"] = Field(
+        "last", description="How a series becomes one number per seed."
+    )
+    tail: float = Field(0.1, gt=0, le=1, description="Share of the series that tail-mean takes.")
+
+
+class Metric(Model):
+    """A number that every training seed yields."""
+
+    name: Name = Field(description="What the study calls it.")
+    direction: Direction = Field("maximize", description="Which way is better.")
+    source: MetricSource = Field(description="Where it is read from.")
+    unit: str = Field("", description="For tables and axes.")
+
+
+class PrimaryMetric(Metric):
+    """The one metric that decides."""
+
+    minimum_effect: float = Field(gt=0, description="Smallest improvement worth having, absolute.")
+    training_reward: bool = Field(False, description="Whether it is the reward trained on.")
+    why_training_reward: str = Field("", description="Why that may decide; needed if it is.")
+
+    @model_validator(mode="after")
+    def _justified(self) -> PrimaryMetric:
+        if self.training_reward and not self.why_training_reward.strip():
+            raise ValueError(
+                "the primary metric is the training reward; say why in why_training_reward"
+            )
+        return self
+
+
+class Guardrail(Metric):
+    """A metric that must not get worse."""
+
+    bound: float | None = Field(None, description="Absolute limit for every arm's mean.")
+    margin: float | None = Field(None, ge=0, description="How much worse than the baseline is ok.")
+
+    @model_validator(mode="after")
+    def _limits(self) -> Guardrail:
+        if self.bound is None and self.margin is None:
+            raise ValueError(f"guardrail '{self.name}' limits nothing; give a bound or a margin")
+        return self
+
+
+class Metrics(Model):
+    """All metrics of a study."""
+
+    primary: PrimaryMetric = Field(description="Decides.")
+    guardrails: tuple[Guardrail, ...] = Field((), description="Must not get worse.")
+    components: tuple[Metric, ...] = Field((), description="Parts of the reward.")
+    diagnostics: tuple[Metric, ...] = Field((), description="Watched, never decide.")
+    training_reward: Metric | None = Field(
+        None, description="What is trained on, to be held against the primary metric."
+    )
+    honeypot: Metric | None = Field(
+        None, description="A metric that only cheating moves; it must not move."
+    )
+
+    @model_validator(mode="after")
+    def _unique(self) -> Metrics:
+        names = [metric.name for metric in self.all()]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"metric names are used twice: {', '.join(twice)}")
+        return self
+
+    def all(self) -> list[Metric]:
+        """Return every metric, the primary one first."""
+        others = [m for m in (self.training_reward, self.honeypot) if m is not None]
+        return [self.primary, *self.guardrails, *self.components, *self.diagnostics, *others]
+
+
+# ---------------------------------------------------------------------- the contract
+
+
+class Parameter(Model):
+    """A setting that candidates may change, and how far."""
+
+    kind: Literal["float", "int", "choice"] = Field(description="What values it takes.")
+    low: float | None = Field(None, description="Smallest allowed value.")
+    high: float | None = Field(None, description="Largest allowed value.")
+    log: bool = Field(False, description="Sample on a logarithmic scale.")
+    choices: tuple[Any, ...] = Field((), description="Allowed values of a choice.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Parameter:
+        if self.kind == "choice":
+            if not self.choices:
+                raise ValueError("a choice needs choices")
+        elif self.low is None or self.high is None or not self.low <= self.high:
+            raise ValueError(f"a {self.kind} needs low <= high")
+        elif self.log and self.low <= 0:
+            raise ValueError("a logarithmic scale needs low > 0")
+        return self
+
+    def refusal(self, value: Any) -> str | None:
+        """Return why a value is out of scope, or None if it is inside."""
+        if self.kind == "choice":
+            allowed = ", ".join(map(repr, self.choices))
+            return None if value in self.choices else f"expected one of {allowed}"
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or (self.kind == "int" and value != int(value)):
+            return f"expected {'a whole number' if self.kind == 'int' else 'a number'}"
+        assert self.low is not None and self.high is not None
+        if not self.low <= value <= self.high:
+            return f"expected {self.low:g} to {self.high:g}"
+        return None
+
+
+class Task(Model):
+    """What is being learned."""
+
+    id: Name = Field(description="Its directory under tasks/.")
+    description: Text = Field(description="What a solved task looks like.")
+    env: Text = Field(description="Environment id.")
+    env_version: str = Field("", description="Version of the package that holds it.")
+
+
+class Scope(Model):
+    """What candidates may change."""
+
+    parameters: dict[str, Parameter] = Field({}, description="Settings, with their ranges.")
+    files: tuple[str, ...] = Field((), description="Globs of files that patches may touch.")
+    protected: tuple[str, ...] = Field(
+        (), description="Globs that stay byte-identical, besides evaluation files and .rlxp."
+    )
+
+
+class Budget(Model):
+    """What the study may spend in all."""
+
+    wall_clock_hours: float = Field(gt=0, description="Summed over all runs.")
+    gpu_hours: float = Field(0.0, ge=0, description="Summed over all runs and GPUs.")
+    runs: int = Field(gt=0, description="Training runs, crashed ones included.")
+    parallel: int = Field(1, gt=0, description="Runs at the same time.")
+
+
+class Hardware(Model):
+    """Where it runs."""
+
+    kind: Literal["cpu", "gpu"] = Field("cpu", description="What a run needs.")
+    gpus: int = Field(0, ge=0, description="GPUs per run.")
+    gpu_model: str = Field("", description="Part of the GPU's name, if it matters.")
+    launcher: Literal["local", "tmux", "torchrun", "slurm", "ray", "kubernetes", "custom"] = Field(
+        "local", description="How runs are started."
+    )
+
+
+class Baseline(Model):
+    """What candidates are held against."""
+
+    command: tuple[str, ...] = Field(
+        min_length=1, description="Arguments; {seed}, {out} and {parameters} are filled in."
+    )
+    cwd: str = Field(".", description="Directory to run in, relative to the repository.")
+    parameters: dict[str, Any] = Field({}, description="The baseline's own values.")
+    parameter_format: str = Field(
+        "{name}={value}", description="How {parameters} writes each changed setting."
+    )
+    env: dict[str, str] = Field({}, description="Environment variables to set.")
+    env_allow: tuple[str, ...] = Field(
+        ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV"),
+        description="Environment variables that are passed on.",
+    )
+
+    @field_validator("command")
+    @classmethod
+    def _placeholders(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        if not any("{seed}" in word for word in command):
+            raise ValueError("the command has no {seed}; the training seed is the unit of evidence")
+        return command
+
+
+class Pools(Model):
+    """Training seeds that may be used for what; no seed is in two pools."""
+
+    development: tuple[int, ...] = Field(min_length=1, description="Smoke and short trials.")
+    promotion: tuple[int, ...] = Field(min_length=5, description="The deciding comparison.")
+    validation: tuple[int, ...] = Field(min_length=5, description="Fresh seeds for the winner.")
+
+    @model_validator(mode="after")
+    def _disjoint(self) -> Pools:
+        pools = {"development": self.development, "promotion": self.promotion}
+        pools["validation"] = self.validation
+        seen: dict[int, str] = {}
+        for name, seeds in pools.items():
+            if len(set(seeds)) != len(seeds):
+                raise ValueError(f"the {name} pool names a seed twice")
+            for seed in seeds:
+                if seed in seen:
+                    raise ValueError(f"seed {seed} is in the {seen[seed]} and the {name} pool")
+                seen[seed] = name
+        return self
+
+
+class Evaluation(Model):
+    """The fixed protocol by which every arm is measured."""
+
+    command: tuple[str, ...] = Field(
+        (), description="Run after training; empty where training itself writes the metric."
+    )
+    episodes: int = Field(gt=0, description="Per seed, averaged inside it.")
+    deterministic: bool = Field(True, description="Whether the policy acts greedily.")
+    checkpoint: Literal["last", "best-on-held-out"] = Field("last", description="What is measured.")
+    files: tuple[str, ...] = Field((), description="Globs of the files that do the measuring.")
+    pools: Pools = Field(description="Training seeds, by use.")
+    test: Literal["auto", "welch", "paired", "permutation"] = Field(
+        "auto", description="Decision test; auto pairs where seeds match."
+    )
+    alpha: float = Field(0.05, gt=0, lt=0.5, description="Error rate of the whole study.")
+    power: float = Field(0.8, gt=0.5, lt=1, description="Wanted chance to see a real effect.")
+    expected_candidates: int = Field(20, gt=0, description="How many tests alpha is spread over.")
+
+
+class StopRules(Model):
+    """When a run or the study ends by itself."""
+
+    nan: bool = Field(True, description="Stop a run whose metrics are no numbers.")
+    frozen_minutes: float = Field(30.0, gt=0, description="Stop a run that writes nothing.")
+    overrun: float = Field(1.5, gt=1, description="Stop a run beyond this share of its request.")
+    entropy_below: float | None = Field(None, description="Stop a run whose entropy collapsed.")
+    failures: int = Field(3, gt=0, description="Stop the study after so many crashes in a row.")
+    candidates: int | None = Field(None, gt=0, description="Stop the study after so many.")
+
+
+class Experiment(Model):
+    """How far the study may go by itself."""
+
+    mode: Literal["manual", "supervised", "autonomous"] = Field(
+        "manual", description="manual asks for each launch; autonomous keeps going."
+    )
+    stop: StopRules = Field(StopRules(), description="When to end.")
+    network: bool = Field(False, description="Whether runs and audits may use the network.")
+    wandb: bool = Field(False, description="Whether W&B may be read over the network.")
+    exceptions: dict[str, Text] = Field({}, description="Rules that are waived, and why.")
+
+
+class Approval(Model):
+    """A person's word for a part of the contract."""
+
+    by: Text = Field(description="Who.")
+    at: Text = Field(description="When, ISO 8601.")
+    hash: Sha256 = Field(description="Of what was approved.")
+
+
+class Contract(Document):
+    """What a person and an agent agreed on before anything is trained."""
+
+    study: Name = Field(description="Its directory under studies/.")
+    question: Text = Field(description="What the study is to find out.")
+    task: Task
+    metrics: Metrics
+    scope: Scope
+    budget: Budget
+    hardware: Hardware
+    baseline: Baseline
+    evaluation: Evaluation
+    experiment: Experiment = Field(Experiment())
+    approvals: dict[str, Approval] = Field({}, description="By the part that is approved.")
+
+    @field_validator("approvals")
+    @classmethod
+    def _known(cls, approvals: dict[str, Approval]) -> dict[str, Approval]:
+        unknown = sorted(set(approvals) - set(APPROVALS))
+        if unknown:
+            raise ValueError(f"unknown approval {unknown[0]!r}; known: {', '.join(APPROVALS)}")
+        return approvals
+
+    def part(self, item: str) -> Any:
+        """Return what the approval of `item` covers, as plain data."""
+        part = {"study": self.study, item: getattr(self, item).model_dump(mode="json")}
+        if item == "task":
+            part["question"] = self.question
+        return part
+
+
+# ---------------------------------------------------------------------- candidates and runs
+
+
+class BudgetRequest(Model):
+    """What a candidate asks for, per run."""
+
+    wall_clock_hours: float = Field(gt=0, description="Of one run.")
+    gpu_hours: float = Field(0.0, ge=0, description="Of one run.")
+
+
+class Curriculum(Model):
+    """What a curriculum candidate must say."""
+
+    schedule: Text = Field(description="Weights or difficulty over progress.")
+    final_distribution: Text = Field(description="What training ends on: the target task.")
+
+
+class EnvironmentGeneration(Model):
+    """What an environment-generation candidate must say."""
+
+    learnability: Text = Field(description="Evidence that the new cases can be learned.")
+    bridge: Text = Field(description="From which incumbent failures to which target cases.")
+    diversity: Text = Field(description="Constraints that keep the cases varied.")
+    held_out: Text = Field(description="What stays unseen, and stays unchanged.")
+
+
+class Change(Model):
+    """What differs from the incumbent."""
+
+    parameters: dict[str, Any] = Field({}, description="Settings and their new values.")
+    patch: str = Field("", description="A unified diff against the incumbent's commit.")
+
+
+class Candidate(Document):
+    """A change that is held to be better, and how that is to be found out."""
+
+    id: Name
+    task: Name
+    study: Name
+    kind: Kind
+    hypothesis: Text = Field(description="What should happen, and why.")
+    change: Change = Field(Change())
+    budget: BudgetRequest
+    expected: Text = Field(description="Which metric moves which way, and how far.")
+    guardrails: tuple[str, ...] = Field((), description="What could get worse.")
+    invariants: tuple[str, ...] = Field((), description="What must stay as it is.")
+    rollback: Text = Field(description="How it is undone.")
+    proposer: str = Field("agent", description="Who proposed it.")
+    evidence: tuple[str, ...] = Field((), description="Earlier runs and files it builds on.")
+    reflection: str = Field("", description="Reward reflection it builds on.")
+    probe: str = Field("", description="Probe summary it builds on.")
+    why_none: str = Field("", description="Why there is no reflection or probe.")
+    curriculum: Curriculum | None = Field(None)
+    environment: EnvironmentGeneration | None = Field(None)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Candidate:
+        missing = None
+        if self.kind == "reward-tuning" and not self.reflection:
+            missing = "reward tuning builds on a reward reflection; name it in 'reflection'"
+        elif self.kind == "reward-engineering" and not (self.reflection or self.why_none):
+            missing = "name a reward reflection, or say in 'why_none' why there is none"
+        elif self.kind == "dr-tuning" and not (self.probe or self.why_none):
+            missing = "name a probe summary, or say in 'why_none' why a probe is impossible"
+        elif self.kind.startswith("curriculum") and self.curriculum is None:
+            missing = "a curriculum candidate fills in 'curriculum'"
+        elif self.kind == "environment-generation" and self.environment is None:
+            missing = "an environment-generation candidate fills in 'environment'"
+        elif self.kind == "baseline" and (self.change.parameters or self.change.patch):
+            missing = "the baseline changes nothing"
+        elif self.kind not in ("baseline", "dr-probe") and self.change == Change():
+            missing = "it changes nothing; give parameters or a patch"
+        if missing:
+            raise ValueError(missing)
+        return self
+
+
+class RunRecord(Document):
+    """One training run, as the runner saw it."""
+
+    id: Name
+    candidate: Name
+    phase: Phase
+    seed: int
+    argv: tuple[str, ...]
+    cwd: str
+    out: str
+    env: dict[str, str] = Field({}, description="What the process was given, without secrets.")
+    commit: str = ""
+    dirty: bool = False
+    diff: str = Field("", description="Hash of the working tree's diff.")
+    lock: str = Field("", description="Hash of the lock file.")
+    versions: dict[str, str] = Field({})
+    host: str = ""
+    gpu: str = ""
+    protocol: Sha256 = Field(description="Hash of the evaluation protocol.")
+    started: str = ""
+    ended: str = ""
+    exit_code: int | None = None
+    outcome: Literal["running", "done", "failed", "killed", "lost"] = "running"
+    reason: str = ""
+    hours: float = Field(0.0, ge=0)
+    checkpoints: dict[str, Sha256] = Field({}, description="Hashes, by file.")
+    metrics: dict[str, float | None] = Field({}, description="What was extracted.")
+
+
+class ReflectionComponent(Model):
+    """How one part of the reward behaved."""
+
+    name: Text
+    share: float = Field(ge=0, le=1, description="Of the summed magnitude.")
+    trend: Literal["rising", "falling", "flat", "unknown"]
+    saturated: bool
+    dominant: bool
+
+
+class RewardReflection(Document):
+    """What a run says about its reward: `runs/<run>/reward_reflection.json`."""
+
+    run: Name
+    task_metrics: dict[str, float]
+    components: tuple[ReflectionComponent, ...]
+    hacking_risk: Literal["low", "medium", "high"]
+    findings: tuple[str, ...] = ()
+
+
+class ProbePlan(Document):
+    """One randomised parameter at a time, from its nominal value outwards."""
+
+    id: Name
+    parameter: Text
+    nominal: float
+    values: tuple[float, ...] = Field(min_length=2)
+    success: Text = Field(description="What counts as still succeeding.")
+    safety: Text = Field(description="What could go wrong, and what stops it.")
+
+
+class ProbeSummary(Document):
+    """What a probe found."""
+
+    plan: Name
+    parameter: Text
+    lowest: float | None = Field(description="Lowest value that still succeeds.")
+    highest: float | None = Field(description="Highest value that still succeeds.")
+    results: dict[str, float]
+    safety: Text
+
+
+class QueueItem(Model):
+    """One run that waits, runs or is over."""
+
+    id: Name
+    candidate: Name
+    phase: Phase
+    seed: int
+    state: Literal["queued", "leased", "running", "done", "failed", "stale", "cancelled"]
+    owner: str = ""
+    pid: int | None = None
+    attempts: int = Field(0, ge=0)
+
+
+class QueueManifest(Document):
+    """The queue, as it is shown and exported."""
+
+    items: tuple[QueueItem, ...] = ()
+
+
+class AuditCheck(Model):
+    """One thing that was looked at."""
+
+    name: Text
+    passed: bool
+    detail: str = ""
+
+
+class ResultAudit(Document):
+    """Whether a candidate's evidence may be believed: `audits/<candidate>.json`."""
+
+    candidate: Name
+    passed: bool
+    checks: tuple[AuditCheck, ...]
+
+
+class Answer(Model):
+    """What the audit of a repository found for one question."""
+
+    value: Any = Field(None, description="The answer; none where there is none.")
+    confidence: float = Field(0.0, ge=0, le=1)
+    evidence: tuple[str, ...] = Field((), description="file:line of what it rests on.")
+
+
+class Adapter(Document):
+    """How a repository is trained, evaluated, configured and logged."""
+
+    profile: str = "generic"
+    train: tuple[Answer, ...] = ()
+    evaluate: tuple[Answer, ...] = ()
+    config: tuple[Answer, ...] = ()
+    logging: tuple[Answer, ...] = ()
+    metrics: tuple[Answer, ...] = ()
+    guardrails: tuple[Answer, ...] = ()
+    reward: tuple[Answer, ...] = ()
+    termination: tuple[Answer, ...] = ()
+    curriculum: tuple[Answer, ...] = ()
+    randomization: tuple[Answer, ...] = ()
+    launcher: tuple[Answer, ...] = ()
+
+
+class Registry(Document):
+    """Which task and study are meant where none is named."""
+
+    task: Name | None = None
+    study: Name | None = None
+
+
+class Anchor(Model):
+    """The ledger's newest event, noted outside of it."""
+
+    seq: int = Field(0, ge=0)
+    hash: Sha256 = Field("0" * 64)
+
+
+class State(Document):
+    """Where a study is; everything but the anchor is derived from the ledger."""
+
+    task: Name
+    study: Name
+    head: Anchor = Field(Anchor())
+    incumbent: str = ""
+    candidates: dict[str, Status] = Field({})
+
+
+DOCUMENTS: dict[str, type[Model]] = {
+    "registry": Registry,
+    "adapter": Adapter,
+    "contract": Contract,
+    "metric": Metric,
+    "candidate": Candidate,
+    "curriculum": Curriculum,
+    "environment": EnvironmentGeneration,
+    "state": State,
+    "run": RunRecord,
+    "budget": Budget,
+    "reward_reflection": RewardReflection,
+    "probe_plan": ProbePlan,
+    "probe_summary": ProbeSummary,
+    "queue": QueueManifest,
+    "result_audit": ResultAudit,
+}
