@@ -79,6 +79,7 @@ def algorithm_files() -> list[Path]:
         "assay.inference",
         "assay.envs.native",
         "assay.evaluation.statistics",
+        "assay.study",
     ],
 )
 def test_every_module_of_a_torch_free_package_leaves_torch_unimported(name: str) -> None:

@@ -1,0 +1,97 @@
+"""Approvals: nothing trains until a person's word for each part of the contract is on record.
+
+An approval is in the contract, where people look, and in the ledger, where it cannot be forged
+without a trace. It counts only if both name the same hash and the part still has it.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+from assay.core.errors import nearest
+from assay.study.layout import Study, StudyError, read_yaml_document, write_text
+from assay.study.ledger import digest
+from assay.study.models import APPROVALS, Approval, Contract
+
+EVENT = "contract.approved"
+
+
+def approve(study: Study, item: str, by: str) -> Approval:
+    """Record that `by` approves a part of the contract as it is now.
+
+    Raises:
+        StudyError: There is no such part, or no name.
+    """
+    if item not in APPROVALS:
+        raise StudyError(f"There is no part '{item}' to approve.", nearest(item, APPROVALS))
+    if not by.strip():
+        raise StudyError("An approval needs a name.", "Say who approves it with --by NAME.")
+    with study.ledger.transaction() as writer:
+        contract = study.contract()
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        approval = Approval(by=by.strip(), at=at, hash=digest(contract.part(item)))
+        values = {"item": item, **approval.model_dump()}
+        writer.append(EVENT, values, actor=approval.by)
+        _write_approvals(study.contract_path, {**contract.approvals, item: approval})
+    return approval
+
+
+def missing(study: Study, contract: Contract | None = None) -> dict[str, str]:
+    """Return the parts that are not approved as they are, each with the reason.
+
+    Args:
+        study: Whose ledger is asked.
+        contract: As it was just read; read anew if None.
+    """
+    contract = contract or study.contract()
+    recorded: dict[str, set[tuple[str, str]]] = {}
+    for event in study.ledger.events():
+        if event.kind == EVENT:
+            words = (str(event.data["by"]), str(event.data["hash"]))
+            recorded.setdefault(str(event.data["item"]), set()).add(words)
+    reasons = {}
+    for item, what in APPROVALS.items():
+        approval = contract.approvals.get(item)
+        if approval is None:
+            reasons[item] = f"{what} is not approved"
+        elif approval.hash != digest(contract.part(item)):
+            reasons[item] = f"{what} was changed after {approval.by} approved it on {approval.at}"
+        elif (approval.by, approval.hash) not in recorded.get(item, set()):
+            reasons[item] = f"the approval of {what} is not in the ledger"
+    return reasons
+
+
+def require_approved(study: Study, contract: Contract | None = None) -> None:
+    """Refuse to go on unless all parts are approved.
+
+    Raises:
+        StudyError: Lists exactly what is missing.
+    """
+    reasons = missing(study, contract)
+    if reasons:
+        lines = "\n".join(f"  {item}: {reason}" for item, reason in reasons.items())
+        raise StudyError(
+            f"Nothing may be launched: {len(reasons)} of {len(APPROVALS)} approvals are missing.\n"
+            f"{lines}",
+            "A person approves each with: assay study contract approve ITEM --by NAME",
+        )
+
+
+def _write_approvals(path: Path, approvals: dict[str, Approval]) -> None:
+    """Replace the contract's approvals and leave the rest of its text, comments too, alone."""
+    lines = path.read_text().splitlines(keepends=True)
+    kept, inside = [], False
+    for line in lines:
+        if re.match(r"\S", line) and not line.startswith("#"):
+            inside = line.startswith("approvals:")
+        if not inside:
+            kept.append(line)
+    plain = {item: approvals[item].model_dump() for item in APPROVALS if item in approvals}
+    block = yaml.safe_dump({"approvals": plain}, sort_keys=False, allow_unicode=True)
+    text = "".join(kept).rstrip("\n") + "\n" + block
+    write_text(path, text)
+    read_yaml_document(path, Contract)

@@ -1,0 +1,187 @@
+"""Approvals bind to what was approved; the budget cannot be overdrawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from study_samples import contract_values
+
+from assay.study.budget import SETTLED, WARNED, reserve, settle, usage
+from assay.study.contract import approve, missing, require_approved
+from assay.study.layout import Study, StudyError, write_yaml_document
+from assay.study.ledger import Ledger, digest
+from assay.study.models import APPROVALS, Budget, BudgetRequest, Contract
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    study = Study(tmp_path, "cartpole", "lr")
+    write_yaml_document(study.contract_path, Contract(**contract_values()))
+    return study
+
+
+def edit(study: Study, change) -> None:
+    values = yaml.safe_load(study.contract_path.read_text())
+    change(values)
+    study.contract_path.write_text(yaml.safe_dump(values, sort_keys=False))
+
+
+class TestApproval:
+    def test_all_eight_are_needed(self, study: Study) -> None:
+        assert set(missing(study)) == set(APPROVALS) and len(APPROVALS) == 8
+        for item in APPROVALS:
+            with pytest.raises(StudyError, match=rf"(?s){item}: .* is not approved"):
+                require_approved(study)
+            approve(study, item, "ada")
+        require_approved(study)
+        approval = study.contract().approvals["budget"]
+        assert (approval.by, approval.hash) == ("ada", digest(study.contract().part("budget")))
+
+    @pytest.mark.parametrize(
+        ("item", "change"),
+        [
+            ("task", lambda v: v.update(question="Something else?")),
+            ("task", lambda v: v["task"].update(env="CartPole-v0")),
+            ("metrics", lambda v: v["metrics"]["primary"].update(minimum_effect=0.1)),
+            ("metrics", lambda v: v["metrics"].update(guardrails=[])),
+            ("scope", lambda v: v["scope"].update(files=["**"])),
+            ("budget", lambda v: v["budget"].update(runs=4000)),
+            ("hardware", lambda v: v["hardware"].update(gpus=8)),
+            ("baseline", lambda v: v["baseline"].update(command=["evil.py", "{seed}"])),
+            ("evaluation", lambda v: v["evaluation"].update(episodes=1)),
+            ("evaluation", lambda v: v["evaluation"].update(alpha=0.4)),
+            ("experiment", lambda v: v.update(experiment={"mode": "autonomous"})),
+        ],
+    )
+    def test_an_edit_voids_the_approval_of_its_part_alone(self, study, item, change) -> None:
+        for name in APPROVALS:
+            approve(study, name, "ada")
+        edit(study, change)
+        assert list(missing(study)) == [item]
+        assert "was changed after ada approved it" in missing(study)[item]
+        approve(study, item, "bob")
+        assert missing(study) == {}
+
+    def test_an_approval_that_was_written_by_hand_does_not_count(self, study: Study) -> None:
+        forged = {"by": "ada", "at": "now", "hash": digest(study.contract().part("budget"))}
+        edit(study, lambda v: v["approvals"].update(budget=forged))
+        assert missing(study)["budget"].endswith("is not in the ledger")
+
+    def test_an_approval_of_another_person_does_not_count_for_this_one(self, study) -> None:
+        approve(study, "budget", "ada")
+        edit(study, lambda v: v["approvals"]["budget"].update(by="grace"))
+        assert "budget" in missing(study)
+
+    def test_comments_of_the_contract_are_kept(self, study: Study) -> None:
+        text = "# why: see the minutes\n" + study.contract_path.read_text()
+        study.contract_path.write_text(text)
+        approve(study, "task", "ada")
+        approve(study, "scope", "ada")
+        written = study.contract_path.read_text()
+        assert written.startswith("# why: see the minutes\n")
+        assert written.count("approvals:") == 1
+        assert set(study.contract().approvals) == {"task", "scope"}
+
+    def test_nonsense(self, study: Study) -> None:
+        with pytest.raises(StudyError, match="Did you mean 'budget'"):
+            approve(study, "budgte", "ada")
+        with pytest.raises(StudyError, match="needs a name"):
+            approve(study, "budget", " ")
+
+
+BUDGET = Budget(wall_clock_hours=10, gpu_hours=4, runs=5, parallel=3)
+
+
+def ask(wall: float, gpu: float = 0.0) -> BudgetRequest:
+    return BudgetRequest(wall_clock_hours=wall, gpu_hours=gpu)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger.jsonl")
+
+
+class TestBudget:
+    def test_by_hand(self, ledger: Ledger) -> None:
+        with ledger.transaction() as writer:
+            reserve(writer, BUDGET, "a", ask(3, 1), "ada")
+            reserve(writer, BUDGET, "b", ask(3, 1), "ada")
+            settle(writer, "a", 1.0, 0.5)
+            settle(writer, "a", 9.0, 9.0)  # a second time: no effect
+        found = usage(ledger.events())
+        assert (found.wall_clock_hours, found.gpu_hours, found.runs) == (4.0, 1.5, 2)
+        assert found.open == ("b",)
+        assert found.share(BUDGET) == pytest.approx(0.4)
+
+    @pytest.mark.parametrize(
+        ("request_", "reason"),
+        [(ask(10.1), "wall-clock hours"), (ask(1, 4.5), "GPU-hours"), (ask(1, 5), "GPU-hours")],
+    )
+    def test_too_much_is_refused_and_nothing_is_reserved(self, ledger, request_, reason) -> None:
+        with ledger.transaction() as writer, pytest.raises(StudyError, match=reason):
+            reserve(writer, BUDGET, "a", request_, "ada")
+        assert usage(ledger.events()).runs == 0
+
+    def test_crashed_runs_count(self, ledger: Ledger) -> None:
+        with ledger.transaction() as writer:
+            for i in range(5):
+                reserve(writer, BUDGET, f"r{i}", ask(1), "ada")
+                settle(writer, f"r{i}", 0.0, 0.0)
+            with pytest.raises(StudyError, match="6 runs; 5 are approved"):
+                reserve(writer, BUDGET, "r5", ask(1), "ada")
+
+    def test_a_run_is_launched_once(self, ledger: Ledger) -> None:
+        with ledger.transaction() as writer:
+            reserve(writer, BUDGET, "a", ask(1), "ada")
+            settle(writer, "a", 1, 0)
+            with pytest.raises(StudyError, match="launched once"):
+                reserve(writer, BUDGET, "a", ask(1), "ada")
+
+    def test_parallel_runs_are_limited(self, ledger: Ledger) -> None:
+        with ledger.transaction() as writer:
+            for name in "abc":
+                reserve(writer, BUDGET, name, ask(1), "ada")
+            with pytest.raises(StudyError, match="3 runs are under way"):
+                reserve(writer, BUDGET, "d", ask(1), "ada")
+
+    def test_a_warning_at_four_fifths(self, ledger: Ledger) -> None:
+        with ledger.transaction() as writer:
+            reserve(writer, BUDGET, "a", ask(7), "ada")
+            reserve(writer, BUDGET, "b", ask(1), "ada")
+            reserve(writer, BUDGET, "c", ask(1), "ada")
+        assert [e.data["share"] for e in ledger.events() if e.kind == WARNED] == [0.8]
+
+    def test_what_was_not_reserved_is_not_settled(self, ledger: Ledger) -> None:
+        with ledger.transaction() as writer, pytest.raises(StudyError, match="no reservation"):
+            settle(writer, "a", 1, 0)
+
+    @settings(max_examples=40, deadline=None)
+    @given(
+        steps=st.lists(
+            st.tuples(st.integers(0, 7), st.floats(0.01, 6), st.floats(-1, 8), st.booleans()),
+            max_size=15,
+        )
+    )
+    def test_it_is_never_overdrawn_by_reserving_and_never_negative(self, steps, tmp_path_factory):
+        ledger = Ledger(tmp_path_factory.mktemp("b") / "l.jsonl")
+        with ledger.transaction() as writer:
+            for run, wall, used, finish in steps:
+                before = usage(writer.events())
+                try:
+                    if finish:
+                        settle(writer, f"r{run}", used, 0.0)
+                    else:
+                        after = reserve(writer, BUDGET, f"r{run}", ask(wall), "ada")
+                        assert after.wall_clock_hours <= 10 * (1 + 1e-9)
+                        assert after == usage(writer.events())
+                except StudyError:
+                    assert usage(writer.events()) == before
+                now = usage(writer.events())
+                assert min(now.wall_clock_hours, now.gpu_hours) >= 0
+                assert now.runs <= BUDGET.runs
+        settled = [e.data["run"] for e in ledger.events() if e.kind == SETTLED]
+        assert len(settled) == len(set(settled))
