@@ -1,0 +1,186 @@
+"""Read a metric from what a run left behind: one number per training seed.
+
+Nothing of the target repository is imported or run. A metric that is not there is an error that
+names what is there.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from assay.core.errors import nearest
+from assay.study.layout import StudyError
+from assay.study.models import Metric, MetricSource
+
+Point = tuple[float, float]  # (step, value)
+Series = dict[str, list[Point]]
+
+
+def extract(metric: Metric, out: Path, log: Path) -> float:
+    """Return the metric's value after a run.
+
+    Args:
+        metric: What is wanted, and where it is.
+        out: The run's output directory.
+        log: What the run printed.
+
+    Raises:
+        StudyError: The file or the metric is missing (those that are there are named), or it is
+            not a number.
+    """
+    points = series(metric.source, out, log)
+    value = reduce(points, metric.source)
+    if not math.isfinite(value):
+        raise StudyError(f"Metric '{metric.name}' is {value}, which is not a number.")
+    return value
+
+
+def series(source: MetricSource, out: Path, log: Path) -> list[Point]:
+    """Return all points of a metric, in order of their steps.
+
+    Raises:
+        StudyError: The file or the metric is missing.
+    """
+    if source.kind == "stdout":
+        return _stdout(source, log)
+    reader = READERS[source.kind]
+    paths = sorted(p for p in out.glob(source.path or DEFAULT_PATHS[source.kind]))
+    if not paths:
+        pattern = source.path or DEFAULT_PATHS[source.kind]
+        there = ", ".join(sorted(p.name for p in out.iterdir())[:10]) if out.is_dir() else "nothing"
+        raise StudyError(f"No file matches '{pattern}' in the run's output; it holds: {there}.")
+    found: Series = {}
+    for path in paths:
+        for name, points in reader(path, source).items():
+            found.setdefault(name, []).extend(points)
+    if source.key not in found:
+        raise StudyError(
+            f"The metric '{source.key}' is not in '{paths[0].name}'.",
+            nearest(source.key, found) if found else "It holds no metrics.",
+        )
+    return sorted(found[source.key], key=lambda point: point[0])
+
+
+def reduce(points: list[Point], source: MetricSource) -> float:
+    """Make one number of a series.
+
+    Raises:
+        StudyError: It is empty.
+    """
+    if not points:
+        raise StudyError(f"The metric '{source.key}' has no points.")
+    values = [value for _, value in points]
+    if source.reduce == "tail-mean":
+        values = values[-max(1, round(len(values) * source.tail)) :]
+        return sum(values) / len(values)
+    reducers: dict[str, Callable[[list[float]], float]] = {
+        "last": lambda v: v[-1],
+        "max": max,
+        "min": min,
+        "mean": lambda v: sum(v) / len(v),
+    }
+    return float(reducers[source.reduce](values))
+
+
+# ---------------------------------------------------------------------- formats
+
+
+def _stdout(source: MetricSource, log: Path) -> list[Point]:
+    try:
+        pattern = re.compile(source.key)
+    except re.error as error:
+        raise StudyError(f"'{source.key}' is no pattern: {error}.") from None
+    if pattern.groups < 1:
+        raise StudyError(
+            f"The pattern '{source.key}' has no group.", "Put the number in parentheses."
+        )
+    points: list[Point] = []
+    with open(log, errors="replace") as file:
+        for line in file:
+            match = pattern.search(line)
+            if match:
+                points.append((float(len(points)), _number(match[1])))
+    if not points:
+        raise StudyError(f"No line of the run's output matches '{source.key}'.")
+    return points
+
+
+def _csv(path: Path, source: MetricSource) -> Series:
+    with open(path, newline="", errors="replace") as file:
+        return _rows(csv.DictReader(_without_comments(file)), source)
+
+
+def _without_comments(lines: Iterator[str]) -> Iterator[str]:
+    return (line for line in lines if not line.startswith("#"))
+
+
+def _jsonl(path: Path, source: MetricSource) -> Series:
+    rows = []
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # a torn last line
+            if isinstance(row, dict):
+                rows.append(_flat(row))
+    return _rows(iter(rows), source)
+
+
+def _json(path: Path, source: MetricSource) -> Series:
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise StudyError(f"'{path.name}' is not readable JSON: {error}.") from None
+    rows = value if isinstance(value, list) else [value]
+    return _rows((_flat(row) for row in rows if isinstance(row, dict)), source)
+
+
+def _rows(rows: Iterator[dict[str, Any]], source: MetricSource) -> Series:
+    found: Series = {}
+    for i, row in enumerate(rows):
+        step = _number(row.get(source.step)) if source.step else float(i)
+        for name, value in row.items():
+            if name is None or name == source.step:
+                continue
+            values = value if isinstance(value, list) else [value]
+            for item in values:
+                number = _number(item)
+                if not math.isnan(number) or item in ("nan", "NaN"):
+                    found.setdefault(name, []).append((step, number))
+    return found
+
+
+def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested keys joined by dots; the names of metrics themselves may hold dots."""
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _number(value: Any) -> float:
+    """Return a value as a float, NaN where it is none."""
+    if isinstance(value, bool) or value is None:
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+READERS: dict[str, Callable[[Path, MetricSource], Series]] = {
+    "csv": _csv,
+    "json": _json,
+    "jsonl": _jsonl,
+}
+DEFAULT_PATHS = {"csv": "**/*.csv", "json": "**/*.json", "jsonl": "**/*.jsonl"}

@@ -1,0 +1,729 @@
+"""The one place that starts an experiment.
+
+`launch` re-reads contract and candidate, checks everything that can be checked, writes its
+intention and its budget to the ledger, and starts a supervisor in a session of its own. The
+supervisor claims the run by creating a file that must not exist; only then does it start the
+training process, watch it, and write down how it ended. So a run is started at most once, whoever
+is killed and when, and `recover` can tell from the files what happened.
+
+The order of a launch, each step a point at which a kill must do no harm:
+
+    recorded (file) -> prepared and reserved (ledger) -> supervisor started -> claimed (file)
+    -> process started -> launched (ledger) -> exit (file) -> ended, settled, measured (ledger)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from assay.core.errors import AssayError
+from assay.runs import provenance
+from assay.runs.files import dump_json, write_atomic
+from assay.runs.git import git, repository
+from assay.study import budget, contract, extractors, monitor, protocol, states
+from assay.study.isolation import (
+    changed_files,
+    refuse_out_of_scope,
+    require_repository,
+    worktree,
+)
+from assay.study.layout import ROOT, Study, StudyError, write_json_document, write_text
+from assay.study.ledger import Event, Writer, digest
+from assay.study.models import Candidate, Contract, Phase, RunRecord, Status
+
+PREPARED = "run.prepared"
+LAUNCHED = "run.launched"
+ENDED = "run.ended"
+MEASURED = "run.measured"
+REGISTERED = "candidate.registered"
+CONFIRM = "RUN_CANDIDATE"
+STOP = "STOP"
+
+POOLS: dict[Phase, str] = {
+    "smoke": "development",
+    "short": "development",
+    "promotion": "promotion",
+    "validation": "validation",
+}
+GRACE_SECONDS = 10.0
+POLL_SECONDS = 0.2
+START_SECONDS = 30.0  # after which a run that nobody claimed is given up
+HEARTBEAT_SECONDS = 2.0
+_LAUNCHABLE = ("validated", "launched", "completed", "inconclusive", "debug", "accepted")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a launch would do; also all that a dry run shows.
+
+    Attributes:
+        run: Its name.
+        candidate: What is tried.
+        phase: What for.
+        seed: The training seed.
+        argv: The command, filled in.
+        cwd: Where it runs, relative to the repository or the candidate's worktree.
+        env: The whole environment of the process.
+        token: What `--confirm` must say.
+        protocol: Hash of how it is measured.
+    """
+
+    run: str
+    candidate: Candidate
+    phase: Phase
+    seed: int
+    argv: tuple[str, ...]
+    cwd: str
+    env: dict[str, str]
+    token: str
+    protocol: str
+
+
+# ---------------------------------------------------------------------- before a launch
+
+
+def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
+    """Check everything that a launch needs, and say what it would do. Starts nothing.
+
+    Raises:
+        StudyError: Names the first thing that forbids it.
+    """
+    refuse_stopped(study)
+    damage = study.ledger.verify(study.anchors())
+    if damage:
+        raise StudyError(
+            f"The ledger of {study.task}/{study.name} is damaged, {damage[0]}.",
+            "Run `assay study verify`; nothing is launched on a ledger that cannot be trusted.",
+        )
+    agreed = study.contract()
+    contract.require_approved(study, agreed)
+    candidate = study.candidate(name)
+    events = list(study.ledger.events())
+    status = states.current(events).get(name)
+    if status not in _LAUNCHABLE:
+        raise StudyError(
+            f"Candidate '{name}' is {status or 'not registered'}; it cannot be launched.",
+            "Validate it first: assay study validate.",
+        )
+    measured = protocol.protocol_hash(study.root, agreed)
+    registered = _registration(events, name)
+    token = registered.data["hash"]
+    if protocol.registration_hash(candidate, agreed, measured) != token:
+        raise StudyError(
+            f"Candidate '{name}', or how it is measured, was changed after it was registered; "
+            "its evidence is void.",
+            "Take the change back, or propose it as a new candidate.",
+        )
+    pool = POOLS[phase]
+    allowed = getattr(agreed.evaluation.pools, pool)
+    if seed not in allowed:
+        raise StudyError(
+            f"Seed {seed} is not in the {pool} pool ({', '.join(map(str, allowed))}).",
+            f"The {phase} phase uses that pool alone.",
+        )
+    refuse_scope(study, agreed, candidate)
+    refuse_hardware(agreed)
+    refuse_dirty(study, agreed)
+    run = _run_name(events, name, phase, seed)
+    parameters = incumbent_parameters(study, events, agreed) | candidate.change.parameters
+    out = (study.path / "runs" / run / "out").resolve()
+    return Plan(
+        run=run,
+        candidate=candidate,
+        phase=phase,
+        seed=seed,
+        argv=command(agreed, seed, out, parameters),
+        cwd=agreed.baseline.cwd,
+        env=environment(agreed),
+        token=f"{CONFIRM}:{token[:12]}",
+        protocol=measured,
+    )
+
+
+def refuse_stopped(study: Study) -> None:
+    """Refuse to go on while the kill switch is on.
+
+    Raises:
+        StudyError: It is.
+    """
+    switch = study.path / STOP
+    if switch.exists():
+        raise StudyError(
+            f"The study is stopped: {switch.read_text().strip() or 'no reason given'}.",
+            f"Remove '{switch}' when it may go on.",
+        )
+
+
+def refuse_scope(study: Study, agreed: Contract, candidate: Candidate) -> None:
+    """Refuse a change that the contract does not allow.
+
+    Raises:
+        StudyError: Names the parameter or file, and what is allowed.
+    """
+    for name, value in candidate.change.parameters.items():
+        known = agreed.scope.parameters.get(name)
+        if known is None:
+            options = ", ".join(agreed.scope.parameters) or "none"
+            raise StudyError(f"'{name}' is not in the approved scope ({options}).")
+        reason = known.refusal(value)
+        if reason:
+            raise StudyError(f"{name}={value!r} is out of scope: {reason}.")
+    if candidate.change.patch:
+        require_repository(study.root)
+        paths = changed_files(study.root, candidate.change.patch)
+        refuse_out_of_scope(study.root, agreed, paths)
+
+
+def refuse_hardware(agreed: Contract) -> None:
+    """Refuse where the hardware that was agreed on is not there.
+
+    Raises:
+        StudyError: It is an obstacle of this machine, not a failure of the candidate.
+    """
+    if agreed.hardware.kind != "gpu":
+        return
+    found = [str(gpu) for gpu in provenance.hardware()["gpus"]]
+    wanted = agreed.hardware.gpu_model
+    fitting = [gpu for gpu in found if wanted.lower() in gpu.lower()]
+    if len(fitting) < max(1, agreed.hardware.gpus):
+        raise StudyError(
+            f"The contract asks for {max(1, agreed.hardware.gpus)} GPU(s) {wanted}; this machine "
+            f"has {', '.join(found) or 'none'}.",
+            "This is a blocker of the environment: run the study where the hardware is.",
+        )
+
+
+def refuse_dirty(study: Study, agreed: Contract) -> None:
+    """Refuse a working tree with changes that no candidate declared.
+
+    Raises:
+        StudyError: Names the first changed file.
+    """
+    if repository(study.root) is None or "dirty-tree" in agreed.experiment.exceptions:
+        return
+    out = git(study.root, "status", "--porcelain", "-z", "--untracked-files=no")
+    changed = [entry[3:] for entry in out.split("\0") if entry]
+    changed = [path for path in changed if not path.startswith(f"{ROOT}/")]
+    if changed:
+        raise StudyError(
+            f"The working tree has uncommitted changes ({changed[0]}).",
+            "Commit or stash them: a run must say exactly which code it ran.",
+        )
+
+
+def command(agreed: Contract, seed: int, out: Path, parameters: dict[str, Any]) -> tuple[str, ...]:
+    """Fill in the contract's command.
+
+    Raises:
+        StudyError: It names something that cannot be filled in.
+    """
+    settings = [
+        agreed.baseline.parameter_format.format(name=name, value=value)
+        for name, value in parameters.items()
+    ]
+    words: list[str] = []
+    for word in agreed.baseline.command:
+        if word == "{parameters}":
+            words += settings
+            continue
+        try:
+            words.append(word.format(seed=seed, out=out, python=sys.executable))
+        except (KeyError, IndexError, ValueError):
+            raise StudyError(
+                f"The baseline command has '{word}', which cannot be filled in.",
+                "Use {seed}, {out}, {python} and, as a word by itself, {parameters}.",
+            ) from None
+    if parameters and "{parameters}" not in agreed.baseline.command:
+        raise StudyError(
+            "The baseline command has no {parameters}, so that settings would have no effect.",
+            "Add it as a word by itself, and have the baseline approved again.",
+        )
+    return tuple(words)
+
+
+def environment(agreed: Contract) -> dict[str, str]:
+    """Return the whole environment of a run: what is allowed through, and what is set."""
+    passed = {name: os.environ[name] for name in agreed.baseline.env_allow if name in os.environ}
+    return passed | agreed.baseline.env
+
+
+def incumbent(events: Sequence[Event]) -> str:
+    """Return the candidate that was last accepted and not reverted, or "" for the baseline."""
+    holders: list[str] = []
+    for event in events:
+        if event.kind != states.EVENT:
+            continue
+        if event.data["to"] == "accepted":
+            holders.append(str(event.data["candidate"]))
+        elif event.data["to"] == "reverted":
+            holders.remove(str(event.data["candidate"]))
+    return holders[-1] if holders else ""
+
+
+def incumbent_parameters(study: Study, events: Sequence[Event], agreed: Contract) -> dict[str, Any]:
+    """Return the settings that a candidate's changes are laid over."""
+    parameters = dict(agreed.baseline.parameters)
+    name = incumbent(events)
+    if name:
+        parameters |= study.candidate(name).change.parameters
+    return parameters
+
+
+def _registration(events: Sequence[Event], name: str) -> Event:
+    for event in reversed(events):
+        if event.kind == REGISTERED and event.data["candidate"] == name:
+            return event
+    raise StudyError(
+        f"Candidate '{name}' is not registered.", "Validate it first: assay study validate."
+    )
+
+
+def _run_name(events: Sequence[Event], name: str, phase: Phase, seed: int) -> str:
+    """Name the next attempt at a seed.
+
+    Raises:
+        StudyError: The seed has a result, or is under way: results are not thrown again.
+    """
+    attempts = 0
+    outcomes = {e.data["run"]: e.data["outcome"] for e in events if e.kind == ENDED}
+    for event in events:
+        if event.kind != PREPARED:
+            continue
+        data = event.data
+        if (data["candidate"], data["phase"], data["seed"]) != (name, phase, seed):
+            continue
+        attempts += 1
+        outcome = outcomes.get(data["run"])
+        if outcome is None:
+            raise StudyError(
+                f"Run '{data['run']}' is under way.",
+                "Wait for it, or let `assay study status` find out that it is lost.",
+            )
+        if outcome == "done":
+            raise StudyError(
+                f"Seed {seed} of '{name}' has a result in the {phase} phase (run "
+                f"'{data['run']}'); a seed is not run again.",
+                "Use another seed of the pool.",
+            )
+    return f"{name}-{phase}-{seed}" + (f"-{attempts + 1}" if attempts else "")
+
+
+# ---------------------------------------------------------------------- the launch
+
+
+def launch(
+    study: Study,
+    name: str,
+    phase: Phase,
+    seed: int,
+    *,
+    confirm: str,
+    actor: str,
+    between: Callable[[str], None] = lambda step: None,
+) -> Plan:
+    """Start one run of one candidate; return when its supervisor is started.
+
+    Args:
+        study: Whose.
+        name: The candidate.
+        phase: What for.
+        seed: The training seed.
+        confirm: The token that a dry run shows, or `RUN_CANDIDATE`.
+        actor: Who launches.
+        between: Called with the name of each step, for tests that kill there.
+
+    Raises:
+        StudyError: Something forbids it; nothing was started.
+    """
+    recover(study)
+    planned = plan(study, name, phase, seed)
+    if confirm not in (CONFIRM, planned.token):
+        raise StudyError(
+            f"'{confirm}' does not confirm this launch.",
+            f"Look at the dry run, then pass --confirm {planned.token}.",
+        )
+    agreed = study.contract()
+    place = study.path / "runs" / planned.run
+    write_json_document(place / "run.json", _record(study, planned))
+    write_atomic(place / "plan.json", dump_json({"env": planned.env, "actor": actor}))
+    between("recorded")
+    with study.ledger.transaction() as writer:
+        budget.reserve(writer, agreed.budget, planned.run, planned.candidate.budget, actor)
+        facts = {
+            "run": planned.run, "candidate": name, "phase": phase, "seed": seed,
+            "argv": list(planned.argv), "protocol": planned.protocol,
+            "registration": _registration(list(writer.events()), name).data["hash"],
+        }  # fmt: skip
+        writer.append(PREPARED, facts, actor=actor)
+        if states.current(writer.events())[name] not in ("launched", "accepted"):
+            states.move(writer, name, "launched", actor=actor, why=f"{phase} of seed {seed}")
+    between("prepared")
+    _start_supervisor(study, planned.run)
+    between("started")
+    return planned
+
+
+def _record(study: Study, planned: Plan) -> RunRecord:
+    facts = provenance.collect(list(planned.argv), cwd=study.root)
+    code = facts["git"] or {}
+    locks = [study.root / name for name in ("uv.lock", "poetry.lock", "requirements.txt")]
+    lock = next((path for path in locks if path.exists()), None)
+    gpus = facts["hardware"]["gpus"]
+    return RunRecord(
+        id=planned.run,
+        candidate=planned.candidate.id,
+        phase=planned.phase,
+        seed=planned.seed,
+        argv=planned.argv,
+        cwd=planned.cwd,
+        out="out",
+        env=facts["environment"],
+        commit=code.get("sha", ""),
+        dirty=bool(code.get("dirty", False)),
+        diff=code.get("diff", "") and digest(code["diff"]),
+        lock=digest(lock.read_text(errors="replace")) if lock else "",
+        versions=facts["packages"],
+        host=platform.node(),
+        gpu=", ".join(map(str, gpus)) if gpus else "",
+        protocol=planned.protocol,
+    )
+
+
+def _start_supervisor(study: Study, run: str) -> None:
+    words = [str(study.root.resolve()), study.task, study.name, run]
+    subprocess.Popen(
+        [sys.executable, "-m", "assay.study.runner", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
+
+
+def wait(study: Study, run: str, timeout: float | None = None) -> RunRecord:
+    """Wait until a run is over and measured, and return its record.
+
+    Raises:
+        StudyError: It is not over after `timeout` seconds.
+    """
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        recover(study)
+        kinds = {e.kind for e in study.ledger.events() if e.data.get("run") == run}
+        if ENDED in kinds:
+            return study.run(run)
+        if end is not None and time.monotonic() > end:
+            raise StudyError(f"Run '{run}' is not over after {timeout:g} s.")
+        time.sleep(POLL_SECONDS)
+
+
+# ---------------------------------------------------------------------- the supervisor
+
+
+def supervise(study: Study, run: str, between: Callable[[str], None] = lambda step: None) -> None:
+    """Claim a run, run it, watch it, and write down how it ended. Called in its own process."""
+    place = study.path / "runs" / run
+    if not _claim(place, "supervisor"):
+        return
+    between("claimed")
+    _become_subreaper()
+    agreed, record = study.contract(), study.run(run)
+    started = time.time()
+    exit_code: int | None = None
+    outcome, reason = "failed", ""
+    try:
+        with _tree(study, agreed, record) as tree, open(place / "stdout.log", "ab") as log:
+            (place / "out").mkdir(exist_ok=True)
+            settings = json.loads((place / "plan.json").read_bytes())
+            process = subprocess.Popen(
+                list(record.argv),
+                cwd=tree / record.cwd,
+                env=settings["env"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+            started = time.time()
+            between("running")
+            _note(place / "process.json", process.pid)
+            facts = {"run": run, "pid": process.pid, "host": platform.node()}
+            study.ledger.append(LAUNCHED, facts, actor=settings["actor"])
+            between("launched")
+            outcome, reason = _watch(study, agreed, record, process, place, started)
+            exit_code = process.wait()
+            if outcome == "done" and exit_code:
+                outcome, reason = "failed", f"it exited with {exit_code}"
+    except AssayError as error:
+        reason = error.message
+    except FileNotFoundError:
+        reason = f"the command '{record.argv[0]}' was not found"
+    except OSError as error:
+        reason = f"it could not be started: {error}"
+    finally:
+        _kill_descendants()
+    hours = (time.time() - started) / 3600
+    facts = {"outcome": outcome, "exit_code": exit_code, "reason": reason, "hours": hours}
+    write_atomic(place / "exit.json", dump_json(facts))
+    between("exited")
+    finish(study, run)
+    between("finished")
+
+
+def _watch(
+    study: Study,
+    agreed: Contract,
+    record: RunRecord,
+    process: subprocess.Popen[bytes],
+    place: Path,
+    started: float,
+) -> tuple[str, str]:
+    """Wait for the process; end it for the kill switch or a stop rule."""
+    request = study.candidate(record.candidate).budget.wall_clock_hours
+    limit = request * agreed.experiment.stop.overrun * 3600
+    health = monitor.Watch(agreed, place)
+    beat = 0.0
+    while process.poll() is None:
+        now = time.time()
+        if now - beat >= HEARTBEAT_SECONDS:
+            write_atomic(place / "heartbeat.json", dump_json({"time": now}))
+            beat = now
+            reason = health.look(now)
+            if reason:
+                _end(process)
+                return "killed", reason
+        if (study.path / STOP).exists():
+            _end(process)
+            return "killed", "the kill switch is on"
+        if now - started > limit:
+            _end(process)
+            return (
+                "killed",
+                f"it ran longer than {agreed.experiment.stop.overrun:g} times its request",
+            )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_SECONDS)
+    return "done", ""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the process group to end, then insist."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sign)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
+            return
+
+
+@contextlib.contextmanager
+def _tree(study: Study, agreed: Contract, record: RunRecord) -> Iterator[Path]:
+    """Yield the tree to run in: a worktree of its own for a patch, else the repository."""
+    patch = study.candidate(record.candidate).change.patch
+    if not patch:
+        yield study.root
+        return
+    with worktree(study, agreed, record.id, patch) as place:
+        yield place
+
+
+def _claim(place: Path, who: str) -> bool:
+    """Take the right to start a run; exactly one caller ever gets it."""
+    try:
+        descriptor = os.open(place / "claim.json", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(dump_json({"by": who, **_identity(os.getpid())}))
+        file.flush()
+        os.fsync(file.fileno())
+    return True
+
+
+def _identity(pid: int) -> dict[str, Any]:
+    """Name a process so that a later one with its number is not taken for it."""
+    with contextlib.suppress(psutil.Error):
+        return {"pid": pid, "created": psutil.Process(pid).create_time(), "host": platform.node()}
+    return {"pid": pid, "created": 0.0, "host": platform.node()}
+
+
+def _note(path: Path, pid: int) -> None:
+    write_atomic(path, dump_json(_identity(pid)))
+
+
+def _alive(identity: dict[str, Any]) -> bool:
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(int(identity["pid"]))
+        same = abs(process.create_time() - float(identity["created"])) < 1.0
+        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to kill this process when its supervisor dies (prctl PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def _become_subreaper() -> None:
+    """Inherit orphans of the run (prctl PR_SET_CHILD_SUBREAPER), to end them with it."""
+    ctypes.CDLL(None).prctl(36, 1)
+
+
+def _kill_descendants() -> None:
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+
+
+# ---------------------------------------------------------------------- after a run
+
+
+def finish(study: Study, run: str) -> None:
+    """Bring the ledger and the record up to what the run's files say; twice does no harm."""
+    place = study.path / "runs" / run
+    facts = json.loads((place / "exit.json").read_bytes())
+    with study.ledger.transaction() as writer:
+        events = list(writer.events())
+        if any(e.kind == ENDED and e.data["run"] == run for e in events):
+            return
+        record = study.run(run)
+        values, missing = _measure(study, record)
+        if facts["outcome"] == "done" and missing:
+            facts |= {"outcome": "failed", "reason": missing}
+        ended = datetime.now(UTC).isoformat(timespec="seconds")
+        record = record.model_copy(update={**facts, "ended": ended, "metrics": values})
+        write_json_document(place / "run.json", record)
+        gpus = study.contract().hardware.gpus if record.gpu else 0
+        budget.settle(writer, run, facts["hours"], facts["hours"] * gpus)
+        writer.append(MEASURED, {"run": run, "metrics": values}, actor="assay")
+        writer.append(ENDED, {"run": run, **facts}, actor="assay")
+        _close_candidate(writer, record)
+
+
+def _measure(study: Study, record: RunRecord) -> tuple[dict[str, float | None], str]:
+    """Extract every metric of the contract, and say what is wrong with the deciding one."""
+    place = study.path / "runs" / record.id
+    metrics = study.contract().metrics
+    values: dict[str, float | None] = {}
+    missing = ""
+    for metric in metrics.all():
+        try:
+            values[metric.name] = extractors.extract(metric, place / "out", place / "stdout.log")
+        except StudyError as error:
+            values[metric.name] = None
+            if metric == metrics.primary:
+                missing = error.message
+    return values, missing
+
+
+def _close_candidate(writer: Writer, record: RunRecord) -> None:
+    """Move a candidate on when none of its runs is under way."""
+    events = list(writer.events())
+    if states.current(events).get(record.candidate) != "launched":
+        return
+    mine = {
+        e.data["run"]
+        for e in events
+        if e.kind == PREPARED and e.data["candidate"] == record.candidate
+    }
+    over = {e.data["run"] for e in events if e.kind == ENDED}
+    if mine - over:
+        return
+    to: Status = "completed" if record.outcome == "done" else "debug"
+    why = record.reason or "its runs are over"
+    states.move(writer, record.candidate, to, actor="assay", why=why)
+
+
+def recover(study: Study) -> list[str]:
+    """Find runs whose supervisor is gone and bring the books in order; return their names.
+
+    A run that was prepared and never claimed is claimed here, so that a supervisor that comes
+    late cannot start it.
+    """
+    events = list(study.ledger.events())
+    over = {e.data["run"] for e in events if e.kind == ENDED}
+    found = []
+    for event in events:
+        if event.kind != PREPARED or event.data["run"] in over:
+            continue
+        run = str(event.data["run"])
+        place = study.path / "runs" / run
+        if not (place / "claim.json").exists():
+            age = (datetime.now(UTC) - datetime.fromisoformat(event.time)).total_seconds()
+            if age < START_SECONDS or not _claim(place, "recovery"):
+                continue
+            _lose(place, "it was prepared and never started", 0.0)
+        elif _supervised(place):
+            continue
+        elif not (place / "exit.json").exists():
+            _kill_orphan(place)
+            _lose(place, "its supervisor was killed", _hours_until_last_beat(place))
+        finish(study, run)
+        found.append(run)
+    return found
+
+
+def _supervised(place: Path) -> bool:
+    """Say whether the process that claimed a run is alive."""
+    try:
+        claim = json.loads((place / "claim.json").read_bytes())
+    except ValueError:
+        # Killed while it wrote its claim: nothing was started, since that comes after.
+        return False
+    return claim["by"] == "supervisor" and _alive(claim)
+
+
+def _kill_orphan(place: Path) -> None:
+    """End what the run left behind; the kernel has done so already where it could."""
+    try:
+        identity = json.loads((place / "process.json").read_bytes())
+    except (OSError, ValueError):
+        return
+    if _alive(identity):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(int(identity["pid"]), signal.SIGKILL)
+
+
+def _hours_until_last_beat(place: Path) -> float:
+    claimed = (place / "claim.json").stat().st_mtime
+    with contextlib.suppress(OSError):
+        return max(0.0, (place / "heartbeat.json").stat().st_mtime - claimed) / 3600
+    return 0.0
+
+
+def _lose(place: Path, reason: str, hours: float) -> None:
+    facts = {"outcome": "lost", "exit_code": None, "reason": reason, "hours": hours}
+    write_atomic(place / "exit.json", dump_json(facts))
+
+
+def stop(study: Study, reason: str, actor: str) -> None:
+    """Turn the kill switch on: what runs is ended, and nothing is launched until it is off."""
+    write_text(study.path / STOP, reason.strip() + "\n")
+    study.ledger.append("study.stopped", {"reason": reason}, actor=actor)
+
+
+def main() -> None:
+    """Be the supervisor of one run: `python -m assay.study.runner ROOT TASK STUDY RUN`."""
+    root, task, study, run = sys.argv[1:]
+    supervise(Study(Path(root), task, study), run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,464 @@
+"""One launch path: what forbids a launch, and that no kill launches twice or loses anything."""
+
+from __future__ import annotations
+
+import ast
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from study_samples import candidate_values, contract_values
+
+import assay.study
+from assay.core.errors import AssayError
+from assay.study import budget, candidates, runner, states
+from assay.study.contract import approve
+from assay.study.layout import ROOT, Study, StudyError, write_yaml_document
+from assay.study.models import APPROVALS, Candidate, Contract, Registry
+from assay.study.runner import ENDED, LAUNCHED, MEASURED, PREPARED
+
+TRAIN = """
+    import json, os, pathlib, sys, time
+    seed, out, *rest = sys.argv[1:]
+    settings = dict(word.split("=") for word in rest)
+    out = pathlib.Path(out)
+    (out / "starts").open("a").write("x")
+    time.sleep(float(settings.get("sleep", 0)))
+    lr = float(settings.get("lr", 0.001))
+    row = {"eval/return_mean": 100 + 1000 * lr + int(seed), "time/elapsed": 1.0}
+    (out / "metrics.jsonl").write_text(json.dumps(row) + "\\n")
+    print("trained", os.environ.get("SECRET", "without secrets"))
+    sys.exit(int(settings.get("exit", 0)))
+"""
+
+
+def make_study(root: Path, **experiment: object) -> Study:
+    """Return an approved study of a script in a Git repository, with one validated candidate."""
+    (root / "train.py").write_text(textwrap.dedent(TRAIN))
+    (root / "src").mkdir()
+    (root / "src/agent.py").write_text("LR = 1\n")
+    (root / ".gitignore").write_text(f"{ROOT}/\n")
+    identity = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+    for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "first"]):
+        subprocess.run(["git", *words], cwd=root, check=True)
+    values = contract_values()
+    command = ["{python}", "train.py", "{seed}", "{out}", "{parameters}"]
+    values["baseline"] = {"command": command, "env_allow": ["PATH"]}
+    values["scope"]["parameters"] |= {
+        "sleep": {"kind": "float", "low": 0, "high": 1000},
+        "exit": {"kind": "int", "low": 0, "high": 9},
+    }
+    values["evaluation"]["files"] = ["train.py"]
+    values["experiment"] = experiment
+    study = Study(root, "cartpole", "lr")
+    study.path.mkdir(parents=True)
+    write_yaml_document(root / ROOT / "registry.yaml", Registry(task="cartpole", study="lr"))
+    write_yaml_document(study.contract_path, Contract(**values))
+    for item in APPROVALS:
+        approve(study, item, "ada")
+    add(study, "c1", lr=0.002)
+    return study
+
+
+def add(study: Study, name: str, **parameters: object) -> None:
+    values = candidate_values(id=name, change={"parameters": parameters})
+    candidates.propose(study, Candidate(**values), "agent")
+    candidates.validate(study, name, "agent")
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return make_study(tmp_path)
+
+
+def launch(study: Study, name: str = "c1", seed: int = 0, **options) -> str:
+    planned = runner.launch(
+        study, name, options.pop("phase", "short"), seed, confirm="RUN_CANDIDATE", actor="agent",
+        **options,
+    )  # fmt: skip
+    return planned.run
+
+
+def kinds(study: Study, run: str) -> list[str]:
+    return [e.kind for e in study.ledger.events() if e.data.get("run") == run]
+
+
+class TestLaunch:
+    def test_from_plan_to_measurement(self, study: Study) -> None:
+        run = launch(study)
+        record = runner.wait(study, run, 60)
+        assert (record.outcome, record.exit_code, record.reason) == ("done", 0, "")
+        assert record.metrics == {"return": 102.0, "hours": 1.0}
+        assert record.commit and not record.dirty and record.host
+        assert kinds(study, run) == [
+            budget.RESERVED, PREPARED, LAUNCHED, budget.SETTLED, MEASURED, ENDED,
+        ]  # fmt: skip
+        assert states.current(study.ledger.events())["c1"] == "completed"
+        used = budget.usage(study.ledger.events())
+        assert used.runs == 1 and not used.open and 0 < used.wall_clock_hours < 0.05
+        assert study.ledger.verify() == []
+
+    def test_a_dry_run_starts_nothing_and_shows_the_token(self, study: Study) -> None:
+        planned = runner.plan(study, "c1", "short", 0)
+        assert planned.argv[1:3] == ("train.py", "0") and planned.argv[-1] == "lr=0.002"
+        assert planned.token.startswith("RUN_CANDIDATE:")
+        assert not any(e.kind == PREPARED for e in study.ledger.events())
+        assert not (study.path / "runs").exists()
+
+    @pytest.mark.parametrize("token", ["", "RUN", "yes", "RUN_CANDIDATE:0123456789ab"])
+    def test_a_wrong_token_is_refused(self, study: Study, token: str) -> None:
+        with pytest.raises(StudyError, match="does not confirm"):
+            runner.launch(study, "c1", "short", 0, confirm=token, actor="agent")
+        assert budget.usage(study.ledger.events()).runs == 0
+
+    def test_the_environment_is_what_was_agreed(self, study: Study, monkeypatch) -> None:
+        monkeypatch.setenv("SECRET", "hunter2")
+        run = launch(study)
+        runner.wait(study, run, 60)
+        text = "".join(p.read_text() for p in (study.path / "runs" / run).glob("*.*"))
+        assert "without secrets" in text and "hunter2" not in text
+
+    def test_a_crash_is_a_failure_that_counts(self, study: Study) -> None:
+        add(study, "c2", exit=3)
+        record = runner.wait(study, launch(study, "c2"), 60)
+        assert (record.outcome, record.exit_code) == ("failed", 3)
+        assert states.current(study.ledger.events())["c2"] == "debug"
+        assert budget.usage(study.ledger.events()).runs == 1
+        assert launch(study, "c2") == "c2-short-0-2"  # another attempt, another run
+
+    def test_a_command_that_is_not_there(self, study: Study) -> None:
+        change_contract(
+            study, lambda v: v["baseline"].update(command=["nowhere", "{seed}", "{parameters}"])
+        )
+        approve(study, "baseline", "ada")
+        record = runner.wait(study, launch(study), 60)
+        assert (record.outcome, record.reason) == ("failed", "the command 'nowhere' was not found")
+
+    def test_a_metric_that_is_not_there_fails_the_run_and_names_those_that_are(self, study) -> None:
+        source = {"kind": "jsonl", "path": "metrics.jsonl", "key": "eval/retrun_mean"}
+        change_contract(study, lambda v: v["metrics"]["primary"].update(source=source))
+        approve(study, "metrics", "ada")
+        add(study, "c3", lr=0.003)
+        record = runner.wait(study, launch(study, "c3"), 60)
+        assert record.outcome == "failed"
+        assert "'eval/retrun_mean' is not in 'metrics.jsonl'" in record.reason
+
+    def test_a_patch_runs_in_its_own_tree(self, study: Study) -> None:
+        (study.root / "src/agent.py").write_text("LR = 2\n")
+        patch = subprocess.run(
+            ["git", "diff"], cwd=study.root, capture_output=True, text=True, check=True
+        ).stdout
+        subprocess.run(["git", "checkout", "-q", "."], cwd=study.root, check=True)
+        values = candidate_values(id="p1", change={"patch": patch})
+        candidates.propose(study, Candidate(**values), "agent")
+        candidates.validate(study, "p1", "agent")
+        record = runner.wait(study, launch(study, "p1"), 60)
+        assert record.outcome == "done", record.reason
+        assert (study.root / "src/agent.py").read_text() == "LR = 1\n"
+
+
+def change_contract(study: Study, change) -> None:
+    values = yaml.safe_load(study.contract_path.read_text())
+    change(values)
+    study.contract_path.write_text(yaml.safe_dump(values, sort_keys=False))
+
+
+def edit_candidate(study: Study) -> None:
+    path = study.candidate_path("c1")
+    path.write_text(path.read_text().replace("0.002", "0.003"))
+
+
+def edit_ledger(study: Study) -> None:
+    text = study.ledger.path.read_text()
+    study.ledger.path.write_text(text.replace('"by":"ada"', '"by":"eve"', 1))
+
+
+def use_a_seed(study: Study) -> None:
+    runner.wait(study, launch(study), 60)
+
+
+ATTACKS = {
+    "edits its hypothesis or change after registration": (edit_candidate, "its evidence is void"),
+    "edits the evaluation file": (
+        lambda s: (s.root / "train.py").open("a").write("# easier\n"),
+        "its evidence is void|uncommitted changes",
+    ),
+    "edits and commits the evaluation file": (
+        lambda s: [
+            (s.root / "train.py").open("a").write("# easier\n"),
+            subprocess.run(
+                ["git", "-c", "user.name=t", "-c", "user.email=t", "commit", "-qam", "x"],
+                cwd=s.root,
+                check=True,
+            ),
+        ],
+        "its evidence is void",
+    ),
+    "edits the ledger": (edit_ledger, "ledger .* is damaged"),
+    "raises the budget after approval": (
+        lambda s: change_contract(s, lambda v: v["budget"].update(runs=4000)),
+        "budget: .* was changed after ada approved it",
+    ),
+    "points the command at another script": (
+        lambda s: change_contract(s, lambda v: v["baseline"].update(command=["evil", "{seed}"])),
+        "baseline: .* was changed after ada approved it",
+    ),
+    "changes the metric extractor": (
+        lambda s: [
+            (s.root / ROOT / "shared/metric_extractors").mkdir(parents=True),
+            (s.root / ROOT / "shared/metric_extractors/better.py").touch(),
+        ],
+        "its evidence is void",
+    ),
+    "changes its seeds": (
+        lambda s: change_contract(s, lambda v: v["evaluation"]["pools"].update(development=[0, 7])),
+        "evaluation: .* was changed",
+    ),
+    "forges an approval": (
+        lambda s: change_contract(s, lambda v: v["approvals"]["task"].update(by="grace")),
+        "not in the ledger",
+    ),
+    "reuses a good seed": (use_a_seed, "a seed is not run again"),
+    "is stopped": (lambda s: runner.stop(s, "too hot", "ada"), "too hot"),
+    "replaces the evaluation file by a link": (
+        lambda s: [
+            (s.root / "train.py").rename(s.root / "other.py"),
+            (s.root / "train.py").symlink_to("other.py"),
+        ],
+        "its evidence is void|uncommitted",
+    ),
+    "has uncommitted changes elsewhere": (
+        lambda s: (s.root / "src/agent.py").write_text("LR = 9\n"),
+        "uncommitted changes",
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_hostile_agent_is_refused_by_name(study: Study, attack: str) -> None:
+    act, reason = ATTACKS[attack]
+    act(study)
+    before = budget.usage(study.ledger.events()) if "ledger" not in attack else None
+    with pytest.raises(AssayError, match=f"(?s){reason}"):
+        launch(study)
+    if before is not None:
+        assert budget.usage(study.ledger.events()) == before
+
+
+def test_deleting_bad_runs_does_not_delete_them_from_the_ledger(study: Study) -> None:
+    import shutil
+
+    run = launch(study)
+    runner.wait(study, run, 60)
+    shutil.rmtree(study.path / "runs" / run)
+    with pytest.raises(StudyError, match="a seed is not run again"):
+        launch(study)
+
+
+def test_a_seed_outside_the_pool(study: Study) -> None:
+    with pytest.raises(StudyError, match="Seed 1 is not in the development pool"):
+        launch(study, seed=1)
+    with pytest.raises(StudyError, match="Seed 0 is not in the promotion pool"):
+        launch(study, seed=0, phase="promotion")
+
+
+def test_a_parameter_out_of_scope_is_refused_when_validated(study: Study) -> None:
+    for change, reason in (({"lr": 5.0}, "expected 0.0001 to 0.01"), ({"width": 3}, "not in the")):
+        name = f"x{len(states.current(study.ledger.events()))}"
+        values = candidate_values(id=name, change={"parameters": change})
+        candidates.propose(study, Candidate(**values), "agent")
+        with pytest.raises(StudyError, match=reason):
+            candidates.validate(study, name, "agent")
+        assert states.current(study.ledger.events())[name] == "draft"
+        with pytest.raises(StudyError, match="is draft"):
+            launch(study, name)
+
+
+class TestStopping:
+    def test_the_kill_switch_ends_a_run_and_its_children(self, study: Study) -> None:
+        add(study, "slow", sleep=300)
+        run = launch(study, "slow")
+        wait_for(lambda: LAUNCHED in kinds(study, run))
+        pid = next(e.data["pid"] for e in study.ledger.events() if e.kind == LAUNCHED)
+        runner.stop(study, "enough", "ada")
+        record = runner.wait(study, run, 60)
+        assert (record.outcome, record.reason) == ("killed", "the kill switch is on")
+        assert not alive(pid)
+        with pytest.raises(StudyError, match="enough"):
+            launch(study)
+
+    def test_an_overrun_is_ended(self, tmp_path: Path) -> None:
+        study = make_study(tmp_path, stop={"overrun": 1.01})
+        values = candidate_values(id="slow", change={"parameters": {"sleep": 300}})
+        values["budget"] = {"wall_clock_hours": 0.5 / 3600}
+        candidates.propose(study, Candidate(**values), "agent")
+        candidates.validate(study, "slow", "agent")
+        record = runner.wait(study, launch(study, "slow"), 60)
+        assert record.outcome == "killed" and "ran longer than" in record.reason, record
+
+    def test_silence_is_ended(self, tmp_path: Path) -> None:
+        study = make_study(tmp_path, stop={"frozen_minutes": 0.02})
+        add(study, "slow", sleep=300)
+        record = runner.wait(study, launch(study, "slow"), 60)
+        assert record.outcome == "killed" and "has written nothing" in record.reason
+
+
+def alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def wait_for(condition, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def die_at(step: str):
+    """Return a hook that kills its own process at a step."""
+
+    def hook(name: str) -> None:
+        if name == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return hook
+
+
+def killed_launcher(root: str, step: str) -> None:
+    launch(Study(Path(root), "cartpole", "lr"), between=die_at(step))
+
+
+def killed_supervisor(root: str, run: str, step: str) -> None:
+    runner.supervise(Study(Path(root), "cartpole", "lr"), run, between=die_at(step))
+
+
+def in_child(function, *args: str) -> int:
+    child = multiprocessing.get_context("fork").Process(target=function, args=args)
+    child.start()
+    child.join()
+    return int(child.exitcode or 0)
+
+
+def consistent(study: Study, run: str, *, started: int) -> None:
+    """Check that the books of a run that is over agree with what happened."""
+    starts = study.path / "runs" / run / "out" / "starts"
+    assert len(starts.read_text() if starts.exists() else "") == started
+    seen = kinds(study, run)
+    for kind in (PREPARED, ENDED, MEASURED, budget.RESERVED, budget.SETTLED):
+        assert seen.count(kind) == 1, (kind, seen)
+    assert seen.count(LAUNCHED) <= 1
+    assert budget.usage(study.ledger.events()).open == ()
+    assert study.ledger.verify() == []
+
+
+class TestKill:
+    """kill -9 at every step of a launch."""
+
+    @pytest.mark.parametrize("step", ["recorded", "prepared", "started"])
+    def test_the_launcher(self, study: Study, monkeypatch, step: str) -> None:
+        monkeypatch.setattr(runner, "START_SECONDS", 0.0 if step != "started" else 30.0)
+        assert in_child(killed_launcher, str(study.root), step) == -signal.SIGKILL
+        run = "c1-short-0"
+        if step == "recorded":  # nothing is on record: the launch can simply be made again
+            assert kinds(study, run) == []
+            monkeypatch.setattr(runner, "START_SECONDS", 30.0)
+            assert runner.wait(study, launch(study), 60).outcome == "done"
+            consistent(study, run, started=1)
+        elif step == "prepared":
+            assert runner.recover(study) == [run]
+            assert study.run(run).outcome == "lost"
+            consistent(study, run, started=0)
+            # A supervisor that comes late finds the run taken.
+            runner.supervise(study, run)
+            consistent(study, run, started=0)
+            monkeypatch.setattr(runner, "START_SECONDS", 30.0)
+            again = launch(study)
+            assert again == "c1-short-0-2"
+            assert runner.wait(study, again, 60).outcome == "done"
+        else:  # the supervisor goes on alone
+            wait_for(lambda: ENDED in kinds(study, run))
+            assert study.run(run).outcome == "done"
+            consistent(study, run, started=1)
+
+    @pytest.mark.parametrize("step", ["claimed", "running", "launched", "exited", "finished"])
+    def test_the_supervisor(self, study: Study, monkeypatch, step: str) -> None:
+        add(study, "slow", sleep=1)
+        monkeypatch.setattr(runner, "_start_supervisor", lambda study, run: None)
+        run = launch(study, "slow")
+        assert in_child(killed_supervisor, str(study.root), run, step) == -signal.SIGKILL
+        runner.recover(study)
+        record = study.run(run)
+        ended = step in ("exited", "finished")
+        assert record.outcome == ("done" if ended else "lost")
+        started = (study.path / "runs" / run / "out" / "starts").exists()
+        consistent(study, run, started=int(started))
+        if ended:
+            assert started
+        pids = [e.data["pid"] for e in study.ledger.events() if e.kind == LAUNCHED]
+        assert not [pid for pid in pids if alive(pid)]
+        assert runner.recover(study) == []
+
+    def test_a_run_that_is_under_way_is_left_alone(self, study: Study) -> None:
+        add(study, "slow", sleep=2)
+        run = launch(study, "slow")
+        wait_for(lambda: LAUNCHED in kinds(study, run))
+        assert runner.recover(study) == []
+        with pytest.raises(StudyError, match="under way"):
+            launch(study, "slow")
+        assert runner.wait(study, run, 60).outcome == "done"
+        consistent(study, run, started=1)
+
+    def test_two_supervisors_start_one_process(self, study: Study, monkeypatch) -> None:
+        monkeypatch.setattr(runner, "_start_supervisor", lambda study, run: None)
+        run = launch(study)
+        context = multiprocessing.get_context("fork")
+        both = [
+            context.Process(target=killed_supervisor, args=(str(study.root), run, "never"))
+            for _ in range(2)
+        ]
+        for child in both:
+            child.start()
+        for child in both:
+            child.join()
+        consistent(study, run, started=1)
+
+
+STARTS = {
+    "subprocess", "multiprocessing", "pty", "asyncio", "concurrent", "runpy", "socket", "urllib",
+    "http", "requests",
+}  # fmt: skip
+STARTING = {"system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp", "startfile"}
+
+
+def test_only_the_runner_can_start_a_process() -> None:
+    for path in Path(assay.study.__path__[0]).glob("*.py"):
+        if path.name == "runner.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name.partition(".")[0] for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [(node.module or "").partition(".")[0]]
+            assert not STARTS & set(names), (path.name, names)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                started = node.value.id == "os" and (
+                    node.attr in STARTING or node.attr.startswith(("exec", "spawn"))
+                )
+                assert not started, (path.name, node.attr)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec", "__import__"), path.name
+
+
+def test_plan_uses_the_interpreter_of_this_environment(study: Study) -> None:
+    assert runner.plan(study, "c1", "short", 0).argv[0] == sys.executable
+    assert json.dumps(runner.plan(study, "c1", "short", 0).env)
