@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from assay.study import protocol, runner, states
 from assay.study.layout import Study, StudyError, write_yaml_document
-from assay.study.models import Candidate
+from assay.study.models import Candidate, Contract
 
 
 def propose(study: Study, candidate: Candidate, actor: str) -> None:
@@ -53,9 +53,15 @@ def validate(study: Study, name: str, actor: str) -> str:
         options = ", ".join(sorted(known)) or "none"
         raise StudyError(f"'{unknown[0]}' is no guardrail of the contract ({options}).")
     measured = protocol.protocol_hash(study.root, agreed)
-    frozen = protocol.registration_hash(candidate, agreed, measured)
+    frozen = frozen_hash(study, agreed, name)
     with study.ledger.transaction() as writer:
         states.move(writer, name, "validated", actor=actor, why="it keeps to the contract")
         facts = {"candidate": name, "hash": frozen, "protocol": measured}
         writer.append(runner.REGISTERED, facts, actor=actor)
     return frozen
+
+
+def frozen_hash(study: Study, agreed: Contract, name: str) -> str:
+    """Return the hash that a candidate would be frozen by, as everything is now."""
+    measured = protocol.protocol_hash(study.root, agreed)
+    return protocol.registration_hash(study.candidate(name), agreed, measured)

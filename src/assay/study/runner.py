@@ -60,6 +60,8 @@ POOLS: dict[Phase, str] = {
     "promotion": "promotion",
     "validation": "validation",
 }
+DECIDING: tuple[Phase, ...] = ("promotion", "validation")
+MOST_LOST = 2  # attempts at a deciding seed whose supervisor was killed
 GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.2
 START_SECONDS = 30.0  # after which a run that nobody claimed is given up
@@ -121,8 +123,7 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
             "Validate it first: assay study validate.",
         )
     measured = protocol.protocol_hash(study.root, agreed)
-    registered = _registration(events, name)
-    token = registered.data["hash"]
+    token = registration(events, name).data["hash"]
     if protocol.registration_hash(candidate, agreed, measured) != token:
         raise StudyError(
             f"Candidate '{name}', or how it is measured, was changed after it was registered; "
@@ -284,7 +285,12 @@ def incumbent_parameters(study: Study, events: Sequence[Event], agreed: Contract
     return parameters
 
 
-def _registration(events: Sequence[Event], name: str) -> Event:
+def registration(events: Sequence[Event], name: str) -> Event:
+    """Return the event by which a candidate was frozen.
+
+    Raises:
+        StudyError: It was not.
+    """
     for event in reversed(events):
         if event.kind == REGISTERED and event.data["candidate"] == name:
             return event
@@ -314,12 +320,17 @@ def _run_name(events: Sequence[Event], name: str, phase: Phase, seed: int) -> st
                 f"Run '{data['run']}' is under way.",
                 "Wait for it, or let `assay study status` find out that it is lost.",
             )
-        if outcome == "done":
+        if outcome == "done" or (phase in DECIDING and outcome != "lost"):
             raise StudyError(
                 f"Seed {seed} of '{name}' has a result in the {phase} phase (run "
-                f"'{data['run']}'); a seed is not run again.",
+                f"'{data['run']}': {outcome}); a seed is not run again.",
                 "Use another seed of the pool.",
             )
+    if phase in DECIDING and attempts >= MOST_LOST:
+        raise StudyError(
+            f"Seed {seed} of '{name}' was lost {attempts} times in the {phase} phase.",
+            "Find out what kills its supervisor; a seed is not thrown until it pleases.",
+        )
     return f"{name}-{phase}-{seed}" + (f"-{attempts + 1}" if attempts else "")
 
 
@@ -367,7 +378,7 @@ def launch(
         facts = {
             "run": planned.run, "candidate": name, "phase": phase, "seed": seed,
             "argv": list(planned.argv), "protocol": planned.protocol,
-            "registration": _registration(list(writer.events()), name).data["hash"],
+            "registration": registration(list(writer.events()), name).data["hash"],
         }  # fmt: skip
         writer.append(PREPARED, facts, actor=actor)
         if states.current(writer.events())[name] not in ("launched", "accepted"):

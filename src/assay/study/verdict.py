@@ -1,0 +1,191 @@
+"""Judge a candidate by what is on record, and write the judgement down.
+
+Promotion decides whether a candidate is better, at its share of the study's error rate. Validation
+runs the winner and the baseline again on fresh seeds; only then does the incumbent change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from assay.study import candidates, gate, results, runner, states
+from assay.study.gate import Verdict
+from assay.study.layout import Study, StudyError, read_json_document
+from assay.study.ledger import Event
+from assay.study.models import Contract, Phase, ResultAudit, Status
+
+GIVEN = "verdict.given"
+
+
+def rival(study: Study, events: Sequence[Event]) -> str:
+    """Return whom candidates are held against: the incumbent, or the baseline.
+
+    Raises:
+        StudyError: There is neither.
+    """
+    holder = runner.incumbent(events)
+    if holder:
+        return holder
+    found = [n for n in study.candidates() if study.candidate(n).kind == "baseline"]
+    if not found:
+        raise StudyError(
+            "The study has no baseline.", "Plan and run it first: assay study baseline."
+        )
+    return found[0]
+
+
+def noise(study: Study, events: Sequence[Event], agreed: Contract) -> float:
+    """Return the spread over seeds, from the baseline's A/A test.
+
+    Raises:
+        StudyError: The baseline has not been run on both deciding pools.
+    """
+    name = rival(study, events)
+    metric = agreed.metrics.primary
+    done = results.runs(events)
+    first, second = (results.arm(done, name, phase, metric.name) for phase in runner.DECIDING)
+    for phase, scores in zip(runner.DECIDING, (first, second), strict=True):
+        if len(scores) < gate.MINIMUM_SEEDS:
+            raise StudyError(
+                f"'{name}' has {len(scores)} seeds in the {phase} phase; the noise floor needs "
+                f"{gate.MINIMUM_SEEDS} in each.",
+                "Run the baseline on both pools before any candidate is judged.",
+            )
+    return gate.noise_floor(first, second, metric.direction)[0]
+
+
+def judge(study: Study, name: str, phase: Phase, actor: str) -> Verdict:
+    """Decide on a candidate in a phase, and record the decision.
+
+    Raises:
+        StudyError: There is not enough to decide on; nothing is recorded and no alpha spent.
+    """
+    if phase not in runner.DECIDING:
+        raise StudyError(
+            f"The {phase} phase decides nothing.", f"Ask in one of: {', '.join(runner.DECIDING)}."
+        )
+    with study.ledger.transaction() as writer:
+        events = list(writer.events())
+        agreed = study.contract()
+        status = states.current(events).get(name)
+        if status != "completed":
+            raise StudyError(
+                f"Candidate '{name}' is {status or 'unknown'}; only a completed one is judged."
+            )
+        verdict = weigh(study, events, agreed, name, phase)
+        facts = {"candidate": name, "phase": phase, **as_data(verdict)}
+        writer.append(GIVEN, facts, actor=actor)
+        to = _next_state(verdict, phase)
+        if to is not None:
+            states.move(writer, name, to, actor=actor, why=verdict.reasons[0])
+    return verdict
+
+
+def weigh(
+    study: Study, events: Sequence[Event], agreed: Contract, name: str, phase: Phase
+) -> Verdict:
+    """Return the verdict that the record allows, without writing it down."""
+    other = rival(study, events)
+    if other == name:
+        raise StudyError(f"'{name}' is what candidates are held against; it is not judged itself.")
+    spread = noise(study, events, agreed)
+    done = results.runs(events)
+    reason = _invalid(study, events, agreed, done, name, other, phase)
+    if reason:
+        return Verdict("invalid", (reason,))
+    metric = agreed.metrics.primary
+    alpha = agreed.evaluation.alpha
+    if phase == "promotion":
+        alpha = gate.spend(agreed.evaluation, decisions(events))
+    guards = [
+        (
+            guard,
+            results.arm(done, other, phase, guard.name),
+            results.arm(done, name, phase, guard.name),
+        )
+        for guard in agreed.metrics.guardrails
+    ]
+    return gate.decide(
+        metric,
+        results.arm(done, other, phase, metric.name),
+        results.arm(done, name, phase, metric.name),
+        alpha=alpha,
+        evaluation=agreed.evaluation,
+        guardrails=guards,
+        noise_floor=spread,
+    )
+
+
+def decisions(events: Sequence[Event]) -> int:
+    """Return how many decisions have spent a share of the error rate."""
+    return sum(
+        1
+        for e in events
+        if e.kind == GIVEN and e.data["phase"] == "promotion" and e.data["outcome"] != "invalid"
+    )
+
+
+def _invalid(
+    study: Study,
+    events: Sequence[Event],
+    agreed: Contract,
+    done: Sequence[results.Run],
+    name: str,
+    other: str,
+    phase: Phase,
+) -> str | None:
+    """Return why the evidence may not be used, or None."""
+    mine, theirs = (results.selected(done, who, phase) for who in (name, other))
+    protocols = {run.protocol for run in (*mine, *theirs)}
+    if len(protocols) > 1:
+        return "The arms were measured by different protocols."
+    registered = runner.registration(events, name).data["hash"]
+    if any(run.registration != registered for run in mine):
+        return "Some runs were made before the candidate was frozen as it is now."
+    if candidates.frozen_hash(study, agreed, name) != registered:
+        return "The candidate, or how it is measured, was changed after it was registered."
+    pool = set(getattr(agreed.evaluation.pools, runner.POOLS[phase]))
+    strange = sorted({run.seed for run in mine} - pool)
+    if strange:
+        return f"Seeds {strange} are not of the {phase} pool."
+    audit = study.path / "audits" / f"{name}.json"
+    if not audit.exists():
+        return "The result has not been audited."
+    found = read_json_document(audit, ResultAudit)
+    if not found.passed:
+        failed = ", ".join(check.name for check in found.checks if not check.passed)
+        return f"The audit of the result failed: {failed}."
+    return None
+
+
+def _next_state(verdict: Verdict, phase: Phase) -> Status | None:
+    if verdict.outcome == "accept":
+        return "accepted" if phase == "validation" else None
+    if verdict.outcome == "inconclusive":
+        return "inconclusive"
+    return "rejected"
+
+
+def as_data(verdict: Verdict) -> dict[str, object]:
+    """Return a verdict as plain data for the ledger."""
+    plain: dict[str, object] = {
+        "outcome": verdict.outcome,
+        "reasons": list(verdict.reasons),
+        "alpha": None if verdict.alpha != verdict.alpha else verdict.alpha,
+        "seeds_needed": verdict.seeds_needed,
+        "comparison": _finite(verdict.comparison),
+        "guardrails": {name: _finite(seen) for name, seen in verdict.guardrails.items()},
+    }
+    return plain
+
+
+def _finite(seen: gate.Comparison | None) -> dict[str, object] | None:
+    """Return a comparison as plain data; what is no number becomes None."""
+    if seen is None:
+        return None
+    values = dataclasses.asdict(seen)
+    return {
+        key: None if isinstance(value, float) and value - value != 0 else value
+        for key, value in values.items()
+    }
