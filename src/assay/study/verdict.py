@@ -11,11 +11,12 @@ from collections.abc import Sequence
 
 from assay.study import candidates, gate, results, runner, states
 from assay.study.gate import Verdict
-from assay.study.layout import Study, StudyError, read_json_document
+from assay.study.layout import Study, StudyError
 from assay.study.ledger import Event
-from assay.study.models import Contract, Phase, ResultAudit, Status
+from assay.study.models import Contract, Phase, Status
 
 GIVEN = "verdict.given"
+AUDITED = "result.audited"
 
 
 def rival(study: Study, events: Sequence[Event]) -> str:
@@ -149,12 +150,18 @@ def _invalid(
     strange = sorted({run.seed for run in mine} - pool)
     if strange:
         return f"Seeds {strange} are not of the {phase} pool."
-    audit = study.path / "audits" / f"{name}.json"
-    if not audit.exists():
-        return "The result has not been audited."
-    found = read_json_document(audit, ResultAudit)
-    if not found.passed:
-        failed = ", ".join(check.name for check in found.checks if not check.passed)
+    audits = [
+        e for e in events
+        if e.kind == AUDITED and (e.data["candidate"], e.data["phase"]) == (name, phase)
+    ]  # fmt: skip
+    if not audits:
+        raise StudyError(
+            f"The {phase} runs of '{name}' have not been audited.",
+            f"Audit them first: assay study audit-result {name}.",
+        )
+    if not audits[-1].data["passed"]:
+        checks = audits[-1].data["checks"]
+        failed = ", ".join(str(check["name"]) for check in checks if not check["passed"])
         return f"The audit of the result failed: {failed}."
     return None
 

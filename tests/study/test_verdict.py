@@ -1,0 +1,240 @@
+"""From runs on record to a verdict, and to a new incumbent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from study_samples import candidate_values, contract_values
+
+from assay.study import candidates, protocol, result_audit, results, runner, states, verdict
+from assay.study.layout import Study, StudyError, write_yaml_document
+from assay.study.models import Candidate, Contract, Phase
+
+NOISE = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
+OTHER = np.array([0.3, -0.3, 0.1, -0.2, 0.1])
+SEEDS = {"promotion": (1, 2, 3, 4, 5), "validation": (11, 12, 13, 14, 15)}
+
+
+def contract(**metrics: Any) -> Contract:
+    values = contract_values()
+    source = {"kind": "json", "path": "result.json"}
+    values["metrics"] = {
+        "primary": {"name": "return", "minimum_effect": 3.0, "source": source | {"key": "return"}},
+        "guardrails": [
+            {
+                "name": "falls", "direction": "minimize", "margin": 2.0,
+                "source": source | {"key": "falls"},
+            }
+        ],
+        "training_reward": {"name": "reward", "source": source | {"key": "reward"}},
+        "honeypot": {"name": "cheat", "source": source | {"key": "cheat"}},
+        "components": [
+            {"name": n, "source": source | {"key": n}} for n in ("speed", "energy")
+        ],
+        "diagnostics": [
+            {"name": n, "source": source | {"key": n}} for n in ("episode_length", "at_limit")
+        ],
+    }  # fmt: skip
+    return Contract(**values)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    study = Study(tmp_path, "cartpole", "lr")
+    study.path.mkdir(parents=True)
+    write_yaml_document(study.contract_path, contract())
+    add(study, "base", kind="baseline", change={})
+    for phase in SEEDS:
+        fake(study, "base", phase)
+    return study
+
+
+def add(study: Study, name: str, **changes: Any) -> None:
+    candidates.propose(study, Candidate(**candidate_values(id=name, **changes)), "agent")
+    candidates.validate(study, name, "agent")
+
+
+def fake(study: Study, name: str, phase: Phase, gain: float = 0.0, **shifts: float) -> None:
+    """Put finished runs on record, artifacts included, without training anything."""
+    measured = protocol.protocol_hash(study.root, study.contract())
+    # Arms whose seeds differ by a constant would leave a paired test without any spread.
+    noises = NOISE if name == "base" else NOISE + OTHER
+    for seed, noise in zip(SEEDS[phase], noises, strict=True):
+        row = {
+            "return": 100 + noise + gain, "falls": 5 + noise / 10, "reward": 50 + noise + gain,
+            "cheat": 1 + noise, "speed": 3 + noise / 10, "energy": 2, "episode_length": 200 + noise,
+            "at_limit": 0.1,
+        }  # fmt: skip
+        row |= {key: row[key] + shift for key, shift in shifts.items()}
+        run = f"{name}-{phase}-{seed}"
+        out = study.path / "runs" / run / "out"
+        out.mkdir(parents=True)
+        (out / "result.json").write_text(json.dumps(row))
+        with study.ledger.transaction() as writer:
+            frozen = runner.registration(list(writer.events()), name).data["hash"]
+            facts = {
+                "run": run, "candidate": name, "phase": phase, "seed": seed, "argv": [],
+                "protocol": measured, "registration": frozen,
+            }  # fmt: skip
+            writer.append(runner.PREPARED, facts, actor="test")
+            writer.append(runner.MEASURED, {"run": run, "metrics": row}, actor="test")
+            end = {"run": run, "outcome": "done", "reason": "", "hours": 0.01, "exit_code": 0}
+            writer.append(runner.ENDED, end, actor="test")
+    with study.ledger.transaction() as writer:
+        for to in ("launched", "completed"):
+            if states.current(writer.events())[name] != "accepted":
+                states.move(writer, name, to, actor="test", why="test")
+
+
+def judged(study: Study, name: str, phase: Phase = "promotion") -> str:
+    result_audit.audit(study, name, phase, "agent")
+    return verdict.judge(study, name, phase, "agent").outcome
+
+
+def state(study: Study, name: str) -> str:
+    return states.current(study.ledger.events())[name]
+
+
+def test_a_better_candidate_is_promoted_validated_and_becomes_the_incumbent(study: Study) -> None:
+    add(study, "c1")
+    fake(study, "c1", "promotion", gain=14.0)
+    assert judged(study, "c1") == "accept"
+    assert state(study, "c1") == "completed"  # not yet: fresh seeds decide
+    assert runner.incumbent(list(study.ledger.events())) == ""
+    fake(study, "c1", "validation", gain=8.0)
+    assert judged(study, "c1", "validation") == "accept"
+    assert state(study, "c1") == "accepted"
+    assert runner.incumbent(list(study.ledger.events())) == "c1"
+
+
+def test_a_winner_that_does_not_repeat_itself_is_not_accepted(study: Study) -> None:
+    add(study, "c1")
+    fake(study, "c1", "promotion", gain=14.0)
+    assert judged(study, "c1") == "accept"
+    fake(study, "c1", "validation", gain=0.0)
+    assert judged(study, "c1", "validation") == "reject"
+    assert state(study, "c1") == "rejected"
+    assert runner.incumbent(list(study.ledger.events())) == ""
+
+
+@pytest.mark.parametrize(
+    ("gain", "outcome", "ends"),
+    [(-10.0, "harmful", "rejected"), (0.5, "reject", "rejected"), (1.0, "reject", "rejected")],
+)
+def test_what_is_not_better_is_rejected(study: Study, gain, outcome: str, ends: str) -> None:
+    add(study, "c1")
+    fake(study, "c1", "promotion", gain=gain)
+    assert judged(study, "c1") == outcome
+    assert state(study, "c1") == ends
+
+
+def test_a_guardrail_breach_rejects_what_is_better(study: Study) -> None:
+    add(study, "c1")
+    fake(study, "c1", "promotion", gain=10.0, falls=9.0)
+    assert judged(study, "c1") == "reject"
+
+
+@pytest.mark.parametrize(
+    ("shifts", "check"),
+    [
+        ({"gain": -0.5, "reward": 100.0}, "the task got better with its reward"),
+        ({"gain": 10.0, "cheat": 9.0}, "the honeypot is untouched"),
+        ({"gain": 10.0, "speed": 97.0}, "no reward component took over"),
+        ({"gain": -0.5, "episode_length": 500.0}, "episode_length is not exploited"),
+        ({"gain": 10.0, "at_limit": 0.85}, "at_limit: actions do not ride their limits"),
+    ],
+)
+def test_reward_hacking_is_named_and_makes_the_evidence_invalid(study, shifts, check) -> None:
+    add(study, "c1")
+    fake(study, "c1", "promotion", **shifts)
+    found = result_audit.audit(study, "c1", "promotion", "agent")
+    assert [item.name for item in found.checks if not item.passed] == [check]
+    given = verdict.judge(study, "c1", "promotion", "agent")
+    assert given.outcome == "invalid" and check in given.reasons[0]
+    assert verdict.decisions(list(study.ledger.events())) == 0  # no alpha is spent on it
+
+
+def test_edited_and_deleted_artifacts_are_found(study: Study) -> None:
+    import shutil
+
+    add(study, "c1")
+    fake(study, "c1", "promotion", gain=10.0)
+    place = study.path / "runs" / "c1-promotion-3"
+    row = json.loads((place / "out/result.json").read_text())
+    (place / "out/result.json").write_text(json.dumps(row | {"return": 500.0}))
+    found = result_audit.audit(study, "c1", "promotion", "agent")
+    [failed] = [check for check in found.checks if not check.passed]
+    assert "return of run c1-promotion-3 was 110.1 and is now 500.0" in failed.detail
+    shutil.rmtree(place)
+    found = result_audit.audit(study, "c1", "promotion", "agent")
+    assert "are gone" in next(check.detail for check in found.checks if not check.passed)
+
+
+def test_a_measuring_file_that_changed_makes_it_invalid(study: Study) -> None:
+    add(study, "c1")
+    fake(study, "c1", "promotion", gain=10.0)
+    extractor = study.root / ".rlxp/shared/metric_extractors/mine.py"
+    extractor.parent.mkdir(parents=True)
+    extractor.touch()
+    assert judged(study, "c1") == "invalid"
+
+
+def test_leaving_out_bad_seeds_is_found(study: Study, monkeypatch) -> None:
+    add(study, "c1")
+    monkeypatch.setitem(SEEDS, "promotion", (1, 2, 3, 4))
+    with pytest.raises(ValueError):
+        fake(study, "c1", "promotion", gain=10.0)
+    found = result_audit.audit(study, "c1", "promotion", "agent")
+    assert "the candidate was not" in next(c.detail for c in found.checks if not c.passed)
+
+
+def test_without_an_audit_nothing_is_decided(study: Study) -> None:
+    add(study, "c1")
+    fake(study, "c1", "promotion", gain=10.0)
+    with pytest.raises(StudyError, match="have not been audited"):
+        verdict.judge(study, "c1", "promotion", "agent")
+    assert state(study, "c1") == "completed"
+
+
+def test_an_audit_file_that_was_written_by_hand_does_not_count(study: Study) -> None:
+    add(study, "c1")
+    fake(study, "c1", "promotion", gain=-0.5, reward=100.0)
+    result_audit.audit(study, "c1", "promotion", "agent")
+    path = study.path / "audits" / "c1.json"
+    path.write_text(path.read_text().replace("false", "true"))
+    assert verdict.judge(study, "c1", "promotion", "agent").outcome == "invalid"
+
+
+def test_the_noise_floor_comes_first(tmp_path: Path) -> None:
+    study = Study(tmp_path, "cartpole", "lr")
+    study.path.mkdir(parents=True)
+    write_yaml_document(study.contract_path, contract())
+    add(study, "base", kind="baseline", change={})
+    fake(study, "base", "promotion")
+    add(study, "c1")
+    fake(study, "c1", "promotion", gain=10.0)
+    result_audit.audit(study, "c1", "promotion", "agent")
+    with pytest.raises(StudyError, match="noise floor needs 5 in each"):
+        verdict.judge(study, "c1", "promotion", "agent")
+
+
+def test_every_decision_spends_its_share(study: Study) -> None:
+    shares = []
+    for i in range(3):
+        add(study, f"c{i}")
+        fake(study, f"c{i}", "promotion", gain=0.5)
+        result_audit.audit(study, f"c{i}", "promotion", "agent")
+        shares.append(verdict.judge(study, f"c{i}", "promotion", "agent").alpha)
+        assert verdict.decisions(list(study.ledger.events())) == i + 1
+    assert sum(shares) <= 0.05 / 20 * 3 + 1e-12
+
+
+def test_arms_are_read_from_the_ledger_alone(study: Study) -> None:
+    done = results.runs(study.ledger.events())
+    assert results.arm(done, "base", "promotion", "return") == dict(
+        zip(SEEDS["promotion"], 100 + NOISE, strict=True)
+    )
