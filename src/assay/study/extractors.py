@@ -7,6 +7,7 @@ names what is there.
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import math
 import re
@@ -14,9 +15,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from assay.core.errors import nearest
+from assay.runs.metrics import read_records
 from assay.study.layout import StudyError
 from assay.study.models import Metric, MetricSource
+from assay.study.wandb_file import wandb_history
 
 Point = tuple[float, float]  # (step, value)
 Series = dict[str, list[Point]]
@@ -178,9 +183,92 @@ def _number(value: Any) -> float:
         return math.nan
 
 
+def _assay(path: Path, source: MetricSource) -> Series:
+    found: Series = {}
+    for record in read_records(path):
+        for name, value in record.metrics.items():
+            found.setdefault(name, []).append((float(record.env_steps), float(value)))
+    return found
+
+
+def _tensorboard(path: Path, source: MetricSource) -> Series:
+    accumulators = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    tensors = importlib.import_module("tensorboard.util.tensor_util")
+    everything = {"scalars": 0, "tensors": 0, "images": 1, "histograms": 1, "audio": 1}
+    reader = accumulators.EventAccumulator(str(path), size_guidance=everything)
+    reader.Reload()
+    tags = reader.Tags()
+    found: Series = {
+        tag: [(float(event.step), float(event.value)) for event in reader.Scalars(tag)]
+        for tag in tags["scalars"]
+    }
+    for tag in tags["tensors"]:  # how TensorFlow 2 writes scalars
+        arrays = [(event.step, tensors.make_ndarray(event.tensor_proto))
+                  for event in reader.Tensors(tag)]  # fmt: skip
+        if all(array.size == 1 and array.dtype.kind in "fiu" for _, array in arrays):
+            found[tag] = [(float(step), float(array.reshape(()))) for step, array in arrays]
+    return found
+
+
+def _sb3_monitor(path: Path, source: MetricSource) -> Series:
+    """Read Stable-Baselines3's monitor: a comment, then r (return), l (length), t (seconds)."""
+    with open(path, newline="", errors="replace") as file:
+        rows = list(csv.DictReader(_without_comments(file)))
+    steps = 0.0
+    found: Series = {}
+    for row in rows:
+        length = _number(row.get("l"))
+        steps += 0.0 if math.isnan(length) else length
+        for name, value in row.items():
+            number = _number(value)
+            if not math.isnan(number):
+                found.setdefault(name, []).append((steps, number))
+    return found
+
+
+def _sb3_evaluations(path: Path, source: MetricSource) -> Series:
+    """Read Stable-Baselines3's `evaluations.npz`: the mean over episodes of each evaluation."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            steps = np.asarray(arrays["timesteps"], float)
+            tables = {n: np.asarray(arrays[n], float) for n in arrays.files if n != "timesteps"}
+    except (OSError, ValueError, KeyError) as error:
+        raise StudyError(f"'{path.name}' is no evaluations file of SB3: {error}.") from None
+    return {
+        name: [(float(step), float(np.mean(row))) for step, row in zip(steps, table, strict=True)]
+        for name, table in tables.items()
+        if len(table) == len(steps)
+    }
+
+
+def _wandb(path: Path, source: MetricSource) -> Series:
+    found: Series = {}
+    for i, row in enumerate(wandb_history(path)):
+        step = _number(row.get(source.step or "_step", i))
+        for name, value in row.items():
+            number = _number(value)
+            if not math.isnan(number):
+                found.setdefault(name, []).append((step, number))
+    return found
+
+
 READERS: dict[str, Callable[[Path, MetricSource], Series]] = {
+    "assay": _assay,
     "csv": _csv,
     "json": _json,
     "jsonl": _jsonl,
+    "sb3-evaluations": _sb3_evaluations,
+    "sb3-monitor": _sb3_monitor,
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
 }
-DEFAULT_PATHS = {"csv": "**/*.csv", "json": "**/*.json", "jsonl": "**/*.jsonl"}
+DEFAULT_PATHS = {
+    "assay": "**/metrics.jsonl",
+    "csv": "**/*.csv",
+    "json": "**/*.json",
+    "jsonl": "**/*.jsonl",
+    "sb3-evaluations": "**/evaluations.npz",
+    "sb3-monitor": "**/*monitor.csv",
+    "tensorboard": "**/events.out.tfevents.*",
+    "wandb": "**/*.wandb",
+}
