@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import textwrap
+from pathlib import Path
 from typing import Any
+
+from assay.study import candidates
+from assay.study.contract import approve
+from assay.study.layout import ROOT, Study, write_yaml_document
+from assay.study.models import APPROVALS, Candidate, Contract, Registry
 
 
 def contract_values(**changes: Any) -> dict[str, Any]:
@@ -56,3 +64,54 @@ def candidate_values(**changes: Any) -> dict[str, Any]:
         "rollback": "Set lr back.",
     }
     return values | changes
+
+
+TRAIN = """
+    import json, os, pathlib, sys, time
+    seed, out, *rest = sys.argv[1:]
+    settings = dict(word.split("=") for word in rest)
+    out = pathlib.Path(out)
+    (out / "starts").open("a").write("x")
+    time.sleep(float(settings.get("sleep", 0)))
+    lr = float(settings.get("lr", 0.001))
+    row = {"eval/return_mean": 100 + 1000 * lr + int(seed), "time/elapsed": 1.0}
+    (out / "metrics.jsonl").write_text(json.dumps(row) + "\\n")
+    print("trained", os.environ.get("SECRET", "without secrets"))
+    sys.exit(int(settings.get("exit", 0)))
+"""
+
+
+def make_study(root: Path, budget: Any = None, **experiment: Any) -> Study:
+    """Return an approved study of a script in a Git repository, with one validated candidate."""
+    (root / "train.py").write_text(textwrap.dedent(TRAIN))
+    (root / "src").mkdir()
+    (root / "src/agent.py").write_text("LR = 1\n")
+    (root / ".gitignore").write_text(f"{ROOT}/\n")
+    identity = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+    for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "first"]):
+        subprocess.run(["git", *words], cwd=root, check=True)
+    values = contract_values()
+    command = ["{python}", "train.py", "{seed}", "{out}", "{parameters}"]
+    values["baseline"] = {"command": command, "env_allow": ["PATH"]}
+    values["scope"]["parameters"] |= {
+        "sleep": {"kind": "float", "low": 0, "high": 1000},
+        "exit": {"kind": "int", "low": 0, "high": 9},
+    }
+    values["evaluation"]["files"] = ["train.py"]
+    values["experiment"] = experiment
+    if budget:
+        values["budget"] = budget
+    study = Study(root, "cartpole", "lr")
+    study.path.mkdir(parents=True)
+    write_yaml_document(root / ROOT / "registry.yaml", Registry(task="cartpole", study="lr"))
+    write_yaml_document(study.contract_path, Contract(**values))
+    for item in APPROVALS:
+        approve(study, item, "ada")
+    add(study, "c1", lr=0.002)
+    return study
+
+
+def add(study: Study, name: str, **parameters: object) -> None:
+    values = candidate_values(id=name, change={"parameters": parameters})
+    candidates.propose(study, Candidate(**values), "agent")
+    candidates.validate(study, name, "agent")

@@ -69,6 +69,10 @@ HEARTBEAT_SECONDS = 2.0
 _LAUNCHABLE = ("validated", "launched", "completed", "inconclusive", "debug", "accepted")
 
 
+class StillRunning(StudyError):
+    """A run that was waited for is not over yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a launch would do; also all that a dry run shows.
@@ -431,7 +435,7 @@ def wait(study: Study, run: str, timeout: float | None = None) -> RunRecord:
     """Wait until a run is over and measured, and return its record.
 
     Raises:
-        StudyError: It is not over after `timeout` seconds.
+        StillRunning: It is not over after `timeout` seconds.
     """
     end = None if timeout is None else time.monotonic() + timeout
     while True:
@@ -440,7 +444,7 @@ def wait(study: Study, run: str, timeout: float | None = None) -> RunRecord:
         if ENDED in kinds:
             return study.run(run)
         if end is not None and time.monotonic() > end:
-            raise StudyError(f"Run '{run}' is not over after {timeout:g} s.")
+            raise StillRunning(f"Run '{run}' is not over after {timeout:g} s.")
         time.sleep(POLL_SECONDS)
 
 
