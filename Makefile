@@ -5,7 +5,7 @@ PYTHON ?= python3
 # One test process per core, but no more than eight: each of them loads torch.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 # What we measure ourselves against. Pinned, so that a ratio means the same thing tomorrow.
-PEERS := stable-baselines3==2.9.2 skrl==2.1.1
+PEERS := stable-baselines3==2.9.2 sb3-contrib==2.9.2 skrl==2.1.1
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -40,6 +40,7 @@ contracts: setup ## Check who imports whom
 
 bench: $(BENCH_STAMP) ## Measure speed side by side with the peers, in .venv-bench
 	$(BENCH_BIN)/python benchmarks/speed.py $(ARGS)
+	$(BENCH_BIN)/python benchmarks/priorities.py $(if $(ARGS),--quick,--store)
 
 docs: setup ## Run every snippet of the documentation
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/test_docs.py $(ARGS)

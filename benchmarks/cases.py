@@ -18,10 +18,15 @@ FINAL_EPISODES = 100
 CURVE_POINTS = 20
 CURVE_EPISODES = 10
 
+Score = Literal["return", "success"]
+_TITLES = {
+    "qrdqn": "QR-DQN", "rainbow": "Rainbow", "recurrent_ppo": "Recurrent PPO", "crossq": "CrossQ",
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A task that an algorithm must learn with its shipped preset.
+    """A task that an algorithm must learn with its shipped preset, or a control that must fail.
 
     Attributes:
         name: Of the case and of its evidence file.
@@ -31,6 +36,12 @@ class Case:
         threshold: What the interquartile mean over seeds is held against.
         minutes: Rough time of one seed on one core, to start the longest first.
         inclusive: Whether reaching the threshold exactly is enough.
+        overrides: Settings of the case over the preset, such as another memory.
+        control_of: The case whose point this one makes: without what is special there, the score
+            must stay below the threshold.
+        rival: A case of another algorithm that this one is compared with, seed against seed.
+        seeds: How many seeds the evidence needs.
+        measure: What is judged: the raw return, or the share of successful episodes.
     """
 
     name: str
@@ -40,19 +51,38 @@ class Case:
     threshold: float
     minutes: float
     inclusive: bool = False
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    control_of: str | None = None
+    rival: str | None = None
+    seeds: int = SEEDS
+    measure: Score = "return"
 
     @property
     def goal(self) -> str:
         """Return the goal in words of one line: `> -160`."""
-        return f"{'≥' if self.inclusive else '>'} {self.threshold:g}"
+        sign = "<" if self.control_of is not None else "≥" if self.inclusive else ">"
+        if self.measure == "success":
+            return f"{sign} {self.threshold:.0%} success"
+        return f"{sign} {self.threshold:g}"
+
+    @property
+    def title(self) -> str:
+        """Return what the case is called in tables: algorithm, environment, and what is set."""
+        changes = ", ".join(f"{key}={_word(value)}" for key, value in self.overrides.items())
+        title = f"{_TITLES.get(self.algorithm, self.algorithm.upper())} {self.env}"
+        title += f" ({changes})" if changes else ""
+        return title if self.control_of is None else f"control: {title}"
 
     def met(self, score: float) -> bool:
-        """Say whether a score reaches the goal."""
+        """Say whether a score reaches the goal; a control's goal is to stay below."""
+        if self.control_of is not None:
+            return score < self.threshold
         return score >= self.threshold if self.inclusive else score > self.threshold
 
     def settings(self, seed: int, device: str = "cpu") -> dict[str, Any]:
         """Return what is laid over the preset: budget, seed, and how progress is watched."""
         return {
+            **self.overrides,
             "env_steps": self.env_steps,
             "seed": seed,
             "device": device,
@@ -63,9 +93,17 @@ class Case:
         }
 
 
-CASES = {
-    case.name: case
-    for case in (
+def _word(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+# By family, as the tables show them. A control follows the case it belongs to.
+_SPINE = "The spine"
+_CARTPOLE_NO_VELOCITY, _RECALL, _CHAIN = (
+    "assay/CartPoleNoVel-v1", "assay/Recall-v0", "assay/Chain-v0",
+)  # fmt: skip
+GROUPS: dict[str, tuple[Case, ...]] = {
+    _SPINE: (
         Case("ppo-cartpole", "ppo", "CartPole-v1", 100_000, 500, 0.2, inclusive=True),
         Case("dqn-cartpole", "dqn", "CartPole-v1", 50_000, 475, 0.7, inclusive=True),
         Case("a2c-cartpole", "a2c", "CartPole-v1", 500_000, 475, 1.0, inclusive=True),
@@ -75,8 +113,59 @@ CASES = {
         Case("ppo-acrobot", "ppo", "Acrobot-v1", 500_000, -85, 1.0),
         Case("ppo-lunarlander", "ppo", "LunarLander-v3", 1_000_000, 220, 5.0),
         Case("sac-halfcheetah", "sac", "HalfCheetah-v5", 100_000, 4000, 15.0),
-    )
-}
+    ),
+    "Distributional": (
+        Case("c51-cartpole", "c51", "CartPole-v1", 50_000, 475, 1.5, inclusive=True),
+        Case("qrdqn-cartpole", "qrdqn", "CartPole-v1", 50_000, 475, 1.5, inclusive=True),
+        Case("iqn-cartpole", "iqn", "CartPole-v1", 50_000, 475, 2.0, inclusive=True),
+        Case("fqf-cartpole", "fqf", "CartPole-v1", 50_000, 475, 2.5, inclusive=True),
+        Case("rainbow-cartpole", "rainbow", "CartPole-v1", 50_000, 475, 2.0, inclusive=True),
+        Case("qrdqn-acrobot", "qrdqn", "Acrobot-v1", 100_000, -80, 4.0),
+    ),
+    "Memory": (
+        Case("recurrent_ppo-novel", "recurrent_ppo", _CARTPOLE_NO_VELOCITY, 200_000, 475, 4.0,
+             inclusive=True),
+        Case("ppo-novel", "ppo", _CARTPOLE_NO_VELOCITY, 200_000, 150, 0.5,
+             control_of="recurrent_ppo-novel"),
+        Case("recurrent_ppo-recall", "recurrent_ppo", _RECALL, 100_000, 0.95, 2.0,
+             inclusive=True, overrides={"memory": "transformer"}),
+        Case("ppo-recall", "ppo", _RECALL, 100_000, 0.4, 0.5, control_of="recurrent_ppo-recall"),
+        Case("r2d2-recall", "r2d2", _RECALL, 60_000, 0.95, 5.0, inclusive=True),
+        Case("dqn-recall", "dqn", _RECALL, 60_000, 0.4, 1.0, control_of="r2d2-recall"),
+    ),
+    "Continuous control": (
+        Case("tqc-pendulum", "tqc", "Pendulum-v1", 20_000, -160, 5.0),
+        Case("crossq-pendulum", "crossq", "Pendulum-v1", 20_000, -160, 5.0),
+        Case("redq-pendulum", "redq", "Pendulum-v1", 8_000, -160, 6.0),
+        Case("crossq-halfcheetah", "crossq", "HalfCheetah-v5", 100_000, 4000, 40.0,
+             rival="sac-halfcheetah", seeds=3),
+    ),
+    "Goals": (
+        Case("sac-her-fetchreach", "sac", "FetchReach-v4", 3_500, 0.95, 1.0, inclusive=True,
+             overrides={"her": "future"}, measure="success"),
+        Case("sac-fetchreach", "sac", "FetchReach-v4", 3_500, 0.2, 1.0,
+             overrides={"her": None}, control_of="sac-her-fetchreach", measure="success"),
+    ),
+    "Lag between actor and learner": (
+        Case("impala-lag", "impala", "CartPole-v1", 300_000, 475, 0.5, inclusive=True,
+             overrides={"actor_lag": 8}),
+        Case("impala-lag-uncorrected", "impala", "CartPole-v1", 300_000, 400, 0.5,
+             overrides={"actor_lag": 8, "correction": "none"}, control_of="impala-lag"),
+    ),
+    "Exploration": (
+        Case("ppo-rnd-chain", "ppo", _CHAIN, 50_000, 0.9, 0.5, overrides={"rnd": 0.5}),
+        Case("ppo-chain", "ppo", _CHAIN, 50_000, 0.1, 0.3, overrides={"rnd": 0.0},
+             control_of="ppo-rnd-chain"),
+    ),
+}  # fmt: skip
+CASES = {case.name: case for cases in GROUPS.values() for case in cases}
+
+
+def cases_of(algorithm: str) -> list[Case]:
+    """Return the cases that are evidence for an algorithm, and the controls of these."""
+    own = [c for c in CASES.values() if c.algorithm == algorithm and c.control_of is None]
+    names = {case.name for case in own}
+    return [c for c in CASES.values() if c.name in names or c.control_of in names]
 
 
 def parse_cases(text: str) -> list[Case]:
@@ -99,7 +188,7 @@ def parse_cases(text: str) -> list[Case]:
 
 # ---------------------------------------------------------------------- speed
 
-Library = Literal["assay", "sb3", "skrl"]
+Library = Literal["assay", "sb3", "sb3-contrib", "skrl"]
 Measure = Literal["env_steps_per_second", "updates_per_second", "seconds_to_return"]
 
 EVAL_EVERY = 5_000
@@ -115,7 +204,7 @@ class Entry:
     Attributes:
         name: Unique.
         library: Whose code runs.
-        algorithm: ppo, dqn or sac.
+        algorithm: Assay's name for it.
         env: Environment id.
         env_steps: How many.
         settings: For Assay, settings over defaults or preset; for a peer, its own arguments.
@@ -140,11 +229,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Entries that take turns, `repeats` times; the seed is the number of the turn."""
+    """Entries that take turns, `repeats` times; the seed is the number of the turn.
+
+    Races of one `file` are measured in one go, so that one file has one machine and one date.
+    """
 
     name: str
     entries: tuple[Entry, ...]
     repeats: int
+    file: str = "speed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +292,39 @@ _SB3_SAC = {
 _ASSAY_SAC = {
     "num_envs": 1, "lr": 3e-4, "buffer_size": 1_000_000, "learning_starts": 100,
     "batch_size": 256, "train_every": 1, "updates": 1, "hidden": [256, 256],
+}  # fmt: skip
+# sb3-contrib's defaults, in the words of each library. Its TQC has two critics by default.
+_CONTRIB_QRDQN = {
+    "learning_rate": 5e-5, "buffer_size": 1_000_000, "learning_starts": 100, "batch_size": 32,
+    "train_freq": 4, "gradient_steps": 1, "target_update_interval": 10_000,
+    "exploration_fraction": 0.1, "exploration_final_eps": 0.05,
+}  # fmt: skip
+_ASSAY_QRDQN = {
+    "num_envs": 1, "lr": 5e-5, "buffer_size": 1_000_000, "learning_starts": 100, "batch_size": 32,
+    "train_every": 4, "updates": 1, "target_every": 2_500, "epsilon": "linear:1:0.05:0.1",
+    "hidden": [64, 64], "quantiles": 200, "max_grad_norm": None,
+}  # fmt: skip
+_CONTRIB_TQC = {
+    "learning_rate": 3e-4, "buffer_size": 1_000_000, "learning_starts": 100, "batch_size": 256,
+    "train_freq": 1, "gradient_steps": 1, "top_quantiles_to_drop_per_net": 2,
+    "policy_kwargs": {"n_critics": 2, "n_quantiles": 25},
+}  # fmt: skip
+_ASSAY_TQC = {
+    "num_envs": 1, "lr": 3e-4, "buffer_size": 1_000_000, "learning_starts": 100,
+    "batch_size": 256, "train_every": 1, "updates": 1, "hidden": [256, 256], "n_critics": 2,
+    "n_quantiles": 25, "top_quantiles_to_drop_per_net": 2,
+}  # fmt: skip
+# The RL Zoo's settings for CartPole without velocities, with one LSTM of 64 for actor and critic.
+_CONTRIB_RECURRENT = {
+    **_SB3_TUNED,
+    "policy_kwargs": {
+        "lstm_hidden_size": 64, "n_lstm_layers": 1, "shared_lstm": True,
+        "enable_critic_lstm": False, "net_arch": {"pi": [64], "vf": [64]},
+    },
+}  # fmt: skip
+_ASSAY_RECURRENT = {
+    **_ASSAY_TUNED, "memory": "lstm", "memory_size": 64, "chunk": 32, "hidden": [],
+    "head_hidden": [64],
 }  # fmt: skip
 
 
@@ -261,8 +387,33 @@ RACES = {
             ),
             repeats=3,
         ),
+        *(
+            Race(
+                algorithm,
+                (
+                    Entry(f"contrib-{algorithm}", "sb3-contrib", algorithm, env, steps, theirs),
+                    _assay(f"{algorithm}-compiled", algorithm, env, steps, settings=ours,
+                           compile=True),
+                    _assay(f"{algorithm}-eager", algorithm, env, steps, settings=ours),
+                ),
+                repeats=3,
+                file="speed-contrib",
+            )
+            for algorithm, env, steps, theirs, ours in (
+                ("qrdqn", _CARTPOLE, 50_000, _CONTRIB_QRDQN, _ASSAY_QRDQN),
+                ("recurrent_ppo", _CARTPOLE, 51_200, _CONTRIB_RECURRENT, _ASSAY_RECURRENT),
+                ("tqc", _PENDULUM, 3_000, _CONTRIB_TQC, _ASSAY_TQC),
+            )
+        ),
     )
 }  # fmt: skip
+# Entries that must have made as many optimizer steps as the peer they are compared with.
+SAME_UPDATES = {
+    "assay-ppo-equal-compiled": "sb3-ppo",
+    "assay-ppo-equal-eager": "sb3-ppo",
+    "assay-recurrent_ppo-compiled": "contrib-recurrent_ppo",
+    "assay-recurrent_ppo-eager": "contrib-recurrent_ppo",
+}
 
 _STEPS: Measure = "env_steps_per_second"
 _UPDATES: Measure = "updates_per_second"
@@ -308,5 +459,18 @@ COMPARISONS = (
                "assay-sac-compiled", "sb3-sac", _UPDATES, 1.9),
     Comparison("SAC Pendulum: SB3's defaults on both sides, eager / SB3", "sac",
                "assay-sac-eager", "sb3-sac", _UPDATES, 1.2),
+    *(
+        Comparison(
+            f"{title}: {whose} on both sides, {variant} / sb3-contrib", race,
+            f"assay-{race}-{variant}", f"contrib-{race}", measure,
+            1.5 if variant == "compiled" else None,
+        )
+        for title, whose, race, measure in (
+            ("QR-DQN CartPole", "sb3-contrib's defaults", "qrdqn", _STEPS),
+            ("Recurrent PPO CartPole", "tuned settings", "recurrent_ppo", _STEPS),
+            ("TQC Pendulum", "sb3-contrib's defaults", "tqc", _UPDATES),
+        )
+        for variant in ("compiled", "eager")
+    ),
 )  # fmt: skip
 ENTRIES = {entry.name: entry for race in RACES.values() for entry in race.entries}

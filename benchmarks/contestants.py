@@ -29,6 +29,9 @@ def run(entry: Entry, seed: int) -> Result:
         ("sb3", "ppo"): _sb3,
         ("sb3", "dqn"): _sb3,
         ("sb3", "sac"): _sb3,
+        ("sb3-contrib", "qrdqn"): _sb3,
+        ("sb3-contrib", "recurrent_ppo"): _sb3,
+        ("sb3-contrib", "tqc"): _sb3,
         ("skrl", "ppo"): _skrl_ppo,
     }
     result = functions.get((entry.library, entry.algorithm), _assay)(entry, seed)
@@ -100,9 +103,16 @@ def _assay(entry: Entry, seed: int) -> Result:
 
 # ---------------------------------------------------------------------- Stable-Baselines3
 
+_SB3_CLASSES = {
+    "ppo": "stable_baselines3.PPO", "dqn": "stable_baselines3.DQN",
+    "sac": "stable_baselines3.SAC", "qrdqn": "sb3_contrib.QRDQN",
+    "recurrent_ppo": "sb3_contrib.RecurrentPPO", "tqc": "sb3_contrib.TQC",
+}  # fmt: skip
+
 
 def _sb3(entry: Entry, seed: int) -> Result:
-    import stable_baselines3 as sb3
+    module, _, name = _SB3_CLASSES[entry.algorithm].partition(".")
+    kind = getattr(importlib.import_module(module), name)
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
@@ -133,19 +143,19 @@ def _sb3(entry: Entry, seed: int) -> Result:
 
     settings = dict(entry.settings)
     env = make_vec_env(entry.env, n_envs=settings.pop("n_envs", 1), seed=seed)
-    if entry.algorithm == "ppo":
+    if entry.algorithm in ("ppo", "recurrent_ppo"):
         # Both fall linearly to zero over the run.
         settings["learning_rate"] = _falling(settings["learning_rate"])
         settings["clip_range"] = _falling(settings["clip_range"])
-    kind = {"ppo": sb3.PPO, "dqn": sb3.DQN, "sac": sb3.SAC}[entry.algorithm]
-    model = kind("MlpPolicy", env, seed=seed, device="cpu", verbose=0, **settings)
+    policy = "MlpLstmPolicy" if entry.algorithm == "recurrent_ppo" else "MlpPolicy"
+    model = kind(policy, env, seed=seed, device="cpu", verbose=0, **settings)
     callback = UntilReturn() if entry.until_return else None
     began = time.perf_counter()
     model.learn(entry.env_steps, callback=callback, log_interval=None)
     seconds = time.perf_counter() - began
-    optimizer = model.critic.optimizer if entry.algorithm == "sac" else model.policy.optimizer
+    learner = model.critic if entry.algorithm in ("sac", "tqc") else model.policy
     return _result(
-        seconds, model.num_timesteps, _adam_steps(optimizer), judge(model),
+        seconds, model.num_timesteps, _adam_steps(learner.optimizer), judge(model),
         reached[0] if reached else None,
     )  # fmt: skip
 

@@ -16,22 +16,37 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import CASES, COMPARISONS, FINAL_EPISODES, RACES, SEEDS, Case, Comparison
+from cases import (
+    CASES,
+    COMPARISONS,
+    FINAL_EPISODES,
+    RACES,
+    SAME_UPDATES,
+    Case,
+    Comparison,
+)
 
 import assay
 from assay.core.errors import AssayError
-from assay.evaluation.statistics import Interval, iqm, stratified_bootstrap
+from assay.evaluation.statistics import Interval, iqm, stratified_bootstrap, welch_test
 from assay.runs.provenance import hardware
 
 SCHEMA = 1
 ROOT = Path(__file__).resolve().parent
 LEARNING = ROOT / "evidence" / "learning"
-SPEED = ROOT / "evidence" / "speed.json"
+SPEED_FILES = tuple(
+    ROOT / "evidence" / f"{name}.json"
+    for name in dict.fromkeys(race.file for race in RACES.values())
+)
+PRIORITIES = ROOT / "evidence" / "priorities.json"
 MEMORY = ROOT / "evidence" / "memory.json"
 PHASES = ROOT / "evidence" / "phases.md"
 
 BOOTSTRAP_SEED, BOOTSTRAP_REPS = 0, 10_000
-PACKAGES = ("torch", "numpy", "gymnasium", "stable-baselines3", "skrl", "mujoco", "box2d")
+PACKAGES = (
+    "torch", "numpy", "gymnasium", "stable-baselines3", "sb3-contrib", "skrl", "mujoco", "box2d",
+    "gymnasium-robotics",
+)  # fmt: skip
 
 
 class EvidenceError(AssayError):
@@ -119,6 +134,23 @@ def seed_interval(means: Sequence[float]) -> Interval:
     )
 
 
+def seed_score(case: Case, evaluation: Mapping[str, Any]) -> float:
+    """Return what one seed is judged by: the mean return, or the share of successes."""
+    return float(evaluation["success_rate" if case.measure == "success" else "mean"])
+
+
+def difference(content: Mapping[str, Any], rival: Mapping[str, Any]) -> Interval:
+    """Return by how much the seeds of one case are better than those of another, on average.
+
+    Both must judge by the return. The interval is Welch's, at 95%.
+    """
+    x, y = ([entry["evaluation"]["mean"] for entry in side["seeds"]] for side in (content, rival))
+    interval = welch_test(x, y).interval
+    if interval is None:
+        raise EvidenceError("Seeds that do not vary at all cannot be compared.")
+    return interval
+
+
 def aggregate(case: Case, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Put the seeds of one case into one evidence object.
 
@@ -127,8 +159,10 @@ def aggregate(case: Case, results: Sequence[Mapping[str, Any]]) -> dict[str, Any
     """
     ordered = sorted(results, key=lambda result: result["seed"])
     seeds = [result["seed"] for result in ordered]
-    if seeds != sorted(set(seeds)) or len(seeds) < SEEDS:
-        raise EvidenceError(f"{case.name} has seeds {seeds}; expected {SEEDS} or more, each once.")
+    if seeds != sorted(set(seeds)) or len(seeds) < case.seeds:
+        raise EvidenceError(
+            f"{case.name} has seeds {seeds}; expected {case.seeds} or more, each once."
+        )
     configs = [_shared_config(result["config"]) for result in ordered]
     for result, config in zip(ordered, configs, strict=True):
         if result["case"] != case.name or config != configs[0]:
@@ -138,7 +172,7 @@ def aggregate(case: Case, results: Sequence[Mapping[str, Any]]) -> dict[str, Any
                 "Run all seeds again with the same presets.",
             )
     shared = ("schema", "case", "algorithm", "env", "env_steps", "config")
-    interval = seed_interval([result["evaluation"]["mean"] for result in ordered])
+    interval = seed_interval([seed_score(case, result["evaluation"]) for result in ordered])
     return {
         "schema": SCHEMA,
         "case": case.name,
@@ -178,7 +212,7 @@ def read_learning(path: Path) -> dict[str, Any]:
                 raise refuse(f"{name} is {content[name]!r}, the case asks {getattr(case, name)!r}")
         seeds = content["seeds"]
         numbers = [entry["seed"] for entry in seeds]
-        if len(set(numbers)) != len(numbers) or len(numbers) < SEEDS:
+        if len(set(numbers)) != len(numbers) or len(numbers) < case.seeds:
             raise refuse(f"its seeds are {numbers}")
         for entry in seeds:
             returns = np.asarray(entry["evaluation"]["returns"], np.float64)
@@ -187,10 +221,17 @@ def read_learning(path: Path) -> dict[str, Any]:
                 raise refuse(f"seed {entry['seed']} has no {FINAL_EPISODES} finite returns")
             if not math.isclose(returns.mean(), mean, rel_tol=1e-4, abs_tol=1e-2):
                 raise refuse(f"the mean of seed {entry['seed']} is not that of its returns")
+            if case.measure == "success":
+                successes = entry["evaluation"]["success"]
+                if len(successes) != FINAL_EPISODES or not set(successes) <= {0, 1}:
+                    raise refuse(f"seed {entry['seed']} lacks episodes that succeed or fail")
+                rate = entry["evaluation"]["success_rate"]
+                if not math.isclose(sum(successes) / FINAL_EPISODES, rate, abs_tol=1e-3):
+                    raise refuse(f"the success rate of seed {entry['seed']} is another")
             config = seed_config(content["config"], entry)
             if config_hash(config) != entry["config_hash"]:
                 raise refuse(f"seed {entry['seed']} was run with another configuration")
-        interval = seed_interval([entry["evaluation"]["mean"] for entry in seeds])
+        interval = seed_interval([seed_score(case, entry["evaluation"]) for entry in seeds])
         found = [content["iqm"], *content["interval"]]
         if not np.allclose(found, [interval.point, interval.low, interval.high], atol=1e-3):
             raise refuse("its interquartile mean or interval is not that of its seeds")
@@ -278,7 +319,7 @@ def _over(a: float, b: float) -> float:
 
 
 def read_speed(path: Path) -> dict[str, Any]:
-    """Read the speed evidence, checking that it is the whole of a full run.
+    """Read a file of speed evidence, checking that all its races are there in full.
 
     Raises:
         EvidenceError: Names the first thing that does not hold.
@@ -292,7 +333,10 @@ def read_speed(path: Path) -> dict[str, Any]:
         if content["quick"]:
             raise refuse("it comes from --quick, which measures nothing")
         found = {(run["race"], run["entry"], run["repeat"]) for run in content["runs"]}
-        for race in RACES.values():
+        races = [race for race in RACES.values() if race.file == path.stem]
+        if not races or {run["race"] for run in content["runs"]} != {race.name for race in races}:
+            raise refuse("it does not hold the races that belong into it")
+        for race in races:
             for entry in race.entries:
                 missing = [
                     k for k in range(race.repeats) if (race.name, entry.name, k) not in found
@@ -304,9 +348,9 @@ def read_speed(path: Path) -> dict[str, Any]:
             if not math.isclose(rate, run["env_steps_per_second"], rel_tol=0.01):
                 raise refuse(f"{run['entry']} has a rate that is not its steps by its seconds")
         updates = {run["entry"]: run["updates"] for run in content["runs"]}
-        for name in ("assay-ppo-equal-compiled", "assay-ppo-equal-eager"):
-            if updates[name] != updates["sb3-ppo"]:
-                raise refuse(f"{name} made {updates[name]} updates, SB3 {updates['sb3-ppo']}")
+        for name, peer in SAME_UPDATES.items():
+            if name in updates and updates[name] != updates[peer]:
+                raise refuse(f"{name} made {updates[name]} updates, {peer} {updates[peer]}")
         for comparison in COMPARISONS:
             compare(comparison, content["runs"])
         if not {"cpu", "versions"} <= content["machine"].keys():

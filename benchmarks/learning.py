@@ -1,6 +1,6 @@
 """Train the learning cases with their shipped presets, many seeds in parallel, and go on later.
 
-    python benchmarks/learning.py --cases all --seeds 5 --jobs 16 --out runs/learning
+    python benchmarks/learning.py --cases all --jobs 16 --out runs/learning
     python benchmarks/report.py --collect runs/learning
 
 Each seed is a process of its own on one thread. A seed whose result is there, from the same
@@ -23,7 +23,7 @@ from typing import Any
 
 import evidence
 import numpy as np
-from cases import CASES, FINAL_EPISODES, SEEDS, Case, parse_cases
+from cases import CASES, FINAL_EPISODES, Case, parse_cases
 
 from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError
 
@@ -86,6 +86,7 @@ def run_seed(case: Case, seed: int, out: Path, device: str, keep: bool) -> int:
                 "iqm": round(final.iqm, 4),
                 "std": round(final.std, 4),
                 "returns": evidence.rounded(final.returns),
+                **_successes(case, final),
             },
             "curve": {
                 "env_steps": [steps for steps, _ in curve],
@@ -99,6 +100,18 @@ def run_seed(case: Case, seed: int, out: Path, device: str, keep: bool) -> int:
     if not keep:
         api.open_run(run.path).directory.delete()
     return 0
+
+
+def _successes(case: Case, final: Any) -> dict[str, Any]:
+    if case.measure != "success":
+        return {}
+    if final.success is None:
+        raise ConfigError(
+            f"{case.name} is judged by its successes, but {case.env} does not report them.",
+            "Its last info must have `is_success` or `success`.",
+        )
+    successes = [int(value) for value in final.success]
+    return {"success_rate": round(sum(successes) / len(successes), 4), "success": successes}
 
 
 def _train_or_resume(case: Case, seed: int, out: Path, config: dict[str, Any]) -> Any:
@@ -216,8 +229,8 @@ class Pool:
         if code == 0:
             path = result_path(self.options.out, job.case, job.seed)
             result = evidence.read_json(path)
-            mean = result["evaluation"]["mean"]
-            print(f"{job.name}: {mean:.1f} ({job.case.goal}) after {seconds:.0f} s", flush=True)
+            score = evidence.seed_score(job.case, result["evaluation"])
+            print(f"{job.name}: {score:.4g} ({job.case.goal}) after {seconds:.0f} s", flush=True)
             return
         self.failures += 1
         log = self.options.out / "logs" / f"{job.case.name}-{job.seed}.log"
@@ -232,7 +245,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Train the learning cases.")
     parser.add_argument("--cases", default="all", help=f"all, or some of: {', '.join(CASES)}")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds 1 to N of each case")
+    parser.add_argument("--seeds", type=int, help="seeds 1 to N of each case, not its own number")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
     parser.add_argument("--out", type=Path, default=Path("runs/learning"), help="where to work")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
@@ -241,8 +254,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--one", nargs=2, metavar=("CASE", "SEED"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     for name in ("seeds", "jobs"):
-        if getattr(options, name) < 1:
-            raise ConfigError(f"--{name} is {getattr(options, name)}; expected at least 1.")
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name} is {value}; expected at least 1.")
     return options
 
 
@@ -252,7 +266,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.one is not None:
         name, seed = options.one
         return run_seed(CASES[name], int(seed), options.out, options.device, options.keep_runs)
-    wanted = [(case, k + 1) for case in parse_cases(options.cases) for k in range(options.seeds)]
+    wanted = [
+        (case, k + 1)
+        for case in parse_cases(options.cases)
+        for k in range(options.seeds or case.seeds)
+    ]
     pending = [(c, s) for c, s in wanted if not finished(options.out, c, s, options.device)]
     print(f"{len(wanted) - len(pending)} of {len(wanted)} seeds are done; {len(pending)} to run.")
     pool = Pool(options)

@@ -1,4 +1,4 @@
-"""Turn committed evidence into the tables of the READMEs.
+"""Turn committed evidence into the tables of the READMEs and of the documentation.
 
 python benchmarks/report.py                   # rewrite the tables between their markers
 python benchmarks/report.py --collect DIR     # first put the seeds in DIR into evidence files
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import evidence
-from cases import CASES, COMPARISONS, SEEDS, Case, Measure
+from cases import CASES, COMPARISONS, GROUPS, Case, Measure, cases_of
 from evidence import EvidenceError, Ratio
 
 from assay.core.errors import EXIT_USER_ERROR, AssayError
@@ -24,7 +24,11 @@ from assay.core.errors import EXIT_USER_ERROR, AssayError
 # Where each table goes. A file without the markers of a table does not show it.
 BENCHMARKS_README = evidence.ROOT / "README.md"
 PROJECT_README = evidence.ROOT.parent / "README.md"
-NAMES = ("learning", "speed", "phases", "memory")
+NAMES = ("learning", "speed", "priorities", "phases", "memory")
+# Pages with a table of their own, called `evidence`; the index of algorithms is `algorithms`.
+DOCS = evidence.ROOT.parent / "docs"
+INDEX = DOCS / "algorithms" / "README.md"
+_TOPICS = {"hindsight.md": ("Goals",), "exploration.md": ("Exploration",)}
 _UNITS: dict[Measure, str] = {
     "env_steps_per_second": "steps/s",
     "updates_per_second": "updates/s",
@@ -36,37 +40,101 @@ _UNITS: dict[Measure, str] = {
 
 
 def learning_table(directory: Path = evidence.LEARNING) -> str:
-    """Return the table of all learning cases, those without evidence among them."""
-    rows = ["case", "environment steps", "goal", "IQM [95% interval]", "per seed", "passed"]
-    lines = [_row(rows), _row(["---"] * len(rows))]
-    machines: dict[str, None] = {}
-    for case in CASES.values():
-        title = f"{case.algorithm.upper()} {case.env}"
+    """Return the tables of all learning cases, those without evidence among them, by group."""
+    parts, machines = [], []
+    for title, group in GROUPS.items():
+        table, used = case_table(group, directory)
+        parts.append(f"**{title}**\n\n{table}")
+        machines += used
+    if machines:
+        parts.append(f"Measured on {'; '.join(dict.fromkeys(machines))}.")
+    return "\n\n".join(parts)
+
+
+def case_table(
+    cases: Sequence[Case], directory: Path = evidence.LEARNING, *, minutes: bool = False
+) -> tuple[str, list[str]]:
+    """Return a table of some cases, and the machines that their evidence comes from.
+
+    Args:
+        cases: Which ones; those without evidence are shown as not measured.
+        directory: Where the evidence is.
+        minutes: Show how long the seeds trained.
+    """
+    head = ["case", "environment steps", "goal", "IQM [95% interval]", "per seed", "passed"]
+    head += ["minutes per seed"] if minutes else []
+    lines, notes, machines = [_row(head), _row(["---"] * len(head))], [], []
+    for case in cases:
+        cells = [case.title, f"{case.env_steps:,}", case.goal]
         path = directory / f"{case.name}.json"
         if not path.exists():
-            lines.append(_row([title, f"{case.env_steps:,}", case.goal, "not measured", "", ""]))
+            lines.append(_row([*cells, "not measured", *[""] * (len(head) - 4)]))
             continue
         found = evidence.read_learning(path)
         low, high = found["interval"]
-        value = f"{_score(found['iqm'])} [{_score(low)}, {_score(high)}]"
-        seeds = ", ".join(_score(entry["evaluation"]["mean"]) for entry in found["seeds"])
-        passed = "yes" if found["passed"] else "**no**"
-        lines.append(_row([title, f"{case.env_steps:,}", case.goal, value, seeds, passed]))
-        machines |= dict.fromkeys(machine_line(entry["machine"]) for entry in found["seeds"])
-    note = f"\n\nMeasured on {'; '.join(machines)}." if machines else ""
-    return "\n".join(lines) + note
+        cells.append(f"{_shown(case, found['iqm'])} [{_shown(case, low)}, {_shown(case, high)}]")
+        scores = [evidence.seed_score(case, entry["evaluation"]) for entry in found["seeds"]]
+        cells.append(", ".join(_shown(case, score) for score in scores))
+        cells.append("yes" if found["passed"] else "**no**")
+        if minutes:
+            spent = [entry["train_seconds"] / 60 for entry in found["seeds"]]
+            cells.append(f"{min(spent):.1f} to {max(spent):.1f}")
+        lines.append(_row(cells))
+        notes += _rivalry(case, found, directory)
+        machines += [machine_line(entry["machine"]) for entry in found["seeds"]]
+    return "\n".join(["\n".join(lines), *(f"\n{note}" for note in notes)]), machines
 
 
-def speed_table(content: Mapping[str, Any]) -> str:
-    """Return the table of a speed measurement; comparisons that did not run are left out."""
+def _rivalry(case: Case, content: Mapping[str, Any], directory: Path) -> list[str]:
+    """Return the sentence that compares a case with its rival, if both were measured."""
+    path = directory / f"{case.rival}.json"
+    if case.rival is None or not path.exists():
+        return []
+    rival = CASES[case.rival]
+    found = evidence.difference(content, evidence.read_learning(path))
+    signed = [f"{value:+,.0f}" for value in (found.point, found.low, found.high)]
+    return [
+        f"{case.title} less {rival.title} after {rival.env_steps:,} steps: {signed[0]} "
+        f"[{signed[1]}, {signed[2]}] (means over seeds, Welch's 95% interval)."
+    ]
+
+
+def evidence_block(cases: Sequence[Case], directory: Path = evidence.LEARNING) -> str:
+    """Return what a documentation page shows between its `evidence` markers."""
+    if not cases:
+        return "No learning case measures it yet."
+    table, machines = case_table(cases, directory, minutes=True)
+    note = f"\n\nMeasured on {'; '.join(dict.fromkeys(machines))}." if machines else ""
+    return table + note
+
+
+def algorithm_index() -> str:
+    """Return the table of all built-in algorithms, from the registry."""
+    from assay.core import registry
+
+    head = ["algorithm", "what it is", "family", "actions", "paper"]
+    lines = [_row(head), _row(["---"] * len(head))]
+    for name in registry.names():
+        spec = registry.get(name).spec
+        link = f"[{name}]({name}.md)"
+        actions = ", ".join(spec.actions)
+        lines.append(_row([link, spec.summary, spec.family, actions, spec.paper]))
+    return "\n".join(lines)
+
+
+def speed_table(contents: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of speed measurements; comparisons that did not run are left out."""
     head = ["comparison", "Assay", "peer", "ratio [range]", "target", "met", "final returns"]
     lines = [_row(head), _row(["---"] * len(head))]
+    places: dict[str, None] = {}
     for comparison in COMPARISONS:
-        found = evidence.compare(comparison, content["runs"])
-        if found is not None:
-            lines.append(_row(_speed_cells(found)))
-    date = f" on {content['date']}" if "date" in content else ""
-    lines += ["", f"Measured{date} on one core of {machine_line(content['machine'])}."]
+        for content in contents:
+            found = evidence.compare(comparison, content["runs"])
+            if found is not None:
+                lines.append(_row(_speed_cells(found)))
+                date = f"on {content['date']} " if "date" in content else ""
+                places[f"{date}on one core of {machine_line(content['machine'])}"] = None
+    lines += ["", f"Measured {'; '.join(places)}."]
     return "\n".join(lines)
 
 
@@ -103,22 +171,35 @@ def memory_line() -> str:
     return text
 
 
+def priorities_table() -> str:
+    """Return what a prioritised sample costs, if it was measured."""
+    from priorities import lines
+
+    if not evidence.PRIORITIES.exists():
+        return "Not measured yet: `python benchmarks/priorities.py --store`."
+    found = evidence.read_json(evidence.PRIORITIES)
+    try:
+        place = f"Measured on one core of {machine_line(found['machine'])}."
+        return f"{lines(found)}\n\n{place}"
+    except (KeyError, TypeError, ValueError) as error:
+        raise EvidenceError(f"'{evidence.PRIORITIES.name}' is refused: {error}.") from None
+
+
 def tables() -> dict[str, str]:
     """Return every table from the committed evidence.
 
     Raises:
         EvidenceError: An evidence file is damaged.
     """
-    if evidence.SPEED.exists():
-        speed = speed_table(evidence.read_speed(evidence.SPEED))
-    else:
-        speed = "Not measured yet: `make bench`."
+    measured = [evidence.read_speed(path) for path in evidence.SPEED_FILES if path.exists()]
+    speed = speed_table(measured) if measured else "Not measured yet: `make bench`."
     phases = "Not measured yet: `python benchmarks/phases.py --compile --store`."
     if evidence.PHASES.exists():
         phases = evidence.PHASES.read_text().strip()
     return {
         "learning": learning_table(),
         "speed": speed,
+        "priorities": priorities_table(),
         "phases": phases,
         "memory": memory_line(),
     }
@@ -129,7 +210,13 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _score(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _shown(case: Case, value: float) -> str:
+    return f"{value:.0%}" if case.measure == "success" else _score(value)
 
 
 def _quantity(value: float, unit: str) -> str:
@@ -144,7 +231,10 @@ def _times(value: float) -> str:
 
 def machine_line(facts: Mapping[str, Any]) -> str:
     """Return the processor and the versions that matter on one line."""
-    names = {"python": "Python", "torch": "torch", "stable-baselines3": "SB3", "skrl": "skrl"}
+    names = {
+        "python": "Python", "torch": "torch", "stable-baselines3": "SB3",
+        "sb3-contrib": "sb3-contrib", "skrl": "skrl",
+    }  # fmt: skip
     versions = facts["versions"]
     parts = [f"{title} {versions[name]}" for name, title in names.items() if name in versions]
     return f"{facts['cpu']} ({', '.join(parts)})"
@@ -170,23 +260,44 @@ def _pattern(name: str) -> str:
     return rf"(<!-- {name}:begin -->)(.*?)(<!-- {name}:end -->)"
 
 
+def pages() -> list[Path]:
+    """Return every file that shows tables."""
+    topics = [DOCS / name for name in _TOPICS]
+    own = sorted((DOCS / "algorithms").glob("*.md"))
+    found = [BENCHMARKS_README, PROJECT_README, *topics, *own]
+    return [path for path in found if path.exists()]
+
+
+def wanted_blocks(path: Path) -> dict[str, str]:
+    """Return the tables that a file may show, by name."""
+    if path == INDEX:
+        return {"algorithms": algorithm_index()}
+    if path.parent == INDEX.parent:
+        return {"evidence": evidence_block(cases_of(path.stem))}
+    if path.parent == DOCS:
+        groups = _TOPICS[path.name]
+        return {"evidence": evidence_block([case for g in groups for case in GROUPS[g]])}
+    return tables()
+
+
 def outdated(path: Path) -> list[str]:
     """Return the names of the tables in a file that are not what the evidence says."""
-    text, wanted = path.read_text(), tables()
-    shown = {name: block(text, name) for name in NAMES}
-    return [name for name in NAMES if shown[name] not in (None, wanted[name])]
+    text = path.read_text()
+    wanted = wanted_blocks(path)
+    return [name for name, table in wanted.items() if block(text, name) not in (None, table)]
 
 
-def write_blocks(paths: Sequence[Path] = (BENCHMARKS_README, PROJECT_README)) -> None:
-    """Rewrite every table that the files have markers for."""
-    wanted = tables()
-    for path in paths:
-        text = path.read_text()
-        shown = [name for name in NAMES if block(text, name) is not None]
+def write_blocks(paths: Sequence[Path] | None = None) -> None:
+    """Rewrite every table that the files (all pages, if not given) have markers for."""
+    for path in pages() if paths is None else paths:
+        old = text = path.read_text()
+        wanted = wanted_blocks(path)
+        shown = [name for name in wanted if block(text, name) is not None]
         for name in shown:
             text = with_block(text, name, wanted[name])
-        path.write_text(text)
-        print(f"{path.name} of {path.parent.name}: {', '.join(shown) or 'no markers'}")
+        if text != old:
+            path.write_text(text)
+            print(f"{path.name} of {path.parent.name}: {', '.join(shown)}")
 
 
 # ---------------------------------------------------------------------- evidence
@@ -206,8 +317,8 @@ def collect(directory: Path, target: Path = evidence.LEARNING) -> list[Path]:
         raise EvidenceError(f"There are no seeds in '{directory}'.", "Run learning.py first.")
     written = []
     for name, results in found.items():
-        if len(results) < SEEDS:
-            print(f"{name}: {len(results)} of {SEEDS} seeds, left out")
+        if len(results) < CASES[name].seeds:
+            print(f"{name}: {len(results)} of {CASES[name].seeds} seeds, left out")
             continue
         path = target / f"{name}.json"
         evidence.write_json(path, evidence.aggregate(CASES[name], results))
@@ -229,7 +340,7 @@ def stale(case: Case, content: Mapping[str, Any]) -> list[str]:
 def check() -> list[str]:
     """Return what is wrong: tables out of date, evidence for settings no longer shipped."""
     wrong = []
-    for path in (BENCHMARKS_README, PROJECT_README):
+    for path in pages():
         wrong += [f"the table '{n}' of {path.name} is out of date" for n in outdated(path)]
     for case in CASES.values():
         path = evidence.LEARNING / f"{case.name}.json"

@@ -1,7 +1,7 @@
 """Race Assay against its peers on one core, taking turns, and say which targets are met.
 
     make bench                     # everything, in .venv-bench: about half an hour
-    make bench ARGS='--races sac'  # one race, shown and not stored
+    make bench ARGS='--races sac'  # one race, shown and not stored (a file's races all: stored)
     make bench ARGS=--quick        # does the harness work? The numbers mean nothing
 
 Every measurement is a fresh process bound to the same core, with one torch thread. In each repeat
@@ -30,7 +30,9 @@ from cases import ENTRIES, QUICK_STEPS, RACES, Entry
 
 from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError, nearest
 
-MODULES = {"assay": "assay", "sb3": "stable_baselines3", "skrl": "skrl"}
+MODULES = {
+    "assay": "assay", "sb3": "stable_baselines3", "sb3-contrib": "sb3_contrib", "skrl": "skrl",
+}  # fmt: skip
 WARM_STEPS = 2_048  # one rollout of the largest kind, and enough to start learning from replay
 RUN_TIMEOUT = 1_800
 
@@ -195,15 +197,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "machine": evidence.machine(),
         "runs": measure(options.races, options.only, options.core, options.quick),
     }
-    whole = not options.quick and not options.only and options.races == list(RACES)
-    out = options.out or (evidence.SPEED if whole else None)
-    if out is not None:
-        evidence.write_json(out, content)
     print()
-    print(report.speed_table(content))
-    if whole and out == evidence.SPEED:
+    print(report.speed_table([content]))
+    if options.out is not None:
+        evidence.write_json(options.out, content)
+    elif not options.quick and not options.only and (stored := store(content, options.races)):
+        print(f"Stored: {', '.join(path.name for path in stored)}")
         report.write_blocks()
     return 0
+
+
+def store(content: dict[str, Any], races: Sequence[str]) -> list[Path]:
+    """Write the evidence files whose races were all run, and return which these are."""
+    stored = []
+    for path in evidence.SPEED_FILES:
+        names = {race.name for race in RACES.values() if race.file == path.stem}
+        if names <= set(races):
+            runs = [run for run in content["runs"] if run["race"] in names]
+            evidence.write_json(path, {**content, "runs": runs})
+            stored.append(path)
+    return stored
 
 
 if __name__ == "__main__":

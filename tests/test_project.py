@@ -114,6 +114,12 @@ def test_every_target_in_make_help_exists() -> None:
         make("--dry-run", target)
 
 
+@pytest.mark.parametrize("place", ["docs/algorithms/{}.md", "examples/{}.py"])
+def test_every_algorithm_has_a_page_and_an_example(place: str) -> None:
+    names = [path.stem for path in algorithm_files() if path.stem != "base"]
+    assert [name for name in names if not (ROOT / place.format(name)).is_file()] == []
+
+
 def test_every_constraint_is_an_exact_public_version() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]

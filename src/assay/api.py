@@ -311,9 +311,10 @@ def evaluation_vector(config: RunConfig, env: Any, episodes: int) -> Vector | No
         return make_vector(env.spec.id, count, env_kwargs=kwargs, training=False)
     if isinstance(env, gym.Env):
         try:
-            return make_vector(copy.deepcopy(env), 1, training=False)
-        except Exception:
+            own = copy.deepcopy(env)
+        except Exception:  # an object may refuse to be copied in any way it likes
             return None
+        return make_vector(own, 1, training=False)
     return make_vector(env, count, env_kwargs=run.env_kwargs, training=False)
 
 

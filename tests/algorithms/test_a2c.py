@@ -137,19 +137,19 @@ QUICK = {"horizon": 8, "num_envs": 8, "hidden": (16,)}
 
 class TestLearns:
     @pytest.mark.parametrize(
-        "space",
+        ("space", "more"),
         [
-            spaces.Discrete(4),
-            spaces.MultiDiscrete([3, 2]),
-            spaces.MultiBinary(3),
-            spaces.Box(-1.0, 1.0, (2,), np.float32),
+            (spaces.Discrete(4), {}),
+            (spaces.MultiDiscrete([3, 2]), {}),
+            (spaces.MultiBinary(3), {}),
+            (spaces.Box(-1.0, 1.0, (2,), np.float32), {"log_std_init": -1.0}),
         ],
-        ids=lambda space: type(space).__name__,
+        ids=lambda part: type(part).__name__ if isinstance(part, spaces.Space) else "",
     )
-    def test_the_right_answer(self, space: Any) -> None:
+    def test_the_right_answer(self, space: Any, more: dict[str, Any]) -> None:
         rig = Rig(
-            "a2c", partial(Identity, space), env_steps=10_000, gamma=0.0, log_std_init=-1.0,
-            lr=0.02, **QUICK,
+            "a2c", partial(Identity, space), env_steps=10_000, gamma=0.0, lr=0.02, **QUICK,
+            **more,
         )  # fmt: skip
         assert rig.train().score() > 8 * 0.9
 

@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 
 from assay.algorithms.dqn import DQN
+from assay.core.errors import ConfigError
 from assay.core.types import Batch
 from assay.networks.noisy import NoisyLinear
 from assay.testing.algorithms import (
@@ -159,7 +160,7 @@ class TestUpdate:
                 before = target.clone()
 
     def test_target_follows_slowly(self) -> None:
-        algorithm = table(tau=0.25, target_every=1, batch_size=4, lr=0.1)
+        algorithm = table(tau=0.25, batch_size=4, lr=0.1)
         before = algorithm.step.flats[algorithm.target].clone()
         algorithm.update(CannedReplay(items()))
         online, target = (algorithm.step.flats[m] for m in (algorithm.q, algorithm.target))
@@ -169,6 +170,26 @@ class TestUpdate:
         needs = table(n_step=3, prioritized=True, priority_alpha=0.7, gamma=0.9, updates=5).needs
         assert (needs.n_step, needs.prioritized, needs.gamma, needs.updates) == (3, 0.7, 0.9, 5)
         assert table().needs.prioritized is None
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("settings", "name"),
+        [
+            ({"priority_alpha": 0.7}, "priority_alpha"),
+            ({"priority_beta": 0.5}, "priority_beta"),
+            ({"tau": 0.01, "target_every": 5}, "target_every"),
+            ({"noisy": True, "epsilon": 0.1}, "epsilon"),
+        ],
+    )
+    def test_what_has_no_effect_is_refused(self, settings: dict[str, Any], name: str) -> None:
+        with pytest.raises(ConfigError, match=f"{name}=.* has no effect"):
+            table(**settings)
+
+    @pytest.mark.parametrize("name", ["epsilon", "priority_beta"])
+    def test_shares_stay_between_0_and_1(self, name: str) -> None:
+        with pytest.raises(ConfigError, match=f"{name}=.*reaches 1.5"):
+            table(prioritized=True, **{name: "linear:0.5:1.5"})
 
 
 class TestAct:
@@ -223,6 +244,12 @@ QUICK = {
 }  # fmt: skip
 
 
+def quick(options: dict[str, Any]) -> dict[str, Any]:
+    """Return quick settings; noise takes the place of epsilon."""
+    settings = QUICK | options
+    return {k: v for k, v in settings.items() if k != "epsilon" or not options.get("noisy")}
+
+
 class TestLearns:
     @pytest.mark.parametrize("masked", [False, True])
     def test_the_right_answer(self, masked: bool) -> None:
@@ -233,4 +260,4 @@ class TestLearns:
         "options", [{}, *({k: v} for k, v in OPTIONS.items()), OPTIONS], ids=lambda o: "+".join(o)
     )
     def test_to_look_ahead(self, options: dict[str, Any]) -> None:
-        assert Rig("dqn", Corridor, env_steps=1600, **(QUICK | options)).train().score() == 1.0
+        assert Rig("dqn", Corridor, env_steps=1600, **quick(options)).train().score() == 1.0

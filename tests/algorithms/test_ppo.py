@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from assay.buffers.rollout import Rollout
 from assay.core.errors import ConfigError
 from assay.core.types import Spaces
 from assay.networks.step import Step
-from assay.testing.algorithms import ACTION_SPACES, AlgorithmContract, Rig, make_algorithm
+from assay.testing.algorithms import ACTION_SPACES, AlgorithmContract, Case, Rig, make_algorithm
 from assay.testing.envs import Corridor, Identity
 
 STATES, ACTIONS = spaces.Discrete(2), spaces.Discrete(2)
@@ -29,6 +30,15 @@ SMALL = {"horizon": 8, "minibatch_size": 8, "epochs": 2, "hidden": (16,)}
 class TestContract(AlgorithmContract):
     algorithm = "ppo"
     settings = SMALL
+
+
+class TestContractWithNovelty(AlgorithmContract):
+    algorithm = "ppo"
+    settings = SMALL | {"rnd": 0.5, "rnd_share": 0.5}
+
+    def cases(self) -> Iterator[Case]:
+        chosen = ("discrete", "sees_image", "sees_dict_masked")
+        yield from (case for case in super().cases() if case.name in chosen)
 
 
 def table(**settings: Any) -> PPO:
@@ -261,24 +271,73 @@ class TestNetwork:
             make_algorithm("ppo", STATES, ACTIONS, horizon=8, minibatch_size=7, num_envs=2)
 
 
+class TestNovelty:
+    def test_advantages_are_added_and_returns_have_heads_of_their_own(self) -> None:
+        settings = {"rnd": 0.5, "rnd_gamma": 0.5, "gamma": 0.5, "gae_lambda": 0.5, "hidden": ()}
+        algorithm = make_algorithm("ppo", STATES, ACTIONS, horizon=2, minibatch_size=2, **settings)
+        with torch.no_grad():  # V = 1, 2 of rewards and 4, 8 of novelty in states 0, 1
+            algorithm.net.value_head[0].weight.copy_(torch.tensor([[1.0, 2.0], [4.0, 8.0]]))
+        data = rollout(algorithm, [[0], [1]], [[1], [2]], [0])
+        data.terminated[0] = True
+        seen: list[Any] = []
+
+        def observe(obs: Any, valid: Any) -> Any:
+            seen.append(obs.tolist())
+            return obs.reshape(-1), np.array([[6.0], [2.0]], np.float32)
+
+        algorithm.curiosity.observe = observe
+        batch = algorithm._prepare(data)
+        assert seen == [[[1], [0]]]  # novelty is that of what follows
+        # Rewards: d1 = 2 + 1/2 - 2 = 1/2; d0 = 1 - 1 = 0, and nothing follows the end.
+        # Novelty: d1 = 2 + 4/2 - 8 = -4; d0 = 6 + 8/2 - 4 = 6, and A0 = 6 - 4/4 goes on over it.
+        assert batch["advantage"].tolist() == [0.0 + 0.5 * 5.0, 0.5 - 0.5 * 4.0]
+        assert batch["target"].tolist() == [[1.0, 9.0], [2.5, 4.0]]
+        assert batch["value"].tolist() == [[1.0, 4.0], [2.0, 8.0]]
+        _, metrics = algorithm._loss(batch | {"clip": torch.tensor(0.2)})
+        # Errors 0, 5, 1/2, 4: half their mean square
+        squares = 25 + 0.25 + 16
+        assert metrics["value_loss"].item() == pytest.approx(squares / 8)
+
+    def test_share_of_the_rollout_trains_the_predictor(self) -> None:
+        settings = {"horizon": 64, "minibatch_size": 64, "rnd": 1.0, "rnd_share": 0.25}
+        algorithm = make_algorithm("ppo", STATES, ACTIONS, **settings)
+        data = rollout(algorithm, [[0]] * 64, [[1]] * 64, [0])
+        data.valid[::2] = False  # these train nothing
+        weight = algorithm._prepare(data)["novel_weight"]
+        assert not weight[::2].any()
+        weight = weight[1::2]
+        assert 0 < weight.mean() < 0.5 and set(weight.tolist()) == {0.0, 1.0}
+
+    @pytest.mark.parametrize("name", ["rnd_gamma", "rnd_share"])
+    def test_refuses_settings_without_novelty(self, name: str) -> None:
+        with pytest.raises(ConfigError, match=rf"{name}=0.5 has no effect with rnd=0"):
+            make_algorithm("ppo", STATES, ACTIONS, **{name: 0.5})
+
+    def test_refuses_what_the_spaces_have_no_use_for(self) -> None:
+        with pytest.raises(ConfigError, match=r"log_std_init=-1.0 has no effect"):
+            make_algorithm("ppo", STATES, ACTIONS, log_std_init=-1.0)
+        with pytest.raises(ConfigError, match=r"cnn=impala has no effect"):
+            make_algorithm("ppo", STATES, ACTIONS, cnn="impala")
+
+
 QUICK = {"horizon": 32, "minibatch_size": 64, "epochs": 8, "lr": 0.005, "num_envs": 4}
 
 
 class TestLearns:
     @pytest.mark.parametrize(
-        "space",
+        ("space", "more"),
         [
-            spaces.Discrete(4),
-            spaces.MultiDiscrete([3, 2]),
-            spaces.MultiBinary(3),
-            spaces.Box(-1.0, 1.0, (2,), np.float32),
+            (spaces.Discrete(4), {}),
+            (spaces.MultiDiscrete([3, 2]), {}),
+            (spaces.MultiBinary(3), {}),
+            (spaces.Box(-1.0, 1.0, (2,), np.float32), {"log_std_init": -1.0}),
         ],
-        ids=lambda space: type(space).__name__,
+        ids=lambda part: type(part).__name__ if isinstance(part, spaces.Space) else "",
     )
-    def test_the_right_answer(self, space: Any) -> None:
+    def test_the_right_answer(self, space: Any, more: dict[str, Any]) -> None:
         rig = Rig(
-            "ppo", partial(Identity, space), env_steps=4000, gamma=0.0, log_std_init=-1.0,
-            hidden=(16,), **QUICK,
+            "ppo", partial(Identity, space), env_steps=4000, gamma=0.0, hidden=(16,), **QUICK,
+            **more,
         )  # fmt: skip
         assert rig.train().score() > 8 * 0.9
 
@@ -290,6 +349,14 @@ class TestLearns:
     def test_to_look_ahead(self) -> None:
         rig = Rig("ppo", Corridor, env_steps=4000, gamma=0.95, entropy_coef=0.01, **QUICK)
         assert rig.train().score() == 1.0
+
+    @pytest.mark.parametrize(("rnd", "best"), [(0.0, 0.08), (0.5, 1.0)])
+    def test_novelty_finds_what_chance_does_not(self, rnd: float, best: float) -> None:
+        """At the end of a chain waits 1; a bait at its beginning pays 0.001 a step, 80 times."""
+        settings = {"num_envs": 16, "horizon": 64, "minibatch_size": 256, "lr": 1e-3}
+        rig = Rig("ppo", "assay/Chain-v0", env_steps=25_600, rnd=rnd, entropy_coef=0.01, **settings)
+        assert rig.train().score() <= best
+        assert (rig.score() == 1.0) == (rnd > 0)
 
     def test_cartpole(self) -> None:
         settings = {

@@ -133,9 +133,26 @@ class TestBoxLoss:
     def test_target_entropy(self) -> None:
         wide = make_algorithm("sac", STATES, spaces.Box(-1, 1, (3,)), hidden=())
         assert wide.target_entropy == -3.0
-        assert box(target_entropy=0.7).target_entropy == 0.7
+        assert box(alpha="auto", target_entropy=0.7).target_entropy == 0.7
         four = make_algorithm("sac", STATES, spaces.Discrete(4), hidden=())
         assert four.target_entropy == pytest.approx(0.5 * math.log(4))
+
+    @pytest.mark.parametrize(
+        ("settings", "name", "why"),
+        [
+            ({"alpha": 0.5, "alpha_init": 2.0}, "alpha_init=2.0", "alpha=0.5"),
+            ({"alpha": 0.5, "target_entropy": -3.0}, "target_entropy=-3.0", "alpha=0.5"),
+            ({"target_entropy_share": 0.9}, "target_entropy_share=0.9", "Box actions"),
+        ],
+    )
+    def test_refuses_what_has_no_effect(self, settings: Any, name: str, why: str) -> None:
+        with pytest.raises(ConfigError, match=f"{name} has no effect with {why}"):
+            make_algorithm("sac", STATES, BOX, hidden=(), **settings)
+
+    def test_refuses_a_share_of_a_given_entropy(self) -> None:
+        settings = {"target_entropy": 0.3, "target_entropy_share": 0.9}
+        with pytest.raises(ConfigError, match=r"has no effect with target_entropy=0\.3"):
+            make_algorithm("sac", STATES, spaces.Discrete(2), hidden=(), **settings)
 
     def test_targets_follow_after_every_update(self) -> None:
         algorithm = box(batch_size=3, lr=0.1, tau=0.25)
@@ -217,6 +234,20 @@ class TestDiscreteLoss:
         loss, _ = algorithm._discrete_critic_loss(algorithm.replay_tensors(items))
         # One action is left, of entropy 0: y = 1 + 2/2, 0 + 1/2, -1, and Q = 0 twice
         assert loss.item() == pytest.approx((4 + 0.25 + 1) / 3, rel=1e-5)
+
+    def test_target_entropy_counts_valid_actions(self) -> None:
+        space = spaces.Dict({"obs": STATES, "action_mask": spaces.MultiBinary(4)})
+        masks = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
+        batch = {"obs/obs": torch.zeros(4), "obs/action_mask": masks, "entropy": torch.tensor(0.7)}
+        settings = {"hidden": (), "alpha_init": 2.0}
+        algorithm = make_algorithm(
+            "sac", space, spaces.Discrete(4), **settings, target_entropy_share=0.75
+        )
+        loss, _ = algorithm._alpha_loss(batch)
+        # Of 4, 2, 1 and (by mistake) no valid actions: 3/4 (2 log 2 + log 2 + 0 + 0) / 4
+        assert loss.item() == pytest.approx(LOG_2 * (0.7 - 0.75 * 0.75 * LOG_2), rel=1e-5)
+        given = make_algorithm("sac", space, spaces.Discrete(4), **settings, target_entropy=0.2)
+        assert given._alpha_loss(batch)[0].item() == pytest.approx(LOG_2 * 0.5, rel=1e-5)
 
 
 QUICK = {

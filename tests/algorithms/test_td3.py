@@ -70,6 +70,18 @@ def items() -> Batch:
     )  # fmt: skip
 
 
+class TestClip:
+    def test_a_sum_of_rewards_may_be_larger_than_one(self) -> None:
+        """Rewards are clipped at 10 each; of k summed ones as much as k clipped ones give."""
+        many = {"discount": [0.5, 0.25, 0.125], "reward": [100.0, 100.0, 100.0]}
+        columns = {"obs": [0, 0, 0], "action": [[2.0]] * 3, "next_obs": [0, 0, 0]}
+        batch = make_batch(**columns, **many)
+        for n, gamma, bounds in ((3, 0.5, [10, 15, 17.5]), (1, 0.5, [10] * 3), (3, 1.0, [30] * 3)):
+            settings = {"gamma": gamma, "n_step": n, "normalize_reward": True}
+            algorithm = make_algorithm("td3", STATES, BOX, hidden=(), **settings)
+            assert algorithm.replay_tensors(batch)["reward"].tolist() == pytest.approx(bounds)
+
+
 class TestLoss:
     def test_critic_by_hand(self) -> None:
         algorithm = table()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 import importlib.util
 import itertools
 import json
@@ -14,8 +15,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,14 +31,17 @@ import evidence  # noqa: E402
 import learning  # noqa: E402
 import memory  # noqa: E402
 import phases  # noqa: E402
+import priorities  # noqa: E402
 import report  # noqa: E402
 import speed  # noqa: E402
 
 from assay import api, events  # noqa: E402
+from assay.core import registry  # noqa: E402
 from assay.core.errors import ConfigError  # noqa: E402
 from assay.loops.settings import preset, resolve  # noqa: E402
 
 CASE = cases.CASES["sac-pendulum"]
+ANY: Any = mock.ANY
 MACHINE = {"cpu": "a processor", "versions": {"python": "3.12", "torch": "2"}}
 
 
@@ -44,11 +51,11 @@ MACHINE = {"cpu": "a processor", "versions": {"python": "3.12", "torch": "2"}}
 @pytest.mark.parametrize("case", cases.CASES.values(), ids=lambda case: case.name)
 def test_a_case_is_its_shipped_preset_with_budget_and_evaluation_settings(case: cases.Case) -> None:
     shipped = preset(case.algorithm, case.env)
-    assert shipped, "no preset is shipped for this case"
+    assert shipped or case.control_of, "no preset is shipped for this case"
     config = learning.resolved(case, seed=3)
     assert (config["algorithm"], config["env"]) == (case.algorithm, case.env)
     assert (config["run"]["env_steps"], config["run"]["seed"]) == (case.env_steps, 3)
-    plain = resolve(case.algorithm, case.env).to_dict()
+    plain = resolve(case.algorithm, case.env, case.overrides).to_dict()
     assert config["hyperparameters"] == plain["hyperparameters"]
     changed = {k for k, v in config["run"].items() if v != plain["run"][k]}
     allowed = {"env_steps", "seed", "device", "threads", "sinks", "eval_every", "eval_episodes"}
@@ -56,7 +63,8 @@ def test_a_case_is_its_shipped_preset_with_budget_and_evaluation_settings(case: 
 
 
 def test_the_goals_are_those_the_project_set() -> None:
-    goals = {c.name: (c.env_steps, c.goal) for c in cases.CASES.values()}
+    ours = [c for c in cases.CASES.values() if c.control_of is None]
+    goals = {c.name: (c.env_steps, c.goal) for c in ours}
     assert goals == {
         "ppo-cartpole": (100_000, "≥ 500"),
         "dqn-cartpole": (50_000, "≥ 475"),
@@ -67,9 +75,62 @@ def test_the_goals_are_those_the_project_set() -> None:
         "ppo-acrobot": (500_000, "> -85"),
         "ppo-lunarlander": (1_000_000, "> 220"),
         "sac-halfcheetah": (100_000, "> 4000"),  # half of the 200,000 that are allowed
+        "c51-cartpole": (50_000, "≥ 475"),
+        "qrdqn-cartpole": (50_000, "≥ 475"),
+        "iqn-cartpole": (50_000, "≥ 475"),
+        "fqf-cartpole": (50_000, "≥ 475"),
+        "rainbow-cartpole": (50_000, "≥ 475"),
+        "qrdqn-acrobot": (100_000, "> -80"),
+        "recurrent_ppo-novel": (200_000, "≥ 475"),
+        "tqc-pendulum": (20_000, "> -160"),
+        "crossq-pendulum": (20_000, "> -160"),
+        "crossq-halfcheetah": (100_000, "> 4000"),
+        "sac-her-fetchreach": (20_000, "≥ 95% success"),
+        # The project sets no budget for these, or an upper limit.
+        "recurrent_ppo-recall": (ANY, "≥ 0.95"),
+        "r2d2-recall": (ANY, "≥ 0.95"),
+        "redq-pendulum": (ANY, "> -160"),
+        "impala-lag": (ANY, "≥ 475"),
+        "ppo-rnd-chain": (ANY, ANY),
     }
+    assert cases.CASES["redq-pendulum"].env_steps <= 20_000
+    controls = {c.name: c.goal for c in cases.CASES.values() if c.control_of is not None}
+    assert controls.keys() == {
+        "ppo-novel", "ppo-recall", "dqn-recall", "sac-fetchreach", "impala-lag-uncorrected",
+        "ppo-chain",
+    }  # fmt: skip
+    assert controls["ppo-novel"] == "< 150" and controls["sac-fetchreach"] == "< 20% success"
     assert cases.CASES["ppo-cartpole"].met(500.0) and not cases.CASES["ppo-cartpole"].met(499.9)
     assert CASE.met(-159.9) and not CASE.met(-160.0)
+
+
+def test_a_control_is_its_case_without_what_is_special() -> None:
+    for control in cases.CASES.values():
+        if control.control_of is None:
+            continue
+        case = cases.CASES[control.control_of]
+        assert (control.env, control.measure) == (case.env, case.measure)
+        assert control.env_steps == case.env_steps  # as much time to succeed
+        assert control.threshold < case.threshold
+        different = control.algorithm != case.algorithm or control.overrides != case.overrides
+        assert different, f"{control.name} is {case.name} again"
+        # It passes by failing.
+        assert control.met(control.threshold - 0.01) and not control.met(case.threshold)
+        assert control.title.startswith("control: ")
+
+
+def test_cases_belong_to_their_algorithm_with_their_controls() -> None:
+    assert [c.name for c in cases.cases_of("recurrent_ppo")] == [
+        "recurrent_ppo-novel", "ppo-novel", "recurrent_ppo-recall", "ppo-recall",
+    ]  # fmt: skip
+    # Where PPO serves as a control it says nothing about PPO.
+    names = [c.name for c in cases.cases_of("ppo")]
+    assert names == [
+        "ppo-cartpole", "ppo-acrobot", "ppo-lunarlander", "ppo-rnd-chain", "ppo-chain",
+    ]  # fmt: skip
+    assert cases.CASES["impala-lag-uncorrected"].title == (
+        "control: IMPALA CartPole-v1 (actor_lag=8, correction=none)"
+    )
 
 
 def test_cases_are_parsed_by_name() -> None:
@@ -92,7 +153,7 @@ def test_every_comparison_is_between_entries_of_its_race() -> None:
     assert len(cases.ENTRIES) == sum(len(race.entries) for race in cases.RACES.values())
     assert all(race.repeats >= 3 for race in cases.RACES.values())
     targets = sorted(c.target for c in cases.COMPARISONS if c.target is not None)
-    assert targets == [1.2, 1.9, 4, 5, 5, 10, 12]
+    assert targets == [1.2, 1.5, 1.5, 1.5, 1.9, 4, 5, 5, 10, 12]
 
 
 def test_entries_of_assay_resolve_and_equal_settings_are_equal() -> None:
@@ -121,11 +182,20 @@ def test_entries_of_assay_resolve_and_equal_settings_are_equal() -> None:
     assert size // ours["minibatch_size"] == skrl["mini_batches"]
     names = {"lr": "learning_rate", "buffer_size": "buffer_size", "batch_size": "batch_size"}
     names |= {"learning_starts": "learning_starts", "train_every": "train_freq"}
-    for algorithm in ("dqn", "sac"):
-        peer = cases.ENTRIES[f"sb3-{algorithm}"].settings
+    for peer_name in ("sb3-dqn", "sb3-sac", "contrib-qrdqn", "contrib-tqc"):
+        peer, algorithm = cases.ENTRIES[peer_name].settings, peer_name.partition("-")[2]
         same(config(f"assay-{algorithm}-compiled"), peer, names | {"updates": "gradient_steps"})
-    dqn = config("assay-dqn-compiled")
-    assert dqn["target_every"] * dqn["train_every"] == 10_000
+    for name in ("assay-dqn-compiled", "assay-qrdqn-compiled"):
+        dqn = config(name)
+        assert dqn["target_every"] * dqn["train_every"] == 10_000
+    tqc, theirs = config("assay-tqc-compiled"), cases.ENTRIES["contrib-tqc"].settings
+    same(tqc, theirs["policy_kwargs"], {"n_critics": "n_critics", "n_quantiles": "n_quantiles"})
+    recurrent, theirs = (
+        config("assay-recurrent_ppo-compiled"), cases.ENTRIES["contrib-recurrent_ppo"].settings,
+    )  # fmt: skip
+    names = {"num_envs": "n_envs", "horizon": "n_steps", "epochs": "n_epochs"}
+    same(recurrent, theirs, names | {"gamma": "gamma", "gae_lambda": "gae_lambda"})
+    assert recurrent["memory_size"] == theirs["policy_kwargs"]["lstm_hidden_size"]
 
 
 # ---------------------------------------------------------------------- learning evidence
@@ -170,6 +240,54 @@ def test_seeds_become_one_file_with_the_interquartile_mean(collected: Path) -> N
     assert "seed" not in found["config"]["run"]
     # One line per list: a hundred returns must not be a hundred lines.
     assert len(collected.read_text().splitlines()) < 300
+
+
+def test_a_case_may_need_fewer_seeds_and_judge_by_success(
+    results: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = dataclasses.replace(CASE, threshold=0.95, measure="success", seeds=2, inclusive=True)
+    monkeypatch.setitem(cases.CASES, CASE.name, case)
+    seeds = copy.deepcopy(results[:2])
+    for result, failures in zip(seeds, (0, 10), strict=True):
+        success = [1] * (100 - failures) + [0] * failures
+        result["evaluation"] |= {"success": success, "success_rate": sum(success) / 100}
+    with pytest.raises(evidence.EvidenceError, match="expected 2 or more"):
+        evidence.aggregate(case, seeds[:1])
+    found = evidence.aggregate(case, seeds)
+    assert (found["iqm"], found["goal"], found["passed"]) == (0.95, "≥ 95% success", True)
+    path = tmp_path / f"{case.name}.json"
+    evidence.write_json(path, found)
+    assert "| 95% [90%, 100%] | 100%, 90% | yes | 0.2 to 0.2 |" in report.evidence_block(
+        [case], tmp_path
+    )
+    for change in ({"success_rate": 1.0}, {"success": [1] * 99}, {"success": [2] * 100}):
+        broken = copy.deepcopy(found)
+        broken["seeds"][1]["evaluation"].update(change)
+        evidence.write_json(path, broken)
+        with pytest.raises(evidence.EvidenceError, match=r"succe"):
+            evidence.read_learning(path)
+
+
+def test_an_environment_that_tells_no_success_cannot_be_judged_by_it() -> None:
+    case = dataclasses.replace(CASE, measure="success")
+    with pytest.raises(ConfigError, match="does not report them"):
+        learning._successes(case, SimpleNamespace(success=None))
+    found = learning._successes(case, SimpleNamespace(success=np.array([True, False])))
+    assert found == {"success_rate": 0.5, "success": [1, 0]}
+    assert learning._successes(CASE, SimpleNamespace(success=None)) == {}
+
+
+def test_a_rival_is_compared_seed_against_seed(collected: Path) -> None:
+    content = evidence.read_learning(collected)
+    better = copy.deepcopy(content)
+    for entry in better["seeds"]:
+        entry["evaluation"]["mean"] += 100.0
+    found = evidence.difference(better, content)
+    assert found.point == pytest.approx(100.0) and found.low < 100.0 < found.high
+    rival = dataclasses.replace(CASE, rival=CASE.name)
+    (line,) = report._rivalry(rival, better, collected.parent)
+    assert "SAC Pendulum-v1 less SAC Pendulum-v1 after 20,000 steps: +100 [" in line
+    assert report._rivalry(CASE, content, collected.parent) == []
 
 
 def test_the_table_shows_what_the_file_holds(collected: Path) -> None:
@@ -245,9 +363,9 @@ def test_evidence_for_settings_no_longer_shipped_is_stale(collected: Path) -> No
 # ---------------------------------------------------------------------- speed evidence
 
 
-def speed_content() -> dict[str, Any]:
+def speed_content(file: str = "speed") -> dict[str, Any]:
     runs = []
-    for race in cases.RACES.values():
+    for race in (race for race in cases.RACES.values() if race.file == file):
         for repeat, entry in itertools.product(range(race.repeats), race.entries):
             factor = 12.0 if entry.library == "assay" else 1.0
             seconds = (repeat + 1) * 10.0 / factor
@@ -298,18 +416,23 @@ def test_less_time_is_faster_and_a_goal_not_reached_takes_for_ever() -> None:
 
 
 def test_the_speed_table_states_every_target_and_whether_it_is_met(tmp_path: Path) -> None:
-    path = tmp_path / "speed.json"
-    evidence.write_json(path, speed_content())
-    table = report.speed_table(evidence.read_speed(path))
+    found = []
+    for name in ("speed", "speed-contrib"):
+        path = tmp_path / f"{name}.json"
+        evidence.write_json(path, speed_content(name))
+        found.append(evidence.read_speed(path))
+    table = report.speed_table(found)
+    assert table.count("Measured on 2026-01-01 on one core") == 1
     rows = [line for line in table.splitlines() if line.startswith("| ") and " / " in line]
     assert len(rows) == len(cases.COMPARISONS)
     assert all("| 12.0x [12.0x, 12.0x] |" in row for row in rows)
-    assert sum("| yes |" in row for row in rows) == 7
+    assert sum("| yes |" in row for row in rows) == 10
     slow = speed_content()
     for run in slow["runs"]:
         if run["entry"] == "assay-dqn-compiled":
             run["env_steps_per_second"] /= 10
-    rows = [r for r in report.speed_table(slow).splitlines() if "DQN" in r and "compiled" in r]
+    lines = report.speed_table([slow]).splitlines()
+    rows = [line for line in lines if "| DQN" in line and "compiled" in line]
     assert "| 1.2x [1.2x, 1.2x] | 5x | **no** |" in rows[0]
 
 
@@ -317,9 +440,10 @@ BROKEN_SPEED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "quick": lambda c: c.update(quick=True),
     "lacks the repeats": lambda c: c["runs"].pop(),
     "a rate that is not": lambda c: c["runs"][0].update(env_steps_per_second=1.0),
-    "updates, SB3": lambda c: [
+    "updates, sb3-ppo": lambda c: [
         r.update(updates=999) for r in c["runs"] if r["entry"] == "assay-ppo-equal-compiled"
     ],
+    "the races that belong": lambda c: c["runs"].append({**c["runs"][0], "race": "tqc"}),
     "missing or malformed": lambda c: c["runs"][0].pop("seconds"),
     "does not name the machine": lambda c: c.update(machine={}),
 }
@@ -343,13 +467,19 @@ def test_the_benchmarks_readme_has_all_tables() -> None:
     assert [name for name in report.NAMES if not report.block(text, name)] == []
 
 
-@pytest.mark.parametrize(
-    "path", [report.BENCHMARKS_README, report.PROJECT_README], ids=["own", "project"]
-)
+@pytest.mark.parametrize("path", report.pages(), ids=lambda p: f"{p.parent.name}-{p.stem}")
 def test_committed_tables_are_what_the_committed_evidence_says(path: Path) -> None:
-    if all(report.block(path.read_text(), name) is None for name in report.NAMES):
+    if all(report.block(path.read_text(), name) is None for name in report.wanted_blocks(path)):
         pytest.skip("shows no table")
     assert report.outdated(path) == []
+
+
+def test_the_index_lists_every_algorithm_and_links_its_page() -> None:
+    table = report.block(report.INDEX.read_text(), "algorithms")
+    assert table is not None
+    rows = {line.split("|")[1].strip() for line in table.splitlines()[2:]}
+    assert rows == {f"[{name}]({name}.md)" for name in registry.names()}
+    assert "| value | Discrete | arXiv:1710.10044 |" in table
 
 
 def test_committed_evidence_holds_for_the_shipped_presets() -> None:
@@ -358,7 +488,7 @@ def test_committed_evidence_holds_for_the_shipped_presets() -> None:
 
 def test_an_edited_table_is_out_of_date_until_it_is_written_again(tmp_path: Path) -> None:
     path = tmp_path / "README.md"
-    path.write_text(report.BENCHMARKS_README.read_text().replace("| 100,000 |", "| 100 |"))
+    path.write_text(report.BENCHMARKS_README.read_text().replace("| 500,000 |", "| 500 |"))
     assert report.outdated(path) == ["learning"]
     report.write_blocks([path])
     assert report.outdated(path) == []
@@ -451,7 +581,7 @@ def test_the_pool_starts_the_longest_first_and_reports_failures(
 ) -> None:
     pool = FakePool(pool_options(tmp_path), "raise SystemExit(5)")
     pool.run([(case, 1) for case in cases.CASES.values()])
-    assert pool.order[0] == "sac-halfcheetah" and pool.order[-1] == "ppo-cartpole"
+    assert pool.order[0] == "crossq-halfcheetah" and pool.order[-1] == "ppo-cartpole"
     assert pool.most == 2 and pool.failures == len(cases.CASES)
     assert (
         "sac-halfcheetah seed 1: failed with exit code 5\n  the reason" in capsys.readouterr().out
@@ -488,8 +618,22 @@ def test_a_missing_peer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         speed.measure(["sac"], [], core=0, quick=False)
 
 
+def test_only_files_whose_races_were_all_run_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = tuple(tmp_path / path.name for path in evidence.SPEED_FILES)
+    monkeypatch.setattr(evidence, "SPEED_FILES", files)
+    content = speed_content("speed-contrib")
+    assert speed.store(content, ["qrdqn", "tqc"]) == []
+    (stored,) = speed.store(content, ["qrdqn", "recurrent_ppo", "tqc", "sac"])
+    assert stored.name == "speed-contrib.json" and not files[0].exists()
+    assert len(evidence.read_speed(stored)["runs"]) == 3 * 3 * 3
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["assay-ppo-eager", "sb3-ppo", "skrl-ppo-tuned", "sb3-sac"])
+@pytest.mark.parametrize(
+    "name", ["assay-ppo-eager", "sb3-ppo", "skrl-ppo-tuned", "sb3-sac", "contrib-recurrent_ppo"]
+)
 def test_an_entry_is_measured_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
     entry = cases.ENTRIES[name]
     if importlib.util.find_spec(speed.MODULES[entry.library]) is None:
@@ -541,6 +685,29 @@ def test_operations_of_an_update_are_counted() -> None:
     # Forward and weight gradients of 4-8-2 and 4-8-1, and the gradients of the two hidden layers.
     forward = 64 * 2 * (2 * 4 * 8 + 8 * 2 + 8 * 1)
     assert found == 2 * forward + 64 * 2 * (8 * 2 + 8 * 1)
+
+
+def test_all_sum_trees_draw_the_same_and_learn_the_same() -> None:
+    """A race between trees that differ in what they find would mean nothing."""
+    sides = priorities.contestants(1_000)
+    for _ in range(3):
+        drawn = [side.draw(np.random.default_rng(1), 64) for side in sides.values()]
+        for slots, weights in drawn[1:]:
+            np.testing.assert_array_equal(slots, drawn[0][0])
+            np.testing.assert_allclose(weights, drawn[0][1])
+        errors = np.random.default_rng(2).exponential(size=64)
+        distinct = np.unique(drawn[0][0], return_index=True)[1]
+        for side in sides.values():
+            side.update(drawn[0][0][distinct], errors[distinct])
+
+
+def test_the_cost_of_a_sample_is_shown_with_its_target() -> None:
+    content = priorities.result(1_000, batches=1, repeats=1)
+    for name, draw in (("assay", 100.0), ("textbook", 450.0), ("levelwise", 200.0)):
+        content["nanoseconds"][name] = {"draw": [draw], "update": [100.0]}
+    text = priorities.lines(content)
+    assert "| textbook, one sample at a time | 450 ns | 100 ns | 4.5x | 2.8x |" in text
+    assert "4.5 times as fast as from the textbook's tree (target 5: **missed**)" in text
 
 
 def test_a_replay_of_frames_stays_within_its_limit() -> None:

@@ -139,3 +139,61 @@ def test_a_run_is_found_by_path_first_and_then_by_name(
 )
 def test_why_a_child_failed(stderr: str, code: int, expected: str) -> None:
     assert seeds._reason(stderr, code) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "stops", "expected"),
+    [
+        (130, 1, "interrupted"),
+        (130, 0, "interrupted"),  # somebody interrupted the child itself
+        (-signal.SIGINT, 1, "interrupted"),  # before it listened
+        (-signal.SIGKILL, 3, "interrupted"),  # we killed it
+        (-signal.SIGKILL, 0, "failed"),  # the system did
+        (2, 1, "failed"),  # the disk was full when it came to save
+        (1, 1, "failed"),
+        (0, 1, "done"),  # it was faster than the signal
+    ],
+)
+def test_a_child_that_fails_while_it_is_stopped_has_failed(
+    tmp_path: Path, code: int, stops: int, expected: str
+) -> None:
+    class Ended:
+        job = seeds.Job("seed 1", ("train",), tmp_path / "gone", 100)
+
+        def close(self) -> tuple[int, str]:
+            return code, "Error: The disk is full."
+
+    pool = seeds._Pool([Ended.job], 1, Bars("silent"))
+    pool.stops = stops
+    pool._finish(Ended())  # type: ignore[arg-type]
+    assert pool.outcomes["seed 1"].status == expected
+    failed = expected == "failed"
+    assert (pool.outcomes["seed 1"].message == "The disk is full.") is failed
+
+
+class Vanishing:
+    """A file that is gone by the time its size is asked for."""
+
+    def __truediv__(self, name: str) -> Vanishing:
+        return self
+
+    def exists(self) -> bool:
+        return True
+
+    def stat(self) -> None:
+        raise FileNotFoundError
+
+
+def test_a_run_may_vanish_while_it_is_looked_at() -> None:
+    job = seeds.Job("seed 1", ("train",), Vanishing(), 100)  # type: ignore[arg-type]
+    seeds._Pool([job], 1, Bars("silent"))._look(job)
+
+
+def test_a_child_hears_of_every_stop_once() -> None:
+    sent: list[int] = []
+    child = object.__new__(seeds._Child)
+    child.told = 0
+    child.send = sent.append  # type: ignore[method-assign]
+    for stops in (0, 1, 1, 2, 3, 3):
+        child.tell(stops)
+    assert sent == [signal.SIGINT, signal.SIGINT, signal.SIGKILL]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from command_line import TINY, TRAIN, Cli
+from command_line import TINY, TRAIN, Cli, process_environment
 
 from assay.buffers.memory import human_bytes
 from assay.buffers.replay import ReplayBuffer
 from assay.envs.make import make_vector
+from assay.runs import checkpoint
 from assay.runs.directory import RunDirectory
+from assay.testing.algorithms import assert_same_run
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -297,3 +302,101 @@ def test_no_child_outlives_a_parent_that_was_killed(start: Start, slow: Path, ro
         time.sleep(0.1)
     # Saved, and not only gone: a run that died would have the status "running" in its file.
     assert [RunDirectory.open(path).status for path in paths] == ["interrupted"] * 2
+
+
+# ---------------------------------------------------------------------- a full disk
+
+# As many checkpoints as fit; each is some tens of kilobytes.
+FILLS = (*TRAIN, "eval_every=0", "checkpoint_every=256", "log_every=256", "keep_checkpoints=50")
+
+
+def assert_one_clear_message(stderr: str) -> None:
+    assert stderr.count("Error: ") == 1 and "the disk is full" in stderr
+    assert "Free some space and try again." in stderr
+    assert "Traceback" not in stderr and "bug in Assay" not in stderr
+
+
+def assert_last_checkpoint_is_whole(path: Path) -> None:
+    place = checkpoint.latest(path / "checkpoints")
+    assert place is not None
+    checkpoint.verify_checkpoint(place)
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "metrics"])
+def test_a_disk_that_refuses_a_write_ends_the_run_with_one_message(
+    cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """From one write on, all of them fail, also that of the run's status."""
+    cli(*FILLS, "--name", "whole")
+    real_pwrite, real_fsync = os.pwrite, os.fsync
+    full = False
+
+    def refuse(descriptor: int) -> None:
+        nonlocal full
+        saved = (root / "a" / "checkpoints").is_dir() and checkpoints(root / "a")
+        place = os.readlink(f"/proc/self/fd/{descriptor}")
+        sign = ".tmp-000000000512" if what == "checkpoint" else "metrics.jsonl"
+        full |= bool(saved) and sign in place
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def pwrite(descriptor: int, data: Any, offset: int) -> int:
+        refuse(descriptor)
+        return real_pwrite(descriptor, data, offset)
+
+    def fsync(descriptor: int) -> None:
+        refuse(descriptor)
+        real_fsync(descriptor)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "fsync", fsync)
+    result = cli(*FILLS, "--name", "a")
+    monkeypatch.undo()
+    assert result.exit_code == 2, result.output
+    assert_one_clear_message(result.stderr)
+    assert f"Cannot write the {what}" in result.stderr
+    assert [int(place.parent.name) for place in checkpoints(root / "a")] == [256]
+    assert_last_checkpoint_is_whole(root / "a")
+    assert cli("resume", root / "a").exit_code == 0
+    assert_same_run(root / "whole", root / "a")
+
+
+FULL_DISK = """
+mount -t tmpfs -o size=$SIZE tmpfs disk || exit 77
+{command} --root disk --name a
+code=$?
+cp -a disk/a broken
+mount -o remount,size=64m disk
+{resume} disk/a --quiet && cp -a disk/a finished
+exit $code
+"""
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_the_run_and_room_lets_it_finish(
+    cli: Cli, root: Path, tmp_path: Path
+) -> None:
+    """The real thing: a file system of a few checkpoints, in a mount namespace of its own."""
+    cli(*FILLS, "--name", "whole")
+    sizes = [f.stat().st_size for f in (root / "whole").rglob("*") if f.is_file()]
+    python = shlex.join([sys.executable, "-m", "assay"])
+    script = FULL_DISK.format(
+        command=f"{python} {shlex.join(map(str, FILLS))}", resume=f"{python} resume"
+    )
+    (tmp_path / "disk").mkdir()
+    try:
+        done = subprocess.run(
+            ["unshare", "--map-root-user", "--mount", "sh", "-c", script],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env=process_environment() | {"SIZE": str(sum(sizes) * 2 // 3)},
+        )
+    except FileNotFoundError:
+        pytest.skip("no unshare")
+    if not (tmp_path / "broken").exists():
+        pytest.skip(f"cannot mount here: {done.stderr.strip()}")
+    assert done.returncode == 2, done.stderr
+    assert_one_clear_message(done.stderr)
+    assert_last_checkpoint_is_whole(tmp_path / "broken")
+    assert_same_run(root / "whole", tmp_path / "finished")

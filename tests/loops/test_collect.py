@@ -223,6 +223,21 @@ class TestReplay:
         expected = NEXT if mode is AutoresetMode.NEXT_STEP else SAME
         assert [list(column) for column in zip(*notes.carries, strict=True)] == expected["count"]
 
+    def test_random_steps_have_the_extras_of_the_others(self) -> None:
+        class Marking(Scripted):
+            gives_extras = True
+
+            def act(self, obs: Any, carry: Any, explore: bool) -> Action:
+                choice = super().act(obs, carry, explore)
+                return Action(choice.action, None, {"asked": np.full(2, 1.0 * self.asked)})
+
+        made = collector(AutoresetMode.SAME_STEP, remembers=False)
+        made.algorithm = Marking(remembers=False)  # type: ignore[assignment]
+        replay = ReplayBuffer(made.env.spaces, 40, 2, rng=np.random.default_rng(0))
+        for random in (True, True, False):
+            made.collect_step(replay, random=random)
+        assert set(replay.sample(60).extras["asked"].tolist()) == {1.0, 2.0, 3.0}
+
 
 class Spy:
     """A replay that keeps the actions."""

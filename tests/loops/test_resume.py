@@ -53,6 +53,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "env_steps": 400, "checkpoint_every": 40, "log_every": 20, "buffer_size": 300,
         "learning_starts": 40, "train_every": 4, "batch_size": 8,
     },
+    # Prioritised sequences, of which windows are open at every checkpoint; they wrap around.
+    "r2d2": {
+        "env_steps": 600, "checkpoint_every": 60, "log_every": 20, "buffer_size": 300,
+        "learning_starts": 40, "train_every": 8, "batch_size": 4, "target_every": 10,
+        "sequence": 5, "burn_in": 3, "overlap": 2, "n_step": 2, "memory_size": 8,
+        "epsilon_alpha": 2.0, "normalize_obs": True,
+    },
 }  # fmt: skip
 COMMON: dict[str, Any] = {
     "num_envs": 2, "hidden": (16,), "eval_every": 200, "eval_episodes": 2, "sinks": (),
@@ -114,6 +121,8 @@ CASES: dict[str, tuple[str, Any]] = {
     "ppo-unsaved": ("ppo", unknown),
     "dqn-unsaved": ("dqn", partial(unknown, True)),
     "sac-unsaved": ("sac", unknown),
+    "r2d2-native": ("r2d2", "CartPole-v1"),
+    "r2d2-unsaved": ("r2d2", partial(unknown, True)),
 }
 
 

@@ -363,6 +363,35 @@ class TestFailure:
                 weights = checkpoint.read_checkpoint(place)["weights"]
                 assert all(np.isfinite(a).all() for a in tree_leaves(weights))
 
+    def test_of_callbacks_does_not_hide_the_first_error(self, train: Train, tmp_path: Path) -> None:
+        """One that raises at every event raises at the end, too; the others still hear of it."""
+
+        def always(event: events.Event) -> None:
+            raise KeyError(f"at {type(event).__name__}")
+
+        watch = Watch()
+        with pytest.raises(KeyError, match="at RunStarted") as caught:
+            train("a", callbacks=[always, watch])
+        assert caught.value.__notes__ == [
+            "A callback failed at the end as well: KeyError('at RunEnded')"
+        ]
+        assert watch.events == [("RunEnded", 0)]
+        assert RunDirectory.open(tmp_path / "a").info["error"] == "'at RunStarted'"
+
+    def test_of_closing_does_not_hide_the_first_error(
+        self, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(self: Any) -> None:
+            raise RunError("The metrics cannot be closed.")
+
+        monkeypatch.setattr("assay.runs.metrics.MetricsWriter.close", refuse)
+        with pytest.raises(KeyError, match="power") as caught:
+            train("a", callbacks=[Watch(("Logged", 40), fail)], log_every=20)
+        assert "Closing the run failed as well" in caught.value.__notes__[0]
+        with pytest.raises(RunError, match="cannot be closed"):  # alone it is the error
+            train("b")
+        assert assay.open_run(tmp_path / "a").status == "failed"  # and it is not locked
+
     @pytest.mark.parametrize(
         "mistake",
         [
@@ -482,6 +511,18 @@ class TestEnvironments:
         with pytest.warns(UserWarning, match="give a factory"):
             run = train("a", Handle(), num_envs=1)
         assert run.status == "done" and run.directory.evals() == []
+
+    def test_a_copy_that_is_no_environment_says_why(self) -> None:
+        """Only a refused copy means "no evaluations"; any other error is the user's to see."""
+
+        class Odd(Counting):
+            def __deepcopy__(self, memo: Any) -> Any:
+                self.observation_space = spaces.Text(5)
+                return self
+
+        config = resolve("a2c", "none (object)", {"env_steps": 100}, use_preset=False)
+        with pytest.raises(AssayError, match="Text"):
+            evaluation_vector(config, Odd(), 2)
 
 
 class TestObjects:

@@ -7,6 +7,8 @@ from gymnasium import spaces
 
 from assay.core.errors import CheckpointError
 from assay.networks.normalize import RewardScaler, RunningMoments, RunningNormalizer
+from assay.testing.algorithms import Rig
+from assay.testing.envs import Counting
 
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 DICT = spaces.Dict(
@@ -52,7 +54,7 @@ def test_normalizer_ignores_invalid_rows_and_never_changes_by_use():
     np.testing.assert_allclose(normalizer.normalize(obs[2]), [[1, 1]], rtol=1e-6)
 
 
-def test_normalizer_touches_only_float_vectors():
+def test_normalizer_touches_only_float_numbers():
     normalizer = RunningNormalizer(DICT)
     assert normalizer.active
     assert not RunningNormalizer(spaces.Discrete(2)).active
@@ -65,7 +67,8 @@ def test_normalizer_touches_only_float_vectors():
     }
     normalizer.update(obs)
     out = normalizer.normalize(obs)
-    assert all(out[k] is obs[k] for k in ("image", "kind", "matrix"))
+    assert all(out[k] is obs[k] for k in ("image", "kind"))
+    np.testing.assert_array_equal(out["matrix"], np.zeros((2, 2, 2)))  # a constant is its mean
     np.testing.assert_allclose(out["speed"], [[-1, -1], [1, 1]], rtol=1e-6)
     assert obs["speed"][1, 1] == 4
     image = obs["image"]
@@ -85,7 +88,10 @@ def test_numpy_and_torch_paths_agree_also_after_an_update():
 def test_normalizer_state_round_trip():
     rng = np.random.default_rng(0)
     first, second = RunningNormalizer(DICT), RunningNormalizer(DICT)
-    obs = {"speed": rng.standard_normal((9, 2)).astype(np.float32)}
+    obs = {
+        "speed": rng.standard_normal((9, 2)).astype(np.float32),
+        "matrix": rng.standard_normal((9, 2, 2)).astype(np.float32),
+    }
     first.update(obs)
     second.load_state(first.state())
     np.testing.assert_array_equal(first.normalize(obs)["speed"], second.normalize(obs)["speed"])
@@ -120,6 +126,38 @@ def test_reward_scaler_by_hand():
     # The next reward of env 0 continues: 1 + 0.5 * 4 = 3.
     scaler.update(np.array([1.0, 0.0]), np.array([False, False]))
     assert scaler.moments.mean == pytest.approx(np.mean([*returns, 3, 0]))
+
+
+def test_reward_scaler_forgets_returns_in_flight():
+    scaler = RewardScaler(2, gamma=0.5)
+    scaler.update(np.array([4.0, 8.0]), np.zeros(2, bool))
+    scaler.restart()
+    scaler.update(np.array([1.0, 1.0]), np.zeros(2, bool))
+    # Returns 4, 8, then 1, 1 afresh, not 3 and 5
+    assert scaler.moments.mean == pytest.approx(14 / 4)
+
+
+def test_a_reset_of_all_environments_restarts_the_returns():
+    """Environments that cannot save themselves are reset when a checkpoint is written."""
+    rig = Rig("a2c", Counting, normalize_reward=True, horizon=5)
+    rig.loop.iterate()
+    assert rig.algorithm.reward_scale.state()["carry"].all()
+    rig.collector.start()
+    assert not rig.algorithm.reward_scale.state()["carry"].any()
+
+
+def test_normalizer_takes_any_number_of_axes():
+    normalizer = RunningNormalizer(spaces.Box(-9, 9, (2, 3), np.float32))  # [agents, features]
+    rng = np.random.default_rng(0)
+    obs = (rng.standard_normal((40, 5, 2, 3)) * np.arange(1, 7).reshape(2, 3)).astype(np.float32)
+    normalizer.update(obs)
+    out = normalizer.normalize(obs)
+    np.testing.assert_allclose(out.mean((0, 1)), np.zeros((2, 3)), atol=1e-5)
+    np.testing.assert_allclose(out.std((0, 1)), np.ones((2, 3)), rtol=1e-4)
+    image = RunningNormalizer(DICT["image"], images=True)
+    assert image.active
+    image.update(np.full((2, 4, 4, 3), 200, np.uint8))
+    assert not image.normalize(np.full((1, 4, 4, 3), 200, np.uint8)).any()
 
 
 def test_reward_scaler_is_the_same_step_by_step_and_in_one_go():

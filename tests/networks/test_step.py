@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from assay.core.errors import ConfigError
 from assay.networks import step as step_module
+from assay.networks import step_cache
 from assay.networks.step import (
     CompileError,
     Objective,
@@ -76,6 +77,23 @@ class TestNumbers:
         step({}, 0.1)
         # m / (1 - 0.9) = g and v / (1 - 0.999) = g^2: the first step is the rate, whatever g
         assert module.w.item() == pytest.approx(0.9, abs=1e-6)
+
+    @pytest.mark.parametrize("functional", [False, True])
+    def test_adam_keeps_its_betas(self, functional: bool) -> None:
+        ours, theirs = net(), net()
+        step = Step([Objective("fit", ours, squared(ours), betas=(0.5, 0.9))])
+        step._lr.fill_(0.01)
+        reference = torch.optim.Adam(theirs.parameters(), lr=0.01, betas=(0.5, 0.9))
+        for seed in range(4):
+            if functional:  # what is compiled, and what a CUDA graph records
+                step._functional(step._state_tensors(), data(seed))
+            else:
+                step(data(seed), 0.01)
+            reference.zero_grad()
+            squared(theirs)(data(seed))[0].backward()
+            reference.step()
+        for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(one, two)
 
     def test_rmsprop_by_hand(self) -> None:
         module = Scalar(1.0)
@@ -313,7 +331,7 @@ class TestWays:
         rows = torch.tensor([1, 3, 3, 0])
         inputs = [*data().values(), *([rows] if gather else [])]
         program = other._program(["x", "y"], gather)
-        graph = step_module._trace(program, [*other._state_tensors(), *inputs])
+        graph = step_cache._trace(program, [*other._state_tensors(), *inputs])
         other._lr.fill_(0.05)
         for seed in range(3):
             for step in (eager, other):
@@ -329,7 +347,7 @@ class TestWays:
         _, step = pair("adam", 0.1)
         before = [t.clone() for t in step._state_tensors()]
         program = step._program(["x", "y"], False)
-        step_module._trace(program, [*step._state_tensors(), *data().values()])
+        step_cache._trace(program, [*step._state_tensors(), *data().values()])
         assert all(torch.equal(a, b) for a, b in zip(before, step._state_tensors(), strict=True))
 
     def test_a_tensor_that_would_be_frozen_is_refused(self) -> None:
@@ -338,7 +356,7 @@ class TestWays:
         step = Step([Objective("a", module, loss)])
         program = step._program(["x", "y"], False)
         with pytest.raises(TypeError, match="frozen into the compiled step"):
-            step_module._trace(program, [*step._state_tensors(), *data().values()])
+            step_cache._trace(program, [*step._state_tensors(), *data().values()])
 
     def test_what_cannot_be_compiled_runs_eagerly(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -348,7 +366,7 @@ class TestWays:
         def fail(*args: Any) -> None:
             raise CompileError("The compiler is on holiday.")
 
-        monkeypatch.setattr(step_module, "_build", fail)
+        monkeypatch.setattr(step_cache, "_build", fail)
         eager, other = pair("adam", 0.1, "compiled")
         with pytest.warns(UserWarning, match=r"on holiday. Optimizer steps run eagerly."):
             first = other(data(), 0.05)
@@ -385,8 +403,8 @@ class TestWays:
                 def refuse(*args: Any) -> None:
                     raise AssertionError("the second run must find the first one's program")
 
-                monkeypatch.setattr(step_module, "_build", refuse)
-                monkeypatch.setattr(step_module, "_trace", refuse)
+                monkeypatch.setattr(step_cache, "_build", refuse)
+                monkeypatch.setattr(step_cache, "_trace", refuse)
         # Another key is another graph as far as anyone knows: it is traced again.
         _, changed = pair("adam", 0.1, "compiled", key="other")
         with pytest.raises(AssertionError, match="second run"):

@@ -23,7 +23,7 @@ from assay.core.types import Action, Spaces, Tree, action_mask, pack, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
 from assay.functional.schedules import Schedule
-from assay.networks.actor_critic import ActorCritic, Policy
+from assay.networks.actor_critic import ActorCritic, Policy, refuse_unused
 from assay.networks.step import Objective, Step
 
 
@@ -65,6 +65,7 @@ class A2C(Algorithm):
             spaces.observation, self.distribution, hidden=hp.hidden, activation=hp.activation,
             cnn=hp.cnn, log_std_init=hp.log_std_init,
         ).to(self.device)  # fmt: skip
+        refuse_unused(hp, self.net)
         objective = Objective(
             "a2c", self.net, self._loss, hp.max_grad_norm, eps=1e-5, rule=hp.optimizer
         )

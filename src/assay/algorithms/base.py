@@ -15,12 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from assay.buffers.hindsight import HindsightOptions
 from assay.core import seeding
 from assay.core.config import Model
-from assay.core.errors import CheckpointError, ConfigError, SpaceError
+from assay.core.errors import ConfigError, SpaceError
 from assay.core.registry import AlgorithmSpec
 from assay.core.types import Action, Batch, Clock, Metrics, Spaces, State, Tree, pack
 from assay.networks.normalize import RewardScaler, RunningNormalizer
+from assay.networks.saving import load_module, refuse_unsaved, to_array
 from assay.networks.step import Mode, Step, choose_mode
 
 
@@ -46,6 +48,7 @@ class ReplayNeeds:
         sequence: Length of sampled sequences (with stored carry), or None for transitions.
         overlap: Steps that a sequence shares with the next one of its episode.
         cross_episodes: Let sequences run on over episode ends, marked by `is_first`.
+        her: How goals are relabelled in hindsight, or None to leave them as they are.
     """
 
     capacity: int
@@ -58,6 +61,7 @@ class ReplayNeeds:
     sequence: int | None = None
     overlap: int = 0
     cross_episodes: bool = False
+    her: HindsightOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +179,19 @@ class Algorithm(ABC):
             obs = self.obs_norm.normalize_torch(obs)
             next_obs = self.obs_norm.normalize_torch(next_obs)
         if self.reward_scale is not None:
-            reward = self.reward_scale.scale_torch(reward)
+            reward = self.reward_scale.scale_torch(reward, self._summed_steps(batch.discount))
         named = {
             "action": batch.action, "reward": reward,
             "terminated": batch.terminated, "discount": batch.discount,
         }  # fmt: skip
         return pack("obs", obs) | pack("next_obs", next_obs) | named
+
+    def _summed_steps(self, discount: Tensor) -> Tensor | float:
+        """Return the discounted count of the rewards in each return of a replay batch."""
+        n, gamma = getattr(self.needs, "n_step", 1), self.hp.gamma
+        if n == 1 or gamma == 1.0:  # a discount of 1 does not tell how many there were
+            return float(n)
+        return (1.0 - discount) / (1.0 - gamma)  # = 1 + gamma + ... + gamma^(k-1), discount gamma^k
 
     def noise(self, *shape: int) -> Tensor:
         """Draw standard normal noise for a loss from the algorithm's own stream."""
@@ -230,7 +241,7 @@ class Algorithm(ABC):
         for name, value in sorted(vars(self).items()):
             if isinstance(value, nn.Module):
                 tensors = value.state_dict()
-                sections["weights"][name] = {k: _array(v) for k, v in tensors.items()}
+                sections["weights"][name] = {k: to_array(v) for k, v in tensors.items()}
             elif isinstance(value, Step):
                 sections["optimizer"][name] = value.state()
             elif isinstance(value, np.random.Generator):
@@ -238,12 +249,12 @@ class Algorithm(ABC):
             elif hasattr(value, "load_state"):
                 sections["normalisers"][name] = value.state()
             else:
-                _refuse_unsaved(name, value)
+                refuse_unsaved(name, value)
         sections["algorithm"]["notes"] = dict(self._notes)
         # Metrics since the last log line are part of where a run is.
         order = {id(v): k for k, v in vars(self).items() if isinstance(v, Step)}
         sections["algorithm"]["sums"] = {
-            order[key]: {"names": step.metric_names, "total": _array(total), "count": count}
+            order[key]: {"names": step.metric_names, "total": to_array(total), "count": count}
             for key, (step, total, count) in self._sums.items()
         }
         return sections
@@ -252,7 +263,7 @@ class Algorithm(ABC):
         """Put back what `state` returned, in place."""
         for name, value in sorted(vars(self).items()):
             if isinstance(value, nn.Module):
-                _load_module(name, value, sections["weights"].get(name, {}))
+                load_module(name, value, sections["weights"].get(name, {}))
             elif isinstance(value, Step):
                 value.load_state(sections["optimizer"][name])
             elif isinstance(value, np.random.Generator):
@@ -266,34 +277,3 @@ class Algorithm(ABC):
             step.metric_names = list(saved["names"])
             total = torch.as_tensor(saved["total"], device=self.device)
             self._sums[id(step)] = (step, total, int(saved["count"]))
-
-
-def _load_module(name: str, module: nn.Module, saved: State) -> None:
-    own = module.state_dict()
-    expected = {key: tuple(tensor.shape) for key, tensor in own.items()}
-    found = {key: tuple(np.shape(array)) for key, array in saved.items()}
-    if found != expected:
-        odd = sorted(k for k in expected.keys() | found.keys() if expected.get(k) != found.get(k))
-        raise CheckpointError(
-            f"The checkpoint does not fit this agent: '{name}.{odd[0]}' has shape "
-            f"{found.get(odd[0])}; expected {expected.get(odd[0])}.",
-            "Use the checkpoint with the configuration and environment it was made with.",
-        )
-    with torch.no_grad():
-        for key, tensor in own.items():
-            tensor.copy_(torch.as_tensor(saved[key]))
-
-
-def _refuse_unsaved(name: str, value: Any) -> None:
-    """Refuse attributes that a checkpoint would silently lose."""
-    parts = value.values() if isinstance(value, dict) else value
-    inner = list(parts) if isinstance(value, (list, tuple, dict)) else [value]
-    if any(isinstance(part, (nn.Module, Tensor, Step)) for part in inner) and name != "_sums":
-        raise TypeError(
-            f"The attribute '{name}' holds tensors or modules that no checkpoint would contain. "
-            "Use nn.ModuleList or nn.ModuleDict, or register a buffer of a module."
-        )
-
-
-def _array(tensor: Tensor) -> Any:
-    return tensor.detach().cpu().numpy()

@@ -1,7 +1,8 @@
 """Deep Q-network (Mnih et al. 2015, doi:10.1038/nature14236), with its well-known options.
 
 Options: double (arXiv:1509.06461), dueling (arXiv:1511.06581), noisy (arXiv:1706.10295), n-step
-returns, prioritised replay (arXiv:1511.05952).
+returns, prioritised replay (arXiv:1511.05952), random network distillation (arXiv:1810.12894): the
+novelty of the next state, as it is when it is sampled, is added to the reward.
 
 Deviations: the Huber loss has no error clipping beyond delta 1; target copies are counted in
 updates, not in environment steps; invalid actions (masks) are excluded from the greedy value.
@@ -10,6 +11,7 @@ updates, not in environment steps; invalid actions (masks) are excluded from the
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -19,16 +21,20 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Model
+from assay.buffers.hindsight import HindsightOptions
+from assay.core.config import Model, refuse_inert
+from assay.core.errors import ConfigError
 from assay.core.registry import register
-from assay.core.types import Action, Spaces, Tree, action_mask, tree_leaves, unpack
+from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_leaves, tree_map, unpack
 from assay.functional import losses, targets
 from assay.functional.schedules import Schedule, linear
 from assay.networks.acting import Exported, Forward
+from assay.networks.curiosity import Curiosity, Distillation
 from assay.networks.encoders import make_encoder
+from assay.networks.greedy import GreedyActions, Share
 from assay.networks.heads import DuelingHead
 from assay.networks.mlp import mlp
-from assay.networks.noisy import resample_noise, set_noise
+from assay.networks.noisy import acting_noise, resample_noise, set_noise
 from assay.networks.step import Objective, Polyak, Step
 
 
@@ -48,16 +54,21 @@ class DQN(Algorithm):
         target_every: int = Field(2500, gt=0, description="Updates between target copies.")
         tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
         gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
-        epsilon: Schedule = Field(
+        epsilon: Share = Field(
             linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
         )
         double: bool = Field(False, description="Choose with the online network (double DQN).")
         dueling: bool = Field(False, description="Separate value and advantage streams.")
         noisy: bool = Field(False, description="Explore with noisy layers, not epsilon.")
         n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
+        rnd: float = Field(0.0, ge=0, description="Weight of novelty (RND); 0 is none.")
+        her: Literal["future", "final", "episode"] | None = Field(
+            None, description="Relabel goals in hindsight with goals that were reached."
+        )
+        her_ratio: float = Field(0.8, ge=0, le=1, description="Share of relabelled samples.")
         prioritized: bool = Field(False, description="Sample by TD error.")
         priority_alpha: float = Field(0.6, ge=0, le=1, description="How much priorities count.")
-        priority_beta: Schedule = Field(
+        priority_beta: Share = Field(
             linear(0.4, 1.0), description="Importance correction, annealed to 1."
         )
         max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
@@ -70,24 +81,46 @@ class DQN(Algorithm):
         cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        refuse_inert(hp, "epsilon", active=not hp.noisy, why="noisy=true")
+        refuse_inert(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau:g}")
+        for name in ("priority_alpha", "priority_beta"):
+            refuse_inert(hp, name, active=hp.prioritized, why="prioritized=false")
+        if hp.rnd and hp.n_step > 1:
+            raise ConfigError(
+                f"rnd={hp.rnd:g} with n_step={hp.n_step}: the replay knows the last of n states "
+                "alone, so the novelty of the others would be lost.",
+                "Use n_step=1 with rnd.",
+            )
         super().__init__(spaces, hp, context)
         self.needs = ReplayNeeds(
             capacity=hp.buffer_size, learning_starts=hp.learning_starts,
             train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
             prioritized=hp.priority_alpha if hp.prioritized else None,
+            her=HindsightOptions.of(hp),
         )  # fmt: skip
         assert isinstance(spaces.action, Discrete)
-        self.start, self.actions = int(spaces.action.start), int(spaces.action.n)
+        self.choose = GreedyActions(spaces.action)
         self.q = self._network().to(self.device)
         self.target = copy.deepcopy(self.q)
         soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
         updates = context.clock.total_env_steps / hp.train_every * hp.updates
-        objective = Objective("q", self.q, self._loss, hp.max_grad_norm)
+        objectives = [Objective("q", self.q, self._loss, hp.max_grad_norm)]
+        reads = [self.target]
+        if hp.rnd:
+            distillation = Distillation(spaces.observation, hidden=hp.hidden, cnn=hp.cnn)
+            self.distillation = distillation.to(self.device)
+            predictor = self.distillation.predictor
+            objectives.append(Objective("rnd", predictor, self.distillation.loss))
+            reads.append(self.distillation.target)
         self.step = Step(
-            [objective], reads=[self.target], polyak=soft, mode=self.mode(updates),
-            key=self.step_key,
-        )  # fmt: skip
+            objectives, reads=reads, polyak=soft, mode=self.mode(updates), key=self.step_key
+        )
         self.forward = Forward(self.q, self.device)
+        self.curiosity = None
+        if hp.rnd:
+            self.curiosity = Curiosity(
+                self.distillation, spaces.observation, context.num_envs, hp.gamma, self.device
+            )
 
     def _network(self) -> nn.Module:
         hp = self.hp
@@ -97,56 +130,51 @@ class DQN(Algorithm):
         )  # fmt: skip
         if hp.dueling:
             head: nn.Module = DuelingHead(
-                encoder.out_features, self.actions, init="torch", noisy=hp.noisy
+                encoder.out_features, self.choose.count, init="torch", noisy=hp.noisy
             )
         else:
-            head = mlp((encoder.out_features, self.actions), init="torch", noisy=hp.noisy)
+            head = mlp((encoder.out_features, self.choose.count), init="torch", noisy=hp.noisy)
         return nn.Sequential(encoder, head)
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Be greedy, or explore by epsilon or by noise."""
-        n = len(tree_leaves(obs)[0])
-        if explore and not self.hp.noisy:
-            random = self.rng.random(n) < self.hp.epsilon(self.clock.progress)
-            explorers = np.count_nonzero(random)
-            if explorers == n:
-                return Action(self._random_actions(obs, n))
-            action = self._greedy(obs)
-            if explorers:
-                action[random] = self._random_actions(obs, n)[random]
-            return Action(action)
-        if self.hp.noisy:
-            set_noise(self.q, explore)
-            if explore:
-                resample_noise(self.q, self.rng)
-            action = self._greedy(obs)
-            set_noise(self.q, True)
-            return Action(action)
-        return Action(self._greedy(obs))
-
-    def _greedy(self, obs: Tree) -> np.ndarray:
-        obs, mask = self.normalized(obs), action_mask(obs)
-        q = self.forward.call(obs)
-        if mask is not None:
-            q = np.where(mask, q, -np.inf)
-        return q.argmax(1) + self.start
-
-    def _random_actions(self, obs: Tree, n: int) -> np.ndarray:
         mask = action_mask(obs)
-        if mask is None:
-            return self.rng.integers(self.start, self.start + self.actions, n)
-        return (self.rng.random((n, self.actions)) * (mask != 0)).argmax(1) + self.start
+        if self.hp.noisy:
+            with acting_noise(self.q, self.rng, explore):
+                return Action(self.choose.best(self._values(obs), mask))
+        if not explore:
+            return Action(self.choose.best(self._values(obs), mask))
+        n = len(tree_leaves(obs)[0])
+        epsilon = self.hp.epsilon(self.clock.progress)
+        values = partial(self._values, obs)
+        return Action(self.choose.explore(self.rng, epsilon, n, values, mask))
+
+    def _values(self, obs: Tree) -> np.ndarray:
+        return self.forward.call(self.normalized(obs))
+
+    @property
+    def observes(self) -> bool:
+        """Say whether collected data must be shown: novelty needs it as well."""
+        return super().observes or self.curiosity is not None
+
+    def observe_observations(self, obs: Tree, valid: Any = None) -> None:
+        """See collected observations, and follow how novel they are."""
+        super().observe_observations(obs, valid)
+        if self.curiosity is not None:
+            rows = None if valid is None else valid[None]
+            self.curiosity.observe(tree_map(lambda x: x[None], obs), rows)
 
     def update(self, data: Any) -> None:
         """Take one gradient step on a replay batch; move the target when it is due."""
         hp = self.hp
-        if hp.prioritized:
-            sample = data.sample(hp.batch_size, beta=hp.priority_beta(self.clock.progress))
-        else:
-            sample = data.sample(hp.batch_size)
+        # A uniform replay has no use for beta.
+        sample = data.sample(hp.batch_size, beta=hp.priority_beta(self.clock.progress))
         batch = self.replay_tensors(sample)
         if hp.prioritized:
             batch["weight"] = sample.extras["weight"]
+        if self.curiosity is not None:
+            batch |= pack("novel", self.curiosity.tensors(sample.next_obs))
+            batch["bonus"] = torch.tensor(hp.rnd * self.curiosity.scale, device=self.device)
         if hp.noisy:
             resample_noise(self.q, self.rng)
             resample_noise(self.target, self.rng)
@@ -158,29 +186,25 @@ class DQN(Algorithm):
 
     def policy_module(self) -> nn.Module:
         """Return `observation -> greedy action`, normalisation included."""
-
-        def greedy(q: Tensor, mask: Tensor | None) -> Tensor:
-            valid = q if mask is None else torch.where(mask != 0, q, torch.full_like(q, -1e9))
-            return valid.argmax(1) + self.start
-
         network = copy.deepcopy(self.q)
         set_noise(network, False)
-        return Exported(network, self.obs_norm, greedy)
+        return Exported(network, self.obs_norm, self.choose.decide)
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
         mask = action_mask(next_obs)
-        q = targets.action_value(self.q(obs), batch["action"] - self.start)
+        q = targets.action_value(self.q(obs), batch["action"] - self.choose.start)
         with torch.no_grad():
             target_q = self.target(next_obs)
             if self.hp.double:
                 next_value = targets.double_q_value(self.q(next_obs), target_q, mask)
             else:
                 next_value = targets.greedy_value(target_q, mask)
+            reward = batch["reward"]
+            if self.hp.rnd:  # novelty is what it is now, not what it was when the state was met
+                reward = reward + batch["bonus"] * self.distillation.error(unpack("novel", batch))
             # y = r + gamma^k (1 - terminated) max_a Q'(s', a)
-            y = targets.td_target(
-                batch["reward"], batch["discount"], batch["terminated"], next_value
-            )
+            y = targets.td_target(reward, batch["discount"], batch["terminated"], next_value)
         td_error = q - y
         loss = (losses.huber(td_error) * batch.get("weight", 1.0)).mean()
         metrics = {"q_mean": q.mean()}

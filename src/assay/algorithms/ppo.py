@@ -4,6 +4,10 @@ The clipped surrogate of equation 7 with generalised advantage estimation (arXiv
 the details that make it work in practice (Huang et al. 2022): orthogonal initialisation, Adam
 with epsilon 1e-5, advantages normalised per minibatch, a global gradient clip.
 
+Option: random network distillation (`rnd`, arXiv:1810.12894). States that a predictor does not know
+yet are rewarded. This reward has a value head of its own and its return runs on over episode ends;
+the policy follows A + rnd A_intrinsic.
+
 Deviations: values of the whole rollout are computed in one batch when the update begins (the
 parameters have not moved since acting, so they are the same numbers). Actor and critic share
 their encoder only where observations contain images.
@@ -20,14 +24,15 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, RolloutNeeds
 from assay.buffers.rollout import Rollout
-from assay.core.config import Model
+from assay.core.config import Model, refuse_inert
 from assay.core.errors import ConfigError
 from assay.core.registry import register
 from assay.core.types import Action, Spaces, Tree, action_mask, pack, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
 from assay.functional.schedules import Schedule
-from assay.networks.actor_critic import ActorCritic, Policy
+from assay.networks.actor_critic import ActorCritic, Policy, refuse_unused
+from assay.networks.curiosity import Curiosity, Distillation, non_episodic_gae, successors
 from assay.networks.step import Objective, Step
 
 
@@ -64,6 +69,11 @@ class PPO(Algorithm):
         )
         cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
         log_std_init: float = Field(0.0, description="Initial log standard deviation (Box).")
+        rnd: float = Field(0.0, ge=0, description="Weight of novelty (RND); 0 is none.")
+        rnd_gamma: float = Field(0.99, ge=0, le=1, description="Discount of novelty.")
+        rnd_share: float = Field(
+            1.0, gt=0, le=1, description="Share of the rollout that trains RND's predictor."
+        )
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
@@ -74,16 +84,31 @@ class PPO(Algorithm):
                 f"{size} = horizon {hp.horizon} x num_envs {context.num_envs} transitions.",
                 "Choose a minibatch_size that divides horizon x num_envs.",
             )
+        for name in ("rnd_gamma", "rnd_share"):
+            refuse_inert(hp, name, active=hp.rnd > 0, why="rnd=0")
         self.needs = RolloutNeeds(hp.horizon)
         self.distribution = policy_distribution(spaces.action)
         self.net = ActorCritic(
             spaces.observation, self.distribution, hidden=hp.hidden, activation=hp.activation,
-            cnn=hp.cnn, log_std_init=hp.log_std_init,
+            cnn=hp.cnn, log_std_init=hp.log_std_init, value_heads=2 if hp.rnd else 1,
         ).to(self.device)  # fmt: skip
+        refuse_unused(hp, self.net)
         updates = context.clock.total_env_steps / size * hp.epochs * (size // hp.minibatch_size)
-        objective = Objective("ppo", self.net, self._loss, hp.max_grad_norm, eps=1e-5)
-        self.step = Step([objective], mode=self.mode(updates), key=self.step_key)
+        objectives = [Objective("ppo", self.net, self._loss, hp.max_grad_norm, eps=1e-5)]
+        reads: list[nn.Module] = []
+        if hp.rnd:
+            distillation = Distillation(spaces.observation, hidden=hp.hidden, cnn=hp.cnn)
+            self.distillation = distillation.to(self.device)
+            predictor = self.distillation.predictor
+            objectives.append(Objective("rnd", predictor, self.distillation.loss))
+            reads.append(self.distillation.target)
+        self.step = Step(objectives, reads=reads, mode=self.mode(updates), key=self.step_key)
         self.policy = Policy(self.net, spaces.action, self.device)
+        self.curiosity = None
+        if hp.rnd:
+            self.curiosity = Curiosity(
+                self.distillation, spaces.observation, context.num_envs, hp.rnd_gamma, self.device
+            )
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Sample from the policy, or take its mode."""
@@ -119,12 +144,20 @@ class PPO(Algorithm):
         reward = data.reward
         if self.reward_scale is not None:
             reward = self.reward_scale.scale(reward)
-        obs, value, next_value = self.policy.values(data, self.normalized)
+        obs, values, next_value = self.policy.values(data, self.normalized)
+        value = values
+        if self.curiosity is not None:  # [T, N, 2]: of rewards, of novelty
+            value, next_value = values[..., 0], next_value[..., 0]
         advantage, target = returns.gae_numpy(
             reward, value, next_value, data.terminated, data.truncated,
             hp.gamma, hp.gae_lambda, None if data.valid.all() else data.valid,
         )  # fmt: skip
         self.note(explained_variance=float(losses.explained_variance(value, target, data.valid)))
+        novel: dict[str, Tensor] = {}
+        if self.curiosity is not None:
+            novel, more, novel_target = self._novelty(data, values[..., 1])
+            advantage = advantage + hp.rnd * more
+            value, target = values, np.stack([target, novel_target], -1)
         flat = {
             "action": data.extras.get("raw_action", data.action),
             "log_prob": data.extras["log_prob"],
@@ -135,7 +168,25 @@ class PPO(Algorithm):
         }
         size = data.length * data.num_envs
         tensors = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in flat.items()}
-        return pack("obs", obs) | {k: v.to(self.device) for k, v in tensors.items()}
+        return pack("obs", obs) | {k: v.to(self.device) for k, v in tensors.items()} | novel
+
+    def _novelty(
+        self, data: Rollout, value: np.ndarray
+    ) -> tuple[dict[str, Tensor], np.ndarray, np.ndarray]:
+        """Return what RND's predictor learns from, and advantages and returns of novelty."""
+        hp = self.hp
+        assert self.curiosity is not None
+        novel, reward = self.curiosity.observe(successors(data.obs, data.last_obs), data.valid)
+        with torch.no_grad():
+            last = self.net.value(self.policy.forward.tensors(self.normalized(data.last_obs)))
+        advantage, target = non_episodic_gae(
+            reward, value, last[:, 1].cpu().numpy(), hp.rnd_gamma, hp.gae_lambda, data.valid
+        )
+        self.note(intrinsic_reward=float(reward[data.valid].mean()))
+        chosen = (self.rng.random(value.size) < hp.rnd_share) & data.valid.reshape(-1)
+        weight = torch.from_numpy(chosen.astype(np.float32)).to(self.device)
+        batch = pack("novel", self.policy.forward.tensors(novel)) | {"novel_weight": weight}
+        return batch, advantage, target
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         hp, weight = self.hp, batch["weight"]
@@ -151,11 +202,14 @@ class PPO(Algorithm):
         policy = losses.ppo_policy_loss(
             log_prob, batch["log_prob"], advantage, batch["clip"], weight
         )
+        heads = 2 if hp.rnd else 1  # value: [B] or [B, 2]
         value_loss = losses.value_loss(
-            value, batch["target"], weight, old_value=batch["value"], clip=hp.value_clip
-        )
-        # value_loss carries the paper's one half; the customary coefficient 0.5 does not.
-        loss = policy.loss + 2 * hp.value_coef * value_loss - hp.entropy_coef * entropy
+            value, batch["target"], weight if heads == 1 else weight[:, None].expand_as(value),
+            old_value=batch["value"], clip=hp.value_clip,
+        )  # fmt: skip
+        # value_loss carries the paper's one half; the customary coefficient 0.5 does not. It is a
+        # mean over the heads, whose losses are to be added.
+        loss = policy.loss + 2 * hp.value_coef * heads * value_loss - hp.entropy_coef * entropy
         return loss, {
             "policy_loss": policy.loss,
             "value_loss": value_loss,

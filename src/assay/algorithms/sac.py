@@ -6,7 +6,8 @@ expectations over the policy are exact sums (Christodoulou 2019, arXiv:1910.0720
 Deviations: log-probabilities are those of the action in (-1, 1), without the Jacobian of the scale
 to the environment's bounds; the target entropy -dim(A) belongs to that space. The temperature's
 gradient is taken with respect to log alpha. For Discrete actions the target entropy is a share of
-log |A| (`target_entropy_share`).
+log |A| (`target_entropy_share`); with action masks, of the mean of log |A(s)| over the batch, A(s)
+being the valid actions.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Model
+from assay.buffers.hindsight import HindsightOptions
+from assay.core.config import Model, refuse_inert
 from assay.core.registry import register
 from assay.core.types import Action, Spaces, Tree, action_mask, unpack
 from assay.functional import targets
@@ -33,18 +35,7 @@ from assay.networks.acting import Exported, Forward
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import ActionScale, EnsembleMLP, QEnsemble, policy_head
 from assay.networks.step import Objective, Polyak, Step
-
-
-class Temperature(nn.Module):
-    """The entropy coefficient alpha, as the exponential of a parameter."""
-
-    def __init__(self, initial: float) -> None:
-        super().__init__()
-        self.log_alpha = nn.Parameter(torch.tensor([math.log(initial)]))
-
-    def forward(self) -> Tensor:
-        """Return alpha as a scalar."""
-        return self.log_alpha.exp().squeeze(0)
+from assay.networks.temperature import Alpha, Temperature
 
 
 class DiscreteCritic(nn.Module):
@@ -81,7 +72,7 @@ class SAC(Algorithm):
         updates: int = Field(1, gt=0, description="Gradient steps per round.")
         gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
         tau: float = Field(0.005, gt=0, le=1, description="Polyak rate of the target critics.")
-        alpha: float | Literal["auto"] = Field("auto", description="Temperature; auto learns it.")
+        alpha: Alpha = Field("auto", description="Temperature; auto learns it.")
         alpha_init: float = Field(1.0, gt=0, description="Where a learned temperature starts.")
         target_entropy: float | Literal["auto"] = Field(
             "auto", description="Entropy to hold; auto is -dim(A), or a share of log |A|."
@@ -90,6 +81,10 @@ class SAC(Algorithm):
             0.5, gt=0, lt=1, description="Share of log |A| held with Discrete actions."
         )
         n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
+        her: Literal["future", "final", "episode"] | None = Field(
+            None, description="Relabel goals in hindsight with goals that were reached."
+        )
+        her_ratio: float = Field(0.8, ge=0, le=1, description="Share of relabelled samples.")
         max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
         normalize_obs: bool = Field(False, description="Standardise float observations.")
         normalize_reward: bool = Field(False, description="Divide by the std of returns.")
@@ -99,21 +94,15 @@ class SAC(Algorithm):
         )
         cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
 
-        @field_validator("alpha")
-        @classmethod
-        def _positive(cls, alpha: Any) -> Any:
-            # Its logarithm is what is kept.
-            if alpha != "auto" and not alpha > 0:
-                raise ValueError("expected a number above 0, or auto")
-            return alpha
-
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         self.needs = ReplayNeeds(
             capacity=hp.buffer_size, learning_starts=hp.learning_starts,
             train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
+            her=HindsightOptions.of(hp),
         )  # fmt: skip
         self.continuous = isinstance(spaces.action, Box)
+        self._refuse_inert()
         self.distribution: Any = policy_distribution(spaces.action, squash=self.continuous)
         encoder = make_encoder(
             spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
@@ -143,6 +132,14 @@ class SAC(Algorithm):
         self._numpy = numpy_distributions.policy_distribution(spaces.action, squash=self.continuous)
         if self.continuous:
             self._numpy_scale = numpy_distributions.ActionScale(spaces.action)
+
+    def _refuse_inert(self) -> None:
+        hp = self.hp
+        for name in ("alpha_init", "target_entropy", "target_entropy_share"):
+            refuse_inert(hp, name, active=hp.alpha == "auto", why=f"alpha={hp.alpha}")
+        share, given = "target_entropy_share", hp.target_entropy
+        refuse_inert(hp, share, active=not self.continuous, why="Box actions")
+        refuse_inert(hp, share, active=given == "auto", why=f"target_entropy={given}")
 
     def _make_step(self) -> Step:
         hp = self.hp
@@ -216,9 +213,15 @@ class SAC(Algorithm):
         return loss, {"entropy": batch["entropy"], "alpha": alpha}
 
     def _alpha_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        # J(alpha) = log alpha (H - target), with the entropy H detached
-        gap = batch["entropy"] - self.target_entropy
-        return self.temperature.log_alpha.squeeze(0) * gap, {}
+        return self.temperature.loss(batch["entropy"], self._target_entropy(batch)), {}
+
+    def _target_entropy(self, batch: dict[str, Tensor]) -> float | Tensor:
+        mask = action_mask(unpack("obs", batch))
+        if self.continuous or mask is None or self.hp.target_entropy != "auto":
+            return self.target_entropy
+        # Log |A| is out of reach where actions are masked: E[log |A(s)|] is what is not.
+        valid = (mask != 0).sum(1).clamp(min=1).to(torch.float32)
+        return self.hp.target_entropy_share * valid.log().mean()
 
     # ------------------------------------------------------------------ discrete actions
 

@@ -18,6 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
+from assay.buffers.hindsight import HindsightOptions
 from assay.core.config import Model
 from assay.core.registry import register
 from assay.core.types import Action, Spaces, Tree, unpack
@@ -53,6 +54,10 @@ class TD3(Algorithm):
         target_noise_clip: float = Field(0.5, ge=0, description="Bound of that noise.")
         policy_delay: int = Field(2, gt=0, description="Critic updates per actor update.")
         n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
+        her: Literal["future", "final", "episode"] | None = Field(
+            None, description="Relabel goals in hindsight with goals that were reached."
+        )
+        her_ratio: float = Field(0.8, ge=0, le=1, description="Share of relabelled samples.")
         max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
         normalize_obs: bool = Field(False, description="Standardise float observations.")
         normalize_reward: bool = Field(False, description="Divide by the std of returns.")
@@ -67,6 +72,7 @@ class TD3(Algorithm):
         self.needs = ReplayNeeds(
             capacity=hp.buffer_size, learning_starts=hp.learning_starts,
             train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
+            her=HindsightOptions.of(hp),
         )  # fmt: skip
         size = int(np.prod(spaces.action.shape))
         options: dict[str, Any] = {

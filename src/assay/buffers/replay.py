@@ -12,7 +12,6 @@ bootstrap and the discount gamma^k of the k steps really taken.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,11 @@ from assay.buffers.prioritized import Priorities, PrioritizedOptions, SumTree, a
 from assay.buffers.storage import (
     HEAD,
     Ring,
+    Sectioned,
     Sections,
     Staging,
-    copy_state,
     same_settings,
     section,
-    with_prefix,
-    without_prefix,
 )
 from assay.core.errors import AssayError, ConfigError
 from assay.core.seeding import rng_state, set_rng_state
@@ -58,7 +55,7 @@ def replay_bytes(
     return tree_bytes(_plan(spaces, capacity // num_envs, num_envs, frame_stack, prioritized))
 
 
-class ReplayBuffer:
+class ReplayBuffer(Sectioned):
     """The last `capacity` transitions, to sample batches from.
 
     A returned batch lives in memory that the next `sample` of the same size reuses: it is valid
@@ -287,27 +284,6 @@ class ReplayBuffer:
         slot = serial % self.slots * self.num_envs + env
         errors = as_array(td_errors)
         self._priorities.update(slot[held], errors[held])
-
-    def sections(self, prefix: str = "replay") -> Sections:
-        """Return the state cut into sections `{name: (state, version)}` for checkpoints.
-
-        A section whose version is unchanged has not been written to, so that a checkpointer can
-        link the file of the checkpoint before. Arrays are views of the storage: save them before
-        the next `add`.
-        """
-        return with_prefix(self._sections(), prefix)
-
-    def load_sections(self, sections: Mapping[str, State], prefix: str = "replay") -> None:
-        """Put back the states of `sections`; sampling then goes on as if nothing had happened.
-
-        Raises:
-            CheckpointError: A section is missing, or they belong to another kind of replay.
-        """
-        self.load_state(without_prefix(sections, prefix))
-
-    def state(self) -> State:
-        """Return everything as one state that shares no memory with the buffer."""
-        return {name: copy_state(part) for name, (part, _) in self._sections().items()}
 
     def load_state(self, state: State) -> None:
         """Put back what `state` returned."""

@@ -7,7 +7,6 @@ episodes: the last one of an episode is padded at the end and masked by `extras[
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,12 @@ from assay.buffers.prioritized import Priorities, PrioritizedOptions, SumTree, a
 from assay.buffers.storage import (
     HEAD,
     Ring,
+    Sectioned,
     Sections,
     Staging,
-    copy_state,
     put_rows,
     same_settings,
     section,
-    with_prefix,
-    without_prefix,
 )
 from assay.core.errors import AssayError, ConfigError
 from assay.core.seeding import rng_state, set_rng_state
@@ -34,7 +31,7 @@ from assay.core.types import Array, Batch, Spaces, State, Tree, tree_leaves, tre
 _SCALARS = ("reward", "terminated", "truncated", "is_first", "valid")
 
 
-class SequenceReplay:
+class SequenceReplay(Sectioned):
     """The last sequences of every environment, to sample batches [B, L] from.
 
     A returned batch lives in memory that the next `sample` of the same size reuses: it is valid
@@ -252,25 +249,6 @@ class SequenceReplay:
         serial = as_array(index)
         held = serial >= self._head - self.slots
         self._priorities.update(serial[held] % self.slots, as_array(td_errors)[held])
-
-    def sections(self, prefix: str = "replay") -> Sections:
-        """Return the state cut into sections `{name: (state, version)}` for checkpoints.
-
-        Arrays are views of the storage: save them before the next `add`.
-        """
-        return with_prefix(self._sections(), prefix)
-
-    def load_sections(self, sections: Mapping[str, State], prefix: str = "replay") -> None:
-        """Put back the states of `sections`; sampling then goes on as if nothing had happened.
-
-        Raises:
-            CheckpointError: A section is missing, or they belong to another kind of replay.
-        """
-        self.load_state(without_prefix(sections, prefix))
-
-    def state(self) -> State:
-        """Return everything as one state that shares no memory with the buffer."""
-        return {name: copy_state(part) for name, (part, _) in self._sections().items()}
 
     def load_state(self, state: State) -> None:
         """Put back what `state` returned."""

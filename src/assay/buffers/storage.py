@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -32,6 +33,42 @@ def digest(*trees: Tree) -> str:
         else:
             sha.update(json.dumps(tree, sort_keys=True).encode())
     return sha.hexdigest()
+
+
+class Sectioned(ABC):
+    """What replays save: their sections by name, or all of them as one state."""
+
+    @abstractmethod
+    def _sections(self) -> Sections:
+        """Return the state in sections; arrays may be views of the storage."""
+
+    @abstractmethod
+    def load_state(self, state: State) -> None:
+        """Put back what `state` returned."""
+
+    def sections(self, prefix: str = "replay") -> Sections:
+        """Return the state cut into sections `{<prefix>-<name>: (state, version)}` for checkpoints.
+
+        A section whose version is unchanged has not been written to, so that a checkpointer can
+        link the file of the checkpoint before. Arrays are views of the storage: save them before
+        the next `add`.
+        """
+        return {f"{prefix}-{name}": value for name, value in self._sections().items()}
+
+    def load_sections(self, sections: Mapping[str, State], prefix: str = "replay") -> None:
+        """Put back the states of `sections`; sampling then goes on as if nothing had happened.
+
+        Raises:
+            CheckpointError: A section is missing, or they belong to another kind of replay.
+        """
+        start = f"{prefix}-"
+        self.load_state(
+            {k.removeprefix(start): v for k, v in sections.items() if k.startswith(start)}
+        )
+
+    def state(self) -> State:
+        """Return everything as one state that shares no memory with the buffer."""
+        return {name: copy_state(part) for name, (part, _) in self._sections().items()}
 
 
 class Ring(NamedTuple):
@@ -113,17 +150,6 @@ def copy_state(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: copy_state(item) for key, item in value.items()}
     return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def with_prefix(sections: Sections, prefix: str) -> Sections:
-    """Return sections named `<prefix>-<name>`, as they are called in a checkpoint."""
-    return {f"{prefix}-{name}": value for name, value in sections.items()}
-
-
-def without_prefix(sections: Mapping[str, State], prefix: str) -> dict[str, State]:
-    """Return the states of the sections `<prefix>-<name>` by name."""
-    start = f"{prefix}-"
-    return {k.removeprefix(start): v for k, v in sections.items() if k.startswith(start)}
 
 
 def same_settings(found: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:

@@ -24,6 +24,7 @@ EXTRAS = {
     "mujoco": ("mujoco", "HalfCheetah, Hopper and other MuJoCo tasks"),
     "pettingzoo": ("pettingzoo", "environments with several agents"),
     "onnx": ("onnxscript", "assay export --onnx"),
+    "robotics": ("gymnasium_robotics", "FetchReach and other tasks with goals"),
     "video": ("imageio_ffmpeg", "MP4 videos"),
     "mlflow": ("mlflow", "the metric sink mlflow"),
     "trackio": ("trackio", "the metric sink trackio"),

@@ -98,6 +98,7 @@ class _Child:
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self.told = 0  # how many stops it has heard of
         self._stdout: IO[bytes] = tempfile.TemporaryFile()
         self._stderr: IO[bytes] = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
@@ -113,6 +114,12 @@ class _Child:
         """Send a signal, if the process is still there."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
+
+    def tell(self, stops: int) -> None:
+        """Pass on every stop that it has not heard of: two to save and end, the third kills."""
+        while self.told < stops:
+            self.told += 1
+            self.send(signal.SIGINT if self.told < 3 else signal.SIGKILL)
 
     def close(self) -> tuple[int, str]:
         """Wait for the end, keep what was printed, and return the exit code and stderr."""
@@ -151,7 +158,9 @@ class _Pool:
             with self._signals():
                 while self.running or (self.waiting and not self.stops):
                     while self.waiting and len(self.running) < self.parallel and not self.stops:
-                        self.running.append(_Child(self.waiting.pop(0)))
+                        child = _Child(self.waiting.pop(0))
+                        self.running.append(child)
+                        child.tell(self.stops)  # a Ctrl-C while it was started found no child
                     time.sleep(_POLL_SECONDS)
                     for child in [c for c in self.running if c.process.poll() is not None]:
                         self.running.remove(child)
@@ -171,7 +180,7 @@ class _Pool:
         code, stderr = child.close()
         if code == 0:
             outcome = Outcome(job, "done", None, code)
-        elif self.stops or code == output.EXIT_INTERRUPTED:
+        elif _was_stopped(code, self.stops):
             outcome = Outcome(job, "interrupted", None, code)
         else:
             outcome = Outcome(job, "failed", _reason(stderr, code), code)
@@ -185,7 +194,9 @@ class _Pool:
     def _look(self, job: Job, state: str = "") -> None:
         """Show how far a run is; its metrics are read again only if there are more of them."""
         path = job.path / "metrics.jsonl"
-        size = path.stat().st_size if path.exists() else 0
+        size = 0
+        with contextlib.suppress(OSError):  # not there yet, or gone with a run that never started
+            size = path.stat().st_size
         if size != self.seen.get(job.label, (0, None))[0]:
             self.seen[job.label] = (size, _newest(path))
         values = self.seen.get(job.label, (0, None))[1]
@@ -225,7 +236,7 @@ class _Pool:
             if self.stops == 1 and self.bars.mode != "silent":
                 self.bars.message("Stopping: every run saves its state. Ctrl-C again ends at once.")
             for child in self.running:
-                child.send(signal.SIGINT if self.stops < 3 else signal.SIGKILL)
+                child.tell(self.stops)
 
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -245,6 +256,14 @@ def _newest(path: Path) -> dict[str, float] | None:
         for record in read_records(path):
             values |= {**record.metrics, "env_steps": record.env_steps}
     return values or None
+
+
+def _was_stopped(code: int, stops: int) -> bool:
+    """Say whether a child ended because it was told to; one that fails while it saves did not."""
+    ended = {output.EXIT_INTERRUPTED}
+    if stops:  # before it listens to signals, and after the last warning, they end it themselves
+        ended |= {-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL}
+    return code in ended
 
 
 def _reason(stderr: str, code: int) -> str:

@@ -205,15 +205,15 @@ def train_group(
     for outcome in outcomes:
         if outcome.status == "failed":
             output.note(f"{outcome.job.label} failed: {outcome.message}")
+    if any(outcome.status == "interrupted" for outcome in outcomes):
+        output.note(f"Saved. Resume with: {resume_command(group)}")
+    left = [outcome for outcome in outcomes if outcome.status == "not started"]
+    if left and again is not None:
+        output.note(f"Not started: {_listed(left)}. Start with: {again(left)}")
     codes = {outcome.code for outcome in outcomes if outcome.status == "failed"}
     if codes:
         raise typer.Exit(2 if codes == {2} else 1)
     if any(outcome.status != "done" for outcome in outcomes):
-        if any(outcome.status == "interrupted" for outcome in outcomes):
-            output.note(f"Saved. Resume with: {resume_command(group)}")
-        left = [outcome for outcome in outcomes if outcome.status == "not started"]
-        if left and again is not None:
-            output.note(f"Not started: {_listed(left)}. Start with: {again(left)}")
         raise typer.Exit(output.EXIT_INTERRUPTED)
 
 

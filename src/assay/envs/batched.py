@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from assay.core.errors import EnvError
 from assay.core.types import ACTION_MASK, State, Tree, tree_map
 from assay.envs.failure import SEED_BITS, env_failure
-from assay.envs.group import Step
+from assay.envs.group import SUCCESS, Step
 from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap, has_mask
 
 _Raw = tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
@@ -59,6 +59,7 @@ class Batched:
         self._copies = getattr(env.unwrapped, "copy", True) is False
         self._nowhere = np.zeros(self.num_envs, np.bool_)
         self._resetting: NDArray[np.bool_] | None = None  # rows that the next step resets
+        self.success: NDArray[np.float64] | None = None
         self.step: Callable[[NDArray[Any]], Step] = (
             self._step_trusted
             if trusted and self.mode is AutoresetMode.SAME_STEP
@@ -113,6 +114,7 @@ class Batched:
 
     def _step_same(self, actions: NDArray[Any]) -> Step:
         raw, reward, terminated, truncated, info = self._call_step(actions)
+        self.success = self._success(info, info.get("final_info", {})) if info else None
         final = None
         done = terminated | truncated
         if np.count_nonzero(done):
@@ -122,6 +124,7 @@ class Batched:
 
     def _step_next(self, actions: NDArray[Any]) -> Step:
         raw, reward, terminated, truncated, info = self._call_step(actions)
+        self.success = self._success(info) if info else None
         done = terminated | truncated
         obs = self._convert(raw, info, done)
         valid = None if self._resetting is None else ~self._resetting
@@ -131,6 +134,7 @@ class Batched:
 
     def _step_disabled(self, actions: NDArray[Any]) -> Step:
         raw, reward, terminated, truncated, info = self._call_step(actions)
+        self.success = self._success(info) if info else None
         done = terminated | truncated
         final = self._convert(raw, info, done)
         if not np.count_nonzero(done):
@@ -172,6 +176,18 @@ class Batched:
             raise BadObservationError(f"environment {row} gave no action mask, as it did at first")
         return mask
 
+    def _success(self, *infos: Any) -> NDArray[np.float64]:
+        """Return what infos say of success; that of ended episodes, given last, overrules."""
+        success = np.full(self.num_envs, np.nan)
+        for info in infos:
+            for key in SUCCESS:
+                if key in info:
+                    told = info.get(f"_{key}", np.ones(self.num_envs, np.bool_))
+                    for row in np.flatnonzero(told):
+                        success[row] = float(bool(info[key][row]))
+                    break
+        return success
+
     def _final(self, given: Any, done: NDArray[np.bool_]) -> Tree:
         """Return the last observations of the rows that are done, with masks of all ones."""
         if given is None:
@@ -210,6 +226,13 @@ class Batched:
         except Exception as error:
             raise env_failure(error, f"'{self.name}' failed in set_state()") from error
         self._resetting = state["resetting"]
+
+    def lend(self) -> Any:
+        """Return the vector itself if it knows goals, else its first environment, or None."""
+        inner: Any = self.env.unwrapped
+        if hasattr(inner, "compute_reward"):
+            return inner
+        return next(iter(getattr(inner, "envs", None) or ()), None)
 
     def render(self) -> Any:
         """Render the first environment."""

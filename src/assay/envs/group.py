@@ -9,7 +9,8 @@ environment into an `EnvError` that names it and carries its traceback.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -31,6 +32,7 @@ Step = tuple[
     NDArray[np.bool_] | None,
     Tree,
 ]
+SUCCESS = ("is_success", "success")  # where infos say it, the first that there is
 MaskSource = Literal["method", "info"] | None
 
 
@@ -45,6 +47,7 @@ class Group:
     Attributes:
         observations: How raw observations become canonical.
         actions: How canonical actions become the environment's own.
+        success: What the infos of the last step say, 1 or 0; NaN where they say nothing.
 
     Raises:
         EnvError: An environment cannot be made or reset, or they differ in their spaces.
@@ -62,6 +65,7 @@ class Group:
             self._mask_source = self._find_mask()
             size = None if self._mask_source is None else self.actions.mask_size
             self.observations = ObservationMap(self.envs[0].observation_space, size)
+            self.success = np.full(len(self.envs), np.nan)
         except BaseException:
             self.close()
             raise
@@ -147,6 +151,8 @@ class Group:
         try:
             for index, env in enumerate(self.envs):
                 raw, r, term, trunc, info = env.step(actions[index])
+                if info:
+                    self.success[index] = success_of(info)
                 if term or trunc:
                     if final is None:
                         final = self.observations.zeros(len(self.envs))
@@ -239,6 +245,14 @@ def as_number(value: Any) -> float:
         raise BadRewardError(f"the reward is {value!r}; a number was expected") from None
 
 
+def success_of(info: Mapping[str, Any]) -> float:
+    """Return what an info says of success: 1, 0, or NaN where it says nothing."""
+    for key in SUCCESS:
+        if info.get(key) is not None:
+            return float(bool(info[key]))
+    return math.nan
+
+
 class Sync:
     """The backend "sync": all environments in this process, one after the other."""
 
@@ -274,6 +288,15 @@ class Sync:
     def set_state(self, state: State) -> None:
         """Put back what `get_state` returned."""
         self.group.set_state(in_order(state))
+
+    @property
+    def success(self) -> NDArray[np.float64]:
+        """Return what the infos of the last step say."""
+        return self.group.success
+
+    def lend(self) -> gym.Env[Any, Any]:
+        """Return the first environment."""
+        return self.group.envs[0]
 
     def render(self) -> Any:
         """Render the first environment."""

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+import assay.envs.tasks  # noqa: F401 (registers them)
 from assay.core.errors import AssayError, EnvError, MissingExtraError
 from assay.envs.atari import (
     AtariSettings,
@@ -29,6 +30,8 @@ from assay.envs.batched import Batched
 from assay.envs.failure import env_failure
 from assay.envs.group import Factory, Sync
 from assay.envs.native import NATIVE, make_native
+from assay.envs.native.base import NativeVectorEnv
+from assay.envs.robotics import PACKAGE, is_robotics, mend_joints, register_robotics
 from assay.envs.vector import Vector
 
 BackendName = Literal["auto", "native", "vector", "sync", "processes"]
@@ -42,6 +45,7 @@ _EXTRAS = {
     "ale_py": ("ale-py", "atari"),
     "gymnasium.envs.box2d": ("box2d", "box2d"),
     "gymnasium.envs.mujoco": ("mujoco", "mujoco"),
+    PACKAGE: ("gymnasium-robotics", "robotics"),
 }
 # Settings that Gymnasium's `make` takes itself.
 _MAKE_KWARGS = {"max_episode_steps", "render_mode"}
@@ -128,13 +132,15 @@ def find_spec(env_id: str) -> EnvSpec:
 
     Raises:
         EnvError: Nothing is; the nearest id is offered.
-        MissingExtraError: It is an Atari game, and ALE is not installed.
+        MissingExtraError: It is an Atari game or a robot, and their package is not installed.
     """
     module, _, name = env_id.rpartition(":")
     if module:
         _import(module, env_id)
     if name not in gym.registry:
         _register_atari()
+    if name not in gym.registry and is_robotics(name) and not register_robotics():
+        raise MissingExtraError("gymnasium-robotics", "robotics", f"The environment '{name}'")
     spec = gym.registry.get(name)
     if spec is not None:
         return spec
@@ -265,7 +271,8 @@ def _from_id(
                 env = gym.make_vec(
                     spec, num_envs, vectorization_mode="vector_entry_point", **kwargs
                 )
-            return Vector(Batched(env, spec.id), spec.id, stack)
+            ours = isinstance(env, NativeVectorEnv)
+            return Vector(Batched(env, spec.id, trusted=ours), spec.id, stack)
         _refuse_unknown_kwargs(spec, spec.entry_point, kwargs)
     except Exception as error:
         raise _making_failure(error, spec) from error
@@ -287,6 +294,8 @@ def _make_one(
 ) -> gym.Env[Any, Any]:
     if preprocesses(spec, kwargs, settings):
         return make_atari(spec, kwargs, settings, training)
+    if str(spec.entry_point).startswith(PACKAGE):
+        mend_joints()
     # Its checks are done here and by `assay envs check`; they would cost time at every step.
     with _quiet_models(spec):
         return gym.make(spec, disable_env_checker=True, **kwargs)

@@ -143,6 +143,8 @@ class Processes:
 
     def __init__(self, factories: Sequence[Factory], name: str, workers: int | None = None) -> None:
         self.num_envs = len(factories)
+        self._factory = factories[0]
+        self._lent: Any = None
         if workers is not None and workers < 1:
             raise EnvError(f"workers={workers}; a positive integer was expected.")
         if os.name != "posix":
@@ -248,6 +250,18 @@ class Processes:
             tree_map(np.copy, arena.final) if some_done else None,
         )
 
+    @property
+    def success(self) -> NDArray[np.float64]:
+        """Return what the infos of the last step say."""
+        return self._arena.success
+
+    def lend(self) -> Any:
+        """Return an environment of this process, made for the purpose."""
+        if self._lent is None:
+            self._lent = self._factory()
+            self._lent.reset(seed=0)  # some make up their goals' scale only then
+        return self._lent
+
     def get_state(self) -> State | None:
         """Return the state of all environments, or None if one cannot be saved."""
         parts = self._call("get_state")
@@ -268,6 +282,9 @@ class Processes:
     def close(self) -> None:
         """Stop the workers and wait for them."""
         self._finalizer()
+        if self._lent is not None:
+            self._lent.close()
+            self._lent = None
 
 
 def _shut_down(links: list[_Link], owner: int) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from assay.core.errors import EnvError
 from assay.core.types import Spaces, State, Tree
+from assay.envs.goals import GoalFunctions
 from assay.envs.group import Step
 from assay.envs.spaces import ActionMap, ObservationMap
 
@@ -29,6 +30,10 @@ class Backend(Protocol):
     observations: ObservationMap
     actions: ActionMap
 
+    @property
+    def success(self) -> NDArray[np.float64] | None:
+        """Return what the infos of the last step say."""
+
     def reset(self, seed: int) -> Tree:
         """Reset all environments."""
 
@@ -44,6 +49,9 @@ class Backend(Protocol):
 
     def render(self) -> Any:
         """Render the first environment."""
+
+    def lend(self) -> Any:
+        """Return an environment whose methods may be called, or None if there is none."""
 
     def close(self) -> None:
         """Release what the environments hold."""
@@ -188,6 +196,23 @@ class Vector:
         """
         self.backend.set_state(state["envs"])
         self.steps = int(state["steps"])
+
+    @property
+    def success(self) -> NDArray[np.float64] | None:
+        """Return whether the last step was a success, [N] of 1, 0, or NaN where nobody says so.
+
+        It is what the environment's info has under "is_success" or "success"; at an episode's end,
+        that of the episode which ended. None where environments have no infos.
+        """
+        return self.backend.success
+
+    def goal_functions(self) -> GoalFunctions:
+        """Return the rewards and ends of goals that the environments were not given.
+
+        Raises:
+            EnvError: They are no goal environments.
+        """
+        return GoalFunctions(self.backend.lend(), self.observations, self.name)
 
     def render(self) -> Any:
         """Return a frame of the first environment, as its `render_mode` has it."""

@@ -67,6 +67,7 @@ class Arena:
         self.reward = array((), np.float64)
         self.terminated = array((), np.bool_)
         self.truncated = array((), np.bool_)
+        self.success = array((), np.float64)
         space = actions.source
         self.actions: NDArray[Any] = array(space.shape or (), space.dtype)
         self.size = max(self.size, 1)
@@ -125,6 +126,8 @@ class _Worker:
         self.final = tree_map(lambda array: array[rows], shared.final)
         self.actions = shared.actions[rows]
         self.out = shared.reward[rows], shared.terminated[rows], shared.truncated[rows]
+        group.success = shared.success[rows]
+        group.success.fill(np.nan)
 
     def reset(self, seed: int) -> None:
         self._made().reset(seed, self.obs)

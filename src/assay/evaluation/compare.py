@@ -11,7 +11,7 @@ twice as often as it says, with four against ten seeds five times).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -20,32 +20,37 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.core.errors import ConfigError, RunError, nearest
+from assay.core.errors import ConfigError
 from assay.core.seeding import derive_rng
 from assay.evaluation import statistics
-from assay.evaluation.evaluate import TRAINING, EvaluationResult, load_evaluations
+from assay.evaluation.evaluate import TRAINING
+from assay.evaluation.scores import (
+    At,
+    arm_names,
+    changes,
+    flatten,
+    odd_settings,
+    read_curve,
+    refuse_broken,
+    refuse_unlike,
+    seed_scores,
+    uneven_evaluations,
+)
 from assay.evaluation.statistics import Interval
-from assay.runs.directory import RunDirectory, group_runs
-from assay.runs.metrics import Series, read_metrics
+from assay.evaluation.wording import bounds, number, p_value, signed
+from assay.runs.directory import group_runs
+from assay.runs.metrics import Series
 
-At = Literal["final", "best", "auc"]
+__all__ = [
+    "Arm", "At", "Comparison", "Pair", "arm_names", "bounds", "compare", "number", "p_value",
+    "read_curve", "signed",
+]  # fmt: skip
+
 Outcome = Literal["better", "worse", "not shown", "unknown"]
 
 DEFAULT_METRIC = "eval/return_mean"
 POWER = 0.8
 _MANY_SEEDS = 1000  # nobody runs more, so an exact figure beyond it helps nobody
-_BUDGET_TOLERANCE = 0.05
-_PER_RUN = ("seed", "name")  # settings in which the runs of an arm may differ
-
-# Metrics that are taken from the stored episodes, which say more than the logged ones.
-_FROM_EPISODES: dict[str, Callable[[EvaluationResult], float]] = {
-    "eval/return_mean": lambda result: result.mean,
-    "eval/return_iqm": lambda result: result.iqm,
-    "eval/return_std": lambda result: result.std,
-    "eval/return_min": lambda result: float(result.returns.min()),
-    "eval/return_max": lambda result: float(result.returns.max()),
-    "eval/length_mean": lambda result: float(result.lengths.mean()),
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,17 +250,17 @@ def compare(
     if at not in get_args(At):
         raise ConfigError(f"at={at!r}: expected one of {', '.join(get_args(At))}.")
     groups = {name: group_runs(path) for name, path in zip(arm_names(paths), paths, strict=True)}
-    configs = {run.path: _flatten(run.config) for runs in groups.values() for run in runs}
-    env, env_steps = _refuse_unlike(groups, configs)
-    warnings = _odd_settings(groups, configs)
+    configs = {run.path: flatten(run.config) for runs in groups.values() for run in runs}
+    env, env_steps = refuse_unlike(groups, configs)
+    warnings = odd_settings(groups, configs)
 
     curves = {
         name: tuple(read_curve(run, metric, label=label) for run in runs)
         for name, runs in groups.items()
     }
-    scores = _scores(curves, at)
-    _refuse_broken(groups, scores, metric)
-    warnings += _uneven_evaluations(groups, curves, env_steps, metric, label)
+    scores = seed_scores(curves, at)
+    refuse_broken(groups, scores, metric)
+    warnings += uneven_evaluations(groups, curves, env_steps, metric, label)
     warnings += [
         f"'{name}' has one seed, so no interval can be given and nothing can be said about its "
         "spread."
@@ -282,211 +287,6 @@ def compare(
     settings = [configs[runs[0].path] for runs in groups.values()]
     pairs = _pairs(arms, settings, level=level, reps=reps, seed=seed)
     return Comparison(env, env_steps, metric, at, level, arms, pairs, tuple(warnings))
-
-
-def read_curve(run: RunDirectory, metric: str, *, label: str = TRAINING) -> Series:
-    """Return `(env_steps, values)` of a metric of one run, with `env_steps` growing.
-
-    Args:
-        run: The run.
-        metric: See `compare`.
-        label: Which of the stored evaluations to read.
-
-    Raises:
-        RunError: The run has no value of this metric.
-    """
-    if metric in _FROM_EPISODES:
-        evaluations = load_evaluations(run, label=label)
-        if not evaluations:
-            raise RunError(
-                f"The run '{run.path}' has no evaluation labelled '{label}'.",
-                f"Evaluate it: assay evaluate {run.path}",
-            )
-        steps = np.array([env_steps for env_steps, _ in evaluations], np.int64)
-        values = np.array([_FROM_EPISODES[metric](result) for _, result in evaluations])
-        return steps, values
-    logged = read_metrics(run.metrics_path)
-    if metric not in logged:
-        hint = nearest(metric, {*logged, *_FROM_EPISODES})
-        raise RunError(f"The run '{run.path}' has no metric '{metric}'.", hint)
-    steps, values = logged[metric]
-    last = np.append(np.diff(steps) > 0, True)  # of several values at one step, the last one stands
-    return steps[last], values[last]
-
-
-def arm_names(paths: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of the paths that tell them apart.
-
-    Raises:
-        ConfigError: A path is given twice.
-    """
-    parts = [path.resolve().parts for path in paths]
-    for i, path in enumerate(paths):
-        if parts[i] in parts[:i]:
-            raise ConfigError(f"'{path}' is given twice.", "Give each run or group once.")
-    for depth in count(1):
-        names = ["/".join(part[-depth:]) for part in parts]
-        if len(set(names)) == len(names):
-            return names
-    raise AssertionError("unreachable: whole paths differ")
-
-
-# From runs to scores
-
-
-def _refuse_unlike(
-    groups: Mapping[str, list[RunDirectory]], configs: Mapping[Path, dict[str, Any]]
-) -> tuple[str, int | None]:
-    """Return the environment and the budget that all runs share, or say which runs do not."""
-    everything = [run for runs in groups.values() for run in runs]
-    unfinished = [run for run in everything if run.effective_status != "done"]
-    if unfinished:
-        listed = ", ".join(f"'{run.path}' ({run.effective_status})" for run in unfinished)
-        raise ConfigError(
-            f"Not every run is done: {listed}. Leaving such runs out would favour an arm that "
-            "fails.",
-            "Finish them (assay resume RUN), or delete them and name those left in the report.",
-        )
-    paths = [run.path.resolve() for run in everything]
-    twice = sorted({str(path) for path in paths if paths.count(path) > 1})
-    if twice:
-        raise ConfigError(f"A run belongs to two arms: {', '.join(twice)}.", "Give it once.")
-    for name, runs in groups.items():
-        _same({run.name: run.info["algorithm"] for run in runs}, f"The arm '{name}'", "algorithm")
-        seeds = [run.info["seed"] for run in runs]
-        double = sorted({str(seed) for seed in seeds if seeds.count(seed) > 1})
-        if double:
-            raise ConfigError(
-                f"The arm '{name}' has several runs with seed {', '.join(double)}: the same seed "
-                "gives the same run, which would count twice.",
-                "Give each run of a group a seed of its own.",
-            )
-    where = "The comparison"
-    env = _same({str(run.path): run.info["env"] for run in everything}, where, "environment")
-    budget = {str(run.path): configs[run.path].get("env_steps") for run in everything}
-    env_steps = _same(budget, where, "env_steps budget")
-    return str(env), None if env_steps is None else int(env_steps)
-
-
-def _same(values: Mapping[str, Any], where: str, what: str) -> Any:
-    """Return the one value that all have."""
-    by_value: dict[Any, list[str]] = {}
-    for name, value in values.items():
-        by_value.setdefault(value, []).append(name)
-    if len(by_value) > 1:
-        listed = "; ".join(
-            f"{value} ({_few(names)})" for value, names in sorted(by_value.items(), key=str)
-        )
-        raise ConfigError(
-            f"{where} mixes runs of more than one {what}: {listed}.",
-            f"Compare runs of one {what}; an arm is one setting under several seeds.",
-        )
-    return next(iter(by_value))
-
-
-def _odd_settings(
-    groups: Mapping[str, list[RunDirectory]], configs: Mapping[Path, dict[str, Any]]
-) -> list[str]:
-    warnings = []
-    for name, runs in groups.items():
-        first = configs[runs[0].path]
-        odd = sorted({key for run in runs for key in _changes(first, configs[run.path])})
-        if odd:
-            warnings.append(
-                f"The runs of '{name}' differ in more than their seed ({_few(odd)}), so its spread "
-                "is not that of the seed alone."
-            )
-    return warnings
-
-
-def _uneven_evaluations(
-    groups: Mapping[str, list[RunDirectory]],
-    curves: Mapping[str, tuple[Series, ...]],
-    env_steps: int | None,
-    metric: str,
-    label: str,
-) -> list[str]:
-    warnings = []
-    last = {name: [int(steps[-1]) for steps, _ in series] for name, series in curves.items()}
-    ends = [end for per_run in last.values() for end in per_run]
-    budget = env_steps or max(ends)
-    # Loops may overshoot the budget by part of a rollout; that much is no difference.
-    if max(ends) - min(ends) > _BUDGET_TOLERANCE * budget:
-        warnings.append(
-            f"The last values of {metric} are from different moments: between {min(ends):,} and "
-            f"{max(ends):,} environment steps."
-        )
-    elif budget - min(ends) > _BUDGET_TOLERANCE * budget:
-        warnings.append(
-            f"The last value of {metric} is from {min(ends):,} of {budget:,} environment steps."
-        )
-    if metric in _FROM_EPISODES:
-        sizes = {
-            len(load_evaluations(run, label=label)[-1][1].returns)
-            for runs in groups.values()
-            for run in runs
-        }
-        if len(sizes) > 1:
-            warnings.append(
-                "The evaluations have different numbers of episodes "
-                f"({', '.join(map(str, sorted(sizes)))}): fewer episodes are noisier."
-            )
-    return warnings
-
-
-def _scores(curves: Mapping[str, tuple[Series, ...]], at: At) -> dict[str, NDArray[np.float64]]:
-    series = [one for per_run in curves.values() for one in per_run]
-    start = max(int(steps[0]) for steps, _ in series)
-    end = min(int(steps[-1]) for steps, _ in series)
-    if at == "auc" and end <= start:
-        raise ConfigError(
-            "at='auc' needs curves that overlap; all runs together cover no common stretch of "
-            "environment steps.",
-            "Evaluate more often in training, or use at='final'.",
-        )
-
-    def score(steps: NDArray[np.int64], values: NDArray[np.float64]) -> float:
-        if at == "final":
-            return float(values[-1])
-        if at == "best":
-            return float(values.max())
-        inside = steps[(steps > start) & (steps < end)]
-        grid = np.concatenate([[start], inside, [end]]).astype(np.float64)
-        return float(np.trapezoid(np.interp(grid, steps, values), grid) / (end - start))
-
-    return {name: np.array([score(*one) for one in per_run]) for name, per_run in curves.items()}
-
-
-def _refuse_broken(
-    groups: Mapping[str, list[RunDirectory]],
-    scores: Mapping[str, NDArray[np.float64]],
-    metric: str,
-) -> None:
-    for name, runs in groups.items():
-        for run, score in zip(runs, scores[name], strict=True):
-            if not math.isfinite(score):
-                raise ConfigError(
-                    f"The run '{run.path}' has the score {score} in {metric}: expected a finite "
-                    "number.",
-                    "Find out what broke it (assay runs show), or compare another metric.",
-                )
-
-
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if not prefix and key in ("run", "hyperparameters"):
-            flat.update(_flatten(value))  # one namespace, as on the command line
-        elif isinstance(value, Mapping):
-            flat.update(_flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    keys = [key for key in {**old, **new} if key not in _PER_RUN]
-    return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
 
 
 # From scores to verdicts
@@ -525,7 +325,7 @@ def _pairs(
                 permutation_p=permutation_p[i],
                 outcome=outcome,
                 verdict=_sentence(outcome, arm, base, difference, both, len(arms) - 1),
-                changes=_changes(settings[0], settings[i + 1]),
+                changes=changes(settings[0], settings[i + 1]),
             )
         )
     return tuple(pairs)
@@ -641,58 +441,8 @@ def _pooled_deviation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     return deviation if deviation > 1e-12 * largest else 0.0
 
 
-# Words for numbers
-
-
-def number(value: float) -> str:
-    """Render a score with as many digits as a reader can use.
-
-    Example:
-        >>> [number(x) for x in (12345.6, 499.96, -1.2345, 0.01234, 0)]
-        ['12,346', '500.0', '-1.23', '0.0123', '0']
-    """
-    if not math.isfinite(value):
-        return "-"
-    size = abs(value)
-    if size == 0.0:
-        return "0"
-    if size >= 10_000:
-        return f"{value:,.0f}"
-    if size >= 100:
-        return f"{value:,.1f}"
-    return f"{value:.2f}" if size >= 1 else f"{value:.3g}"
-
-
-def signed(value: float) -> str:
-    """Render a difference, with its sign."""
-    return f"+{number(value)}" if value > 0 else number(value)
-
-
-def bounds(interval: Interval, *, places: int | None = None) -> str:
-    """Render the bounds of an interval, or "-" where it has none."""
-    if math.isnan(interval.low):
-        return "-"
-    low, high = (
-        number(bound) if places is None else f"{bound:.{places}f}"
-        for bound in (interval.low, interval.high)
-    )
-    return f"{low} to {high}"
-
-
-def p_value(p: float) -> str:
-    """Render a p-value."""
-    if math.isnan(p):
-        return "-"
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
 def _effect(g: float) -> str:
     return "-" if math.isnan(g) else f"{g:+.2f}"
-
-
-def _few(names: Iterable[str], most: int = 5) -> str:
-    items = list(names)
-    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if items[most:] else "")
 
 
 def _or_none(value: float) -> float | None:

@@ -15,6 +15,8 @@ An evaluation is stored in the run directory as `eval/<env_steps>-<label>.json`:
 | `seed`      | the seed that the episodes' seeds derive from                               |
 | `episodes`  | one object per episode: `return`, `length`, `terminated`, `truncated`, `seed` |
 | `mean`, `iqm`, `std` | of the episodes' returns; `std` describes these episodes (ddof 0)  |
+| `success_rate` | share of episodes whose last info said so, where infos have `is_success` or    |
+|                | `success`; each episode then has `success` as well                            |
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ class EvaluationResult:
         terminated: Whether the episode ended by itself.
         truncated: Whether it was cut off; both can be true in the same step.
         seeds: The seed that each episode was reset with.
+        success: Whether the episode's last step was a success, or None if nobody said so.
     """
 
     seed: int
@@ -70,6 +73,12 @@ class EvaluationResult:
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     seeds: NDArray[np.int64]
+    success: NDArray[np.bool_] | None = None
+
+    @property
+    def success_rate(self) -> float | None:
+        """Return the share of successful episodes, or None if nobody said what a success is."""
+        return None if self.success is None else float(self.success.mean())
 
     @property
     def mean(self) -> float:
@@ -95,13 +104,15 @@ class EvaluationResult:
             "truncated": self.truncated,
             "seed": self.seeds,
         }
+        summary = {"mean": self.mean, "iqm": self.iqm, "std": self.std}
+        if self.success is not None and self.success_rate is not None:
+            columns["success"] = self.success
+            summary["success_rate"] = self.success_rate
         rows = zip(*(column.tolist() for column in columns.values()), strict=True)
         return {
             "seed": self.seed,
             "episodes": [dict(zip(columns, row, strict=True)) for row in rows],
-            "mean": self.mean,
-            "iqm": self.iqm,
-            "std": self.std,
+            **summary,
         }
 
     @classmethod
@@ -122,6 +133,9 @@ class EvaluationResult:
                 np.array([episode["terminated"] for episode in episodes], np.bool_),
                 np.array([episode["truncated"] for episode in episodes], np.bool_),
                 np.array([episode["seed"] for episode in episodes], np.int64),
+                np.array([episode["success"] for episode in episodes], np.bool_)
+                if "success" in episodes[0]
+                else None,
             )
         except KeyError as error:
             raise ValueError(f"it lacks {error}") from None
@@ -239,18 +253,23 @@ def _evaluate(
         _play_round(agent, vector, episode_seed(seed, k), min(n, episodes - k), explore, limit)
         for k in range(0, episodes, n)
     ]
-    returns, lengths, terminated, truncated = map(np.concatenate, zip(*parts, strict=True))
+    returns, lengths, terminated, truncated, told = map(np.concatenate, zip(*parts, strict=True))
     seeds = episode_seed(seed, 0) + np.arange(episodes)
-    return EvaluationResult(seed, returns, lengths, terminated, truncated, seeds)
+    success = None if np.isnan(told).any() else told > 0
+    return EvaluationResult(seed, returns, lengths, terminated, truncated, seeds, success)
 
 
 def _play_round(
     agent: Agent, vector: Vector, first_seed: int, wanted: int, explore: bool, limit: int
 ) -> tuple[NDArray[Any], ...]:
-    """Return (returns, lengths, terminated, truncated) of one episode in each of `wanted` rows."""
+    """Return what one episode in each of `wanted` rows was like.
+
+    That is (returns, lengths, terminated, truncated, success); success is NaN where nobody said.
+    """
     n = vector.num_envs
     returns, lengths = np.zeros(n), np.zeros(n, np.int64)
     ended, cut_off = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+    success = np.full(n, np.nan)
     playing = np.arange(n) < wanted
     obs, carry = vector.reset(first_seed), agent.initial_carry(n)
     for _ in range(limit):
@@ -263,9 +282,13 @@ def _play_round(
         lengths += playing
         ended |= playing & terminated
         cut_off |= playing & truncated
+        told = vector.success
+        if told is not None:
+            success[playing & over] = told[playing & over]
         playing &= ~over
         if not playing.any():
-            return returns[:wanted], lengths[:wanted], ended[:wanted], cut_off[:wanted]
+            columns = returns, lengths, ended, cut_off, success
+            return tuple(column[:wanted] for column in columns)
         # An agent must not meet a new episode with the carry of an old one, seen or unseen.
         carry = _restart(agent, action.carry, over if valid is None else over | ~valid)
     raise EnvError(

@@ -175,6 +175,29 @@ class LayerNorm:
         return out
 
 
+class BatchNorm:
+    """Normalise features by running statistics, then scale and shift."""
+
+    def __init__(
+        self, weight: Array, bias: Array, mean: Array, variance: Array, eps: float = 1e-3
+    ) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.mean = mean
+        self.variance = variance
+        self.eps = np.float32(eps)
+
+    def __call__(self, x: Array) -> Array:
+        """Return an array of the same shape."""
+        # One factor per feature; not kept, because statistics and weights may be a learner's.
+        factor = np.sqrt(self.variance + self.eps)
+        np.divide(self.weight, factor, factor)
+        out = x - self.mean
+        out *= factor
+        out += self.bias
+        return out
+
+
 class Activation:
     """An activation that stands alone, without a dense layer before it."""
 
@@ -270,6 +293,50 @@ class Dueling:
         baseline += self.value(x)
         q += baseline
         return q
+
+
+class Atoms:
+    """Numbers of each action's atoms [B, A, K], with or without a value stream [B, K]."""
+
+    def __init__(self, advantage: Layer, value: Layer | None, actions: int, atoms: int) -> None:
+        self.advantage = advantage
+        self.value = value
+        self.shape = (actions, atoms)
+
+    def __call__(self, x: Array) -> Array:
+        """Return V + A - mean over actions of A, or A alone."""
+        out = self.advantage(x).reshape(len(x), *self.shape)
+        if self.value is not None:
+            baseline = np.add.reduce(out, 1)
+            baseline *= np.float32(-1.0 / self.shape[0])
+            baseline += self.value(x)
+            out += baseline[:, None]
+        return out
+
+
+class SupportMean:
+    """Expected values of softmax distributions: logits [B, A, K] -> [B, A]."""
+
+    def __init__(self, support: Array) -> None:
+        self.support = support
+
+    def __call__(self, logits: Array) -> Array:
+        """Return sum z p of each action."""
+        mass = logits - np.maximum.reduce(logits, -1, keepdims=True)
+        np.exp(mass, mass)
+        out = mass.dot(self.support)
+        out /= np.add.reduce(mass, -1)
+        return out
+
+
+class AtomMean:
+    """Means of atoms that weigh the same: [B, A, K] -> [B, A]."""
+
+    def __call__(self, atoms: Array) -> Array:
+        """Return the mean of each action."""
+        out = np.add.reduce(atoms, -1)
+        out *= np.float32(1.0 / atoms.shape[-1])
+        return out
 
 
 class Gaussian:

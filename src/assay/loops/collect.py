@@ -97,6 +97,9 @@ class Collector:
         self.obs = self.env.reset(seeding.derive_seed(self.seed, "env", self.clock.env_steps))
         self.carry = self.algorithm.initial_carry(self.env.num_envs)
         self.episodes.restart()
+        scaler = getattr(self.algorithm, "reward_scale", None)
+        if scaler is not None:
+            scaler.restart()
 
     def collect_rollout(self, rollout: Rollout) -> None:
         """Fill a rollout with `length` steps of every environment."""
@@ -150,11 +153,14 @@ class Collector:
 
         Args:
             replay: Where the transitions go.
-            random: Act uniformly at random instead of by the algorithm.
+            random: Act uniformly at random instead of by the algorithm. One that carries a state,
+                or says `gives_extras`, is asked all the same, for these; its action is not taken.
         """
         obs, algorithm = self.obs, self.algorithm
         action, carry, extras, memory = None, None, None, {}
-        if not random or self.carry is not None:
+        # A replay holds the same columns for random steps as for the algorithm's own.
+        ask = self.carry is not None or getattr(algorithm, "gives_extras", False)
+        if ask or not random:
             choice = algorithm.act(obs, self.carry, True)
             action, carry, extras = choice.action, choice.carry, choice.extras or None
         if self.carry is not None:

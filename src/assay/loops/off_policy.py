@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from assay.algorithms.base import Algorithm, ReplayNeeds
+from assay.buffers.hindsight import HindsightReplay
 from assay.buffers.prioritized import PrioritizedOptions
 from assay.buffers.replay import ReplayBuffer
 from assay.buffers.sequence import SequenceReplay
@@ -68,6 +69,11 @@ def make_replay(needs: ReplayNeeds, env: Any, device: Any, rng: np.random.Genera
             env.spaces, needs.capacity, env.num_envs, length=needs.sequence, rng=rng,
             overlap=needs.overlap, gamma=needs.gamma, cross_episodes=needs.cross_episodes,
             device=device, prioritized=options,
+        )  # fmt: skip
+    if needs.her is not None:
+        return HindsightReplay(
+            env.spaces, needs.capacity, env.num_envs, rng=rng, options=needs.her,
+            goals=env.goal_functions(), gamma=needs.gamma, device=device,
         )  # fmt: skip
     return ReplayBuffer(
         env.spaces, needs.capacity, env.num_envs, rng=rng,

@@ -180,13 +180,12 @@ class Training:
             self.run_directory.set_status(status)
         except BaseException as error:
             self._fail(error)
+            try:
+                self._close()
+            except Exception as second:
+                error.add_note(f"Closing the run failed as well: {second!r}")
             raise
-        finally:
-            with contextlib.ExitStack() as stack:  # each of them, whatever the others raise
-                stack.callback(torch.set_num_threads, self._threads_before)
-                stack.callback(self.run_directory.unlock)
-                stack.callback(self.env.close)
-                stack.callback(self.sinks.close)
+        self._close()
         self._emit(RunEnded(self.run_directory.path, self.clock, status))
         return status
 
@@ -241,13 +240,14 @@ class Training:
         if self.evaluator is None:
             return
         result = self.evaluator(self.algorithm, self.clock.env_steps)
-        self._record(
-            {
-                "eval/return_mean": result.mean,
-                "eval/return_iqm": result.iqm,
-                "eval/length_mean": float(result.lengths.mean()),
-            }
-        )
+        metrics = {
+            "eval/return_mean": result.mean,
+            "eval/return_iqm": result.iqm,
+            "eval/length_mean": float(result.lengths.mean()),
+        }
+        if result.success_rate is not None:
+            metrics["eval/success_rate"] = result.success_rate
+        self._record(metrics)
         self._emit(Evaluated(self.clock, result))
 
     def _record(self, metrics: dict[str, float]) -> None:
@@ -307,24 +307,40 @@ class Training:
         self.sinks.load_state(saved["sinks"])
         self._last_checkpoint = path
 
+    def _close(self) -> None:
+        with contextlib.ExitStack() as stack:  # each of them, whatever the others raise
+            stack.callback(torch.set_num_threads, self._threads_before)
+            stack.callback(self.run_directory.unlock)
+            stack.callback(self.env.close)
+            stack.callback(self.sinks.close)
+
     def _fail(self, error: BaseException) -> None:
+        """Write down and tell that the run failed; what fails meanwhile must not hide `error`."""
         interrupted = isinstance(error, KeyboardInterrupt)
         status: Status = "interrupted" if interrupted else "failed"
-        try:
+        # The disk that broke the run may not take its status either.
+        with contextlib.suppress(AssayError):
             self.run_directory.set_status(status, error=str(error) or type(error).__name__)
-        except AssayError:
-            return  # the disk that broke the run cannot take its status either
-        self._emit(RunEnded(self.run_directory.path, self.clock, status))
+        event = RunEnded(self.run_directory.path, self.clock, status)
+        self._note(event)
+        for callback in self.callbacks:
+            try:
+                callback(event)
+            except Exception as second:
+                error.add_note(f"A callback failed at the end as well: {second!r}")
 
     def _emit(self, event: Event) -> None:
         if not isinstance(event, (Logged, Evaluated)):  # those are in metrics.jsonl and eval/
-            with contextlib.suppress(RunError):  # a full disk has been reported by what mattered
-                self.run_directory.log_event(
-                    type(event).__name__, env_steps=event.clock.env_steps, pid=os.getpid()
-                )
+            self._note(event)
         for callback in self.callbacks:
             if callback(event) is STOP:
                 self.stop_requested = True
+
+    def _note(self, event: Event) -> None:
+        with contextlib.suppress(RunError):  # a full disk has been reported by what mattered
+            self.run_directory.log_event(
+                type(event).__name__, env_steps=event.clock.env_steps, pid=os.getpid()
+            )
 
 
 def _threads(space: Any) -> int:

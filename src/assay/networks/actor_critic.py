@@ -11,19 +11,30 @@ import torch
 from torch import Tensor, nn
 
 from assay.buffers.rollout import Rollout
+from assay.core.config import Model, refuse_inert
 from assay.core.types import Action, Tree, action_mask, tree_map
 from assay.functional.distributions import Distribution
 from assay.inference import distributions as numpy_distributions
 from assay.networks.acting import Exported, Forward
 from assay.networks.conv import is_image
 from assay.networks.encoders import make_encoder
-from assay.networks.heads import policy_head
+from assay.networks.heads import GaussianHead, policy_head
 from assay.networks.mlp import mlp
 from assay.networks.normalize import RunningNormalizer
 
 
 class ActorCritic(nn.Module):
-    """A policy and a value function; they share the encoder where there are images."""
+    """A policy and a value function; they share the encoder where there are images.
+
+    Args:
+        space: Observation space.
+        distribution: Of the actions.
+        hidden: Widths of the hidden layers.
+        activation: Nonlinearity of the hidden layers.
+        cnn: Image encoder.
+        log_std_init: Initial log standard deviation of continuous actions.
+        value_heads: How many returns are predicted; of several, values are [B, value_heads].
+    """
 
     def __init__(
         self,
@@ -34,6 +45,7 @@ class ActorCritic(nn.Module):
         activation: str,
         cnn: str,
         log_std_init: float = 0.0,
+        value_heads: int = 1,
     ) -> None:
         super().__init__()
         options: dict[str, Any] = {"hidden": hidden, "activation": activation, "cnn": cnn}
@@ -44,7 +56,7 @@ class ActorCritic(nn.Module):
         parts = space.spaces.values() if isinstance(space, gym.spaces.Dict) else [space]
         self.shared = any(is_image(part) for part in parts)
         self.value_encoder = nn.Identity() if self.shared else make_encoder(space, **options)
-        self.value_head = mlp((self.encoder.out_features, 1), output_gain=1.0)
+        self.value_head = mlp((self.encoder.out_features, value_heads), output_gain=1.0)
 
     def forward(self, obs: Tree) -> tuple[Tensor, Tensor]:
         """Return policy parameters [B, P] and values [B]."""
@@ -56,6 +68,21 @@ class ActorCritic(nn.Module):
         """Return values [B] alone."""
         encoder = self.encoder if self.shared else self.value_encoder
         return self.value_head(encoder(obs)).squeeze(-1)
+
+
+def refuse_unused(hp: Model, net: ActorCritic) -> None:
+    """Refuse settings of parts that the network has no use for in these spaces.
+
+    Args:
+        hp: Settings with the fields `log_std_init` and `cnn`.
+        net: What was built from them.
+
+    Raises:
+        ConfigError: One of them was changed in vain.
+    """
+    gaussian = isinstance(net.head, GaussianHead)
+    refuse_inert(hp, "log_std_init", active=gaussian, why="actions that are no Box")
+    refuse_inert(hp, "cnn", active=net.shared, why="observations without images")
 
 
 class Policy:
@@ -96,7 +123,7 @@ class Policy:
         tensors = [self.forward.tensors(normalize(part)) for part in parts]
         with torch.no_grad():
             values = [self.net.value(part).cpu().numpy() for part in tensors]
-        value = values[0].reshape(length, envs)
+        value = values[0].reshape(length, envs, *values[0].shape[1:])
         next_value = np.concatenate([value[1:], values[1][None]])
         if finals is not None:
             next_value[finals.step, finals.env] = values[2]

@@ -10,13 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from assay.inference import layers
+from assay.networks.batchnorm import BatchRenorm
 from assay.networks.encoders import Encoder, FlatObservation
 from assay.networks.heads import (
+    AtomHead,
+    AtomMean,
     DuelingHead,
     EnsembleMLP,
     GaussianHead,
     QEnsemble,
     SquashedGaussianHead,
+    SupportMean,
 )
 from assay.networks.noisy import NoisyLinear
 
@@ -96,8 +100,20 @@ def _layer(module: nn.Module) -> layers.Layer:
         if len(module.normalized_shape) == 1:
             return layers.LayerNorm(_view(module.weight), _view(module.bias), module.eps)
         raise _UnsupportedError
+    if isinstance(module, BatchRenorm):
+        mean, variance = _view(module.mean), _view(module.variance)
+        return layers.BatchNorm(
+            _view(module.weight), _view(module.bias), mean, variance, module.eps
+        )
     if isinstance(module, DuelingHead):
         return layers.Dueling(_chain(module.value), _chain(module.advantage))
+    if isinstance(module, AtomHead):
+        value = None if module.value is None else _chain(module.value)
+        return layers.Atoms(_chain(module.advantage), value, module.actions, module.atoms)
+    if isinstance(module, SupportMean):
+        return layers.SupportMean(_view(module.support))
+    if isinstance(module, AtomMean):
+        return layers.AtomMean()
     if isinstance(module, GaussianHead):
         return layers.Gaussian(_layer(module.mean), _view(module.log_std))
     if isinstance(module, SquashedGaussianHead):

@@ -138,6 +138,77 @@ class DuelingHead(nn.Module):
         return self.value(x) + advantage - advantage.mean(dim=-1, keepdim=True)
 
 
+class AtomHead(nn.Module):
+    """A distribution of returns per action, as numbers of its atoms: [B, in] -> [B, A, K].
+
+    Args:
+        in_features: Width of the features.
+        actions: Number of actions A.
+        atoms: Numbers per action K: logits of fixed atoms, or quantiles.
+        dueling: Separate streams, V_k + A_ak - mean_a A_ak for each atom k (arXiv:1710.02298).
+        hidden: Widths of the hidden layers (of each stream).
+        activation: Activation of the hidden layers.
+        init: Initialisation of all layers.
+        noisy: Use `NoisyLinear` layers.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        actions: int,
+        atoms: int,
+        *,
+        dueling: bool = False,
+        hidden: Sequence[int] = (),
+        activation: str = "relu",
+        init: Init = "orthogonal",
+        noisy: bool = False,
+    ) -> None:
+        super().__init__()
+        self.actions, self.atoms = actions, atoms
+        sizes = (in_features, *hidden)
+        self.advantage = mlp((*sizes, actions * atoms), activation, init=init, noisy=noisy)
+        self.value: nn.Module | None = None
+        if dueling:
+            self.value = mlp((*sizes, atoms), activation, init=init, noisy=noisy)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the numbers of every action's atoms."""
+        advantage = self.advantage(x).unflatten(1, (self.actions, self.atoms))
+        if self.value is None:
+            return advantage
+        return self.value(x).unsqueeze(1) + advantage - advantage.mean(dim=1, keepdim=True)
+
+
+class SupportMean(nn.Module):
+    """Expected returns of categorical distributions: logits [B, A, K] -> [B, A].
+
+    Args:
+        low: The smallest return.
+        high: The largest return.
+        atoms: Number of evenly spaced returns K, ends included.
+    """
+
+    support: Tensor
+
+    def __init__(self, low: float, high: float, atoms: int) -> None:
+        super().__init__()
+        # A constant of the settings: no part of a checkpoint.
+        self.register_buffer("support", torch.linspace(low, high, atoms), persistent=False)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Return sum_k z_k softmax(logits)_k."""
+        return torch.mv(logits.softmax(-1).flatten(0, -2), self.support).view(logits.shape[:-1])
+
+
+class AtomMean(nn.Module):
+    """Expected returns of atoms that weigh the same: [B, A, K] -> [B, A]."""
+
+    def forward(self, atoms: Tensor) -> Tensor:
+        """Return the mean of each action's atoms."""
+        return atoms.mean(-1)
+
+
 class EnsembleMLP(nn.Module):
     """Several MLPs of one shape whose parameters lie together.
 
@@ -180,23 +251,33 @@ class EnsembleMLP(nn.Module):
                 self.norm_weights.append(nn.Parameter(torch.ones(members, 1, n_out)))
                 self.norm_biases.append(nn.Parameter(torch.zeros(members, 1, n_out)))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [members, B, out] for inputs [B, in] shared by all, or [members, B, in]."""
-        inputs = [x] * self.members if x.ndim == 2 else list(x.unbind(0))
-        # A product per member: on a CPU a batched one is slower (measured, also compiled).
-        return torch.stack([self._member(m, inputs[m]) for m in range(self.members)])
+    def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
+        """Return [members, B, out].
 
-    def _member(self, m: int, x: Tensor) -> Tensor:
+        Args:
+            x: Inputs [B, in] shared by all, or [members, B, in].
+            members: Indices [M] of those to ask, the only ones that are computed; None for all.
+        """
+        parameters = [*self.weights, *self.biases, *self.norm_weights, *self.norm_biases]
+        if members is not None:
+            parameters = [p.index_select(0, members) for p in parameters]
+        # Taken apart at once: the gradient of a single slice would be as large as the whole.
+        each = list(zip(*(p.unbind(0) for p in parameters), strict=True))
+        inputs = [x] * len(each) if x.ndim == 2 else list(x.unbind(0))
+        # A product per member: on a CPU a batched one is no faster (measured, also compiled).
+        return torch.stack([self._member(*pair) for pair in zip(each, inputs, strict=True)])
+
+    def _member(self, own: Sequence[Tensor], x: Tensor) -> Tensor:
         last = len(self.weights) - 1
-        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            if i == last and weight.shape[2] == 1:
-                # One output: a matrix-vector product, which a compiled step fuses with what follows.
-                return (torch.mv(x, weight[m, :, 0]) + bias[m, 0]).unsqueeze(1)
-            x = torch.addmm(bias[m, 0], x, weight[m])
+        weights, biases, norms = own[: last + 1], own[last + 1 : 2 * last + 2], own[2 * last + 2 :]
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            if i == last and weight.shape[1] == 1:
+                # One output: a matrix-vector product, which a compiled step fuses with the rest.
+                return (torch.mv(x, weight[:, 0]) + bias[0]).unsqueeze(1)
+            x = torch.addmm(bias[0], x, weight)
             if i < last:
                 if self.layer_norm:
-                    x = F.layer_norm(x, x.shape[-1:])
-                    x = x * self.norm_weights[i][m] + self.norm_biases[i][m]
+                    x = F.layer_norm(x, x.shape[-1:]) * norms[i] + norms[last + i]
                 x = self.activation(x)
         return x
 
@@ -235,10 +316,16 @@ class QEnsemble(nn.Module):
         sizes = (self.encoder.out_features + action_size, *hidden, 1)
         self.ensemble = EnsembleMLP(members, sizes, activation, layer_norm=layer_norm, init=init)
 
-    def forward(self, obs: Tensor | Mapping[str, Tensor], action: Tensor) -> Tensor:
-        """Return the value of each critic."""
+    def forward(
+        self,
+        obs: Tensor | Mapping[str, Tensor],
+        action: Tensor,
+        members: Tensor | None = None,
+    ) -> Tensor:
+        """Return the value of each critic, or of those whose indices `members` [M] gives."""
         flat = action.reshape(action.shape[0], -1)
-        return self.ensemble(torch.cat([self.encoder(obs), flat], dim=1)).squeeze(-1)
+        x = torch.cat([self.encoder(obs), flat], dim=1)
+        return self.ensemble(x, members).squeeze(-1)
 
 
 class ActionScale(nn.Module):

@@ -6,7 +6,9 @@ pass is a pure function of parameters, buffers and input.
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -48,10 +50,7 @@ class NoisyLinear(nn.Module):
 
     def resample(self, rng: np.random.Generator) -> None:
         """Draw new noise into the buffers, in place."""
-        for buffer in (self.eps_in, self.eps_out):
-            # f(x) = sign(x) sqrt(|x|)
-            x = rng.standard_normal(buffer.shape, dtype=np.float32)
-            buffer.copy_(torch.from_numpy(np.sign(x) * np.sqrt(np.abs(x))))
+        resample_noise(self, rng)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output [..., out_features]."""
@@ -64,9 +63,17 @@ class NoisyLinear(nn.Module):
 
 def resample_noise(module: nn.Module, rng: np.random.Generator) -> None:
     """Draw new noise for every `NoisyLinear` inside `module`."""
-    for child in module.modules():
-        if isinstance(child, NoisyLinear):
-            child.resample(rng)
+    layers = [child for child in module.modules() if isinstance(child, NoisyLinear)]
+    buffers = [buffer for layer in layers for buffer in (layer.eps_in, layer.eps_out)]
+    if not buffers:
+        return
+    # One draw for all layers: a draw for each costs an acting network more than its forward pass.
+    sizes = [len(buffer) for buffer in buffers]
+    x = rng.standard_normal(sum(sizes), dtype=np.float32)
+    # f(x) = sign(x) sqrt(|x|)
+    noise = torch.from_numpy(np.copysign(np.sqrt(np.abs(x)), x)).to(buffers[0].device)
+    for buffer, part in zip(buffers, noise.split(sizes), strict=True):
+        buffer.copy_(part)
 
 
 def set_noise(module: nn.Module, on: bool) -> None:
@@ -74,3 +81,20 @@ def set_noise(module: nn.Module, on: bool) -> None:
     for child in module.modules():
         if isinstance(child, NoisyLinear):
             child.noise_off = not on
+
+
+@contextlib.contextmanager
+def acting_noise(module: nn.Module, rng: np.random.Generator, explore: bool) -> Iterator[None]:
+    """Let a noisy network act: with fresh noise while it explores, else silent.
+
+    The noise is on before and afterwards, as learning needs it.
+    """
+    if explore:
+        resample_noise(module, rng)
+        yield
+        return
+    set_noise(module, False)
+    try:
+        yield
+    finally:
+        set_noise(module, True)

@@ -15,6 +15,7 @@ from torch import Tensor
 from assay.core.errors import CheckpointError
 from assay.core.types import State, Tree
 from assay.functional.returns import linear_recurrence_numpy
+from assay.networks.conv import is_image
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -69,7 +70,7 @@ class RunningMoments:
 
 
 class _Entry:
-    """Moments of one float vector, and the float32 numbers that are applied."""
+    """Moments of one array of numbers, and the float32 numbers that are applied."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
@@ -90,16 +91,18 @@ class _Entry:
 
 
 class RunningNormalizer:
-    """Bring float vectors of an observation to mean 0 and variance 1, clipped.
+    """Bring the float numbers of an observation to mean 0 and variance 1 each, clipped.
 
-    Images, integers and bytes pass untouched. Before the first update it only clips.
+    They may have any number of axes ([agents, features], say). Images, integers and bytes pass
+    untouched. Before the first update it only clips.
 
     Args:
         space: Observation space, one or a flat Dict.
         clip: Bound of the normalised values.
+        images: Normalise images as well, pixel by pixel.
     """
 
-    def __init__(self, space: gym.Space[Any], clip: float = 10.0) -> None:
+    def __init__(self, space: gym.Space[Any], clip: float = 10.0, *, images: bool = False) -> None:
         from gymnasium import spaces
 
         self.clip = clip
@@ -111,8 +114,7 @@ class RunningNormalizer:
             key: _Entry(sub.shape)
             for key, sub in sorted(items.items())
             if isinstance(sub, spaces.Box)
-            and np.issubdtype(sub.dtype, np.floating)
-            and len(sub.shape) <= 1
+            and (images if is_image(sub) else np.issubdtype(sub.dtype, np.floating))
         }
 
     @property
@@ -134,7 +136,7 @@ class RunningNormalizer:
             entry.refresh()
 
     def normalize(self, obs: Tree) -> Tree:
-        """Return a normalised NumPy observation; entries that are no float vectors are shared."""
+        """Return a normalised NumPy observation; entries that it leaves alone are shared."""
         if self._single:
             entry = self._entries.get("")
             return obs if entry is None else self._apply(obs, entry)
@@ -228,15 +230,26 @@ class RewardScaler:
         self._carry = factor[-1] * returns[-1]
         self.moments.update(returns.reshape(-1) if valid is None else returns[~skipped])
 
+    def restart(self) -> None:
+        """Forget the returns of episodes that will not be finished."""
+        self._carry = np.zeros(self.num_envs)
+
     def scale(self, reward: Array) -> Array:
         """Return scaled, clipped rewards as float32."""
         scaled = reward / np.sqrt(self.moments.var + _EPS)
         return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
 
-    def scale_torch(self, reward: Tensor) -> Tensor:
-        """Return scaled, clipped rewards of tensors, on their device."""
+    def scale_torch(self, reward: Tensor, steps: Tensor | float = 1.0) -> Tensor:
+        """Return scaled, clipped rewards of tensors, on their device.
+
+        Args:
+            reward: Rewards, or n-step sums of them.
+            steps: How many rewards each one stands for (their discounted count): a sum may be as
+                large as that many clipped rewards.
+        """
         std = float(np.sqrt(self.moments.var + _EPS))
-        return (reward / std).clamp(-self.clip, self.clip)
+        bound: Any = self.clip * steps
+        return (reward / std).clamp(-bound, bound)
 
     def state(self) -> State:
         """Return what a checkpoint needs."""

@@ -13,31 +13,22 @@ values, no tensors that change other than module parameters, module buffers and 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import functools
-import hashlib
-import json
 import os
-import platform
 import shutil
-import subprocess
-import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from assay.core.errors import ConfigError
-from assay.core.places import cache_root
 from assay.core.types import State
+from assay.networks import step_cache
+from assay.networks.step_cache import CompileError, Program
 
 Loss = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
-Program = Callable[..., list[Tensor]]
 Runner = Callable[[list[Tensor]], Sequence[Tensor]]
 Mode = Literal["eager", "compiled", "cuda_graph"]
 
@@ -45,10 +36,6 @@ Mode = Literal["eager", "compiled", "cuda_graph"]
 # (about 1 ms an update). What is in the cache does not count: the numbers of a run must not depend
 # on what was trained before it.
 UPDATES_THAT_PAY = 30_000
-
-
-class CompileError(RuntimeError):
-    """A step cannot be compiled here; it runs eagerly instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +48,9 @@ class Objective:
         loss: `batch -> (scalar loss, {metric name: scalar tensor})`.
         max_grad_norm: Clip the global norm of the gradient to this, if given.
         eps: Adam's or RMSprop's epsilon.
-        rule: "adam" (betas 0.9, 0.999) or "rmsprop" (decay 0.99, epsilon inside the root, mean
-            square starting at one: the variant A2C was tuned with).
+        rule: "adam" or "rmsprop" (decay 0.99, epsilon inside the root, mean square starting at
+            one: the variant A2C was tuned with).
+        betas: Adam's decay of the mean gradient and of the mean square.
     """
 
     name: str
@@ -71,6 +59,7 @@ class Objective:
     max_grad_norm: float | None = None
     eps: float = 1e-8
     rule: Literal["adam", "rmsprop"] = "adam"
+    betas: tuple[float, float] = (0.9, 0.999)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +229,9 @@ class Step:
                 t.add_(1)
                 if o.rule == "adam":
                     torch._fused_adam_(
-                        [flat], [grad], [m], [v], [], [t], lr=lr, beta1=0.9, beta2=0.999,
-                        weight_decay=0.0, eps=o.eps, amsgrad=False, maximize=False,
+                        [flat], [grad], [m], [v], [], [t], lr=lr, beta1=o.betas[0],
+                        beta2=o.betas[1], weight_decay=0.0, eps=o.eps, amsgrad=False,
+                        maximize=False,
                     )  # fmt: skip
                 else:
                     v.mul_(0.99).addcmul_(grad, grad, value=0.01)
@@ -278,12 +268,13 @@ class Step:
                 scale = (o.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
                 grads = [g * scale for g in grads]
             count = counts[o.name] + 1
-            bias1, bias2 = 1 - torch.pow(0.9, count), 1 - torch.pow(0.999, count)
+            beta1, beta2 = o.betas
+            bias1, bias2 = 1 - torch.pow(beta1, count), 1 - torch.pow(beta2, count)
             moved = []
             for p, g, m, v in zip(new[o.module], grads, *moments[o.name], strict=True):
                 if o.rule == "adam":
-                    first = m + (g - m) * (1 - 0.9)
-                    second = v * 0.999 + g * g * (1 - 0.999)
+                    first = m + (g - m) * (1 - beta1)
+                    second = v * beta2 + g * g * (1 - beta2)
                     change = first / (second.sqrt() / bias2.sqrt() + o.eps) / bias1
                     m.copy_(first)
                 else:
@@ -346,17 +337,18 @@ class Step:
             return _cuda_graph(program, self._state_tensors(), inputs)
         state = self._state_tensors()
         rules = [
-            (o.name, o.loss.__qualname__, o.rule, o.eps, o.max_grad_norm) for o in self.objectives
+            (o.name, o.loss.__qualname__, o.rule, o.eps, o.max_grad_norm, o.betas)
+            for o in self.objectives
         ]
         key = repr([self.key, names, rules, [p.tau for p in self.polyak]])
         packages = {o.loss.__module__.partition(".")[0] for o in self.objectives} - {"assay"}
-        path, self.metric_names, self.output_names = _compiled(
+        path, self.metric_names, self.output_names = step_cache.compiled(
             program, [*state, *inputs], key=key, packages=packages,
             names=lambda: (self.metric_names, self.output_names),
         )  # fmt: skip
-        loader = torch._C._aoti.AOTIModelPackageLoader(*_loader_arguments(path))
+        run = step_cache.load(path)
         # The state tensors never move (all updates are in place), so they are bound once.
-        return lambda batch: loader.run([*state, *batch])
+        return lambda batch: run([*state, *batch])
 
 
 def choose_mode(
@@ -458,138 +450,3 @@ def _cuda_graph(program: Program, state: list[Tensor], inputs: list[Tensor]) -> 
         return [t.clone() for t in out]
 
     return run
-
-
-# ---------------------------------------------------------------------- the cache on disk
-
-
-@functools.cache
-def _package_source(name: str) -> str:
-    """Hash all code of a package, so that an edit never meets a stale binary."""
-    module = sys.modules[name]
-    paths = [
-        Path(p) for place in getattr(module, "__path__", []) for p in Path(place).rglob("*.py")
-    ]
-    if not paths and getattr(module, "__file__", None):
-        paths = [Path(str(module.__file__))]
-    if not paths:  # typed at a prompt: the graph alone must name the binary
-        return os.urandom(16).hex()
-    digest = hashlib.sha256()
-    for path in sorted(paths):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def _fingerprint(*parts: Any) -> str:
-    digest = hashlib.sha256()
-    for part in (
-        *parts,
-        torch.__version__,
-        platform.machine(),
-        torch.backends.cpu.get_cpu_capability(),
-    ):
-        digest.update(repr(part).encode() + b"\0")
-    return digest.hexdigest()[:32]
-
-
-def _compiled(
-    program: Program,
-    example: list[Tensor],
-    *,
-    key: str,
-    packages: set[str],
-    names: Callable[[], tuple[list[str], list[str]]],
-) -> tuple[Path, list[str], list[str]]:
-    """Return the compiled program's path, metric and output names, compiling only what is new.
-
-    Two levels: (source, settings, shapes) names a traced graph without tracing; the graph's own
-    text names the binary. So a second run neither traces nor compiles, and a change that leaves
-    the graph alone (a learning rate, a comment) traces for a second and does not compile.
-    """
-    shapes = [(tuple(t.shape), str(t.dtype)) for t in example]
-    sources = [_package_source(name) for name in sorted({"assay", *packages})]
-    outer = _fingerprint(sources, key, shapes)
-    directory = cache_root() / "steps"
-    directory.mkdir(parents=True, exist_ok=True)
-    note = directory / f"{outer}.graph"
-    with (directory / f"{outer}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # parallel seeds want the same step: one makes it
-        if note.exists():
-            inner, metrics, outputs = json.loads(note.read_text())
-            if (directory / f"{inner}.pt2").exists():
-                return directory / f"{inner}.pt2", metrics, outputs
-        graph = _trace(program, example)
-        inner = _fingerprint(graph.code, shapes)
-        path = directory / f"{inner}.pt2"
-        if not path.exists():
-            _build(graph, example, path)
-        metrics, outputs = names()
-        _write_atomically(note, json.dumps([inner, metrics, outputs]))
-        return path, metrics, outputs
-
-
-def _trace(program: Program, example: list[Tensor]) -> Any:
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    # Tracing executes the program, which updates in place: trace on copies.
-    graph = make_fx(program)(*[t.detach().clone() for t in example])
-    frozen = [node.target for node in graph.graph.nodes if node.op == "get_attr"]
-    if frozen:
-        raise TypeError(
-            f"A loss reads tensors that would be frozen into the compiled step ({frozen}). Pass "
-            "the module that owns them to Step(reads=...), or put them into the batch."
-        )
-    return graph
-
-
-class _Wrapped(nn.Module):
-    """What `torch.export` wants: a module that calls the traced graph."""
-
-    def __init__(self, graph: Any) -> None:
-        super().__init__()
-        self.graph = graph
-
-    def forward(self, *tensors: Tensor) -> list[Tensor]:
-        return self.graph(*tensors)
-
-
-def _build(graph: Any, example: list[Tensor], path: Path) -> None:
-    import torch._inductor
-
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        warnings.simplefilter("ignore")
-        copies = tuple(t.detach().clone() for t in example)
-        package = Path(scratch) / "step.pt2"
-        try:
-            exported = torch.export.export(_Wrapped(graph), copies)
-            torch._inductor.aoti_compile_and_package(exported, package_path=str(package))
-        except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
-            raise CompileError(
-                f"The step could not be compiled ({type(error).__name__}: {reason})."
-            ) from error
-        # Some builds of torch crash when they load what they compiled: let a child try first.
-        load = (
-            "import json, sys, torch; "
-            "torch._C._aoti.AOTIModelPackageLoader(*json.loads(sys.argv[1]))"
-        )
-        child = subprocess.run(
-            [sys.executable, "-c", load, json.dumps(_loader_arguments(package))],
-            capture_output=True,
-            check=False,
-        )
-        if child.returncode:
-            raise CompileError(
-                f"This torch ({torch.__version__}) cannot load a step that it compiled."
-            )
-        package.rename(path)
-
-
-def _loader_arguments(path: Path) -> tuple[Any, ...]:
-    return (str(path), "model", False, 1, -1)  # single-threaded: no, runners: 1, device: CPU
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    scratch = path.with_suffix(f".{os.getpid()}.tmp")
-    scratch.write_text(text)
-    scratch.rename(path)

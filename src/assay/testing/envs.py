@@ -390,3 +390,126 @@ class Drifting(gym.Env[Any, Any]):
         truncated = not terminated and self._t >= self.limit
         obs = np.array([self._position], np.float32)
         return obs, -abs(self._position), terminated, truncated, {}
+
+
+class BitFlip(gym.Env[Any, Any]):
+    """Flip one bit at a time until a goal is spelt: the example of hindsight (arXiv:1707.01495).
+
+    The reward is -1 until the goal is reached, which ends the episode, so a learner that never
+    reaches one by chance sees nothing but -1. Both goal functions take batches.
+
+    Args:
+        bits: How many; also the steps of an episode.
+        reset_goal: Whether every episode has a goal of its own; else all bits must be 1.
+    """
+
+    def __init__(self, bits: int = 8, reset_goal: bool = True) -> None:
+        self.bits, self.reset_goal = bits, reset_goal
+        some = spaces.MultiBinary(bits)
+        self.observation_space = spaces.Dict(
+            {"observation": some, "achieved_goal": some, "desired_goal": some}
+        )
+        self.action_space = spaces.Discrete(bits)
+        self.state = self.goal = np.ones(bits, np.int8)
+        self.t = 0
+
+    def _observe(self) -> dict[str, np.ndarray]:
+        shown = self.state.copy()
+        return {"observation": shown, "achieved_goal": shown, "desired_goal": self.goal}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Draw the bits and a goal that differs from them."""
+        super().reset(seed=seed)
+        self.state = self.np_random.integers(0, 2, self.bits, np.int8)
+        if self.reset_goal:
+            self.goal = self.np_random.integers(0, 2, self.bits, np.int8)
+        if (self.state == self.goal).all():
+            self.state[0] ^= 1
+        self.t = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Transition:
+        """Flip a bit."""
+        self.state[int(action)] ^= 1
+        self.t += 1
+        reward = float(self.compute_reward(self.state, self.goal, {}))
+        terminated = bool(self.compute_terminated(self.state, self.goal, {}))
+        truncated = not terminated and self.t >= self.bits
+        return self._observe(), reward, terminated, truncated, {"is_success": terminated}
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """Return 0 where the goal is reached and -1 elsewhere."""
+        return -(achieved_goal != desired_goal).any(-1).astype(np.float32)
+
+    def compute_terminated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """Return whether the goal is reached."""
+        return (achieved_goal == desired_goal).all(-1)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return bits, goal and time."""
+        return {"state": self.state.copy(), "goal": self.goal.copy(), "t": self.t}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Put back what `get_state` returned."""
+        self.state, self.goal = (np.array(state[k], np.int8) for k in ("state", "goal"))
+        self.t = int(state["t"])
+
+
+class GoalPoint(gym.Env[Any, Any]):
+    """Bring a point on a line to a small goal far away, as Gymnasium-Robotics would have it.
+
+    The reward is -1 outside the goal and 0 inside; no goal ends an episode; the goals are float64.
+    `compute_terminated` takes one goal at a time. The environment has no `get_state`.
+
+    Args:
+        limit: Steps of an episode.
+    """
+
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, limit: int = 15) -> None:
+        self.limit = limit
+        line = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+        self.observation_space = spaces.Dict(
+            {"observation": line, "achieved_goal": line, "desired_goal": line}
+        )
+        self.position, self.goal = np.zeros(1), np.zeros(1)
+        self.t = 0
+
+    def _observe(self) -> dict[str, np.ndarray]:
+        shown = self.position.copy()
+        return {"observation": shown, "achieved_goal": shown, "desired_goal": self.goal.copy()}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Put the point into the middle, and the goal somewhere on its left or right."""
+        super().reset(seed=seed)
+        self.position = np.zeros(1)
+        self.goal = self.np_random.uniform(1.5, 3.0, 1) * self.np_random.choice([-1.0, 1.0])
+        self.t = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Transition:
+        """Move by up to 0.5."""
+        self.position = self.position + 0.5 * np.clip(np.asarray(action, np.float64), -1.0, 1.0)
+        self.t += 1
+        reward = float(self.compute_reward(self.position, self.goal, {}))
+        terminated = self.compute_terminated(self.position, self.goal, {})
+        return (
+            self._observe(),
+            reward,
+            terminated,
+            self.t >= self.limit,
+            {"is_success": reward == 0},
+        )
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """Return 0 within 0.2 of the goal and -1 elsewhere."""
+        return -(np.abs(achieved_goal - desired_goal)[..., 0] > 0.2).astype(np.float32)
+
+    def compute_terminated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> bool:
+        """Return False: the point is to stay."""
+        return False

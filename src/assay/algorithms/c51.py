@@ -1,0 +1,183 @@
+"""Categorical DQN, C51 (Bellemare et al. 2017, arXiv:1707.06887), with DQN's options.
+
+The return of an action is a distribution over K fixed atoms z_1..z_K between v_min and v_max.
+The loss is KL(projection of r + gamma z' || p(s, a)); values are the means sum_k z_k p_k.
+
+Options: double, dueling (a value and an advantage per atom, arXiv:1710.02298), noisy, n-step
+returns, prioritised replay. Prioritised replay goes by the KL divergence, as in Rainbow.
+
+Deviations: the KL divergence in place of the cross-entropy (the same gradient, but 0 where
+prediction and target agree); target copies are counted in updates, not in environment steps;
+gradients are clipped; invalid actions (masks) are excluded from the greedy choice.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium.spaces import Discrete
+from pydantic import Field
+from torch import Tensor, nn
+
+from assay.algorithms.base import Algorithm, Context, ReplayNeeds
+from assay.core.config import Model, refuse_inert
+from assay.core.errors import ConfigError
+from assay.core.registry import register
+from assay.core.types import Action, Spaces, Tree, action_mask, tree_leaves, unpack
+from assay.functional import distributional
+from assay.functional.schedules import Schedule, linear
+from assay.networks.acting import Exported, Forward
+from assay.networks.encoders import make_encoder
+from assay.networks.greedy import GreedyActions, Share
+from assay.networks.heads import AtomHead, SupportMean
+from assay.networks.noisy import acting_noise, resample_noise, set_noise
+from assay.networks.step import Objective, Polyak, Step
+
+
+@register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1707.06887")
+class C51(Algorithm):
+    """Categorical DQN: learn the distribution of returns on fixed atoms."""
+
+    class Hyperparameters(Model):
+        """Settings of C51."""
+
+        lr: Schedule = Field(Schedule.parse(2.5e-4), description="Learning rate or schedule.")
+        adam_eps: float = Field(3.125e-4, gt=0, description="Adam's epsilon (paper: 0.01 / 32).")
+        batch_size: int = Field(32, gt=0, description="Transitions per gradient step.")
+        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
+        learning_starts: int = Field(100, ge=0, description="Random steps before learning.")
+        train_every: int = Field(4, gt=0, description="Environment steps per round of updates.")
+        updates: int = Field(1, gt=0, description="Gradient steps per round.")
+        target_every: int = Field(2500, gt=0, description="Updates between target copies.")
+        tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
+        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        atoms: int = Field(51, ge=2, description="Atoms of the distribution of returns.")
+        v_min: float = Field(-10.0, description="Return of the lowest atom.")
+        v_max: float = Field(10.0, description="Return of the highest atom.")
+        epsilon: Share = Field(
+            linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
+        )
+        double: bool = Field(False, description="Choose with the online network (double DQN).")
+        dueling: bool = Field(False, description="Separate value and advantage streams.")
+        noisy: bool = Field(False, description="Explore with noisy layers, not epsilon.")
+        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
+        prioritized: bool = Field(False, description="Sample by the KL divergence.")
+        priority_alpha: float = Field(0.6, ge=0, le=1, description="How much priorities count.")
+        priority_beta: Share = Field(
+            linear(0.4, 1.0), description="Importance correction, annealed to 1."
+        )
+        max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
+        normalize_obs: bool = Field(False, description="Standardise float observations.")
+        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+        hidden: tuple[int, ...] = Field((64, 64), description="Widths of the hidden layers.")
+        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
+            "relu", description="Nonlinearity of the hidden layers."
+        )
+        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        refuse_inert(hp, "epsilon", active=not hp.noisy, why="noisy=true")
+        refuse_inert(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau:g}")
+        for name in ("priority_alpha", "priority_beta"):
+            refuse_inert(hp, name, active=hp.prioritized, why="prioritized=false")
+        if not hp.v_min < hp.v_max:
+            raise ConfigError(
+                f"v_min={hp.v_min:g} and v_max={hp.v_max:g} leave no room for returns.",
+                "Set v_min below the lowest discounted return and v_max above the highest.",
+            )
+        super().__init__(spaces, hp, context)
+        self.needs = ReplayNeeds(
+            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
+            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
+            prioritized=hp.priority_alpha if hp.prioritized else None,
+        )  # fmt: skip
+        assert isinstance(spaces.action, Discrete)
+        self.choose = GreedyActions(spaces.action)
+        encoder = make_encoder(
+            spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
+            init="torch", noisy=hp.noisy,
+        )  # fmt: skip
+        head = AtomHead(
+            encoder.out_features, self.choose.count, hp.atoms, dueling=hp.dueling, init="torch",
+            noisy=hp.noisy,
+        )  # fmt: skip
+        self.q = nn.Sequential(encoder, head).to(self.device)  # logits: [B, A, K]
+        self.mean = SupportMean(hp.v_min, hp.v_max, hp.atoms).to(self.device)
+        self.target = copy.deepcopy(self.q)
+        soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
+        updates = context.clock.total_env_steps / hp.train_every * hp.updates
+        objective = Objective("q", self.q, self._loss, hp.max_grad_norm, eps=hp.adam_eps)
+        self.step = Step(
+            [objective], reads=[self.target, self.mean], polyak=soft, mode=self.mode(updates),
+            key=self.step_key,
+        )  # fmt: skip
+        self.forward = Forward(nn.Sequential(self.q, self.mean), self.device)
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Be greedy, or explore by epsilon or by noise."""
+        mask = action_mask(obs)
+        if self.hp.noisy:
+            with acting_noise(self.q, self.rng, explore):
+                return Action(self.choose.best(self._values(obs), mask))
+        if not explore:
+            return Action(self.choose.best(self._values(obs), mask))
+        n = len(tree_leaves(obs)[0])
+        epsilon = self.hp.epsilon(self.clock.progress)
+        values = partial(self._values, obs)
+        return Action(self.choose.explore(self.rng, epsilon, n, values, mask))
+
+    def _values(self, obs: Tree) -> np.ndarray:
+        return self.forward.call(self.normalized(obs))
+
+    def update(self, data: Any) -> None:
+        """Take one gradient step on a replay batch; move the target when it is due."""
+        hp = self.hp
+        # A uniform replay has no use for beta.
+        sample = data.sample(hp.batch_size, beta=hp.priority_beta(self.clock.progress))
+        batch = self.replay_tensors(sample)
+        if hp.prioritized:
+            batch["weight"] = sample.extras["weight"]
+        if hp.noisy:
+            resample_noise(self.q, self.rng)
+            resample_noise(self.target, self.rng)
+        self.record(self.step, self.step(batch, hp.lr(self.clock.progress)))
+        if hp.prioritized:
+            data.update_priorities(sample.extras["index"], self.step.outputs["kl"])
+        if hp.tau == 1 and self.clock.updates % hp.target_every == 0:
+            self.step.flats[self.target].copy_(self.step.flats[self.q])
+
+    def policy_module(self) -> nn.Module:
+        """Return `observation -> greedy action`, normalisation included."""
+        network = copy.deepcopy(nn.Sequential(self.q, self.mean))
+        set_noise(network, False)
+        return Exported(network, self.obs_norm, self.choose.decide)
+
+    def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
+        support = self.mean.support  # z: [K]
+        logits = distributional.action_atoms(self.q(obs), batch["action"] - self.choose.start)
+        with torch.no_grad():
+            next_logits = self.target(next_obs)  # [B, A, K]
+            chooser = self.q(next_obs) if self.hp.double else next_logits
+            next_logits = distributional.greedy_atoms(
+                self.mean(chooser), next_logits, action_mask(next_obs)
+            )
+            # Tz = r + gamma^k (1 - terminated) z, with the mass p'(s', a*) on it
+            places = distributional.atom_targets(
+                batch["reward"], batch["discount"], batch["terminated"], support
+            )
+            mass = next_logits.softmax(dim=1)
+            target = distributional.project_categorical(places, mass, support)
+            outside = (places < support[0]) | (places > support[-1])
+        kl = distributional.categorical_kl(target, logits)
+        loss = (kl * batch.get("weight", 1.0)).mean()
+        # Mass that falls off the ends says that v_min and v_max are too narrow.
+        clipped = (mass * outside).sum(dim=1).mean()
+        metrics = {"q_mean": self.mean(logits.unsqueeze(1)).mean(), "mass_clipped": clipped}
+        if self.hp.prioritized:
+            metrics["kl"] = kl
+        return loss, metrics

@@ -1,0 +1,188 @@
+"""CrossQ (Bhatt, Palenicek et al. 2024, arXiv:1902.05605): SAC without target networks.
+
+Critics and actor are batch-(re)normalised. (s, a) and (s', a') go through the critics as one
+batch, so that both are normalised by the statistics of their mixture, which is what lets the
+live critics give stable targets:
+
+    [Q_i(s, a), Q_i(s', a')] = critics([s, s'], [a, a']),   a' ~ pi(s')
+    y = r + gamma (1 - d) (min_i Q_i(s', a') - alpha log pi(a'|s')), without gradient
+
+The actor and the temperature move every `policy_delay` updates, against critics that use (and do
+not learn) their running statistics. Adam's first beta is 0.5 for critics and actor.
+
+Deviations: critics are 512 wide by default, for the paper's 2048, which is made for a GPU. Batch
+renormalisation is that of its paper (y = r x + d), where the authors' code folds r and d into
+mean and variance and counts epsilon a little differently. Images go through a CNN without
+normalisation, whose features are then normalised. As in our SAC, log-probabilities are those of
+the action in (-1, 1) and the target entropy -dim(A) belongs to that space.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from assay.algorithms.base import Algorithm, Context, ReplayNeeds
+from assay.core.config import Model, refuse_inert
+from assay.core.registry import register
+from assay.core.types import Action, Spaces, Tree, tree_map, unpack
+from assay.functional import targets
+from assay.functional.schedules import Schedule
+from assay.networks.acting import Exported
+from assay.networks.batchnorm import batch_statistics, batchnorm_mlp
+from assay.networks.encoders import make_encoder
+from assay.networks.squashed import SquashedActing, SquashedActor
+from assay.networks.step import Objective, Step
+from assay.networks.temperature import Alpha, Temperature
+
+
+class NormalisedCritics(nn.Module):
+    """Batch-normalised critics, each with statistics of its own: (obs, action) -> [members, B]."""
+
+    def __init__(self, space: Any, action_size: int, hp: Any) -> None:
+        super().__init__()
+        self.encoder = make_encoder(space, hidden=(), cnn=hp.cnn, init="torch")
+        width = self.encoder.out_features + action_size
+        self.members = nn.ModuleList(
+            batchnorm_mlp(
+                width, hp.critic_hidden, 1, hp.activation,
+                momentum=hp.norm_momentum, warmup=hp.renorm_warmup,
+            )
+            for _ in range(hp.n_critics)
+        )  # fmt: skip
+
+    def forward(self, obs: Tree, action: Tensor) -> Tensor:
+        """Return the value of each critic."""
+        x = torch.cat([self.encoder(obs), action.reshape(action.shape[0], -1)], dim=1)
+        return torch.stack([member(x).squeeze(1) for member in self.members])
+
+
+@register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:1902.05605")
+class CrossQ(Algorithm):
+    """CrossQ: batch-normalised SAC without target networks; few samples at one update a step."""
+
+    class Hyperparameters(Model):
+        """Settings of CrossQ."""
+
+        lr: Schedule = Field(Schedule.parse(1e-3), description="Learning rate of all networks.")
+        batch_size: int = Field(256, gt=1, description="Transitions per gradient step.")
+        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
+        learning_starts: int = Field(5000, ge=0, description="Random steps before learning.")
+        train_every: int = Field(1, gt=0, description="Environment steps per round of updates.")
+        updates: int = Field(1, gt=0, description="Gradient steps per round.")
+        policy_delay: int = Field(3, gt=0, description="Critic updates per actor update.")
+        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        n_critics: int = Field(2, gt=0, description="Critics, of which the smallest counts.")
+        beta1: float = Field(
+            0.5, ge=0, lt=1, description="Adam's decay of the mean gradient, critics and actor."
+        )
+        norm_momentum: float = Field(
+            0.99, gt=0, lt=1, description="Decay of the running statistics of normalisation."
+        )
+        renorm_warmup: int = Field(
+            100_000, ge=0, description="Batches of plain normalisation before renormalisation."
+        )
+        alpha: Alpha = Field("auto", description="Temperature; auto learns it.")
+        alpha_init: float = Field(1.0, gt=0, description="Where a learned temperature starts.")
+        target_entropy: float | Literal["auto"] = Field(
+            "auto", description="Entropy to hold; auto is -dim(A)."
+        )
+        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
+        max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
+        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+        hidden: tuple[int, ...] = Field((256, 256), description="Hidden widths of the actor.")
+        critic_hidden: tuple[int, ...] = Field(
+            (512, 512), description="Hidden widths of the critics."
+        )
+        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
+            "relu", description="Nonlinearity of the hidden layers."
+        )
+        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        super().__init__(spaces, hp, context)
+        for name in ("alpha_init", "target_entropy"):
+            refuse_inert(hp, name, active=hp.alpha == "auto", why=f"alpha={hp.alpha}")
+        self.needs = ReplayNeeds(
+            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
+            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
+        )  # fmt: skip
+        encoder = make_encoder(spaces.observation, hidden=(), cnn=hp.cnn, init="torch")
+        trunk = batchnorm_mlp(
+            encoder.out_features, hp.hidden, None, hp.activation,
+            momentum=hp.norm_momentum, warmup=hp.renorm_warmup,
+        )  # fmt: skip
+        width = (encoder.out_features, *hp.hidden)[-1]
+        self.actor = SquashedActor(nn.Sequential(encoder, trunk), width, spaces.action)
+        self.actor.to(self.device)
+        size = self.actor.size
+        self.target_entropy = -float(size) if hp.target_entropy == "auto" else hp.target_entropy
+        self.critic = NormalisedCritics(spaces.observation, size, hp).to(self.device)
+        initial = hp.alpha_init if hp.alpha == "auto" else hp.alpha
+        self.temperature = Temperature(initial).to(self.device)
+        self._make_steps()
+        self.acting = SquashedActing(self.actor, spaces.action, self.device)
+
+    def _make_steps(self) -> None:
+        hp, betas = self.hp, (self.hp.beta1, 0.999)
+        clip = hp.max_grad_norm
+        critic = Objective("critic", self.critic, self._critic_loss, clip, betas=betas)
+        slow = [Objective("actor", self.actor, self._actor_loss, clip, betas=betas)]
+        if hp.alpha == "auto":
+            slow.append(Objective("alpha", self.temperature, self._alpha_loss))
+        updates = self.clock.total_env_steps / hp.train_every * hp.updates
+        mode, reads = self.mode(updates), [self.actor, self.temperature]
+        self.critic_step = Step([critic], reads=reads, mode=mode, key=self.step_key)
+        self.full_step = Step(
+            [critic, *slow], reads=reads, mode=mode, key=self.step_key, share=self.critic_step
+        )
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Sample from the policy, or take its mode."""
+        return Action(self.acting(self.normalized(obs), self.rng if explore else None))
+
+    def update(self, data: Any) -> None:
+        """Move the critics; every `policy_delay` updates also the actor and the temperature."""
+        batch = self.replay_tensors(data.sample(self.hp.batch_size))
+        shape = (self.hp.batch_size, *self.actor.distribution.noise_shape)
+        due = (self.clock.updates + 1) % self.hp.policy_delay == 0
+        batch["next_noise"] = self.noise(*shape)
+        if due:
+            batch["noise"] = self.noise(*shape)
+        step = self.full_step if due else self.critic_step
+        self.record(step, step(batch, self.hp.lr(self.clock.progress)))
+
+    def policy_module(self) -> nn.Module:
+        """Return `observation -> deterministic action`, with the running statistics."""
+        return Exported(self.actor, self.obs_norm, self.actor.best)
+
+    def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
+        with torch.no_grad():
+            next_action, next_log_pi = self.actor.sample(next_obs, batch["next_noise"])
+        both_obs = tree_map(lambda *pair: torch.cat(pair), obs, next_obs)
+        action = self.actor.scale.to_unit(batch["action"])
+        with batch_statistics(self.critic):
+            both = self.critic(both_obs, torch.cat([action, next_action]))  # both: [members, 2B]
+        q, next_q = both.chunk(2, dim=1)
+        # The targets carry no gradient, but s' and a' have their part in the normalisation of q.
+        with torch.no_grad():
+            soft = next_q.amin(0) - self.temperature() * next_log_pi
+            y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], soft)
+        return 0.5 * (q - y).square().mean(1).sum(), {"q_mean": q.mean()}
+
+    def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        obs = unpack("obs", batch)
+        with batch_statistics(self.actor):
+            action, log_pi = self.actor.sample(obs, batch["noise"])
+        alpha = self.temperature().detach()
+        # J = E[alpha log pi(a|s) - min_i Q_i(s, a)], the critics with their running statistics
+        loss = (alpha * log_pi - self.critic(obs, action).amin(0)).mean()
+        batch["entropy"] = -log_pi.detach().mean()  # the temperature's loss reads it
+        return loss, {"entropy": batch["entropy"], "alpha": alpha}
+
+    def _alpha_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.temperature.loss(batch["entropy"], self.target_entropy), {}

@@ -1,0 +1,233 @@
+"""Fully parameterized quantile function (Yang et al. 2019, arXiv:1911.02140).
+
+Like IQN, but the quantile levels are learned: a proposal network cuts [0, 1] into N fractions
+0 = tau_0 < ... < tau_N = 1 for each state, with midpoints tauhat_i. The return's distribution is
+Z(tauhat_i) with mass tau_{i+1} - tau_i, so Q(s, a) = sum_i (tau_{i+1} - tau_i) Z_{tauhat_i}(s, a).
+
+    y_j = r + gamma^k (1 - terminated) Z'_{tauhat'_j}(s', argmax_a Q'(s', a)), of mass m'_j
+    L   = sum_i sum_j m'_j |tauhat_i - 1{u_ij < 0}| huber(u_ij),  u_ij = y_j - Z_{tauhat_i}(s, a)
+
+The proposal network alone descends the 1-Wasserstein distance between Z and its steps, by
+dW1/dtau_i = 2 Z(tau_i) - Z(tauhat_i) - Z(tauhat_{i-1}), less `entropy` times the entropy of the
+masses. It has an optimizer of its own and reads features without gradient.
+
+Deviations: target values count by their mass m'_j and not 1/N each. With unequal fractions, equal
+weights would stand for another distribution, whose mean is not the Q that actions are chosen by;
+bootstrapped over and over, that error makes values diverge (seen on CartPole, at a return of 9).
+Where Z decreases, the gradient of W1 keeps its sign (see `fraction_gradient`). The target's
+fractions come from the proposal network on the target's features. RMSprop is that of A2C (decay
+0.99). Priorities are the loss per predicted quantile. The linear layer of an image network comes
+before the product with phi(tau). That embedding starts at about 1 (see `CosineEmbedding`).
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium.spaces import Discrete
+from pydantic import Field
+from torch import Tensor, nn
+
+from assay.algorithms.base import Algorithm, Context, ReplayNeeds
+from assay.core.config import Model, refuse_inert
+from assay.core.registry import register
+from assay.core.types import Action, Spaces, Tree, action_mask, tree_leaves, unpack
+from assay.functional import losses
+from assay.functional.distributions import mask_logits
+from assay.functional.schedules import Schedule, linear
+from assay.networks.acting import Exported
+from assay.networks.greedy import GreedyActions, Share
+from assay.networks.noisy import acting_noise, resample_noise, set_noise
+from assay.networks.quantile import (
+    ActionValues,
+    FractionProposal,
+    QuantileForward,
+    QuantileNetwork,
+    fraction_gradient,
+    pick_action,
+)
+from assay.networks.step import Objective, Polyak, Step
+
+
+@register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1911.02140")
+class FQF(Algorithm):
+    """Fully parameterized quantile function: IQN whose quantile levels are learned as well."""
+
+    class Hyperparameters(Model):
+        """Settings of FQF."""
+
+        lr: Schedule = Field(Schedule.parse(5e-5), description="Learning rate of the quantiles.")
+        adam_eps: float = Field(3e-4, gt=0, description="Adam's epsilon.")
+        fraction_lr: Schedule = Field(
+            Schedule.parse(2.5e-9), description="Learning rate of the fractions (RMSprop)."
+        )
+        entropy: float = Field(1e-3, ge=0, description="Keeps the fractions apart.")
+        fractions: int = Field(32, gt=1, description="Number N of fractions.")
+        cosines: int = Field(64, gt=0, description="Cosines that embed a level.")
+        kappa: float = Field(1.0, gt=0, description="Width of the Huber loss's quadratic zone.")
+        batch_size: int = Field(32, gt=0, description="Transitions per gradient step.")
+        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
+        learning_starts: int = Field(1000, ge=0, description="Random steps before learning.")
+        train_every: int = Field(4, gt=0, description="Environment steps per round of updates.")
+        updates: int = Field(1, gt=0, description="Gradient steps per round.")
+        target_every: int = Field(2500, gt=0, description="Updates between target copies.")
+        tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
+        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        epsilon: Share = Field(
+            linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
+        )
+        double: bool = Field(False, description="Choose with the online network (double DQN).")
+        dueling: bool = Field(False, description="Separate value and advantage streams.")
+        noisy: bool = Field(False, description="Explore with noisy layers, not epsilon.")
+        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
+        prioritized: bool = Field(False, description="Sample by the loss.")
+        priority_alpha: float = Field(0.6, ge=0, le=1, description="How much priorities count.")
+        priority_beta: Share = Field(
+            linear(0.4, 1.0), description="Importance correction, annealed to 1."
+        )
+        max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
+        normalize_obs: bool = Field(False, description="Standardise float observations.")
+        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+        hidden: tuple[int, ...] = Field((64, 64), description="Widths before the product.")
+        head_hidden: tuple[int, ...] = Field((), description="Widths of layers behind it.")
+        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
+            "relu", description="Nonlinearity of the hidden layers."
+        )
+        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        super().__init__(spaces, hp, context)
+        for name in ("priority_alpha", "priority_beta"):
+            refuse_inert(hp, name, active=hp.prioritized, why="prioritized=false")
+        refuse_inert(hp, "epsilon", active=not hp.noisy, why="noisy=true")
+        refuse_inert(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau}")
+        self.needs = ReplayNeeds(
+            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
+            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
+            prioritized=hp.priority_alpha if hp.prioritized else None,
+        )  # fmt: skip
+        assert isinstance(spaces.action, Discrete)
+        self.choose = GreedyActions(spaces.action)
+        self.q = QuantileNetwork(
+            spaces.observation, self.choose.count, hidden=hp.hidden, head_hidden=hp.head_hidden,
+            activation=hp.activation, cnn=hp.cnn, cosines=hp.cosines, dueling=hp.dueling,
+            noisy=hp.noisy,
+        ).to(self.device)  # fmt: skip
+        self.target = copy.deepcopy(self.q)
+        width = self.q.encoder.out_features
+        self.proposal = FractionProposal(width, hp.fractions).to(self.device)
+        soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
+        updates = context.clock.total_env_steps / hp.train_every * hp.updates
+        quantiles = Objective("q", self.q, self._quantile_loss, hp.max_grad_norm, eps=hp.adam_eps)
+        # The quantile loss comes first: it leaves what the fraction loss needs in the batch.
+        fractions = Objective(
+            "fraction", self.proposal, self._fraction_loss, eps=1e-5, rule="rmsprop"
+        )
+        self.step = Step(
+            [quantiles, fractions], reads=[self.target], polyak=soft, mode=self.mode(updates),
+            key=self.step_key,
+        )  # fmt: skip
+        self.forward = QuantileForward(self.q, self.device, self.proposal)
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Be greedy, or explore by epsilon or by noise."""
+        mask = action_mask(obs)
+        if self.hp.noisy:
+            with acting_noise(self.q, self.rng, explore):
+                return Action(self.choose.best(self._values(obs), mask))
+        if not explore:
+            return Action(self.choose.best(self._values(obs), mask))
+        n = len(tree_leaves(obs)[0])
+        epsilon = self.hp.epsilon(self.clock.progress)
+        values = partial(self._values, obs)
+        return Action(self.choose.explore(self.rng, epsilon, n, values, mask))
+
+    def _values(self, obs: Tree) -> np.ndarray:
+        return self.forward.call(self.normalized(obs))
+
+    def update(self, data: Any) -> None:
+        """Move quantiles and fractions by one step each; move the target when it is due."""
+        hp, progress = self.hp, self.clock.progress
+        # A uniform replay has no use for beta.
+        sample = data.sample(hp.batch_size, beta=hp.priority_beta(progress))
+        batch = self.replay_tensors(sample)
+        if hp.prioritized:
+            batch["weight"] = sample.extras["weight"]
+        if hp.noisy:
+            resample_noise(self.q, self.rng)
+            resample_noise(self.target, self.rng)
+        self.record(self.step, self.step(batch, [hp.lr(progress), hp.fraction_lr(progress)]))
+        if hp.prioritized:
+            data.update_priorities(sample.extras["index"], self.step.outputs["priority"])
+        if hp.tau == 1 and self.clock.updates % hp.target_every == 0:
+            self.step.flats[self.target].copy_(self.step.flats[self.q])
+
+    def policy_module(self) -> nn.Module:
+        """Return `observation -> greedy action`, normalisation included."""
+        network, proposal = copy.deepcopy(self.q), copy.deepcopy(self.proposal)
+        set_noise(network, False)
+        return Exported(ActionValues(network, proposal), self.obs_norm, self.choose.decide)
+
+    def _quantile_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        hp = self.hp
+        obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
+        action = batch["action"] - self.choose.start
+        features = self.q.encoder(obs)
+        with torch.no_grad():
+            tau, middle, _, _ = self.proposal(features)
+            at_fractions = pick_action(self.q.quantiles(features, tau[:, 1:-1]), action)
+        at_midpoints = pick_action(self.q.quantiles(features, middle), action)  # [B, N]
+        with torch.no_grad():
+            next_features = self.target.encoder(next_obs)
+            _, next_middle, next_mass, _ = self.proposal(next_features)
+            next_z = self.target.quantiles(next_features, next_middle)  # [B, N, A]
+            if hp.double:
+                seen = self.q.encoder(next_obs)
+                _, seen_middle, seen_mass, _ = self.proposal(seen)
+                next_q = self.q.expectation(seen, seen_middle, seen_mass)
+            else:
+                # Q(s', a) = sum_j (tau_{j+1} - tau_j) Z_{tauhat_j}(s', a)
+                next_q = (next_mass.unsqueeze(-1) * next_z).sum(dim=1)
+            best = mask_logits(next_q, action_mask(next_obs)).argmax(dim=1)
+            # y_j = r + gamma^k (1 - terminated) Z'_{tauhat'_j}(s', a*): [B, N]
+            discount = batch["discount"] * (1.0 - batch["terminated"].to(next_z.dtype))
+            y = batch["reward"].unsqueeze(1) + discount.unsqueeze(1) * pick_action(next_z, best)
+        item = quantile_loss(at_midpoints, y, middle, next_mass, hp.kappa)
+        loss = (item * batch.get("weight", 1.0)).mean()
+        batch["features"] = features.detach()
+        batch["at_fractions"], batch["at_midpoints"] = at_fractions, at_midpoints.detach()
+        spread = at_midpoints.std(dim=1, correction=0).mean()
+        metrics = {"q_mean": at_midpoints.mean(), "q_std": spread}
+        if hp.prioritized:
+            metrics["priority"] = item / hp.fractions
+        return loss, metrics
+
+    def _fraction_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        fractions = self.proposal(batch["features"])
+        # dL/dtau_i = dW1/dtau_i, by way of a product whose other factor is constant
+        gradient = fraction_gradient(batch["at_fractions"], batch["at_midpoints"])
+        item = (gradient * fractions.tau[:, 1:-1]).sum(dim=1) - self.hp.entropy * fractions.entropy
+        loss = (item * batch.get("weight", 1.0)).mean()
+        return loss, {"fraction_entropy": fractions.entropy.mean()}
+
+
+def quantile_loss(
+    predicted: Tensor, target: Tensor, tau: Tensor, mass: Tensor, kappa: float
+) -> Tensor:
+    """Return the quantile Huber loss [B] against targets of unequal mass.
+
+    Args:
+        predicted: [B, N], with gradient.
+        target: [B, M].
+        tau: [B, N], the levels of `predicted`.
+        mass: [B, M], the probability of each target; a row adds up to 1.
+        kappa: Width of the quadratic zone.
+    """
+    error = target.unsqueeze(1) - predicted.unsqueeze(2)  # [B, N, M]
+    # rho(u) = |tau - 1{u < 0}| huber(u) / kappa, the weight without gradient
+    weight = (tau.unsqueeze(-1) - (error.detach() < 0).to(error.dtype)).abs()
+    return (mass.unsqueeze(1) * weight * losses.huber(error, kappa) / kappa).sum(dim=(1, 2))

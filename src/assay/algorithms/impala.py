@@ -1,0 +1,213 @@
+"""IMPALA: importance-weighted actor-learner (Espeholt et al. 2018, arXiv:1802.01561).
+
+Actors act with a policy mu that is some updates behind the learner's pi. V-trace corrects for it:
+
+    rho_t = min(rho_bar, pi/mu), c_t = lambda min(c_bar, pi/mu)
+    v_t = V(s_t) + delta_t + gamma c_t (v_{t+1} - V(s_{t+1})),
+    delta_t = rho_t (r_t + gamma V(s_{t+1}) - V(s_t))
+
+The policy follows grad log pi(a_t|s_t) rho_t (r_t + gamma v_{t+1} - V(s_t)), the value regresses to
+v_t, and an entropy bonus keeps the policy from collapsing; one gradient step per rollout.
+
+In one process there is no lag of its own. `actor_lag` makes one: actions are those of the policy
+from so many updates ago. Evaluation always uses the newest policy.
+
+Deviations: losses are means over the rollout, not sums (so is the gradient clip meant); rewards are
+not clipped (`normalize_reward` is there instead); the advantage may be standardised. RMSprop has
+its epsilon inside the root, as in the reference implementation.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from assay.algorithms.base import Algorithm, Context, RolloutNeeds
+from assay.buffers.rollout import Rollout
+from assay.core.config import Model, refuse_inert
+from assay.core.registry import register
+from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_map, unpack
+from assay.functional import losses, returns
+from assay.functional.distributions import policy_distribution
+from assay.functional.schedules import Schedule
+from assay.networks.actor_critic import ActorCritic, Policy, refuse_unused
+from assay.networks.step import Objective, Step, flatten_parameters
+
+
+@register(
+    loop="on_policy",
+    actions=("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
+    family="policy-gradient",
+    paper="arXiv:1802.01561",
+)
+class IMPALA(Algorithm):
+    """Actor-critic with V-trace: learns from actors whose policy is out of date."""
+
+    class Hyperparameters(Model):
+        """Settings of IMPALA."""
+
+        lr: Schedule = Field(Schedule.parse(6e-4), description="Learning rate or schedule.")
+        horizon: int = Field(20, gt=0, description="Steps of each environment per update.")
+        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        actor_lag: int = Field(0, ge=0, description="Updates the acting policy is behind.")
+        correction: Literal["vtrace", "none"] = Field(
+            "vtrace", description="Correct for the lag, or take the data as on-policy."
+        )
+        rho_bar: float = Field(1.0, gt=0, description="Bound of the weight of an error.")
+        c_bar: float = Field(1.0, gt=0, description="Bound of the weight of a trace.")
+        trace_lambda: float = Field(1.0, ge=0, le=1, description="Weight of longer returns.")
+        value_coef: float = Field(0.5, ge=0, description="Weight of the value loss.")
+        entropy_coef: float = Field(0.01, ge=0, description="Weight of the entropy bonus.")
+        max_grad_norm: float = Field(0.5, gt=0, description="Global gradient clip.")
+        optimizer: Literal["rmsprop", "adam"] = Field("rmsprop", description="Optimizer.")
+        normalize_advantage: bool = Field(False, description="Standardise per rollout.")
+        normalize_obs: bool = Field(False, description="Standardise float observations.")
+        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+        hidden: tuple[int, ...] = Field((64, 64), description="Widths of the hidden layers.")
+        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
+            "tanh", description="Nonlinearity of the hidden layers."
+        )
+        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+        log_std_init: float = Field(0.0, description="Initial log standard deviation (Box).")
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        super().__init__(spaces, hp, context)
+        for name in ("rho_bar", "c_bar"):
+            refuse_inert(hp, name, active=hp.correction == "vtrace", why="correction=none")
+        self.needs = RolloutNeeds(hp.horizon)
+        self.distribution = policy_distribution(spaces.action)
+        self.net = ActorCritic(
+            spaces.observation, self.distribution, hidden=hp.hidden, activation=hp.activation,
+            cnn=hp.cnn, log_std_init=hp.log_std_init,
+        ).to(self.device)  # fmt: skip
+        refuse_unused(hp, self.net)
+        self.past = Past(self.net, hp.actor_lag) if hp.actor_lag else None
+        objective = Objective(
+            "impala", self.net, self._loss, hp.max_grad_norm, eps=1e-5, rule=hp.optimizer
+        )
+        updates = context.clock.total_env_steps / (hp.horizon * context.num_envs)
+        self.step = Step([objective], mode=self.mode(updates), key=self.step_key)
+        self.policy = Policy(self.net, spaces.action, self.device)
+        behaviour = self.net if self.past is None else self.past.net
+        self.behaviour = Policy(behaviour, spaces.action, self.device)
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Sample from the policy of `actor_lag` updates ago, or take the newest policy's mode."""
+        if explore:
+            return self.behaviour.act(self.normalized(obs), self.rng)
+        return self.policy.act(self.normalized(obs), None)
+
+    def update(self, data: Rollout) -> None:
+        """Take one gradient step on the whole rollout."""
+        batch = self._prepare(data)
+        if self.past is not None:
+            self.past.store(self.step.flats[self.net], self.clock.updates)
+        self.record(self.step, self.step(batch, self.hp.lr(self.clock.progress)))
+        if self.past is not None:
+            self.past.recall(self.clock.updates)
+
+    def policy_module(self) -> nn.Module:
+        """Return `observation -> deterministic action`, normalisation included."""
+        return self.policy.export(self.obs_norm, self.distribution)
+
+    # ------------------------------------------------------------------ the mathematics
+
+    def _prepare(self, data: Rollout) -> dict[str, Tensor]:
+        """Name a rollout for the loss: observations and actions [T * N], the rest [T, N]."""
+        size = data.length * data.num_envs
+        obs = tree_map(lambda x: x.reshape(size, *x.shape[2:]), data.obs)
+        action = data.extras.get("raw_action", data.action)
+        reward = data.reward
+        if self.reward_scale is not None:
+            reward = self.reward_scale.scale(reward)
+        bootstrap, cut = self._bootstraps(data)
+        arrays = {
+            "action": action.reshape(size, *action.shape[2:]),
+            "log_prob": data.extras["log_prob"],
+            "reward": reward,
+            "terminated": data.terminated,
+            "truncated": data.truncated,
+            "weight": data.valid.astype(np.float32),
+            "bootstrap": bootstrap,
+            "cut": cut,
+        }
+        tensors = {k: torch.from_numpy(v).to(self.device) for k, v in arrays.items()}
+        return pack("obs", self.policy.forward.tensors(self.normalized(obs))) | tensors
+
+    def _bootstraps(self, data: Rollout) -> tuple[np.ndarray, np.ndarray]:
+        """Return values [T, N] of successors that are no row of the rollout, and where they are.
+
+        Those are what followed the last row, and the final observations of truncated episodes.
+        """
+        value = np.zeros((data.length, data.num_envs), np.float32)
+        cut = np.zeros_like(value, bool)
+        parts: list[tuple[Any, Any, Tree]] = [(-1, slice(None), data.last_obs)]
+        if data.finals is not None:
+            parts.append((data.finals.step, data.finals.env, data.finals.obs))
+        for step, env, obs in parts:
+            with torch.no_grad():
+                found = self.net.value(self.policy.forward.tensors(self.normalized(obs)))
+            value[step, env], cut[step, env] = found.cpu().numpy(), True
+        return value, cut
+
+    def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        hp, shape = self.hp, batch["reward"].shape
+        weight = batch["weight"].reshape(-1)
+        obs = unpack("obs", batch)
+        mask = action_mask(obs)
+        params, value = self.net(obs)
+        log_prob = self.distribution.log_prob(params, batch["action"], mask)
+        entropy = losses.weighted_mean(self.distribution.entropy(params, mask), weight)
+        log_ratio = log_prob.detach() - batch["log_prob"].reshape(-1)
+        # v: [T, N], V(s_t); what follows the last row is in the batch
+        v = value.detach().reshape(shape)
+        next_v = torch.where(batch["cut"], batch["bootstrap"], torch.cat([v[1:], v[:1]]))
+        target, advantage = returns.vtrace(
+            batch["reward"], v, next_v, batch["terminated"], batch["truncated"],
+            log_ratio.reshape(shape) if hp.correction == "vtrace" else torch.zeros_like(v),
+            hp.gamma, hp.trace_lambda, hp.rho_bar, hp.c_bar,
+        )  # fmt: skip
+        target, advantage = target.reshape(-1), advantage.reshape(-1)
+        if hp.normalize_advantage:
+            advantage = losses.normalize_advantages(advantage, weight)
+        # grad log pi(a|s) rho (r + gamma v' - V(s)); rho is in the advantage
+        policy_loss = -losses.weighted_mean(log_prob * advantage, weight)
+        value_loss = losses.value_loss(value, target, weight)
+        loss = policy_loss + 2 * hp.value_coef * value_loss - hp.entropy_coef * entropy
+        return loss, {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "behaviour_kl": losses.weighted_mean(losses.approx_kl(log_ratio), weight),
+        }
+
+
+class Past(nn.Module):
+    """A network as it was some updates ago, with the parameters of all updates since.
+
+    Args:
+        net: Who is followed.
+        lag: By how many updates, at least 1.
+    """
+
+    ring: Tensor
+
+    def __init__(self, net: ActorCritic, lag: int) -> None:
+        super().__init__()
+        self.lag = lag
+        self.net = copy.deepcopy(net)
+        # Row k % lag is the newest one whose number has that remainder.
+        self.register_buffer("ring", flatten_parameters(self.net).repeat(lag, 1))
+
+    def store(self, parameters: Tensor, update: int) -> None:
+        """Remember the parameters after `update` updates."""
+        self.ring[update % self.lag] = parameters
+
+    def recall(self, update: int) -> None:
+        """Be what the network was `lag` updates before `update`."""
+        flatten_parameters(self.net).copy_(self.ring[update % self.lag])

@@ -1,0 +1,199 @@
+"""Implicit quantile network (Dabney et al. 2018, arXiv:1806.06923).
+
+Learns Z_tau(s, a), the quantile function of the return, at levels tau ~ U[0, 1] that are drawn
+anew for every use: N for the prediction, N' for the target, K for the choice of an action.
+
+    y_j = r + gamma^k (1 - terminated) Z'_{tau'_j}(s', argmax_a mean_k Z'_{tau''_k}(s', a))
+    L   = sum_i mean_j |tau_i - 1{u_ij < 0}| huber(u_ij),  u_ij = y_j - Z_{tau_i}(s, a)
+
+Options as in DQN (double, dueling, noisy, n-step, prioritised), and `cvar`, the paper's
+risk-averse policy: levels for choosing an action are drawn from [0, cvar].
+
+Deviations: parallel environments share the K levels of a step; without exploration the levels are
+the midpoints of K equal parts, so that an evaluation needs no luck; the linear layer of an image
+network comes before the product with phi(tau), not behind it (`head_hidden` adds layers there);
+phi starts at about 1 (see `CosineEmbedding`); priorities are the loss per predicted quantile;
+target copies are counted in updates.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium.spaces import Discrete
+from pydantic import Field
+from torch import Tensor, nn
+
+from assay.algorithms.base import Algorithm, Context, ReplayNeeds
+from assay.core.config import Model, refuse_inert
+from assay.core.registry import register
+from assay.core.types import Action, Spaces, Tree, action_mask, tree_leaves, unpack
+from assay.functional import losses
+from assay.functional.distributions import mask_logits
+from assay.functional.schedules import Schedule, linear
+from assay.networks.acting import Exported
+from assay.networks.greedy import GreedyActions, Share
+from assay.networks.noisy import acting_noise, resample_noise, set_noise
+from assay.networks.quantile import (
+    ActionValues,
+    QuantileForward,
+    QuantileNetwork,
+    even_levels,
+    pick_action,
+)
+from assay.networks.step import Objective, Polyak, Step
+
+
+@register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1806.06923")
+class IQN(Algorithm):
+    """Implicit quantile network: the return's whole distribution, at sampled quantile levels."""
+
+    class Hyperparameters(Model):
+        """Settings of IQN."""
+
+        lr: Schedule = Field(Schedule.parse(5e-5), description="Learning rate or schedule.")
+        adam_eps: float = Field(3e-4, gt=0, description="Adam's epsilon.")
+        batch_size: int = Field(32, gt=0, description="Transitions per gradient step.")
+        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
+        learning_starts: int = Field(1000, ge=0, description="Random steps before learning.")
+        train_every: int = Field(4, gt=0, description="Environment steps per round of updates.")
+        updates: int = Field(1, gt=0, description="Gradient steps per round.")
+        target_every: int = Field(2500, gt=0, description="Updates between target copies.")
+        tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
+        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        quantiles: int = Field(64, gt=0, description="Levels N of the prediction.")
+        target_quantiles: int = Field(64, gt=0, description="Levels N' of the target.")
+        acting_quantiles: int = Field(32, gt=0, description="Levels K for choosing an action.")
+        cosines: int = Field(64, gt=0, description="Cosines that embed a level.")
+        kappa: float = Field(1.0, gt=0, description="Width of the Huber loss's quadratic zone.")
+        cvar: float = Field(
+            1.0, gt=0, le=1, description="Choose by the mean of this worst share of returns."
+        )
+        epsilon: Share = Field(
+            linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
+        )
+        double: bool = Field(False, description="Choose with the online network (double DQN).")
+        dueling: bool = Field(False, description="Separate value and advantage streams.")
+        noisy: bool = Field(False, description="Explore with noisy layers, not epsilon.")
+        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
+        prioritized: bool = Field(False, description="Sample by the loss.")
+        priority_alpha: float = Field(0.6, ge=0, le=1, description="How much priorities count.")
+        priority_beta: Share = Field(
+            linear(0.4, 1.0), description="Importance correction, annealed to 1."
+        )
+        max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
+        normalize_obs: bool = Field(False, description="Standardise float observations.")
+        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+        hidden: tuple[int, ...] = Field((64, 64), description="Widths before the product.")
+        head_hidden: tuple[int, ...] = Field((), description="Widths of layers behind it.")
+        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
+            "relu", description="Nonlinearity of the hidden layers."
+        )
+        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        super().__init__(spaces, hp, context)
+        for name in ("priority_alpha", "priority_beta"):
+            refuse_inert(hp, name, active=hp.prioritized, why="prioritized=false")
+        refuse_inert(hp, "epsilon", active=not hp.noisy, why="noisy=true")
+        refuse_inert(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau}")
+        self.needs = ReplayNeeds(
+            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
+            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
+            prioritized=hp.priority_alpha if hp.prioritized else None,
+        )  # fmt: skip
+        assert isinstance(spaces.action, Discrete)
+        self.choose = GreedyActions(spaces.action)
+        self.q = QuantileNetwork(
+            spaces.observation, self.choose.count, hidden=hp.hidden, head_hidden=hp.head_hidden,
+            activation=hp.activation, cnn=hp.cnn, cosines=hp.cosines, dueling=hp.dueling,
+            noisy=hp.noisy,
+        ).to(self.device)  # fmt: skip
+        self.target = copy.deepcopy(self.q)
+        soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
+        updates = context.clock.total_env_steps / hp.train_every * hp.updates
+        objective = Objective("q", self.q, self._loss, hp.max_grad_norm, eps=hp.adam_eps)
+        self.step = Step(
+            [objective], reads=[self.target], polyak=soft, mode=self.mode(updates),
+            key=self.step_key,
+        )  # fmt: skip
+        self.forward = QuantileForward(self.q, self.device)
+        self.even = hp.cvar * even_levels(hp.acting_quantiles)
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Be greedy at even levels, or explore by epsilon or noise and at fresh levels."""
+        mask = action_mask(obs)
+        if self.hp.noisy:
+            with acting_noise(self.q, self.rng, explore):
+                return Action(self.choose.best(self._values(obs, explore), mask))
+        if not explore:
+            return Action(self.choose.best(self._values(obs, False), mask))
+        n = len(tree_leaves(obs)[0])
+        epsilon = self.hp.epsilon(self.clock.progress)
+        values = partial(self._values, obs, True)
+        return Action(self.choose.explore(self.rng, epsilon, n, values, mask))
+
+    def _values(self, obs: Tree, explore: bool) -> np.ndarray:
+        levels = self.even
+        if explore:
+            levels = self.hp.cvar * self.rng.random(self.hp.acting_quantiles, dtype=np.float32)
+        return self.forward.call(self.normalized(obs), levels)
+
+    def update(self, data: Any) -> None:
+        """Take one gradient step on a replay batch; move the target when it is due."""
+        hp = self.hp
+        # A uniform replay has no use for beta.
+        sample = data.sample(hp.batch_size, beta=hp.priority_beta(self.clock.progress))
+        batch = self.replay_tensors(sample)
+        batch["tau"] = self._levels(hp.quantiles)
+        batch["next_tau"] = self._levels(hp.target_quantiles)
+        batch["choice_tau"] = hp.cvar * self._levels(hp.acting_quantiles)
+        if hp.prioritized:
+            batch["weight"] = sample.extras["weight"]
+        if hp.noisy:
+            resample_noise(self.q, self.rng)
+            resample_noise(self.target, self.rng)
+        self.record(self.step, self.step(batch, hp.lr(self.clock.progress)))
+        if hp.prioritized:
+            data.update_priorities(sample.extras["index"], self.step.outputs["priority"])
+        if hp.tau == 1 and self.clock.updates % hp.target_every == 0:
+            self.step.flats[self.target].copy_(self.step.flats[self.q])
+
+    def _levels(self, count: int) -> Tensor:
+        draw = self.rng.random((self.hp.batch_size, count), dtype=np.float32)
+        return torch.from_numpy(draw).to(self.device)
+
+    def policy_module(self) -> nn.Module:
+        """Return `observation -> greedy action`, normalisation included."""
+        network = copy.deepcopy(self.q)
+        set_noise(network, False)
+        return Exported(ActionValues(network, levels=self.even), self.obs_norm, self.choose.decide)
+
+    def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        hp = self.hp
+        obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
+        tau = batch["tau"]
+        predicted = pick_action(self.q(obs, tau), batch["action"] - self.choose.start)  # [B, N]
+        with torch.no_grad():
+            features = self.target.encoder(next_obs)
+            chooser, seen = self.target, features
+            if hp.double:
+                chooser, seen = self.q, self.q.encoder(next_obs)
+            choice = batch["choice_tau"]
+            mass = torch.full_like(choice, 1 / hp.acting_quantiles)
+            next_q = chooser.expectation(seen, choice, mass)
+            best = mask_logits(next_q, action_mask(next_obs)).argmax(dim=1)
+            next_z = pick_action(self.target.quantiles(features, batch["next_tau"]), best)
+            # y_j = r + gamma^k (1 - terminated) Z'_{tau'_j}(s', a*): [B, N']
+            discount = batch["discount"] * (1.0 - batch["terminated"].to(next_z.dtype))
+            y = batch["reward"].unsqueeze(1) + discount.unsqueeze(1) * next_z
+        item = losses.quantile_huber(predicted, y, tau, hp.kappa)
+        loss = (item * batch.get("weight", 1.0)).mean()
+        metrics = {"q_mean": predicted.mean(), "q_std": predicted.std(dim=1, correction=0).mean()}
+        if hp.prioritized:
+            metrics["priority"] = item / hp.quantiles
+        return loss, metrics

@@ -1,0 +1,265 @@
+"""R2D2 (Kapturowski et al. 2019, openreview.net/forum?id=r1lyTjAqYX): deep Q-learning with memory.
+
+Sequences are replayed with the memory's state as it was when they were played (stored state). The
+first `burn_in` steps only bring that state up to date with today's weights, in the online and in
+the target network; no gradient flows through them. The `sequence` steps after them are learned:
+
+    Q(s_t, a_t) -> h(sum_{j<k} gamma^j r_{t+j} + gamma^k h^-1(Q'(s_{t+k}, argmax_a Q(s_{t+k}, a))))
+
+with h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x, where k is n or less at the end of the episode or
+of the sequence. Sequences are drawn by 0.9 max_t |delta_t| + 0.1 mean_t |delta_t|.
+
+Deviations: a sequence that begins its episode begins with the right state, so that all its steps
+are learned from (elsewhere the first `burn_in` steps of every episode never are); new sequences get
+the largest priority instead of one computed by actors; the memory is not shown the last action and
+reward (an environment can put them into its observation); the loss is a mean over steps, not a sum;
+truncated episodes bootstrap; invalid actions (masks) are excluded from the greedy value.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium.spaces import Discrete
+from pydantic import Field
+from torch import Tensor, nn
+
+from assay.algorithms.base import Algorithm, Context, ReplayNeeds
+from assay.core.config import Model, refuse_inert
+from assay.core.errors import ConfigError
+from assay.core.registry import register
+from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_map, unpack
+from assay.functional import returns, targets
+from assay.functional.rescaling import rescale, unrescale
+from assay.functional.schedules import Schedule, constant, linear
+from assay.networks.acting import Forward
+from assay.networks.encoders import make_encoder
+from assay.networks.greedy import GreedyActions, Share
+from assay.networks.heads import DuelingHead
+from assay.networks.memory import Kind, make_memory
+from assay.networks.mlp import mlp
+from assay.networks.step import Objective, Polyak, Step
+
+ETA = 0.9  # a sequence's priority: ETA max |delta| + (1 - ETA) mean |delta|
+LONGEST_COMPILED = 16  # steps: unrolled code grows with them, and so does the time to compile it
+
+
+@register(
+    loop="off_policy", actions=("Discrete",), family="value",
+    paper="https://openreview.net/forum?id=r1lyTjAqYX",
+)  # fmt: skip
+class R2D2(Algorithm):
+    """Recurrent Q-learning from prioritised sequences: stored state, burn-in, rescaled values."""
+
+    class Hyperparameters(Model):
+        """Settings of R2D2."""
+
+        lr: Schedule = Field(Schedule.parse(1e-4), description="Learning rate or schedule.")
+        adam_eps: float = Field(1e-3, gt=0, description="Adam's epsilon.")
+        batch_size: int = Field(64, gt=0, description="Sequences per gradient step.")
+        buffer_size: int = Field(1_000_000, gt=0, description="Steps kept in the replay.")
+        learning_starts: int = Field(5000, ge=0, description="Random steps before learning.")
+        train_every: int = Field(64, gt=0, description="Environment steps per round of updates.")
+        updates: int = Field(1, gt=0, description="Gradient steps per round.")
+        target_every: int = Field(2500, gt=0, description="Updates between target copies.")
+        tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
+        gamma: float = Field(0.997, ge=0, le=1, description="Discount.")
+        n_step: int = Field(5, gt=0, description="Steps before bootstrapping.")
+        sequence: int = Field(80, gt=0, description="Steps of a sequence that are learned from.")
+        burn_in: int = Field(40, ge=0, description="Steps before them that warm the memory up.")
+        overlap: int = Field(
+            40, ge=0, description="Of the steps learned from, how many the next sequence repeats."
+        )
+        rescale_eps: float = Field(1e-3, ge=0, description="Linear part of the value rescaling h.")
+        epsilon: Share = Field(
+            linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
+        )
+        epsilon_alpha: float = Field(
+            0.0, ge=0,
+            description="Environment i of N explores with epsilon^(1 + alpha i / (N - 1)).",
+        )  # fmt: skip
+        prioritized: bool = Field(True, description="Sample sequences by TD error.")
+        priority_alpha: float = Field(0.9, ge=0, le=1, description="How much priorities count.")
+        priority_beta: Share = Field(constant(0.6), description="Importance correction.")
+        max_grad_norm: float | None = Field(40.0, gt=0, description="Global gradient clip.")
+        normalize_obs: bool = Field(False, description="Standardise float observations.")
+        dueling: bool = Field(True, description="Separate value and advantage streams.")
+        hidden: tuple[int, ...] = Field((64,), description="Hidden layers before the memory.")
+        head_hidden: tuple[int, ...] = Field((), description="Hidden layers after the memory.")
+        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
+            "relu", description="Nonlinearity of the hidden layers."
+        )
+        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+        memory: Kind = Field("lstm", description="What remembers.")
+        memory_size: int = Field(128, gt=0, description="Width of the memory.")
+        memory_layers: int = Field(1, gt=0, description="Layers of the memory.")
+        heads: int = Field(4, gt=0, description="Attention heads (transformer).")
+        context: int = Field(32, gt=0, description="Steps remembered (transformer).")
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        super().__init__(spaces, hp, context)
+        _refuse(hp, context.num_envs)
+        length = hp.burn_in + hp.sequence
+        self.needs = ReplayNeeds(
+            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
+            train_every=hp.train_every, updates=hp.updates, gamma=hp.gamma, sequence=length,
+            overlap=hp.burn_in + hp.overlap,
+            prioritized=hp.priority_alpha if hp.prioritized else None,
+        )  # fmt: skip
+        assert isinstance(spaces.action, Discrete)
+        self.choose = GreedyActions(spaces.action)
+        self.q = _RecurrentValues(spaces.observation, self.choose.count, hp).to(self.device)
+        self.target = copy.deepcopy(self.q)
+        soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
+        updates = context.clock.total_env_steps / hp.train_every * hp.updates
+        self.step = Step(
+            [Objective("q", self.q, self._loss, hp.max_grad_norm, hp.adam_eps)],
+            reads=[self.target], polyak=soft, key=self.step_key,
+            mode=self.mode(updates if length <= LONGEST_COMPILED else 0),
+        )  # fmt: skip
+        self.encode, self.evaluate = (
+            Forward(m, self.device) for m in (self.q.encoder, self.q.head)
+        )
+        self.remember = self.q.memory.numpy_step()
+
+    def initial_carry(self, n: int) -> Tree:
+        """Return an empty memory."""
+        return self.q.memory.initial(n)
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Be greedy on what is seen and remembered, or explore by epsilon."""
+        mask = action_mask(obs)
+        values, carry = self._values(self.normalized(obs), carry)
+        if not explore:
+            return Action(self.choose.best(values, mask), carry)
+        epsilon = self.epsilons(len(values))
+        action = self.choose.explore(self.rng, epsilon, len(values), lambda: values, mask)
+        return Action(action, carry)
+
+    def epsilons(self, n: int) -> float | np.ndarray:
+        """Return the share of random actions of each of n environments."""
+        epsilon, alpha = self.hp.epsilon(self.clock.progress), self.hp.epsilon_alpha
+        if alpha == 0:
+            return epsilon
+        # epsilon_i = epsilon^(1 + alpha i / (N - 1)) (Ape-X, arXiv:1803.00933)
+        return epsilon ** (1.0 + alpha * np.arange(n) / max(1, n - 1))
+
+    def _values(self, obs: Tree, carry: Tree) -> tuple[np.ndarray, Tree]:
+        if self.remember is not None:
+            state, carry = self.remember(self.encode.call(obs), carry)
+            return self.evaluate.call(state), carry
+        with torch.no_grad():
+            seen, before = self.encode.tensors(obs), self.encode.tensors(carry)
+            features = self.q.encoder(seen).unsqueeze(0)
+            state, after = self.q.memory(features, before, features.new_zeros(features.shape[:2]))
+            return self.q.head(state[0]).cpu().numpy(), tree_map(lambda x: x.cpu().numpy(), after)
+
+    def update(self, data: Any) -> None:
+        """Take one gradient step on a batch of sequences; move the target when it is due."""
+        hp = self.hp
+        sample = data.sample(hp.batch_size, beta=hp.priority_beta(self.clock.progress))
+        # obs: [B, L + 1]; the last one is what the last step led to
+        obs = tree_map(lambda x, y: torch.cat([x, y[:, -1:]], 1), sample.obs, sample.next_obs)
+        if self.obs_norm is not None:
+            obs = self.obs_norm.normalize_torch(obs)
+        batch = pack("obs", obs) | pack("carry", sample.extras["carry"])
+        batch |= {name: sample.extras[name] for name in ("is_first", "valid")}
+        for name in ("action", "reward", "terminated", "truncated"):
+            batch[name] = getattr(sample, name)
+        if hp.prioritized:
+            batch["weight"] = sample.extras["weight"]
+        self.record(self.step, self.step(batch, hp.lr(self.clock.progress)))
+        if hp.prioritized:
+            data.update_priorities(sample.extras["index"], self.step.outputs["priority"])
+        if hp.tau == 1 and self.clock.updates % hp.target_every == 0:
+            self.step.flats[self.target].copy_(self.step.flats[self.q])
+
+    def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        hp, carry = self.hp, unpack("carry", batch)
+        obs = tree_map(lambda x: x.transpose(0, 1), unpack("obs", batch))  # [L + 1, B, ...]
+        names = ("action", "reward", "terminated", "truncated", "valid", "is_first")
+        action, reward, terminated, truncated, valid, is_first = (batch[k].t() for k in names)
+        online = self.q(obs, carry, is_first)  # [L + 1, B, A]
+        # Padding holds action 0, which may lie before the space's start.
+        taken = (action - self.choose.start).clamp(min=0).long()
+        q = online[:-1].gather(2, taken.unsqueeze(2)).squeeze(2)  # [L, B]
+        with torch.no_grad():
+            target, mask = self.target(obs, carry, is_first), action_mask(obs)
+            value = targets.double_q_value(
+                online[1:].flatten(0, 1), target[1:].flatten(0, 1),
+                None if mask is None else mask[1:].flatten(0, 1),
+            )  # fmt: skip
+            value = unrescale(value, hp.rescale_eps).view_as(q)
+            # y = h(sum_j gamma^j r_{t+j} + gamma^k (1 - terminated) h^-1(Q'))
+            y = returns.n_step_return(reward, value, terminated, truncated, hp.gamma, hp.n_step)
+            td_target = rescale(y, hp.rescale_eps)
+            late = torch.arange(len(valid), device=valid.device) >= hp.burn_in
+            learned = valid * torch.where(late.unsqueeze(1), 1.0, is_first[:1])  # [L, B]
+        td_error = (q - td_target) * learned
+        weight = batch.get("weight", 1.0)
+        loss = 0.5 * (td_error.square() * weight).sum() / learned.sum()
+        metrics = {"q_mean": (q * learned).sum() / learned.sum()}
+        if hp.prioritized:
+            size = td_error.abs()
+            mean = size.sum(0) / learned.sum(0)
+            metrics["priority"] = ETA * size.amax(0) + (1 - ETA) * mean
+        return loss, metrics
+
+
+class _RecurrentValues(nn.Module):
+    """Action values of sequences: encoder, memory, head."""
+
+    def __init__(self, space: Any, actions: int, hp: R2D2.Hyperparameters) -> None:
+        super().__init__()
+        self.burn_in = hp.burn_in
+        self.encoder = make_encoder(
+            space, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn, init="torch"
+        )
+        self.memory = make_memory(
+            hp.memory, self.encoder.out_features, hp.memory_size, layers=hp.memory_layers,
+            heads=hp.heads, context=hp.context,
+        )  # fmt: skip
+        width, hidden = self.memory.out_features, hp.head_hidden
+        self.head: nn.Module = (
+            DuelingHead(width, actions, hidden=hidden, activation=hp.activation, init="torch")
+            if hp.dueling
+            else mlp((width, *hidden, actions), hp.activation, init="torch")
+        )
+
+    def forward(self, obs: Tree, carry: dict[str, Tensor], is_first: Tensor) -> Tensor:
+        """Return q [L + 1, B, A] for observations [L + 1, B, ...] and flags [L, B]."""
+        features = self.encoder(tree_map(lambda x: x.flatten(0, 1), obs))
+        features = features.view(len(is_first) + 1, is_first.shape[1], -1)
+        first = torch.cat([is_first, torch.zeros_like(is_first[:1])])
+        states, burn_in = [], self.burn_in
+        if burn_in:
+            warm, carry = self.memory(features[:burn_in], carry, first[:burn_in])
+            # Only sequences that begin their episode learn from these steps, and through them.
+            begins = is_first[0] > 0
+            carry = {name: _joined(x, begins) for name, x in carry.items()}
+            states.append(warm)
+        states.append(self.memory(features[burn_in:], carry, first[burn_in:])[0])
+        return self.head(torch.cat(states))
+
+
+def _joined(x: Tensor, rows: Tensor) -> Tensor:
+    """Return x [B, ...] with a gradient in `rows` [B] only."""
+    return torch.where(rows.view(-1, *[1] * (x.ndim - 1)), x, x.detach())
+
+
+def _refuse(hp: R2D2.Hyperparameters, num_envs: int) -> None:
+    if hp.overlap >= hp.sequence:
+        raise ConfigError(
+            f"overlap={hp.overlap} is not less than sequence={hp.sequence}.",
+            "Every sequence must bring a step that is new: lower overlap.",
+        )
+    transformer = hp.memory == "transformer"
+    for name in ("heads", "context"):
+        refuse_inert(hp, name, active=transformer, why=f"memory={hp.memory}")
+    for name in ("priority_alpha", "priority_beta"):
+        refuse_inert(hp, name, active=hp.prioritized, why="prioritized=false")
+    refuse_inert(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau}")
+    refuse_inert(hp, "epsilon_alpha", active=num_envs > 1, why="num_envs=1")

@@ -1,0 +1,160 @@
+"""Rainbow (Hessel et al. 2018, arXiv:1710.02298): six improvements of DQN in one.
+
+Categorical returns (see C51) with double Q-learning, dueling streams, noisy layers in place of
+epsilon, n-step returns and prioritised replay. The loss is
+
+    w KL(projection of R^(n) + gamma^n z || p(s, a)), a* by the online network's means
+
+with importance weights w; a transition's priority is its KL divergence. Each part is an option of
+DQN or C51; this file has them all, always on, in the paper's network: noisy dueling streams with
+hidden layers of their own behind a plain encoder.
+
+Deviations: the KL divergence in place of the cross-entropy (the same gradient); target copies are
+counted in updates; gradients are clipped (10, as Dueling DQN does); an image's features end in the
+CNN's own dense layer before the streams; all environments share one draw of the noise per step;
+invalid actions (masks) are excluded from the greedy choice.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import torch
+from gymnasium.spaces import Discrete
+from pydantic import Field
+from torch import Tensor, nn
+
+from assay.algorithms.base import Algorithm, Context, ReplayNeeds
+from assay.core.config import Model, refuse_inert
+from assay.core.errors import ConfigError
+from assay.core.registry import register
+from assay.core.types import Action, Spaces, Tree, action_mask, unpack
+from assay.functional import distributional
+from assay.functional.schedules import Schedule, linear
+from assay.networks.acting import Exported, Forward
+from assay.networks.encoders import make_encoder
+from assay.networks.greedy import GreedyActions, Share
+from assay.networks.heads import AtomHead, SupportMean
+from assay.networks.noisy import acting_noise, resample_noise, set_noise
+from assay.networks.step import Objective, Polyak, Step
+
+
+@register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1710.02298")
+class Rainbow(Algorithm):
+    """Rainbow: categorical, double, dueling, noisy, n-step and prioritised DQN."""
+
+    class Hyperparameters(Model):
+        """Settings of Rainbow."""
+
+        lr: Schedule = Field(Schedule.parse(6.25e-5), description="Learning rate or schedule.")
+        adam_eps: float = Field(1.5e-4, gt=0, description="Adam's epsilon.")
+        batch_size: int = Field(32, gt=0, description="Transitions per gradient step.")
+        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
+        learning_starts: int = Field(1600, ge=0, description="Random steps before learning.")
+        train_every: int = Field(4, gt=0, description="Environment steps per round of updates.")
+        updates: int = Field(1, gt=0, description="Gradient steps per round.")
+        target_every: int = Field(2000, gt=0, description="Updates between target copies.")
+        tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
+        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        atoms: int = Field(51, ge=2, description="Atoms of the distribution of returns.")
+        v_min: float = Field(-10.0, description="Return of the lowest atom.")
+        v_max: float = Field(10.0, description="Return of the highest atom.")
+        n_step: int = Field(3, gt=0, description="Steps before bootstrapping.")
+        priority_alpha: float = Field(0.5, ge=0, le=1, description="How much priorities count.")
+        priority_beta: Share = Field(
+            linear(0.4, 1.0), description="Importance correction, annealed to 1."
+        )
+        max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
+        normalize_obs: bool = Field(False, description="Standardise float observations.")
+        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+        hidden: tuple[int, ...] = Field((128,), description="Widths of the encoder's layers.")
+        streams: tuple[int, ...] = Field((128,), description="Widths of each stream's layers.")
+        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
+            "relu", description="Nonlinearity of the hidden layers."
+        )
+        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        refuse_inert(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau:g}")
+        if not hp.v_min < hp.v_max:
+            raise ConfigError(
+                f"v_min={hp.v_min:g} and v_max={hp.v_max:g} leave no room for returns.",
+                "Set v_min below the lowest discounted return and v_max above the highest.",
+            )
+        super().__init__(spaces, hp, context)
+        self.needs = ReplayNeeds(
+            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
+            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
+            prioritized=hp.priority_alpha,
+        )  # fmt: skip
+        assert isinstance(spaces.action, Discrete)
+        self.choose = GreedyActions(spaces.action)
+        encoder = make_encoder(
+            spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
+            init="torch",
+        )  # fmt: skip
+        head = AtomHead(
+            encoder.out_features, self.choose.count, hp.atoms, dueling=True, hidden=hp.streams,
+            activation=hp.activation, init="torch", noisy=True,
+        )  # fmt: skip
+        self.q = nn.Sequential(encoder, head).to(self.device)  # logits: [B, A, K]
+        self.mean = SupportMean(hp.v_min, hp.v_max, hp.atoms).to(self.device)
+        self.target = copy.deepcopy(self.q)
+        soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
+        updates = context.clock.total_env_steps / hp.train_every * hp.updates
+        objective = Objective("q", self.q, self._loss, hp.max_grad_norm, eps=hp.adam_eps)
+        self.step = Step(
+            [objective], reads=[self.target, self.mean], polyak=soft, mode=self.mode(updates),
+            key=self.step_key,
+        )  # fmt: skip
+        self.forward = Forward(nn.Sequential(self.q, self.mean), self.device)
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Be greedy with the noise of this step, or without any."""
+        with acting_noise(self.q, self.rng, explore):
+            values = self.forward.call(self.normalized(obs))
+        return Action(self.choose.best(values, action_mask(obs)))
+
+    def update(self, data: Any) -> None:
+        """Take one gradient step on a replay batch; move the target when it is due."""
+        hp = self.hp
+        sample = data.sample(hp.batch_size, beta=hp.priority_beta(self.clock.progress))
+        batch = self.replay_tensors(sample)
+        batch["weight"] = sample.extras["weight"]
+        resample_noise(self.q, self.rng)
+        resample_noise(self.target, self.rng)
+        self.record(self.step, self.step(batch, hp.lr(self.clock.progress)))
+        data.update_priorities(sample.extras["index"], self.step.outputs["kl"])
+        if hp.tau == 1 and self.clock.updates % hp.target_every == 0:
+            self.step.flats[self.target].copy_(self.step.flats[self.q])
+
+    def policy_module(self) -> nn.Module:
+        """Return `observation -> greedy action`, normalisation included."""
+        network = copy.deepcopy(nn.Sequential(self.q, self.mean))
+        set_noise(network, False)
+        return Exported(network, self.obs_norm, self.choose.decide)
+
+    def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
+        support = self.mean.support  # z: [K]
+        logits = distributional.action_atoms(self.q(obs), batch["action"] - self.choose.start)
+        with torch.no_grad():
+            next_logits = self.target(next_obs)  # [B, A, K]
+            # a* = argmax_a of the online network's means
+            next_logits = distributional.greedy_atoms(
+                self.mean(self.q(next_obs)), next_logits, action_mask(next_obs)
+            )
+            # Tz = r + gamma^k (1 - terminated) z, with the mass p'(s', a*) on it
+            places = distributional.atom_targets(
+                batch["reward"], batch["discount"], batch["terminated"], support
+            )
+            mass = next_logits.softmax(dim=1)
+            target = distributional.project_categorical(places, mass, support)
+            outside = (places < support[0]) | (places > support[-1])
+        kl = distributional.categorical_kl(target, logits)
+        loss = (kl * batch["weight"]).mean()
+        # Mass that falls off the ends says that v_min and v_max are too narrow.
+        clipped = (mass * outside).sum(dim=1).mean()
+        q_mean = self.mean(logits.unsqueeze(1)).mean()
+        return loss, {"q_mean": q_mean, "mass_clipped": clipped, "kl": kl}

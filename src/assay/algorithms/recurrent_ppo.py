@@ -1,0 +1,250 @@
+"""Recurrent proximal policy optimisation: PPO (arXiv:1707.06347) whose policy has a memory.
+
+The memory is an LSTM, a GRU or a gated transformer (GTrXL, arXiv:1910.06764). The loss is PPO's
+clipped surrogate; gradients run through time within chunks of `chunk` steps (truncated
+back-propagation). A minibatch is made of whole chunks.
+
+When an update begins, one pass without gradient over the rollout, from the state that acting
+began it with, gives the values and the state at every chunk's start: the parameters have not moved
+since acting, so these are the numbers that acting computed. Episodes that begin inside a chunk
+restart the memory there. A truncated episode is bootstrapped from its last observation with the
+memory from before the reset.
+
+Deviations: policy and value share encoder and memory, and have heads of their own. The states at
+chunk starts are not renewed between epochs.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from assay.algorithms.base import Algorithm, Context, RolloutNeeds
+from assay.buffers.rollout import Rollout
+from assay.core.config import Model, refuse_inert
+from assay.core.errors import ConfigError
+from assay.core.registry import register
+from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_leaves, tree_map, unpack
+from assay.functional import losses, returns
+from assay.functional.distributions import DiagGaussian, policy_distribution
+from assay.functional.schedules import Schedule
+from assay.networks.recurrent import RecurrentActorCritic, RecurrentPolicy
+from assay.networks.step import Objective, Step
+
+
+@register(
+    loop="on_policy",
+    actions=("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
+    family="policy-gradient",
+    paper="arXiv:1707.06347",
+)
+class RecurrentPPO(Algorithm):
+    """PPO with a memory, for tasks whose observations do not tell everything."""
+
+    class Hyperparameters(Model):
+        """Settings of recurrent PPO."""
+
+        lr: Schedule = Field(Schedule.parse(3e-4), description="Learning rate or schedule.")
+        horizon: int = Field(128, gt=0, description="Steps of each environment per rollout.")
+        chunk: int = Field(16, gt=0, description="Steps that gradients run back through.")
+        epochs: int = Field(4, gt=0, description="Passes over each rollout.")
+        minibatch_size: int = Field(128, gt=0, description="Transitions per gradient step.")
+        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        gae_lambda: float = Field(0.95, ge=0, le=1, description="Bias-variance of advantages.")
+        clip: Schedule = Field(Schedule.parse(0.2), description="Trust region of the ratio.")
+        value_clip: float | None = Field(None, gt=0, description="Clip value changes to this.")
+        value_coef: float = Field(0.5, ge=0, description="Weight of the value loss.")
+        entropy_coef: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
+        max_grad_norm: float = Field(0.5, gt=0, description="Global gradient clip.")
+        target_kl: float | None = Field(None, gt=0, description="End epochs beyond this KL.")
+        normalize_advantage: bool = Field(True, description="Standardise per minibatch.")
+        normalize_obs: bool = Field(False, description="Standardise float observations.")
+        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+        memory: Literal["lstm", "gru", "transformer"] = Field("lstm", description="Memory.")
+        memory_size: int = Field(64, gt=0, description="Width of the memory.")
+        memory_layers: int = Field(1, gt=0, description="Layers of the memory.")
+        heads: int = Field(4, gt=0, description="Attention heads (transformer).")
+        context: int = Field(32, gt=0, description="Steps attended to (transformer).")
+        hidden: tuple[int, ...] = Field((64,), description="Layers before the memory.")
+        head_hidden: tuple[int, ...] = Field((64,), description="Layers after it, per head.")
+        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
+            "tanh", description="Nonlinearity of the hidden layers."
+        )
+        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+        log_std_init: float = Field(0.0, description="Initial log standard deviation (Box).")
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        super().__init__(spaces, hp, context)
+        size = hp.horizon * context.num_envs
+        _require_whole_chunks(hp, context.num_envs)
+        self.needs = RolloutNeeds(hp.horizon)
+        self.distribution = policy_distribution(spaces.action)
+        self.net = RecurrentActorCritic(
+            spaces.observation, self.distribution, hidden=hp.hidden, activation=hp.activation,
+            cnn=hp.cnn, memory=hp.memory, memory_size=hp.memory_size,
+            memory_layers=hp.memory_layers, heads=hp.heads, context=hp.context,
+            head_hidden=hp.head_hidden, log_std_init=hp.log_std_init,
+        ).to(self.device)  # fmt: skip
+        attends, why = hp.memory == "transformer", f"memory={hp.memory}"
+        refuse_inert(hp, "heads", active=attends, why=why)
+        refuse_inert(hp, "context", active=attends, why=why)
+        gaussian, sees = isinstance(self.distribution, DiagGaussian), len(self.net.encoder.cnns) > 0
+        refuse_inert(hp, "log_std_init", active=gaussian, why="actions that are no Box")
+        refuse_inert(hp, "cnn", active=sees, why="observations without images")
+        updates = context.clock.total_env_steps / size * hp.epochs * (size // hp.minibatch_size)
+        objective = Objective("ppo", self.net, self._loss, hp.max_grad_norm, eps=1e-5)
+        self.step = Step([objective], mode=self.mode(updates), key=self.step_key)
+        self.policy = RecurrentPolicy(self.net, spaces.action, self.device)
+
+    def initial_carry(self, n: int) -> Tree:
+        """Return the memory at an episode's start."""
+        return self.net.memory.initial(n)
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Sample from the policy, or take its mode."""
+        return self.policy.act(self.normalized(obs), carry, self.rng if explore else None)
+
+    def update(self, data: Rollout) -> None:
+        """Run the epochs of clipped updates over one rollout."""
+        hp = self.hp
+        batch = self._prepare(data)
+        chunks = data.length // hp.chunk * data.num_envs
+        batch["clip"] = torch.tensor(hp.clip(self.clock.progress), device=self.device)
+        lr = hp.lr(self.clock.progress)
+        for _ in range(hp.epochs):
+            order = torch.from_numpy(self.rng.permutation(chunks)).to(self.device)
+            kls = []
+            for index in order.split(hp.minibatch_size // hp.chunk):
+                metrics = self.step(batch, lr, index)
+                self.record(self.step, metrics)
+                if hp.target_kl is not None:
+                    kls.append(self.step.metrics(metrics)["approx_kl"])
+            if hp.target_kl is not None and np.mean(kls) > hp.target_kl:
+                break
+
+    # ------------------------------------------------------------------ the mathematics
+
+    def _prepare(self, data: Rollout) -> dict[str, Tensor]:
+        """Compute values, advantages, returns and the state at each chunk's start.
+
+        Returns:
+            Tensors [chunks, steps, ...], and `carry/...` [chunks, ...].
+        """
+        hp = self.hp
+        reward = data.reward
+        if self.reward_scale is not None:
+            reward = self.reward_scale.scale(reward)
+        # An episode begins after an end, and after a row that was no transition.
+        is_first = np.zeros((data.length, data.num_envs), np.float32)
+        is_first[1:] = (data.terminated | data.truncated | ~data.valid)[:-1]
+        obs = self.policy.tensors(self.normalized(data.obs))
+        first = torch.from_numpy(is_first).to(self.device)
+        value, next_value, carries = self._values(data, obs, first)
+        advantage, target = returns.gae_numpy(
+            reward, value, next_value, data.terminated, data.truncated,
+            hp.gamma, hp.gae_lambda, None if data.valid.all() else data.valid,
+        )  # fmt: skip
+        self.note(explained_variance=float(losses.explained_variance(value, target, data.valid)))
+        arrays = {
+            "action": data.extras.get("raw_action", data.action),
+            "log_prob": data.extras["log_prob"],
+            "value": value,
+            "advantage": advantage,
+            "target": target,
+            "weight": data.valid.astype(np.float32),
+        }
+        steps = {k: torch.from_numpy(v).to(self.device) for k, v in arrays.items()}
+        rows = pack("obs", obs) | steps | {"is_first": first}
+        return {k: _chunks(v, hp.chunk) for k, v in rows.items()} | pack("carry", carries)
+
+    @torch.no_grad()
+    def _values(
+        self, data: Rollout, obs: Tree, is_first: Tensor
+    ) -> tuple[np.ndarray, np.ndarray, dict[str, Tensor]]:
+        """Return V [T, N] of every state and of its true successor, and the chunks' states."""
+        net, policy, length = self.net, self.policy, self.hp.chunk
+        carry = policy.tensors(data.initial_carry)
+        starts, parts = [], []
+        for begin in range(0, data.length, length):
+            part = tree_map(lambda x, t=begin: x[t : t + length].flatten(0, 1), obs)
+            starts.append(carry)
+            y, carry = net.remember(part, carry, is_first[begin : begin + length])
+            parts.append(net.value_head(y).squeeze(-1))
+        value = torch.cat(parts).cpu().numpy()
+        following = self._next_value(data.last_obs, data.last_carry)
+        next_value = np.concatenate([value[1:], following[None]])
+        if (finals := data.finals) is not None:
+            # With the memory from before the reset.
+            next_value[finals.step, finals.env] = self._next_value(finals.obs, finals.carry)
+        # Chunks are numbered by time, then by environment, as `_chunks` lays them out.
+        carries = {k: torch.cat([start[k] for start in starts]) for k in carry}
+        return value, next_value, carries
+
+    def _next_value(self, obs: Tree, carry: Tree) -> np.ndarray:
+        """Return V [K] of observations that nobody has acted on."""
+        count = len(tree_leaves(obs)[0])
+        # Padded segments have no last carry, nor does anything bootstrap from what follows them.
+        state = self.policy.tensors(self.initial_carry(count) if carry is None else carry)
+        nowhere = torch.zeros(1, count, device=self.device)
+        y, _ = self.net.remember(self.policy.tensors(self.normalized(obs)), state, nowhere)
+        return self.net.value_head(y[0]).squeeze(-1).cpu().numpy()
+
+    def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        hp = self.hp
+        # The network unrolls [T, B]; all else is flat, step by step.
+        is_first = batch["is_first"].transpose(0, 1)
+        obs = tree_map(_by_step, unpack("obs", batch))
+        params, value = self.net(obs, unpack("carry", batch), is_first)
+        action, old_log_prob, old_value, advantage, target, weight = (
+            _by_step(batch[k])
+            for k in ("action", "log_prob", "value", "advantage", "target", "weight")
+        )
+        mask = action_mask(obs)
+        log_prob = self.distribution.log_prob(params, action, mask)
+        entropy = losses.weighted_mean(self.distribution.entropy(params, mask), weight)
+        if hp.normalize_advantage:
+            advantage = losses.normalize_advantages(advantage, weight)
+        # L^CLIP = E[min(r A, clip(r, 1 - eps, 1 + eps) A)]
+        policy = losses.ppo_policy_loss(log_prob, old_log_prob, advantage, batch["clip"], weight)
+        value_loss = losses.value_loss(
+            value, target, weight, old_value=old_value, clip=hp.value_clip
+        )
+        # value_loss carries the paper's one half; the customary coefficient 0.5 does not.
+        loss = policy.loss + 2 * hp.value_coef * value_loss - hp.entropy_coef * entropy
+        return loss, {
+            "policy_loss": policy.loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "approx_kl": policy.approx_kl,
+            "clip_fraction": policy.clip_fraction,
+        }
+
+
+def _chunks(x: Tensor, length: int) -> Tensor:
+    """Cut [T, N, ...] into [T / length * N, length, ...], by time, then by environment."""
+    cut = x.unflatten(0, (-1, length))  # [chunks per environment, length, N, ...]
+    return cut.transpose(1, 2).flatten(0, 1).contiguous()
+
+
+def _by_step(x: Tensor) -> Tensor:
+    """Return [B, T, ...] as [T * B, ...]."""
+    return x.transpose(0, 1).flatten(0, 1)
+
+
+def _require_whole_chunks(hp: RecurrentPPO.Hyperparameters, num_envs: int) -> None:
+    size = hp.horizon * num_envs
+    if hp.horizon % hp.chunk:
+        raise ConfigError(
+            f"chunk={hp.chunk} does not divide horizon={hp.horizon}.",
+            "Choose a chunk that divides the horizon.",
+        )
+    if size % hp.minibatch_size or hp.minibatch_size % hp.chunk:
+        raise ConfigError(
+            f"minibatch_size={hp.minibatch_size} does not divide the rollout of {size} = horizon "
+            f"{hp.horizon} x num_envs {num_envs} transitions into whole chunks of {hp.chunk}.",
+            "Choose a multiple of chunk that divides horizon x num_envs.",
+        )

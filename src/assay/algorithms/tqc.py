@@ -1,0 +1,226 @@
+"""Truncated quantile critics (Kuznetsov et al. 2020, arXiv:2005.04269).
+
+Soft actor-critic whose critics predict the distribution of the return as quantiles. The target
+pools the quantiles of all target critics, sorts them and drops the largest, which is a finer
+cure for overestimation than the minimum of two critics:
+
+    y_i = r + gamma (1 - d) (z_(i) - alpha log pi(a'|s')),  i = 1 .. N (n - dropped per critic)
+
+and each critic's quantiles are regressed on all y_i with the quantile Huber loss. The actor
+climbs the mean of all quantiles of all critics, truncated nowhere.
+
+Deviations: as in our SAC, log-probabilities are those of the action in (-1, 1), without the
+Jacobian of the scale to the environment's bounds; the target entropy -dim(A) belongs to that
+space; the temperature's gradient is taken with respect to log alpha. The loss is a mean over
+quantiles and targets as in the paper, and a sum over critics. Hidden layers are (256, 256), for
+the paper's three of 512.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from assay.algorithms.base import Algorithm, Context, ReplayNeeds
+from assay.buffers.hindsight import HindsightOptions
+from assay.core.config import Model, refuse_inert
+from assay.core.errors import ConfigError
+from assay.core.registry import register
+from assay.core.types import Action, Spaces, Tree, unpack
+from assay.functional.schedules import Schedule
+from assay.networks.acting import Exported
+from assay.networks.encoders import make_encoder
+from assay.networks.heads import EnsembleMLP
+from assay.networks.squashed import SquashedActing, SquashedActor
+from assay.networks.step import Objective, Polyak, Step
+from assay.networks.temperature import Alpha, Temperature
+
+
+class QuantileCritic(nn.Module):
+    """Critics that predict quantiles of the return: (obs, action) -> [members, B, quantiles].
+
+    Attributes:
+        tau: The quantiles' levels, the midpoints (2i - 1) / 2n.
+    """
+
+    tau: Tensor
+
+    def __init__(self, space: Any, action_size: int, hp: Any) -> None:
+        super().__init__()
+        self.encoder = make_encoder(space, hidden=(), cnn=hp.cnn, init="torch")
+        sizes = (self.encoder.out_features + action_size, *hp.hidden, hp.n_quantiles)
+        self.members = EnsembleMLP(hp.n_critics, sizes, hp.activation, init="torch")
+        levels = (torch.arange(hp.n_quantiles) + 0.5) / hp.n_quantiles
+        self.register_buffer("tau", levels, persistent=False)
+
+    def forward(self, obs: Tree, action: Tensor) -> Tensor:
+        """Return the quantiles of every member."""
+        flat = action.reshape(action.shape[0], -1)
+        return self.members(torch.cat([self.encoder(obs), flat], dim=1))
+
+
+@register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:2005.04269")
+class TQC(Algorithm):
+    """Truncated quantile critics: SAC with distributional critics that shun overestimation."""
+
+    class Hyperparameters(Model):
+        """Settings of TQC."""
+
+        lr: Schedule = Field(Schedule.parse(3e-4), description="Learning rate of all networks.")
+        batch_size: int = Field(256, gt=0, description="Transitions per gradient step.")
+        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
+        learning_starts: int = Field(100, ge=0, description="Random steps before learning.")
+        train_every: int = Field(1, gt=0, description="Environment steps per round of updates.")
+        updates: int = Field(1, gt=0, description="Gradient steps per round.")
+        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        tau: float = Field(0.005, gt=0, le=1, description="Polyak rate of the target critics.")
+        n_critics: int = Field(5, gt=0, description="Critics in the ensemble.")
+        n_quantiles: int = Field(25, gt=0, description="Quantiles that each critic predicts.")
+        top_quantiles_to_drop_per_net: int = Field(
+            2, ge=0, description="Largest pooled target quantiles dropped, per critic."
+        )
+        alpha: Alpha = Field("auto", description="Temperature; auto learns it.")
+        alpha_init: float = Field(1.0, gt=0, description="Where a learned temperature starts.")
+        target_entropy: float | Literal["auto"] = Field(
+            "auto", description="Entropy to hold; auto is -dim(A)."
+        )
+        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
+        her: Literal["future", "final", "episode"] | None = Field(
+            None, description="Relabel goals in hindsight with goals that were reached."
+        )
+        her_ratio: float = Field(0.8, ge=0, le=1, description="Share of relabelled samples.")
+        max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
+        normalize_obs: bool = Field(False, description="Standardise float observations.")
+        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+        hidden: tuple[int, ...] = Field((256, 256), description="Widths of the hidden layers.")
+        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
+            "relu", description="Nonlinearity of the hidden layers."
+        )
+        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        super().__init__(spaces, hp, context)
+        learned = hp.alpha == "auto"
+        for name in ("alpha_init", "target_entropy"):
+            refuse_inert(hp, name, active=learned, why=f"alpha={hp.alpha}")
+        if hp.top_quantiles_to_drop_per_net >= hp.n_quantiles:
+            raise ConfigError(
+                f"top_quantiles_to_drop_per_net={hp.top_quantiles_to_drop_per_net} leaves nothing "
+                f"of n_quantiles={hp.n_quantiles}.",
+                f"Drop at most {hp.n_quantiles - 1}; 2 of 25 is the usual choice.",
+            )
+        self.needs = ReplayNeeds(
+            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
+            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
+            her=HindsightOptions.of(hp),
+        )  # fmt: skip
+        self.kept = hp.n_critics * (hp.n_quantiles - hp.top_quantiles_to_drop_per_net)
+        encoder = make_encoder(
+            spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
+            init="torch",
+        )  # fmt: skip
+        self.actor = SquashedActor(encoder, encoder.out_features, spaces.action).to(self.device)
+        size = self.actor.size
+        self.target_entropy = -float(size) if hp.target_entropy == "auto" else hp.target_entropy
+        self.critic = QuantileCritic(spaces.observation, size, hp).to(self.device)
+        self.target = copy.deepcopy(self.critic)
+        initial = hp.alpha_init if hp.alpha == "auto" else hp.alpha
+        self.temperature = Temperature(initial).to(self.device)
+        objectives = [
+            Objective("critic", self.critic, self._critic_loss, hp.max_grad_norm),
+            Objective("actor", self.actor, self._actor_loss, hp.max_grad_norm),
+        ]
+        if learned:
+            objectives.append(Objective("alpha", self.temperature, self._alpha_loss))
+        updates = context.clock.total_env_steps / hp.train_every * hp.updates
+        self.step = Step(
+            objectives, reads=[self.target, self.temperature],
+            polyak=[Polyak(self.target, self.critic, hp.tau)],
+            mode=self.mode(updates), key=self.step_key,
+        )  # fmt: skip
+        self.acting = SquashedActing(self.actor, spaces.action, self.device)
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Sample from the policy, or take its mode."""
+        return Action(self.acting(self.normalized(obs), self.rng if explore else None))
+
+    def update(self, data: Any) -> None:
+        """Move critics, actor, temperature and targets once, on one replay batch."""
+        batch = self.replay_tensors(data.sample(self.hp.batch_size))
+        shape = (self.hp.batch_size, *self.actor.distribution.noise_shape)
+        batch["noise"], batch["next_noise"] = self.noise(*shape), self.noise(*shape)
+        self.record(self.step, self.step(batch, self.hp.lr(self.clock.progress)))
+
+    def policy_module(self) -> nn.Module:
+        """Return `observation -> deterministic action`, normalisation included."""
+        return Exported(self.actor, self.obs_norm, self.actor.best)
+
+    def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
+        with torch.no_grad():
+            next_action, next_log_pi = self.actor.sample(next_obs, batch["next_noise"])
+            pooled = self.target(next_obs, next_action).transpose(0, 1).flatten(1)  # [B, members n]
+            # The smallest of the pool: those that no critic's optimism has reached.
+            kept = pooled.sort(dim=1).values[:, : self.kept]
+            soft = kept - (self.temperature() * next_log_pi).unsqueeze(1)
+            discount = batch["discount"] * (1.0 - batch["terminated"])
+            y = batch["reward"].unsqueeze(1) + discount.unsqueeze(1) * soft  # y: [B, kept]
+        z = self.critic(obs, self.actor.scale.to_unit(batch["action"]))  # z: [members, B, n]
+        tau = self.critic.tau.repeat(len(z))
+        errors = sorted_quantile_huber(z.transpose(0, 1).flatten(1), y, tau)  # [B, members n]
+        return errors.mean(0).sum() / self.hp.n_quantiles, {"q_mean": z.mean()}
+
+    def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        obs = unpack("obs", batch)
+        action, log_pi = self.actor.sample(obs, batch["noise"])
+        alpha = self.temperature().detach()
+        # J = E[alpha log pi(a|s) - mean of all quantiles of all critics]
+        loss = (alpha * log_pi - self.critic(obs, action).mean((0, 2))).mean()
+        batch["entropy"] = -log_pi.detach().mean()  # the temperature's loss reads it
+        return loss, {"entropy": batch["entropy"], "alpha": alpha}
+
+    def _alpha_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.temperature.loss(batch["entropy"], self.target_entropy), {}
+
+
+def sorted_quantile_huber(predicted: Tensor, target: Tensor, tau: Tensor) -> Tensor:
+    """Return the quantile Huber loss (kappa 1) of each quantile, averaged over sorted targets.
+
+    `functional.losses.quantile_huber` compares each quantile with each target. Here the targets
+    are sorted already, so that those below, near and above a quantile are ranges whose sums are
+    differences of running sums: K log M work in place of K M, which is most of an update.
+
+    Args:
+        predicted: [B, K], with gradient.
+        target: [B, M], ascending along M.
+        tau: [K], the levels of `predicted`.
+
+    Returns:
+        [B, K].
+    """
+    # The sums of squares cancel: take all relative to the middle of the item's targets.
+    middle = target.mean(1, keepdim=True)
+    y, z = target - middle, predicted - middle
+    edges = torch.cat([z - 1.0, z, z + 1.0], dim=1).detach()
+    below = torch.searchsorted(y, edges)  # how many targets are below each edge
+    n_far, n_under, n_near = below.to(y.dtype).chunk(3, dim=1)
+    sums = F.pad(y.cumsum(1), (1, 0))
+    s_far, s_under, s_near = sums.gather(1, below).chunk(3, dim=1)
+    squares = F.pad(y.square().cumsum(1), (1, 0))
+    q_far, q_under, q_near = squares.gather(1, below).chunk(3, dim=1)
+
+    def half_squares(n: Tensor, s: Tensor, q: Tensor) -> Tensor:
+        # sum of (z - y)^2 / 2 over n targets of sum s and sum of squares q
+        return 0.5 * (n * z * z + q) - z * s
+
+    # huber(u) = u^2 / 2 within 1, |u| - 1/2 beyond; weight 1 - tau where y < z, tau above
+    under = half_squares(n_under - n_far, s_under - s_far, q_under - q_far)
+    under = under + n_far * (z - 0.5) - s_far
+    over = half_squares(n_near - n_under, s_near - s_under, q_near - q_under)
+    over = over + sums[:, -1:] - s_near - (y.shape[1] - n_near) * (z + 0.5)
+    return ((1.0 - tau) * under + tau * over) / y.shape[1]

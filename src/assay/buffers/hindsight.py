@@ -1,0 +1,277 @@
+"""Hindsight experience replay (Andrychowicz et al. 2017, arXiv:1707.01495).
+
+Of every sampled batch, a share is told a goal that its episode really reached: the desired goal
+becomes one that was achieved after transition t or later, and reward and termination are computed
+anew for it. A goal is taken from the `achieved_goal` of the next observation of transition
+
+    future   t' drawn uniformly from t .. T      (T: the last transition of the episode)
+    final    T
+    episode  t' drawn uniformly from t_0 .. T    (t_0: the first one)
+
+Goals are chosen when a batch is sampled, so nothing is stored twice. Only what is stored counts: of
+an episode that is still running, T is its newest transition, and of one whose beginning the ring
+has overwritten, t_0 is the oldest that is left. Where episodes end is read from the stored flags,
+so a checkpoint holds what that of a plain replay holds.
+
+`truncated` is left as it was: a time limit does not depend on the goal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from assay.buffers.replay import ReplayBuffer
+from assay.core.config import refuse_inert
+from assay.core.errors import AssayError, ConfigError, SpaceError
+from assay.core.types import Array, Batch, Spaces, State, Tree
+
+ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
+Strategy = Literal["future", "final", "episode"]
+# (achieved [B, ...], desired [B, ...]) -> (reward [B], terminated [B])
+Goals = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+_LANE = 1 << 40  # numbers of one environment's transitions before those of the next begin
+
+
+@dataclass(frozen=True, slots=True)
+class HindsightOptions:
+    """How goals are relabelled.
+
+    Attributes:
+        strategy: Which achieved goals are taken: "future", "final" or "episode".
+        ratio: Share of every batch that is relabelled.
+    """
+
+    strategy: Strategy = "future"
+    ratio: float = 0.8
+
+    @classmethod
+    def of(cls, hp: Any) -> HindsightOptions | None:
+        """Return what an algorithm's settings `her` and `her_ratio` ask for.
+
+        Raises:
+            ConfigError: They contradict each other or other settings.
+        """
+        refuse_inert(hp, "her_ratio", active=hp.her is not None, why="her=null")
+        if hp.her is None:
+            return None
+        for name, inert in (("n_step", 1), ("prioritized", False)):
+            value = getattr(hp, name, inert)
+            if value != inert:
+                raise ConfigError(
+                    f"her={hp.her} does not work with {name}={value}: a relabelled "
+                    "transition stands for one step, drawn uniformly.",
+                    f"Leave {name} out, or leave her out.",
+                )
+        return cls(hp.her, hp.her_ratio)
+
+
+class HindsightReplay(ReplayBuffer):
+    """A replay whose batches are partly told goals that were reached.
+
+    Args:
+        spaces: What is stored; observations with the entries `achieved_goal` and `desired_goal`.
+        capacity: Transitions in all, shared evenly by the environments.
+        num_envs: Rows of every `add`.
+        rng: Source of all randomness.
+        options: How goals are relabelled.
+        goals: `(achieved, desired) -> (reward, terminated)`, on batches of canonical goals.
+        gamma: Discount factor.
+        device: Where sampled tensors live.
+
+    Raises:
+        SpaceError: The observations have no goals.
+        ConfigError: A setting is out of range, or the memory does not suffice.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        capacity: int,
+        num_envs: int = 1,
+        *,
+        rng: np.random.Generator,
+        options: HindsightOptions,
+        goals: Goals,
+        gamma: float = 0.99,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        require_goals(spaces.observation)
+        if not 0.0 <= options.ratio <= 1.0:
+            raise ConfigError(f"her_ratio={options.ratio}; expected a share between 0 and 1.")
+        super().__init__(spaces, capacity, num_envs, rng=rng, gamma=gamma, device=device)
+        self.options, self.goals = options, goals
+        assert self._keys is not None
+        column = self._leaves[self._keys.index(ACHIEVED)].columns["next_obs"]
+        self._next_achieved = column.reshape(-1, *column.shape[2:])
+        # Names `env * _LANE + number` of the last transitions of finished episodes, sorted; those
+        # that ended since the last sample are not in it yet.
+        self._ends = np.zeros(0, np.int64)
+        self._new_ends: list[np.ndarray] = []
+        self._checked = False
+
+    def add(
+        self,
+        obs: Tree,
+        action: Array,
+        reward: Array,
+        next_obs: Tree,
+        terminated: Array,
+        truncated: Array,
+        valid: Array | None = None,
+        extras: dict[str, Array] | None = None,
+    ) -> None:
+        """Record one transition of every environment, as `ReplayBuffer.add` does.
+
+        Raises:
+            ConfigError: The first reward is not the one that the goals say.
+        """
+        if not self._checked:
+            self._check_goals(reward, next_obs, terminated, valid)
+        super().add(obs, action, reward, next_obs, terminated, truncated, valid, extras)
+        done = np.logical_or(terminated, truncated)
+        if done.any():
+            self._note_ends(done if valid is None else done & valid)
+
+    def cut_episodes(self) -> None:
+        """Mark the newest transition of every environment as truncated, unless it ended anyway."""
+        super().cut_episodes()
+        heads, tails = self._bounds()
+        self._note_ends(heads > tails)
+
+    def sample(self, batch_size: int, beta: float = 1.0) -> Batch:
+        """Draw transitions, with replacement; the first `ratio` of them are relabelled.
+
+        Args:
+            batch_size: B.
+            beta: Without effect, because transitions are drawn uniformly.
+
+        Returns:
+            As `ReplayBuffer.sample`.
+
+        Raises:
+            AssayError: The buffer is empty.
+        """
+        count = len(self)
+        if count == 0:
+            raise AssayError(
+                "Cannot sample from an empty replay.", "Add transitions before the first update."
+            )
+        staging = self._staging.get(batch_size) or self._stage(batch_size)
+        staging.wait()
+        out = staging.arrays
+        first = self._draw(batch_size, count)
+        self._reward.take(first, out=out["reward"], mode="clip")
+        self._terminated.take(first, out=out["terminated"], mode="clip")
+        self._truncated.take(first, out=out["truncated"], mode="clip")
+        self._flat_action.take(first, axis=0, out=out["action"], mode="clip")
+        assert self._keys is not None
+        for key, leaf in zip(self._keys, self._leaves, strict=True):
+            leaf.gather(first, first, out["obs"][key], out["next_obs"][key])
+        for name, column in (self._extras or {}).items():
+            flat = column.reshape(-1, *column.shape[2:])
+            flat.take(first, axis=0, out=out["extras"][name], mode="clip")
+        # Which rows are relabelled does not matter: each is drawn like any other.
+        relabelled = round(self.options.ratio * batch_size)
+        if relabelled:
+            self._relabel(first[:relabelled], out)
+        return self._batch(staging.deliver(), None)
+
+    def load_state(self, state: State) -> None:
+        """Put back what `state` returned."""
+        super().load_state(state)
+        self._checked = self._extras is not None
+        slot, env = np.nonzero(self._terminated + self._truncated)
+        serial = self._serial(slot * self.num_envs + env) // self.num_envs
+        held = serial >= self._bounds()[1][env]
+        self._ends = np.sort(env[held] * _LANE + serial[held])
+        self._new_ends.clear()
+
+    def _relabel(self, first: np.ndarray, out: dict[str, Any]) -> None:
+        """Give the transitions at the places `first`, the first ones of `out`, reached goals."""
+        rows = slice(0, len(first))
+        serial, env = np.divmod(self._serial(first), self.num_envs)
+        start, end = self._episode(serial, env)
+        if self.options.strategy == "final":
+            chosen = end
+        else:
+            low = serial if self.options.strategy == "future" else start
+            chosen = self._rng.integers(low, end, endpoint=True)
+        goal = self._next_achieved[chosen % self.slots * self.num_envs + env]
+        out["obs"][DESIRED][rows] = goal
+        out["next_obs"][DESIRED][rows] = goal
+        reward, terminated = self.goals(out["next_obs"][ACHIEVED][rows], goal)
+        out["reward"][rows] = reward
+        out["terminated"][rows] = terminated
+
+    def _episode(self, serial: np.ndarray, env: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first and the last transition stored of the episodes of transitions."""
+        heads, tails = self._bounds()
+        if self._new_ends:
+            held = self._ends[self._ends % _LANE >= tails[self._ends // _LANE]]
+            self._ends = np.sort(np.concatenate([held, *self._new_ends]), kind="stable")
+            self._new_ends.clear()
+        start, end = tails[env], heads[env] - 1
+        if len(self._ends):
+            after = np.searchsorted(self._ends, env * _LANE + serial)  # the first end >= t
+            owner, number = np.divmod(self._ends[np.minimum(after, len(self._ends) - 1)], _LANE)
+            known = (after < len(self._ends)) & (owner == env)
+            end = np.where(known, number, end)
+            owner, number = np.divmod(self._ends[np.maximum(after - 1, 0)], _LANE)
+            known = (after > 0) & (owner == env)
+            start = np.where(known, np.maximum(number + 1, start), start)
+        return start, end
+
+    def _note_ends(self, rows: np.ndarray) -> None:
+        """Remember that the newest transitions of the environments `rows` end their episodes."""
+        envs = np.flatnonzero(rows)
+        names = envs * _LANE + self._bounds()[0][envs] - 1
+        self._new_ends.append(names)
+
+    def _check_goals(
+        self, reward: Array, next_obs: Tree, terminated: Array, valid: Array | None
+    ) -> None:
+        """Refuse goals that tell another reward or end than the environment itself."""
+        rows = np.flatnonzero(np.ones(self.num_envs) if valid is None else valid)
+        if not rows.size:
+            return
+        told = self.goals(next_obs[ACHIEVED][rows], next_obs[DESIRED][rows])
+        found = np.asarray(reward)[rows], np.asarray(terminated)[rows]
+        for name, mine, theirs in zip(("reward", "terminated"), found, told, strict=True):
+            odd = np.flatnonzero(~np.isclose(mine, theirs, rtol=1e-3, atol=1e-4))
+            if odd.size:
+                raise ConfigError(
+                    f"The environment's first step has {name}={mine[odd[0]]}, but its "
+                    f"compute_{name}() says {theirs[odd[0]]} for the goals of that step. Hindsight "
+                    "replay would mix the two.",
+                    f"Remove wrappers that change it, or let compute_{name}() depend on "
+                    "the two goals alone and say what step() says.",
+                )
+        self._checked = True
+
+
+def require_goals(space: Any) -> None:
+    """Refuse observations that hindsight cannot relabel.
+
+    Raises:
+        SpaceError: An entry is missing, or the two goals are of different kinds.
+    """
+    parts = getattr(space, "spaces", {})
+    missing = [key for key in ("observation", ACHIEVED, DESIRED) if key not in parts]
+    if missing:
+        raise SpaceError(
+            f"her needs observations with the entry '{missing[0]}'; this environment has {space}.",
+            "Use a goal environment (a Dict of observation, achieved_goal and desired_goal), or "
+            "leave her out.",
+        )
+    achieved, desired = parts[ACHIEVED], parts[DESIRED]
+    if (achieved.shape, achieved.dtype) != (desired.shape, desired.dtype):
+        raise SpaceError(
+            f"achieved_goal is {achieved} and desired_goal {desired}; her puts one in the place "
+            "of the other.",
+            "Give both the same shape and dtype.",
+        )

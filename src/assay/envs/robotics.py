@@ -1,0 +1,67 @@
+"""Gymnasium-Robotics: its ids, known when one is asked for, and what it needs with today's MuJoCo.
+
+Fetch, shadow hand, Adroit, Franka kitchen and mazes, most of them goal environments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+PACKAGE = "gymnasium_robotics"
+_IDS = re.compile(r"(Fetch|HandReach|HandManipulate|AdroitHand|FrankaKitchen|PointMaze|AntMaze)")
+
+
+def is_robotics(name: str) -> bool:
+    """Say whether an id looks like one of Gymnasium-Robotics."""
+    return _IDS.match(name) is not None
+
+
+def register_robotics() -> bool:
+    """Make the ids of Gymnasium-Robotics known, and return whether it is installed."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # a notice on other environments' rewards
+            package = importlib.import_module(PACKAGE)
+    except ModuleNotFoundError as error:
+        if error.name != PACKAGE:
+            raise
+        return False
+    gym.register_envs(package)
+    return True
+
+
+def mend_joints() -> None:
+    """Let Gymnasium-Robotics tell hinges and slides from other joints.
+
+    Since MuJoCo 3.12 an enum's member is no longer equal to a NumPy integer of its value (the other
+    way round it is), and Gymnasium-Robotics (1.4.2) relies on it in `joint_type in (HINGE, SLIDE)`.
+    Its utilities get the joints' types as plain integers, which compare either way.
+    """
+    import mujoco
+
+    joints = mujoco.mjtJoint
+    if joints.mjJNT_HINGE == np.int32(int(joints.mjJNT_HINGE)):
+        return
+    with contextlib.redirect_stderr(io.StringIO()):
+        utils: Any = importlib.import_module(f"{PACKAGE}.utils.mujoco_utils")
+    if not isinstance(utils.mujoco, _PlainJoints):
+        utils.mujoco = _PlainJoints(mujoco)
+
+
+class _PlainJoints:
+    """MuJoCo's module, with the types of joints as integers."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        members = module.mjtJoint.__members__
+        self.mjtJoint = SimpleNamespace(**{name: int(value) for name, value in members.items()})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)

@@ -1,0 +1,230 @@
+"""Small tasks that need what a plain agent lacks: memory, or exploration with a purpose.
+
+Importing this module registers them with Gymnasium; `assay.envs.make` does. Elsewhere,
+`gymnasium.make("assay.envs.tasks:assay/Recall-v0")` imports it by itself.
+
+* `assay/CartPoleNoVel-v1`: CartPole-v1 whose velocities are hidden.
+* `assay/Recall-v0`: name the cue that was shown at the beginning.
+* `assay/Chain-v0`: a reward at the far end of a chain, which a random walk does not reach.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector.utils import batch_space
+
+from assay.core.errors import EnvError
+from assay.core.types import State
+from assay.envs.native.base import NativeVectorEnv
+from assay.envs.native.cartpole import THETA_LIMIT, X_LIMIT, CartPole
+
+_SEEN = [0, 2]  # x and theta, in the order of CartPole's observation
+_FOREVER = 2**62  # a limit for copies whose time somebody else keeps
+
+
+class CartPoleNoVel(CartPole):
+    """CartPole-v1 that shows the cart's position and the pole's angle, not their velocities.
+
+    Args:
+        num_envs: How many copies.
+        max_episode_steps: Episodes are truncated at this length.
+    """
+
+    def __init__(self, num_envs: int = 1, max_episode_steps: int = 500) -> None:
+        super().__init__(num_envs, max_episode_steps)
+        high = np.array([X_LIMIT * 2, THETA_LIMIT * 2], np.float32)
+        self.single_observation_space = Box(-high, high)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self._start_obs = np.empty((len(self._starts), 2), np.float32)
+
+    def _begin(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        states, observations = super()._begin(draws)
+        return states, observations[:, _SEEN]
+
+    def _advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        observations, rewards, terminated = super()._advance(actions)
+        return observations.take(_SEEN, axis=1), rewards, terminated
+
+    def _advance_scalar(self, actions: np.ndarray) -> tuple[tuple[float, ...], float, bool]:
+        (x, _, theta, _), reward, terminated = super()._advance_scalar(actions)
+        return (x, theta), reward, terminated
+
+
+class Recall(NativeVectorEnv):
+    """A cue is shown, `delay` blank observations follow, then the cue is asked for.
+
+    Observation: the cue (one-hot) in the first step and nothing after, and a last number that is 1
+    when the answer is due. Action: the cue's number; only that of the last step counts. It is
+    rewarded with 1 if right, and ends the episode. Without memory one answer in `cues` is right.
+
+    Args:
+        num_envs: How many copies.
+        max_episode_steps: Episodes are truncated at this length.
+        delay: Blank observations between the cue and the question.
+        cues: How many different cues there are.
+    """
+
+    state_size = 2  # the cue, and the steps since it was shown
+    start_low = 0.0
+    start_high = 1.0
+    start_draws = 1
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        max_episode_steps: int = _FOREVER,
+        delay: int = 10,
+        cues: int = 4,
+    ) -> None:
+        _require(delay=(delay, 0), cues=(cues, 2))
+        space = Box(0.0, 1.0, (cues + 1,), np.float32)
+        super().__init__(num_envs, max_episode_steps, space, Discrete(cues))
+        self._scalar = False  # arrays of length one are fast enough here
+        self.delay, self.cues = delay, cues
+
+    def _begin(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        cue = np.floor(draws[:, 0] * self.cues)
+        observations = np.zeros((len(cue), self.cues + 1), np.float32)
+        observations[np.arange(len(cue)), cue.astype(np.int64)] = 1.0
+        return np.stack([cue, np.zeros(len(cue))], axis=1), observations
+
+    def _advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        answer = self._discrete(actions)
+        cue, t = self._state
+        over = t == self.delay + 1  # the question was on show
+        rewards = (over & (answer == cue)).astype(np.float64)
+        t += 1
+        observations = np.zeros((self.num_envs, self.cues + 1), np.float32)
+        observations[:, -1] = t == self.delay + 1
+        return observations, rewards, over
+
+
+class Chain(NativeVectorEnv):
+    """Cells in a row; the reward is in the last one, and a bait lies in the first.
+
+    Action 0 goes left and 1 goes right; at the left end, going left stays there and pays 0.001.
+    Reaching the right end pays 1 and ends the episode. The time limit is twice the chain's length,
+    which a walk without aim does not turn into the distance (with 40 cells, less than once in
+    10 000 episodes). Observation: a thermometer, 1 for every cell up to the present one.
+
+    Args:
+        num_envs: How many copies.
+        max_episode_steps: Episodes are truncated at this length; by default twice `length`.
+        length: How many cells.
+    """
+
+    state_size = 1
+    start_low = 0.0
+    start_high = 0.0
+    start_draws = 1
+    bait = 0.001
+
+    def __init__(
+        self, num_envs: int = 1, max_episode_steps: int | None = None, length: int = 40
+    ) -> None:
+        _require(length=(length, 2))
+        limit = 2 * length if max_episode_steps is None else max_episode_steps
+        space = Box(0.0, 1.0, (length,), np.float32)
+        super().__init__(num_envs, limit, space, Discrete(2))
+        self._scalar = False
+        self.length = length
+        self._shown = np.tri(length, dtype=np.float32)  # row i: the thermometer in cell i
+
+    def _begin(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return draws, self._shown.take(draws[:, 0].astype(np.int64), axis=0)
+
+    def _advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        moves = 2.0 * self._discrete(actions) - 1.0
+        cell = self._state[0]
+        rewards = np.where((cell == 0.0) & (moves < 0.0), self.bait, 0.0)
+        np.maximum(cell + moves, 0.0, out=cell)
+        terminated = cell == self.length - 1
+        rewards[terminated] = 1.0
+        return self._shown.take(cell.astype(np.int64), axis=0), rewards, terminated
+
+
+class Single(gym.Env[np.ndarray, Any]):
+    """One copy of a batched task as a plain Gymnasium environment, with the same episodes.
+
+    Args:
+        envs: The task with one copy.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (typed so by Gymnasium)
+
+    def __init__(self, envs: NativeVectorEnv) -> None:
+        self.envs = envs
+        self.observation_space = envs.single_observation_space
+        self.action_space = envs.single_action_space
+        # A batched task has begun the next episode when one is over: its first observation.
+        self._begun: np.ndarray | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin an episode."""
+        super().reset(seed=seed)
+        obs = self._begun
+        if obs is None or seed is not None or options is not None:
+            obs = self.envs.reset(seed=seed, options=options)[0][0]
+        self._begun = None
+        return obs, {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Move by one step."""
+        if self._begun is not None:
+            raise EnvError("The episode is over.", "Call reset() before the next step.")
+        obs, reward, terminated, truncated, info = self.envs.step(np.array([action]))
+        shown = obs[0]
+        if info:
+            self._begun, shown = obs[0], info["final_obs"][0]
+        return shown, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+    def get_state(self) -> State:
+        """Return all that the next steps depend on."""
+        return {"task": self.envs.get_state(), "begun": self._begun}
+
+    def set_state(self, state: State) -> None:
+        """Go on from what `get_state` returned."""
+        self.envs.set_state(state["task"])
+        self._begun = state["begun"]
+
+
+def make_cartpole_no_vel() -> Single:
+    """Return one `CartPoleNoVel`; Gymnasium keeps the time."""
+    return Single(CartPoleNoVel(1, _FOREVER))
+
+
+def make_recall(delay: int = 10, cues: int = 4) -> Single:
+    """Return one `Recall`."""
+    return Single(Recall(1, delay=delay, cues=cues))
+
+
+def make_chain(length: int = 40) -> Single:
+    """Return one `Chain`."""
+    return Single(Chain(1, length=length))
+
+
+def _require(**values: tuple[int, int]) -> None:
+    for name, (value, least) in values.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise EnvError(f"{name} is {value!r}; an integer of at least {least} was expected.")
+
+
+def _register(name: str, single: Any, batched: Any, limit: int | None = None) -> None:
+    here = __name__
+    gym.register(
+        f"assay/{name}",
+        entry_point=f"{here}:{single.__name__}",
+        vector_entry_point=f"{here}:{batched.__name__}",
+        max_episode_steps=limit,
+    )
+
+
+_register("CartPoleNoVel-v1", make_cartpole_no_vel, CartPoleNoVel, 500)
+_register("Recall-v0", make_recall, Recall)
+_register("Chain-v0", make_chain, Chain)

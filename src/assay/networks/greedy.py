@@ -1,0 +1,102 @@
+"""How learners of action values act: the best action, a random one, or one of the two by chance.
+
+Everything here takes plain values [N, A] and action masks, so that it serves every network that
+can produce values: a table of expectations, sampled quantiles, a recurrent network with a carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import numpy as np
+import torch
+from gymnasium.spaces import Discrete
+from pydantic import AfterValidator
+from torch import Tensor
+
+from assay.functional.schedules import Schedule
+
+
+class GreedyActions:
+    """Choose among the actions of a Discrete space by their values.
+
+    Actions are counted from 0 in values and masks, and from `start` in what is returned.
+
+    Args:
+        space: The action space.
+
+    Attributes:
+        start: The smallest action.
+        count: Number of actions A.
+
+    Example:
+        >>> choose = GreedyActions(Discrete(3, start=5))
+        >>> choose.best(np.array([[1.0, 9.0, 2.0]]), mask=np.array([[1, 0, 1]])).tolist()
+        [7]
+    """
+
+    def __init__(self, space: Discrete) -> None:
+        self.start, self.count = int(space.start), int(space.n)
+
+    def best(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        """Return the valid action of the highest value [N].
+
+        Args:
+            values: [N, A].
+            mask: [N, A], nonzero where an action is valid, or None.
+        """
+        if mask is not None:
+            values = np.where(mask, values, -np.inf)
+        return values.argmax(1) + self.start
+
+    def random(
+        self, rng: np.random.Generator, n: int, mask: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return uniform draws [n] from the valid actions."""
+        if mask is None:
+            return rng.integers(self.start, self.start + self.count, n)
+        return (rng.random((n, self.count)) * (mask != 0)).argmax(1) + self.start
+
+    def explore(
+        self,
+        rng: np.random.Generator,
+        epsilon: float | np.ndarray,
+        n: int,
+        values: Callable[[], np.ndarray],
+        mask: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return actions [n] that are random with probability epsilon and else the best.
+
+        Args:
+            rng: Source of randomness.
+            epsilon: One probability for all rows, or [n].
+            n: Number of rows.
+            values: Gives the action values [n, A]; not called when every row is random.
+            mask: [n, A] of valid actions, or None.
+        """
+        random = rng.random(n) < epsilon
+        explorers = np.count_nonzero(random)
+        if explorers == n:
+            return self.random(rng, n, mask)
+        action = self.best(values(), mask)
+        if explorers:
+            action[random] = self.random(rng, n, mask)[random]
+        return action
+
+    def decide(self, values: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the best valid action [N] in torch, as the `decide` of an exported policy."""
+        if mask is not None:
+            values = torch.where(mask != 0, values, torch.full_like(values, -1e9))
+        return values.argmax(1) + self.start
+
+
+def _within_unit(schedule: Schedule) -> Schedule:
+    for end in (schedule.start, schedule.end):
+        if not 0 <= end <= 1:
+            raise ValueError(f"the schedule reaches {end:g}; expected values in [0, 1]")
+    return schedule
+
+
+# A schedule of a probability or a share (epsilon, beta), as the type of a setting.
+Share = Annotated[Schedule, AfterValidator(_within_unit)]

@@ -1,0 +1,307 @@
+"""Networks for implicit quantile functions: Z_tau(s, a) for any quantile level tau.
+
+IQN (arXiv:1806.06923) draws the levels, FQF (arXiv:1911.02140) proposes them. Both multiply the
+features of a state by an embedding of tau and read one value per action from the product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from assay.core.types import Tree, tree_map
+from assay.networks.bridge import numpy_forward
+from assay.networks.encoders import make_encoder
+from assay.networks.heads import DuelingHead
+from assay.networks.mlp import make_linear, mlp
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+
+class CosineEmbedding(nn.Module):
+    """phi(tau) = relu(W cos(pi i tau) + b), i = 0 .. cosines - 1: [..., K] -> [..., K, features].
+
+    Args:
+        features: Width of the embedding, that of the state's features.
+        cosines: Number of cosines; the first is the constant 1.
+    """
+
+    frequency: Tensor
+
+    def __init__(self, features: int, cosines: int = 64) -> None:
+        super().__init__()
+        frequency = math.pi * torch.arange(cosines, dtype=torch.float32)
+        self.register_buffer("frequency", frequency, persistent=False)
+        linear = nn.Linear(cosines, features)
+        # About 1 at first, so that a product with it begins at the size of the state's features;
+        # torch's own bias makes it a fifth of them, and learning as much slower.
+        nn.init.ones_(linear.bias)
+        self.net = nn.Sequential(linear, nn.ReLU())
+
+    def forward(self, tau: Tensor) -> Tensor:
+        """Return the embedding of each level."""
+        return self.net(torch.cos(tau.unsqueeze(-1) * self.frequency))
+
+
+class QuantileNetwork(nn.Module):
+    """Z_tau(s, a) = head(features(s) * phi(tau)): observation and levels -> [B, K, actions].
+
+    Args:
+        space: Observation space, as for `make_encoder`.
+        actions: Number of actions.
+        hidden: Widths of the layers before the product.
+        head_hidden: Widths of the layers behind it.
+        activation: Activation of the hidden layers.
+        cnn: "nature" or "impala", for images.
+        cosines: Number of cosines of the embedding.
+        dueling: Let the head add a value and an advantage stream.
+        noisy: Use `NoisyLinear` layers before and behind the product.
+    """
+
+    def __init__(
+        self,
+        space: gym.Space[Any],
+        actions: int,
+        *,
+        hidden: Sequence[int] = (64, 64),
+        head_hidden: Sequence[int] = (),
+        activation: str = "relu",
+        cnn: str = "nature",
+        cosines: int = 64,
+        dueling: bool = False,
+        noisy: bool = False,
+    ) -> None:
+        super().__init__()
+        self.actions = actions
+        self.encoder = make_encoder(
+            space, hidden=hidden, activation=activation, cnn=cnn, init="torch", noisy=noisy
+        )
+        width = self.encoder.out_features
+        self.embedding = CosineEmbedding(width, cosines)
+        # An affine head commutes with a mean over levels, which then costs one pass, not K.
+        self.affine = not head_hidden
+        self.head: nn.Module
+        if dueling:
+            self.head = DuelingHead(
+                width, actions, hidden=head_hidden, activation=activation, init="torch",
+                noisy=noisy,
+            )  # fmt: skip
+        else:
+            self.head = mlp((width, *head_hidden, actions), activation, init="torch", noisy=noisy)
+
+    def forward(self, obs: Tree, tau: Tensor) -> Tensor:
+        """Return the quantile values [B, K, actions] at levels tau [B, K]."""
+        return self.quantiles(self.encoder(obs), tau)
+
+    def quantiles(self, features: Tensor, tau: Tensor) -> Tensor:
+        """Return the quantile values [B, K, actions] of states whose features [B, D] are known."""
+        product = features.unsqueeze(1) * self.embedding(tau)
+        values = self.head(product.reshape(-1, features.shape[1]))
+        return values.reshape(features.shape[0], -1, self.actions)
+
+    def expectation(self, features: Tensor, tau: Tensor, mass: Tensor) -> Tensor:
+        """Return sum_k mass_k Z_tau_k [B, actions].
+
+        Args:
+            features: [B, D].
+            tau: [B, K], or [1, K] when all states share the levels.
+            mass: Of the same shape; each row adds up to 1.
+        """
+        if self.affine:
+            mean = (mass.unsqueeze(-1) * self.embedding(tau)).sum(dim=1)
+            return self.head(features * mean)
+        return (mass.unsqueeze(-1) * self.quantiles(features, tau)).sum(dim=1)
+
+
+class Fractions(NamedTuple):
+    """A partition of [0, 1] per state.
+
+    Attributes:
+        tau: [B, N + 1], from 0 to 1, with gradient.
+        midpoints: [B, N], tau-hat, without gradient.
+        mass: [B, N], tau_{i+1} - tau_i, without gradient.
+        entropy: [B], of the mass, with gradient.
+    """
+
+    tau: Tensor
+    midpoints: Tensor
+    mass: Tensor
+    entropy: Tensor
+
+
+class FractionProposal(nn.Module):
+    """Propose fractions for a state: the cumulative sum of a softmax over its features.
+
+    It starts close to equal fractions, as QR-DQN has them.
+
+    Args:
+        features: Width of the state's features.
+        fractions: Number N of intervals.
+    """
+
+    def __init__(self, features: int, fractions: int) -> None:
+        super().__init__()
+        self.linear = make_linear(features, fractions, gain=0.01, init="orthogonal")
+
+    def forward(self, features: Tensor) -> Fractions:
+        """Return the fractions of states with features [B, D]."""
+        log_mass = F.log_softmax(self.linear(features), dim=1)
+        mass = log_mass.exp()
+        tau = F.pad(mass.cumsum(dim=1), (1, 0))
+        middle = (tau[:, 1:] + tau[:, :-1]).detach() / 2
+        return Fractions(tau, middle, mass.detach(), -(mass * log_mass).sum(dim=1))
+
+
+def fraction_gradient(at_fractions: Tensor, at_midpoints: Tensor) -> Tensor:
+    """Return dW1/dtau_i [B, N - 1], i = 1 .. N - 1, without gradient.
+
+    W1 is the distance between a quantile function Z and its approximation by steps:
+    sum_i of the integral of |Z(w) - Z(tauhat_i)| from tau_i to tau_{i+1}.
+
+    Where Z does not decrease, which the paper assumes, this is its 2 Z(tau_i) - Z(tauhat_i) -
+    Z(tauhat_{i-1}). A network's Z does decrease in places, and there that formula has the wrong
+    sign. The difference of the two distances has the right one in both cases, and is never larger
+    than the step between the two midpoints.
+
+    Args:
+        at_fractions: [B, N - 1], Z at tau_1 .. tau_{N-1}.
+        at_midpoints: [B, N], Z at tauhat_0 .. tauhat_{N-1}.
+    """
+    if at_fractions.shape[1] + 1 != at_midpoints.shape[1]:
+        raise ValueError(
+            f"at_fractions has shape {tuple(at_fractions.shape)} and at_midpoints "
+            f"{tuple(at_midpoints.shape)}; expected one column less in the first."
+        )
+    left = (at_fractions - at_midpoints[:, :-1]).abs()
+    right = (at_fractions - at_midpoints[:, 1:]).abs()
+    return (left - right).detach()
+
+
+def pick_action(values: Tensor, action: Tensor) -> Tensor:
+    """Return the values [B, K] of one action per state.
+
+    Args:
+        values: [B, K, actions].
+        action: [B], counted from 0.
+    """
+    index = action.long().reshape(-1, 1, 1).expand(-1, values.shape[1], 1)
+    return values.gather(2, index).squeeze(2)
+
+
+def even_levels(count: int) -> np.ndarray:
+    """Return the midpoints of `count` equal parts of [0, 1], float32.
+
+    Example:
+        >>> even_levels(2).tolist()
+        [0.25, 0.75]
+    """
+    return ((np.arange(count) + 0.5) / count).astype(np.float32)
+
+
+class ActionValues(nn.Module):
+    """Q [B, actions] of an observation: the expectation over proposed or over given levels.
+
+    Args:
+        network: The quantile network.
+        proposal: Proposes the levels and their mass; None where they are given.
+        levels: [K], for a call without levels.
+    """
+
+    levels: Tensor | None
+
+    def __init__(
+        self,
+        network: QuantileNetwork,
+        proposal: FractionProposal | None = None,
+        levels: np.ndarray | None = None,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.proposal = proposal
+        self.register_buffer("levels", None if levels is None else torch.from_numpy(levels))
+
+    def forward(self, obs: Tree, levels: Tensor | None = None) -> Tensor:
+        """Return the action values; `levels` [K] count for this call only."""
+        features = self.network.encoder(obs)
+        if self.proposal is not None:
+            fractions = self.proposal(features)
+            return self.network.expectation(features, fractions.midpoints, fractions.mass)
+        levels = self.levels if levels is None else levels
+        if levels is None:
+            raise ValueError("no levels were given, and there is no proposal network.")
+        tau = levels.unsqueeze(0)
+        return self.network.expectation(features, tau, torch.full_like(tau, 1 / len(levels)))
+
+
+class QuantileForward:
+    """Action values for acting: in NumPy on a CPU where the network allows it, else in torch.
+
+    Build it after the parameters have been flattened (by `Step`), because it holds views of them.
+
+    Args:
+        network: The quantile network.
+        device: Where it lives.
+        proposal: Its fraction proposal network, or None where levels are given with each call.
+    """
+
+    def __init__(
+        self,
+        network: QuantileNetwork,
+        device: torch.device,
+        proposal: FractionProposal | None = None,
+    ) -> None:
+        self.module = ActionValues(network, proposal)
+        self.device = device
+        self.affine = network.affine
+        self.proposal = proposal
+        self.frequency = network.embedding.frequency.cpu().numpy()
+        parts: list[nn.Module] = [network.encoder, network.embedding.net, network.head]
+        if proposal is not None:
+            parts.append(proposal.linear)
+        found = [numpy_forward(part) for part in parts] if device.type == "cpu" else []
+        fast = [part for part in found if part is not None]
+        self._fast = fast if len(fast) == len(parts) else None
+
+    def call(self, obs: Tree, levels: np.ndarray | None = None) -> np.ndarray:
+        """Return Q [N, actions].
+
+        Args:
+            obs: Observations with a leading axis N.
+            levels: [K] shared by all rows; None where a proposal network gives them.
+        """
+        if self._fast is not None:
+            return self._numpy(self._fast, obs, levels)
+        with torch.no_grad():
+            tensors = tree_map(self._tensor, obs)
+            given = None if levels is None else self._tensor(levels)
+            return self.module(tensors, given).cpu().numpy()
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    def _numpy(self, parts: list[Any], obs: Tree, levels: np.ndarray | None) -> np.ndarray:
+        encode, embed, head, *propose = parts
+        features = encode(obs)
+        if propose:
+            logits = propose[0](features)
+            mass = np.exp(logits - logits.max(1, keepdims=True))
+            mass /= mass.sum(1, keepdims=True)
+            tau = mass.cumsum(1) - mass / 2
+        else:
+            assert levels is not None
+            tau = levels[None]
+            mass = np.full_like(tau, 1 / len(levels))
+        rows, k = tau.shape
+        phi = embed(np.cos(tau.reshape(-1, 1) * self.frequency)).reshape(rows, k, -1)
+        if self.affine:
+            return head(features * (mass[:, None] @ phi)[:, 0])
+        product = features[:, None] * phi  # [N, K, D]
+        values = head(product.reshape(-1, features.shape[1]))
+        return (mass[:, None] @ values.reshape(len(features), k, -1))[:, 0]

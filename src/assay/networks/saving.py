@@ -1,0 +1,50 @@
+"""From modules to the arrays of a checkpoint and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from assay.core.errors import CheckpointError
+from assay.core.types import State
+from assay.networks.step import Step
+
+
+def to_array(tensor: Tensor) -> Any:
+    """Return a tensor as an array of the host."""
+    return tensor.detach().cpu().numpy()
+
+
+def load_module(name: str, module: nn.Module, saved: State) -> None:
+    """Put saved arrays into a module, in place.
+
+    Raises:
+        CheckpointError: They are of another module than this one.
+    """
+    own = module.state_dict()
+    expected = {key: tuple(tensor.shape) for key, tensor in own.items()}
+    found = {key: tuple(np.shape(array)) for key, array in saved.items()}
+    if found != expected:
+        odd = sorted(k for k in expected.keys() | found.keys() if expected.get(k) != found.get(k))
+        raise CheckpointError(
+            f"The checkpoint does not fit this agent: '{name}.{odd[0]}' has shape "
+            f"{found.get(odd[0])}; expected {expected.get(odd[0])}.",
+            "Use the checkpoint with the configuration and environment it was made with.",
+        )
+    with torch.no_grad():
+        for key, tensor in own.items():
+            tensor.copy_(torch.as_tensor(saved[key]))
+
+
+def refuse_unsaved(name: str, value: Any) -> None:
+    """Refuse attributes that a checkpoint would silently lose."""
+    parts = value.values() if isinstance(value, dict) else value
+    inner = list(parts) if isinstance(value, (list, tuple, dict)) else [value]
+    if any(isinstance(part, (nn.Module, Tensor, Step)) for part in inner) and name != "_sums":
+        raise TypeError(
+            f"The attribute '{name}' holds tensors or modules that no checkpoint would contain. "
+            "Use nn.ModuleList or nn.ModuleDict, or register a buffer of a module."
+        )
