@@ -136,7 +136,7 @@ GROUPS: dict[str, tuple[Case, ...]] = {
     "Continuous control": (
         Case("tqc-pendulum", "tqc", "Pendulum-v1", 20_000, -160, 5.0),
         Case("crossq-pendulum", "crossq", "Pendulum-v1", 20_000, -160, 5.0),
-        Case("redq-pendulum", "redq", "Pendulum-v1", 8_000, -160, 6.0),
+        Case("redq-pendulum", "redq", "Pendulum-v1", 5_000, -160, 3.0),
         Case("crossq-halfcheetah", "crossq", "HalfCheetah-v5", 100_000, 4000, 40.0,
              rival="sac-halfcheetah", seeds=3),
     ),

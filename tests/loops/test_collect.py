@@ -27,6 +27,9 @@ MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLE
 class Scripted:
     """Takes the number of the environment as its action; carries how often it was asked."""
 
+    gives_extras = False
+    reward_scale = None
+
     observes = True
 
     def __init__(self, remembers: bool = True) -> None:
@@ -319,6 +322,9 @@ class TestEpisodeStatistics:
 
 class Constant:
     """Walks right, always."""
+
+    gives_extras = False
+    reward_scale = None
 
     observes = False
 

@@ -93,6 +93,7 @@ class Algorithm(ABC):
     spec: ClassVar[AlgorithmSpec]
     Hyperparameters: ClassVar[type[Model]]
     needs: RolloutNeeds | ReplayNeeds
+    gives_extras: ClassVar[bool] = False  # off-policy: `act` returns extras that the replay keeps
 
     def __init__(self, spaces: Spaces, hp: Any, context: Context) -> None:
         kind = type(spaces.action).__name__
@@ -117,7 +118,7 @@ class Algorithm(ABC):
             self.obs_norm = RunningNormalizer(spaces.observation)
             if not self.obs_norm.active:
                 raise ConfigError(
-                    f"normalize_obs=true, but {spaces.observation} has no float vector.",
+                    f"normalize_obs=true, but {spaces.observation} has no float array.",
                     "Set normalize_obs=false; images are scaled by the network itself.",
                 )
         if getattr(hp, "normalize_reward", False):

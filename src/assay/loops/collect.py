@@ -97,9 +97,8 @@ class Collector:
         self.obs = self.env.reset(seeding.derive_seed(self.seed, "env", self.clock.env_steps))
         self.carry = self.algorithm.initial_carry(self.env.num_envs)
         self.episodes.restart()
-        scaler = getattr(self.algorithm, "reward_scale", None)
-        if scaler is not None:
-            scaler.restart()
+        if self.algorithm.reward_scale is not None:
+            self.algorithm.reward_scale.restart()
 
     def collect_rollout(self, rollout: Rollout) -> None:
         """Fill a rollout with `length` steps of every environment."""
@@ -159,7 +158,7 @@ class Collector:
         obs, algorithm = self.obs, self.algorithm
         action, carry, extras, memory = None, None, None, {}
         # A replay holds the same columns for random steps as for the algorithm's own.
-        ask = self.carry is not None or getattr(algorithm, "gives_extras", False)
+        ask = self.carry is not None or algorithm.gives_extras
         if ask or not random:
             choice = algorithm.act(obs, self.carry, True)
             action, carry, extras = choice.action, choice.carry, choice.extras or None
