@@ -153,8 +153,8 @@ GROUPS: dict[str, tuple[Case, ...]] = {
              overrides={"actor_lag": 8, "correction": "none"}, control_of="impala-lag"),
     ),
     "Exploration": (
-        Case("ppo-rnd-chain", "ppo", _CHAIN, 50_000, 0.9, 0.5, overrides={"rnd": 0.5}),
-        Case("ppo-chain", "ppo", _CHAIN, 50_000, 0.1, 0.3, overrides={"rnd": 0.0},
+        Case("ppo-rnd-chain", "ppo", _CHAIN, 120_000, 0.9, 0.5, overrides={"rnd": 1.0}),
+        Case("ppo-chain", "ppo", _CHAIN, 120_000, 0.1, 0.3, overrides={"rnd": 0.0},
              control_of="ppo-rnd-chain"),
     ),
 }  # fmt: skip

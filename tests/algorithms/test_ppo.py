@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -350,13 +351,13 @@ class TestLearns:
         rig = Rig("ppo", Corridor, env_steps=4000, gamma=0.95, entropy_coef=0.01, **QUICK)
         assert rig.train().score() == 1.0
 
-    @pytest.mark.parametrize(("rnd", "best"), [(0.0, 0.08), (0.5, 1.0)])
-    def test_novelty_finds_what_chance_does_not(self, rnd: float, best: float) -> None:
-        """At the end of a chain waits 1; a bait at its beginning pays 0.001 a step, 80 times."""
-        settings = {"num_envs": 16, "horizon": 64, "minibatch_size": 256, "lr": 1e-3}
-        rig = Rig("ppo", "assay/Chain-v0", env_steps=25_600, rnd=rnd, entropy_coef=0.01, **settings)
-        assert rig.train().score() <= best
-        assert (rig.score() == 1.0) == (rnd > 0)
+    @pytest.mark.parametrize("rnd", [0.0, 1.0])
+    def test_novelty_finds_what_chance_does_not(self, rnd: float) -> None:
+        """At the end of a chain waits 1; a bait at its beginning pays 0.001 a step."""
+        settings = {"num_envs": 16, "horizon": 64, "minibatch_size": 256, "lr": "linear:2e-3:0"}
+        chain = partial(gym.make, "assay/Chain-v0", length=24)
+        rig = Rig("ppo", chain, env_steps=25_600, rnd=rnd, entropy_coef=0.01, **settings)
+        assert (rig.train().score() == 1.0) == (rnd > 0)
 
     def test_cartpole(self) -> None:
         settings = {

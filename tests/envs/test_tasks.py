@@ -140,27 +140,34 @@ class TestChain:
         env = Chain(2, length=4)
         obs, _ = env.reset(seed=0)
         assert obs.tolist() == [[1, 0, 0, 0]] * 2
-        left, right = np.array([0, 1]), np.array([1, 1])
-        obs, reward, terminated, _, _ = env.step(left)
+        first, second, third = env.onward[:3]
+        obs, reward, terminated, _, _ = env.step(np.array([1 - first, first]))
         assert reward.tolist() == [0.001, 0.0]
         assert obs.tolist() == [[1, 0, 0, 0], [1, 1, 0, 0]]
-        env.step(right)
-        obs, reward, terminated, _, info = env.step(right)
+        env.step(np.array([first, second]))
+        obs, reward, terminated, _, info = env.step(np.array([second, third]))
         assert reward.tolist() == [0.0, 1.0] and terminated.tolist() == [False, True]
         assert info["final_obs"][1].tolist() == [1, 1, 1, 1]
         assert obs.tolist() == [[1, 1, 1, 0], [1, 0, 0, 0]]
 
+    def test_no_habit_leads_to_the_end(self) -> None:
+        for action in (0, 1):
+            env = Chain(1)
+            env.reset(seed=0)
+            assert not any(env.step(np.array([action]))[2][0] for _ in range(80))
+        assert Chain(1).onward.tolist() == Chain(3).onward.tolist()
+
     def test_going_back_from_inside_pays_nothing(self) -> None:
         env = Chain(1, length=4)
         env.reset(seed=0)
-        env.step(np.array([1]))
-        obs, reward, *_ = env.step(np.array([0]))
+        env.step(env.onward[:1])
+        obs, reward, *_ = env.step(1 - env.onward[1:2])
         assert reward[0] == 0.0 and obs[0].tolist() == [1, 0, 0, 0]
 
     def test_limit(self) -> None:
         env = Chain(1, length=4)
         env.reset(seed=0)
-        ends = [bool(env.step(np.array([0]))[3][0]) for _ in range(8)]
+        ends = [bool(env.step(1 - env.onward[:1])[3][0]) for _ in range(8)]
         assert ends == [False] * 7 + [True]
 
     def test_a_random_walk_does_not_find_the_reward(self) -> None:

@@ -19,6 +19,7 @@ from assay.networks.quantile import (
     FractionProposal,
     QuantileForward,
     QuantileNetwork,
+    draw_levels,
     even_levels,
     fraction_gradient,
     pick_action,
@@ -109,6 +110,17 @@ class TestFractions:
         torch.manual_seed(0)
         mass = FractionProposal(64, 32)(torch.randn(16, 64)).mass
         assert (mass - 1 / 32).abs().max() < 0.2 / 32
+
+
+class TestLevels:
+    def test_one_from_each_part(self) -> None:
+        levels = draw_levels(np.random.default_rng(0), 5000, 4)
+        assert levels.dtype == np.float32 and levels.shape == (5000, 4)
+        low, high = levels.min(0), levels.max(0)
+        np.testing.assert_allclose(low, [0.0, 0.25, 0.5, 0.75], atol=1e-3)
+        np.testing.assert_allclose(high, [0.25, 0.5, 0.75, 1.0], atol=1e-3)
+        np.testing.assert_allclose(levels.mean(0), even_levels(4), atol=5e-3)
+        assert abs(np.corrcoef(levels.T)[0, 1:]).max() < 0.06  # drawn apart from each other
 
 
 def wasserstein(quantile: Callable[[Tensor], Tensor], tau: Tensor, points: int = 20_000) -> Tensor:

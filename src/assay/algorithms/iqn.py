@@ -1,6 +1,6 @@
 """Implicit quantile network (Dabney et al. 2018, arXiv:1806.06923).
 
-Learns Z_tau(s, a), the quantile function of the return, at levels tau ~ U[0, 1] that are drawn
+Learns Z_tau(s, a), the quantile function of the return, at levels tau in [0, 1] that are drawn
 anew for every use: N for the prediction, N' for the target, K for the choice of an action.
 
     y_j = r + gamma^k (1 - terminated) Z'_{tau'_j}(s', argmax_a mean_k Z'_{tau''_k}(s', a))
@@ -9,11 +9,12 @@ anew for every use: N for the prediction, N' for the target, K for the choice of
 Options as in DQN (double, dueling, noisy, n-step, prioritised), and `cvar`, the paper's
 risk-averse policy: levels for choosing an action are drawn from [0, cvar].
 
-Deviations: parallel environments share the K levels of a step; without exploration the levels are
-the midpoints of K equal parts, so that an evaluation needs no luck; the linear layer of an image
-network comes before the product with phi(tau), not behind it (`head_hidden` adds layers there);
-phi starts at about 1 (see `CosineEmbedding`); priorities are the loss per predicted quantile;
-target copies are counted in updates.
+Deviations: of n levels, one is drawn from each of n equal parts of [0, 1], which leaves the
+expected loss as it is and takes most of its noise away; parallel environments share the K levels of
+a step; without exploration the levels are the midpoints of K equal parts, so that an evaluation
+needs no luck; the linear layer of an image network comes before the product with phi(tau), not
+behind it (`head_hidden` adds layers there); phi starts at about 1 (see `CosineEmbedding`);
+priorities are the loss per predicted quantile; target copies are counted in updates.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from assay.networks.quantile import (
     ActionValues,
     QuantileForward,
     QuantileNetwork,
+    draw_levels,
     even_levels,
     pick_action,
 )
@@ -140,7 +142,7 @@ class IQN(Algorithm):
     def _values(self, obs: Tree, explore: bool) -> np.ndarray:
         levels = self.even
         if explore:
-            levels = self.hp.cvar * self.rng.random(self.hp.acting_quantiles, dtype=np.float32)
+            levels = self.hp.cvar * draw_levels(self.rng, 1, self.hp.acting_quantiles)[0]
         return self.forward.call(self.normalized(obs), levels)
 
     def update(self, data: Any) -> None:
@@ -164,8 +166,7 @@ class IQN(Algorithm):
             self.step.flats[self.target].copy_(self.step.flats[self.q])
 
     def _levels(self, count: int) -> Tensor:
-        draw = self.rng.random((self.hp.batch_size, count), dtype=np.float32)
-        return torch.from_numpy(draw).to(self.device)
+        return torch.from_numpy(draw_levels(self.rng, self.hp.batch_size, count)).to(self.device)
 
     def policy_module(self) -> nn.Module:
         """Return `observation -> greedy action`, normalisation included."""

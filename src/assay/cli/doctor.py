@@ -25,6 +25,7 @@ EXTRAS = {
     "pettingzoo": ("pettingzoo", "environments with several agents"),
     "onnx": ("onnxscript", "assay export --onnx"),
     "robotics": ("gymnasium_robotics", "FetchReach and other tasks with goals"),
+    "study": ("optuna", "candidates sampled by Optuna"),
     "video": ("imageio_ffmpeg", "MP4 videos"),
     "mlflow": ("mlflow", "the metric sink mlflow"),
     "trackio": ("trackio", "the metric sink trackio"),

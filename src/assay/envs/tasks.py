@@ -23,6 +23,7 @@ from assay.envs.native.base import NativeVectorEnv
 from assay.envs.native.cartpole import THETA_LIMIT, X_LIMIT, CartPole
 
 _SEEN = [0, 2]  # x and theta, in the order of CartPole's observation
+_ONWARD = 7  # seed of which action goes right in each cell of the chain
 _FOREVER = 2**62  # a limit for copies whose time somebody else keeps
 
 
@@ -106,10 +107,12 @@ class Recall(NativeVectorEnv):
 class Chain(NativeVectorEnv):
     """Cells in a row; the reward is in the last one, and a bait lies in the first.
 
-    Action 0 goes left and 1 goes right; at the left end, going left stays there and pays 0.001.
-    Reaching the right end pays 1 and ends the episode. The time limit is twice the chain's length,
-    which a walk without aim does not turn into the distance (with 40 cells, less than once in
-    10 000 episodes). Observation: a thermometer, 1 for every cell up to the present one.
+    In every cell one of the two actions goes right and the other left; which one, differs from
+    cell to cell and never changes, so that no habit of one action leads anywhere. At the left end,
+    going left stays there and pays 0.001. Reaching the right end pays 1 and ends the episode. The
+    time limit is twice the chain's length, which a walk without aim does not turn into the
+    distance (with 40 cells, less than once in 10 000 episodes). Observation: a thermometer, 1 for
+    every cell up to the present one.
 
     Args:
         num_envs: How many copies.
@@ -133,13 +136,16 @@ class Chain(NativeVectorEnv):
         self._scalar = False
         self.length = length
         self._shown = np.tri(length, dtype=np.float32)  # row i: the thermometer in cell i
+        # The action that goes right in each cell: part of the task, not of a run.
+        self.onward = np.random.default_rng(_ONWARD).integers(0, 2, length)
 
     def _begin(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return draws, self._shown.take(draws[:, 0].astype(np.int64), axis=0)
 
     def _advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        moves = 2.0 * self._discrete(actions) - 1.0
         cell = self._state[0]
+        right = self._discrete(actions) == self.onward[cell.astype(np.int64)]
+        moves = np.where(right, 1.0, -1.0)
         rewards = np.where((cell == 0.0) & (moves < 0.0), self.bait, 0.0)
         np.maximum(cell + moves, 0.0, out=cell)
         terminated = cell == self.length - 1

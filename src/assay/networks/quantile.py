@@ -205,6 +205,15 @@ def even_levels(count: int) -> np.ndarray:
     return ((np.arange(count) + 0.5) / count).astype(np.float32)
 
 
+def draw_levels(rng: np.random.Generator, rows: int, count: int) -> np.ndarray:
+    """Return random levels [rows, count], one from each of `count` equal parts of [0, 1], float32.
+
+    A sum over them has the expectation of one over independent levels, and far less variance.
+    """
+    offset = rng.random((rows, count), dtype=np.float32)
+    return (np.arange(count, dtype=np.float32) + offset) / np.float32(count)
+
+
 class ActionValues(nn.Module):
     """Q [B, actions] of an observation: the expectation over proposed or over given levels.
 

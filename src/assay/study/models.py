@@ -13,6 +13,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from assay.core.config import Model
 
 VERSION = 1
+PLACEHOLDER = "FILL IN"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -348,12 +349,28 @@ class Contract(Document):
             raise ValueError(f"unknown approval {unknown[0]!r}; known: {', '.join(APPROVALS)}")
         return approvals
 
+    @model_validator(mode="after")
+    def _filled_in(self) -> Contract:
+        left = _placeholders(self.model_dump(mode="json"))
+        if left:
+            raise ValueError(f"'{left[0]}' is still to be filled in")
+        return self
+
     def part(self, item: str) -> Any:
         """Return what the approval of `item` covers, as plain data."""
         part = {"study": self.study, item: getattr(self, item).model_dump(mode="json")}
         if item == "task":
             part["question"] = self.question
         return part
+
+
+def _placeholders(value: Any, place: str = "") -> list[str]:
+    """Return where a template's words still stand."""
+    if isinstance(value, dict):
+        return [p for k, v in value.items() for p in _placeholders(v, f"{place}.{k}".strip("."))]
+    if isinstance(value, list):
+        return [p for i, v in enumerate(value) for p in _placeholders(v, f"{place}[{i}]")]
+    return [place] if isinstance(value, str) and value.startswith(PLACEHOLDER) else []
 
 
 # ---------------------------------------------------------------------- candidates and runs
