@@ -162,7 +162,8 @@ def test_an_unbounded_box_has_a_clear_answer(name: str) -> None:
     config = resolve(name, "none", {"device": "cpu", "hidden": (4,)}, use_preset=False)
     if cls.spec.loop == "on_policy":
         algorithm = build_algorithm(config, Spaces(OBS, free), Clock(100))
-        action = algorithm.act(np.zeros((3, 2), np.float32), None, True).action
+        carry = algorithm.initial_carry(3)
+        action = algorithm.act(np.zeros((3, 2), np.float32), carry, True).action
         assert action.shape == (3, 2) and np.isfinite(action).all()
     else:
         with pytest.raises(SpaceError, match="finite bounds"):

@@ -126,7 +126,7 @@ def test_runs_from_before_the_plan_do_not_count(study: Study) -> None:
         propose(study, candidate)
         ran(study, candidate.id, 150)
     probe.plan_probe(study, made)
-    with pytest.raises(StudyError, match="no finished run at mass = 0.25, 0.5, 1, 2, 4"):
+    with pytest.raises(StudyError, match=r"no finished run at mass = 0\.25, 0\.5, 1, 2, 4"):
         probe.summarise(study, "mass")
 
 

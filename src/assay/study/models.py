@@ -562,6 +562,7 @@ class Answer(Model):
     value: Any = Field(None, description="The answer; none where there is none.")
     confidence: float = Field(0.0, ge=0, le=1)
     evidence: tuple[str, ...] = Field((), description="file:line of what it rests on.")
+    note: str = Field("", description="What kind of answer it is, where that needs a word.")
 
 
 class Adapter(Document):

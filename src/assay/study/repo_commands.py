@@ -11,7 +11,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from assay.study.repo_files import Files, is_test, words
 from assay.study.repo_python import Facts
@@ -23,7 +23,7 @@ OTHER_WORDS = {
     "plot", "plots", "visualize", "visualise", "render", "record", "replay", "export", "convert",
     "download", "upload", "push", "deploy", "setup", "install", "lint", "docs", "profile", "sweep",
     "video", "teleop", "collect", "demo", "hub", "zero", "random", "list", "optimize", "tune",
-    "parse", "create", "generate", "monitor", "tutorial",
+    "parse", "create", "generate", "monitor", "tutorial", "bench", "benchmark", "speed",
 }  # fmt: skip
 _EVALUATE_FLAG = re.compile(
     r"^(--?(eval|evaluate|evaluation|evaluate[-_]only|eval[-_]only|test|test[-_]only|play|enjoy)"
@@ -36,8 +36,10 @@ _WRAPPERS = {
     "sudo", "time", "nohup", "exec", "srun", "xvfb-run", "nice", "env", "command", "call",
     "mpirun", "stdbuf", "rlwrap",
 }  # fmt: skip
-_RUNNERS = {("uv", "run"), ("poetry", "run"), ("pipenv", "run"), ("pdm", "run"), ("hatch", "run"),
-            ("rye", "run"), ("pixi", "run"), ("conda", "run"), ("accelerate", "launch")}  # fmt: skip
+_RUNNERS = {
+    *((tool, "run") for tool in ("uv", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi", "conda")),
+    ("accelerate", "launch"),
+}
 _INTERPRETER = re.compile(r"^(.*/)?(python|python3|python3\.\d+|torchrun|ipython)$")
 _ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
 _SEED = re.compile(r"(^|[.\-_])seed$", re.IGNORECASE)
@@ -57,7 +59,6 @@ class Command:
     place: str  # file:line where it stands
     source: str
     context: str = ""  # heading, Makefile target or shell script that it stands under
-    cwd: str = "."
     distributed: bool = False
     entry: str = ""
 
@@ -85,18 +86,14 @@ def find_commands(files: Files, facts: dict[str, Facts]) -> Scripts:
     """Return the commands and the entry points of a repository."""
     scripts = Scripts(entries=_entry_points(files), uv=_uses_uv(files))
     for path in files.paths:
-        source = _source(path)
+        source = "" if is_test(path) else _source(path)
         if source:
             text = files.text(path)
             scripts.commands += _in_text(files, scripts, path, text, source)
     for path, fact in facts.items():
         if fact.main and fact.doc and "python" in fact.doc:
             found = _in_text(files, scripts, path, fact.doc, "docstring")
-            scripts.commands += [
-                Command(c.target, c.argv, f"{path}:1", c.source, c.context, c.cwd, c.distributed)
-                for c in found
-                if c.target == path
-            ]
+            scripts.commands += [replace(c, place=f"{path}:1") for c in found if c.target == path]
     return scripts
 
 
@@ -152,15 +149,8 @@ def _in_text(files: Files, scripts: Scripts, path: str, text: str, source: str) 
                     continue
                 command = _command(files, scripts, words_, (cwd, here), f"{path}:{number}", source)
                 if command is not None:
-                    found.append(_under(command, heading))
+                    found.append(replace(command, context=heading))
     return found
-
-
-def _under(command: Command, heading: str) -> Command:
-    return Command(
-        command.target, command.argv, command.place, command.source, heading, command.cwd,
-        command.distributed, command.entry,
-    )  # fmt: skip
 
 
 def _joined(text: str) -> Iterable[tuple[int, str]]:
@@ -227,7 +217,9 @@ def _command(
         entry = scripts.entries[name]
         argv = [*prefix, *parts]
         return Command(entry.target, tuple(argv), place, source, entry=name)
-    if not interpreter and not launcher and not name.endswith(".py"):
+    # A document that names `train.py` does not yet run it.
+    direct = name.endswith(".py") and bool(prefix or name.startswith("./"))
+    if not interpreter and not launcher and not direct:
         return None
     index = 0 if name.endswith(".py") else 1
     module = ""
@@ -248,17 +240,12 @@ def _command(
         return None
     distributed = name.endswith("torchrun") or "torch.distributed" in " ".join(parts[:4])
     tail = parts[index + 2 :] if module else parts[index + 1 :]
-    run = [module and "-m", module] if module else [_relative(target, cwd, files)]
+    run = [module and "-m", module] if module else [target]
     head = (
         [*parts[:index]] if launcher else [*prefix, *([] if prefix and index == 0 else ["python"])]
     )
     argv = [*head, *(part for part in run if part), *_without_variables(tail)]
     return Command(target, tuple(argv), place, source, distributed=distributed)
-
-
-def _relative(target: str, cwd: str, files: Files) -> str:
-    del cwd, files  # commands are given from the root of the repository
-    return target
 
 
 def _without_variables(tail: list[str]) -> list[str]:
@@ -395,13 +382,12 @@ def evaluates(argv: Iterable[str]) -> bool:
     return False
 
 
-def with_seed(argv: tuple[str, ...], options: dict[str, int], style: str) -> tuple[str, ...]:
+def with_seed(argv: tuple[str, ...], options: dict[str, int]) -> tuple[str, ...]:
     """Return the command with `{seed}` where its seed goes, if it takes one.
 
     Args:
         argv: The command.
-        options: The options that the script declares.
-        style: `--{name}={value}` or `{name}={value}`.
+        options: The options that the script declares, with their dashes.
     """
     parts = list(argv)
     for index, part in enumerate(parts):
@@ -413,11 +399,10 @@ def with_seed(argv: tuple[str, ...], options: dict[str, int], style: str) -> tup
             parts[index + 1] = "{seed}"
             return tuple(parts)
     seeds = sorted((o for o in options if _SEED.search(o)), key=lambda o: (len(o), o))
-    if seeds and style.startswith("--"):
-        return (*argv, seeds[0], "{seed}")
-    if seeds:
-        return (*argv, f"{seeds[0].lstrip('-')}={{seed}}")
-    return argv
+    if not seeds:
+        return argv
+    # A setting of a config file has no dashes.
+    return (*argv, seeds[0], "{seed}") if seeds[0][0] == "-" else (*argv, f"{seeds[0]}={{seed}}")
 
 
 def preference(command: Command) -> tuple[int, ...]:

@@ -15,11 +15,10 @@ from pathlib import Path
 
 MAX_FILES = 50_000
 MAX_BYTES = 1_000_000
+SHOWN = {".github", ".circleci"}  # hidden directories that are looked into
 SKIPPED = {
-    ".git", ".hg", ".svn", ".rlxp", ".tox", ".nox", ".venv", "venv", "env.bak", "node_modules",
-    "__pycache__", "__pypackages__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".eggs",
-    ".cache", ".ipynb_checkpoints", "site-packages", "dist-packages", ".idea", ".vscode", ".hydra",
-    "mlruns", "htmlcov",
+    "venv", "env.bak", "node_modules", "__pycache__", "__pypackages__", "site-packages",
+    "dist-packages", "mlruns", "htmlcov",
 }  # fmt: skip
 SUFFIXES = {
     ".py", ".md", ".rst", ".txt", ".yml", ".yaml", ".toml", ".cfg", ".sh", ".bash", ".zsh",
@@ -77,6 +76,7 @@ class Files:
         # `os.walk` does not descend into links, but lists them as directories.
         return (
             name in SKIPPED
+            or (name.startswith(".") and name not in SHOWN)
             or (name in ("build", "dist") and place == str(self.root))
             or name.endswith(".egg-info")
             or name.startswith(("run-", "offline-run-"))  # what W&B leaves behind

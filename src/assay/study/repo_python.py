@@ -65,7 +65,8 @@ _NO_REWARD = {
     "stats", "normalization", "norm", "scale", "scaling", "names", "keys", "threshold", "range",
     "space", "spec", "to", "go", "weights", "loss", "learn", "train", "label", "relabel", "create",
     "make", "build", "percentile", "transform", "preprocess", "visualize", "extract", "stack",
-    "shape", "spaces", "info", "type", "running", "manager", "expected", "dataset", "undiscounted",
+    "shape", "spaces", "info", "type", "running", "manager", "expected", "original",
+    "dataset", "undiscounted",
 }  # fmt: skip
 # A call that only repacks what it is given computes no reward.
 _REPACKS = {
@@ -187,6 +188,7 @@ class _Reader:
         self.fields: dict[str, dict[str, int]] = {}  # of dataclasses
         self.dicts: dict[str, list[Hit]] = {}  # variables of this function that hold string keys
         self.place = bool(_PLACES & set(words(facts.path)))
+        self.rewarding = bool({"reward", "rewards", "mdp"} & set(words(facts.path)))
         self.handlers: dict[type[ast.AST], Callable[[Any], None]] = {
             ast.Import: self._import,
             ast.ImportFrom: self._import_from,
@@ -327,6 +329,10 @@ class _Reader:
         wrapper = "wrapper" in base_words or node.name.endswith("Wrapper")
         rewarding = any(name.startswith(("_reward_", "compute_reward")) for name in methods)
         context = _Class(node.name, bool(methods) and (shaped or inherits or rewarding), wrapper)
+        for base in node.bases:
+            full = self.dotted(base)
+            if full.partition(".")[0] in ("rsl_rl", "rl_games", "skrl") and "Runner" in full:
+                self._sink("tensorboard", full, node.lineno, 0.6)
         if context.environment and not wrapper:
             self.facts.environments.append(Hit(node.name, node.lineno))
         self._class_config(node, methods, base_words)
@@ -390,8 +396,7 @@ class _Reader:
                 if item.name.lower() in names and assigned:
                     self._found(slot, f"{owner}.{item.name}", item.lineno, 0.85)
                     for part in assigned if slot == "reward" else ():
-                        number = isinstance(part.value, ast.Constant | ast.UnaryOp)
-                        if number and isinstance(part.targets[0], ast.Name):
+                        if _number(part.value) and isinstance(part.targets[0], ast.Name):
                             self._term(slot, part.targets[0].id, "", part.lineno)
             self._nested([part for part in item.body if isinstance(part, ast.ClassDef)], owner)
 
@@ -446,11 +451,13 @@ class _Reader:
             return
         named = set(name_words)
         owner = self.classes[-1] if inside else None
+        if owner is not None and "buffer" in words(owner.name):
+            return
         qualified = f"{owner.name}.{node.name}" if owner else node.name
         tasked = (
             (owner is not None and owner.environment)
             or bool(_TASK_ARGUMENTS & set(arguments))
-            or self.place
+            or (self.place if owner else self.rewarding)
         )
         if owner is not None and owner.environment and node.name in _STEPS:
             self._step(node, qualified, owner)
@@ -472,7 +479,9 @@ class _Reader:
             "check", "compute", "get", "is", "should", "calc", "has", "evaluate", "termination",
         } or len(name_words) == 1  # fmt: skip
         no = named & {"reward", "print", "log", "on", "process", "count", "buffer", "mask", "plot"}
-        if ending and verb and not no and tasked and _computes(node):
+        # `is_terminated` among reward functions pays for the end, it does not bring it about.
+        paid = owner is None and {"reward", "rewards"} & set(words(self.facts.path))
+        if ending and verb and not no and not paid and tasked and _computes(node):
             self._found("termination", qualified, node.lineno, 0.85)
         if named & {"curriculum", "curricula"} and _computes(node, strict=False):
             self._found("curriculum", qualified, node.lineno, 0.85)
@@ -493,25 +502,19 @@ class _Reader:
         for item, branch in _assignments(node.body, False):
             targets = item.targets if isinstance(item, ast.Assign) else [item.target]
             for target in targets:
-                name = self._target(target)
+                name = _target(target)
                 slot = (
                     "reward" if name in _REWARD_NAMES
                     else "termination" if name in _DONE_NAMES
                     else ""
                 )  # fmt: skip
+                if owner.wrapper and isinstance(item.value, ast.Call):
+                    continue  # a wrapper converts what the environment gave it
                 if slot and item.value is not None and slot not in found:
                     if _computed(item.value, branch or isinstance(item, ast.AugAssign), slot):
                         found[slot] = item.lineno
         for slot, line in found.items():
             self._found(slot, qualified, line, 0.6 if owner.wrapper else 0.8)
-
-    @staticmethod
-    def _target(node: ast.AST) -> str:
-        while isinstance(node, ast.Subscript):
-            node = node.value
-        if isinstance(node, ast.Attribute):
-            return node.attr
-        return node.id if isinstance(node, ast.Name) else ""
 
     def _found(self, slot: str, name: str, line: int, confidence: float) -> None:
         self.facts.code[slot].append(Hit(name, line, confidence))
@@ -527,18 +530,27 @@ class _Reader:
         for target in targets:
             if isinstance(target, ast.Subscript):
                 self._subscript(target)
-            name = self._target(target)
+            name = _target(target)
             if isinstance(target, ast.Name | ast.Attribute) and value is not None:
                 keys = self._dict_keys(value)
                 if keys:
                     self.dicts.setdefault(name, []).extend(keys)
                     if name in ("info", "infos"):
                         self.facts.infos.extend(keys)
+                    if "metrics" in words(name):
+                        for hit in keys:
+                            if "/" in hit.name:
+                                self._metric(hit.name, hit.line, 0.65)
             if isinstance(target, ast.Tuple) and isinstance(value, ast.Call):
                 self._unpacked(target, value)
+            if name in ("logger", "logger_type") and isinstance(value, ast.Constant):
+                if value.value in ("wandb", "tensorboard", "csv"):
+                    self._sink(value.value, name, node.lineno, 0.7)
             if name == "curriculum" and isinstance(value, ast.Constant) and value.value is True:
                 self._found("curriculum", "curriculum = True", node.lineno, 0.75)
             self.label = name
+            if isinstance(target, ast.Subscript):
+                self.label = self._text(target.slice) or name
         if value is not None:
             self._weights(self.label, value)
             if not isinstance(value, _LEAVES):
@@ -552,7 +564,7 @@ class _Reader:
         full = self.dotted(call.func)
         receiver, _, tail = full.rpartition(".")
         if tail in ("step", "step_wait", "env_step") and 3 <= len(target.elts) <= 6:
-            names = {self._target(item) for item in target.elts}
+            names = {_target(item) for item in target.elts}
             known = any(OUTCOME_WORDS & set(words(name)) for name in names)
             if known or {"env", "envs"} & set(words(receiver)):
                 self.facts.rl.append(Hit("env.step", call.lineno))
@@ -567,7 +579,7 @@ class _Reader:
         while isinstance(base, ast.Subscript):
             chain.append(self._text(base.slice) or "")
             base = base.value
-        name = self._target(base)
+        name = _target(base)
         hit = Hit(key, target.lineno, 0.7)
         if name in ("extras", "extra") and (set(chain) & {"log", "episode", "metrics"}):
             self.facts.metrics.append(hit)
@@ -618,7 +630,10 @@ class _Reader:
         if label.lower() not in _NESTED["reward"] or not isinstance(value, ast.Dict | ast.Call):
             return
         names: list[tuple[str, int]] = []
-        for node in ast.walk(value):
+        nodes = list(ast.walk(value))
+        if any(isinstance(node, ast.keyword) and node.arg == "func" for node in nodes):
+            return  # terms of a manager, which are read as such
+        for node in nodes:
             if isinstance(node, ast.keyword) and node.arg and _number(node.value):
                 names.append((node.arg, node.value.lineno))
             elif isinstance(node, ast.Dict):
@@ -654,9 +669,11 @@ class _Reader:
         name = node.arg or ""
         if name in ("tensorboard_log", "tensorboard_log_dir") and not _is_none(node.value):
             self._sink("tensorboard", name, node.value.lineno, 0.85)
-        if name in ("randomization_fn", "randomize_fn") and not _is_none(node.value):
+        if name in ("randomization_fn", "randomize_fn"):
             tail = self.dotted(node.value).rpartition(".")[2]
-            self._term("randomization", tail or name, tail, node.value.lineno)
+            # A parameter that is handed on keeps its name.
+            if {"randomize", "randomise", "randomizer"} & set(words(tail)):
+                self._term("randomization", tail, tail, node.value.lineno)
         if name == "info_keywords" and isinstance(node.value, ast.Tuple | ast.List):
             for item in node.value.elts:
                 if self._text(item):
@@ -678,8 +695,12 @@ class _Reader:
             slot = self.extra_terms.get(tail) or (match.lastgroup if match else None)
             if slot is None and match is not None:
                 slot = next((s for s in SLOTS if match.group(s)), None)
+            if slot == "randomization" and tail.startswith("Event") and not _random(node):
+                slot = None
             if slot in SLOTS:
                 self._term(slot, label, self._term_function(node), node.lineno)
+            if tail == "command" and node.args and self._text(node.args[0]):
+                self.facts.subcommands.setdefault(self._text(node.args[0]), node.lineno)
             root = full.partition(".")[0]
             self._config_call(node, full, root, tail)
             self._logging_call(node, full, root, receiver, tail)
@@ -705,6 +726,10 @@ class _Reader:
                 option = self._text(argument)
                 if option.startswith("-"):
                     self.facts.options.setdefault(option, line)
+        elif tail in ("Option", "option") and root in ("typer", "click"):
+            for argument in node.args:
+                if self._text(argument).startswith("--"):
+                    self.facts.options.setdefault(self._text(argument).partition("/")[0], line)
         elif tail == "add_parser" and node.args and self._text(node.args[0]):
             self.facts.subcommands.setdefault(self._text(node.args[0]), line)
         elif full in (
@@ -797,6 +822,8 @@ class _Reader:
                 self.facts.metrics.extend(Hit(name, node.lineno, 0.75) for name in names)
 
     def _json_line(self, node: ast.Call) -> None:
+        if {"stdout", "stderr", "wfile", "socket"} & set(words(self.dotted(node.func))):
+            return
         for item in ast.walk(node):
             if isinstance(item, ast.Call) and self.dotted(item.func) == "json.dumps" and item.args:
                 newline = any(
@@ -852,7 +879,7 @@ class _Reader:
         elif name[:1] in (("train",), ("learn",)) or name[-1:] in (("training",), ("train",)):
             if not receiver or who & {"train", "training", "trainer"} or "." in full:
                 self.signal("train_call", line)
-        if tail in ("Tuner", "run_experiments") and root == "ray" or full == "ray.tune.run":
+        if (tail in ("Tuner", "run_experiments") and root == "ray") or full == "ray.tune.run":
             self.signal("learn", line)
         if name[:1] in (("evaluate",), ("eval",), ("enjoy",)) and tail != "eval":
             self.signal("evaluate_call", line)
@@ -921,7 +948,7 @@ class _Reader:
             if isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and plain):
                 hits = self._dict_keys(node)
             elif isinstance(node, ast.Name | ast.Attribute):
-                hits = self.dicts.get(self._target(node), [])
+                hits = self.dicts.get(_target(node), [])
             else:
                 continue
             for hit in hits:
@@ -939,6 +966,20 @@ def _placeholder(node: ast.AST) -> str:
     inner = node.value if isinstance(node, ast.FormattedValue) else node
     name = inner.id if isinstance(inner, ast.Name) else ""
     return f"{{{name}}}"
+
+
+def _random(node: ast.Call) -> bool:
+    """Return whether an event draws something, rather than to put things back where they were."""
+    for part in ast.walk(node):
+        text = part.arg if isinstance(part, ast.keyword) else getattr(part, "value", None)
+        if isinstance(part, ast.Attribute):
+            text = part.attr
+        if isinstance(text, str):
+            if text in ("startup", "prestartup", "interval"):
+                return True
+            if {"range", "ranges", "distribution", "random", "randomize"} & set(words(text)):
+                return True
+    return False
 
 
 def _is_none(node: ast.AST) -> bool:
@@ -965,7 +1006,7 @@ def _body(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
 def _computes(node: ast.FunctionDef | ast.AsyncFunctionDef, *, strict: bool = True) -> bool:
     """Return whether a function does more than to pass, to raise or to hand an attribute on."""
     body = [item for item in _body(node) if not isinstance(item, ast.Pass | ast.Raise)]
-    if not body:
+    if not body or (strict and not _yields(node)):
         return False
     if len(body) == 1 and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
         return False
@@ -974,6 +1015,26 @@ def _computes(node: ast.FunctionDef | ast.AsyncFunctionDef, *, strict: bool = Tr
         simple = (ast.Attribute, ast.Constant, ast.Name) if strict else (ast.Constant, ast.Name)
         return value is not None and not isinstance(value, simple)
     return True
+
+
+def _yields(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function gives back a value or writes it into a buffer."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Return) and part.value is not None:
+            return True
+        if isinstance(part, ast.Assign | ast.AugAssign):
+            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+            if any(_target(target) in _REWARD_NAMES | _DONE_NAMES for target in targets):
+                return True
+    return False
+
+
+def _target(node: ast.AST) -> str:
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _assignments(
@@ -999,6 +1060,8 @@ def _computed(node: ast.AST, branch: bool, slot: str) -> bool:
             name.attr if isinstance(name, ast.Attribute)
             else name.id if isinstance(name, ast.Name) else ""
         )  # fmt: skip
+        if isinstance(name, ast.Attribute) and "manager" in words(ast.unparse(name.value)):
+            return False  # it is computed there
         if set(words(tail)) & _REPACKS:
             return any(
                 _computed(argument, branch, slot)

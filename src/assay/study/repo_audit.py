@@ -1,0 +1,846 @@
+"""The audit of a foreign repository: how it is trained, evaluated, configured and logged.
+
+Static only: syntax trees, documents, entry points, CI files, Makefiles, YAML. Nothing of the target
+is imported or run. Every answer has its evidence and a confidence; where nothing was found the
+answer is the empty tuple.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib.resources
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field
+
+from assay.core.config import Model, parse
+from assay.core.errors import nearest
+from assay.study.layout import ROOT, StudyError
+from assay.study.models import Adapter, Answer
+from assay.study.repo_commands import (
+    Command,
+    Purpose,
+    evaluates,
+    find_commands,
+    is_script,
+    preference,
+    purpose,
+    with_seed,
+)
+from assay.study.repo_files import Files, is_test, words
+from assay.study.repo_python import AXES, SLOTS, Facts, Hit, read_python
+
+HINTS = "adapter-hints.yaml"
+COMMANDS, FILES, METRICS, GUARDRAILS = 15, 25, 80, 30
+_EVIDENCE = 5
+_THRESHOLD = 0.5
+GUARDRAIL_WORDS = {
+    "fall", "falls", "fell", "fallen", "falling", "collision", "collisions", "collided", "crash",
+    "crashes", "crashed", "contact", "contacts", "energy", "power", "torque", "torques", "effort",
+    "jerk", "smoothness", "violation", "violations", "constraint", "cost", "costs", "success",
+    "successes", "failure", "failures", "slip", "slippage", "unsafe", "safety", "damage",
+    "stumble", "limits", "overheating", "illegal", "unhealthy", "orientation", "tracking",
+}  # fmt: skip
+_GUARDRAIL_PAIRS = (
+    {"action", "rate"}, {"action", "smooth"}, {"dof", "acc"}, {"joint", "acc"}, {"out", "bounds"},
+    {"off", "track"}, {"bad", "orientation"}, {"error", "vel"}, {"action", "acc"},
+)  # fmt: skip
+_NO_GUARDRAIL = {"loss", "contact_email", "air", "coef", "coefficient", "lr"}
+# What could be a study's primary metric comes first.
+_PROMISING = (
+    {"success", "solved", "score", "winrate"}, {"return", "returns", "reward", "rewards"},
+    {"length", "error", "tracking"},
+)  # fmt: skip
+_YAML_SLOTS = {
+    "reward": re.compile(r"^_?(reward|rewards|reward_(scales|weights|config|terms|coefs?|cfg))$"),
+    "termination": re.compile(r"^(termination|terminations|termination_conditions)$"),
+    "curriculum": re.compile(r"^\w*curriculum\w*$"),
+    "randomization": re.compile(
+        r"^(domain_rand(omi[sz]ation)?|randomi[sz]ation(_params)?|randomi[sz]e\w*|dr_params)$"
+    ),
+}
+_OFF = {"false", "null", "none", "~", "off", "no", "0", "{}", "[]", "''", '""'}
+
+
+class HintedAnswer(Model):
+    """What a stack usually answers; it counts only where its proof is found."""
+
+    value: Any = Field(description="The answer.")
+    files: str = Field(description="Glob of the files that prove it.")
+    pattern: str = Field(description="Regular expression that one of their lines matches.")
+    confidence: float = Field(0.6, ge=0, le=1)
+
+
+class Hints(Model):
+    """What is known of a stack beforehand: a packaged profile or `adapter-hints.yaml`."""
+
+    name: str = Field(description="Of the stack.")
+    imports: tuple[str, ...] = Field((), description="Packages by which it is recognised.")
+    files: tuple[str, ...] = Field((), description="Files by which it is recognised.")
+    vocabulary: dict[str, tuple[str, ...]] = Field(
+        {}, description="metric_calls, and per slot <slot>_terms: names of calls."
+    )
+    guardrails: tuple[str, ...] = Field((), description="Words in the names of guardrails.")
+    ignore: tuple[str, ...] = Field((), description="Globs of files that are not looked at.")
+    parameter_format: str = Field("", description="How its commands take settings.")
+    seed: str = Field("", description="The option by which its commands take a seed.")
+    answers: dict[str, tuple[HintedAnswer, ...]] = Field({}, description="Per question.")
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A candidate answer, before it is ranked."""
+
+    value: Any
+    place: str
+    confidence: float
+    note: str = ""
+
+
+class _Audit:
+    """One repository, read once."""
+
+    def __init__(self, root: Path, hints: Hints) -> None:
+        self.files = Files(root)
+        self.hints = hints
+        self.facts: dict[str, Facts] = {}
+        for path in self.files.ending(".py"):
+            if not any(fnmatch.fnmatch(path, glob) for glob in hints.ignore):
+                text = self.files.text(path)
+                self.facts[path] = read_python(path, text, dict(hints.vocabulary))
+        self.scripts = find_commands(self.files, self.facts)
+        self._imported: dict[str, list[str]] = {}
+        self.closures: dict[tuple[str, int], list[Facts]] = {}
+        self.chosen: dict[str, list[str]] = {"train": [], "evaluate": []}
+        self.sure: dict[tuple[str, str], float] = {}
+        self.own: set[str] = set()  # files that training and evaluation use
+
+    # ------------------------------------------------------------------ what uses what
+
+    def imported(self, path: str) -> list[str]:
+        if path not in self._imported:
+            fact = self.facts[path]
+            found = {self.files.module(module, near=path) for module in fact.modules}
+            self._imported[path] = sorted(f for f in found if f in self.facts and f != path)
+        return self._imported[path]
+
+    def closure(self, path: str, depth: int = 3) -> list[Facts]:
+        """Return the file and what it imports from the repository, near ones first."""
+        if (path, depth) not in self.closures:
+            seen, level = {path: None}, [path]
+            for _ in range(depth):
+                following = [
+                    name for item in level for name in self.imported(item) if name not in seen
+                ]
+                level = list(dict.fromkeys(following))
+                seen.update(dict.fromkeys(level))
+            self.closures[path, depth] = [self.facts[item] for item in seen]
+        return self.closures[path, depth]
+
+    def is_rl(self) -> bool:
+        """Return whether anything here steps an environment or imports what does."""
+        local = {path.partition("/")[0].removesuffix(".py") for path in self.facts}
+        local |= {path.split("/")[1] for path in self.facts if path.startswith("src/")}
+        for fact in self.facts.values():
+            if any(hit.name not in local for hit in fact.rl):
+                return True
+            if fact.environments and (fact.code["reward"] or fact.code["termination"]):
+                return True
+            if any(slot == "reward" for slot, *_ in fact.terms):
+                return True
+        return False
+
+    # ------------------------------------------------------------------ commands
+
+    def commands(self) -> dict[str, tuple[Answer, ...]]:
+        documented: dict[tuple[str, str, str], list[Command]] = {}
+        for command in self.scripts.commands:
+            kind = self._kind(command)
+            if kind:
+                verb = _verb(command)
+                documented.setdefault((kind, command.target, verb), []).append(command)
+        found: dict[str, list[tuple[float, str, Answer]]] = {"train": [], "evaluate": []}
+        for (kind, target, _), commands in documented.items():
+            commands.sort(key=preference)
+            answer = self._documented(kind, target, commands)
+            if answer is not None:
+                found[kind].append((-answer.confidence, commands[0].place, answer))
+        seen = {(kind, target) for kind, target, _ in documented}
+        for kind, path, answer in self._undocumented(seen):
+            found[kind].append((-answer.confidence, path, answer))
+        result = {}
+        for kind, answers in found.items():
+            answers.sort(key=lambda item: (item[0], _place_key(item[1])))
+            # What is far less sure than the best may be a benchmark or a tool.
+            sure = -answers[0][0] - 0.3 if answers else 0.0
+            targets = [item for item in self.chosen[kind] if self.sure[kind, item] > sure]
+            self.chosen[kind] = list(dict.fromkeys(targets))
+            result[kind] = tuple(answer for _, _, answer in answers[:COMMANDS])
+        return result
+
+    def _choose(self, kind: str, target: str, confidence: float) -> None:
+        self.chosen[kind].append(target)
+        self.sure[kind, target] = max(confidence, self.sure.get((kind, target), 0.0))
+
+    def _purpose(self, path: str, name: str = "") -> Purpose:
+        if path not in self.facts:
+            return Purpose("", 0.0)
+        return purpose(self.facts[path], self.closure(path), name)
+
+    def _kind(self, command: Command) -> str:
+        verb = _verb(command)
+        if command.entry and verb:
+            subcommands = self._subcommands(command.target)
+            if verb in subcommands:
+                return _verb_kind(verb)
+        judged = self._purpose(command.target, command.entry)
+        if judged.kind == "train" and evaluates(command.argv):
+            return "evaluate"
+        if judged.kind and judged.sure < _THRESHOLD and is_test(command.target):
+            return ""
+        return judged.kind
+
+    def _documented(self, kind: str, target: str, commands: list[Command]) -> Answer | None:
+        best = commands[0]
+        judged = self._purpose(target, best.entry)
+        base = {"readme": 0.95, "docs": 0.9, "makefile": 0.9, "script": 0.85, "docstring": 0.85}
+        confidence = base.get(best.source, 0.75)
+        if judged.sure < _THRESHOLD and not (best.entry and _verb(best)):
+            confidence -= 0.35
+        if is_test(target) or "benchmarks" in target.split("/"):
+            confidence -= 0.3
+        if confidence < _THRESHOLD:
+            return None
+        self._choose(kind, target, confidence)
+        places = [command.place for command in commands]
+        if judged.kind == kind:
+            places.insert(1, f"{target}:{judged.line}")
+        return self._answer(best.argv, target, confidence, places, _verb(best))
+
+    def _undocumented(self, seen: set[tuple[str, str]]) -> Iterable[tuple[str, str, Answer]]:
+        runner = ("uv", "run") if self.scripts.uv else ()
+        covered = {target for _, target in seen}
+        for name, entry in sorted(self.scripts.entries.items()):
+            judged = self._purpose(entry.target, name)
+            kind = judged.kind if judged.sure >= 0.7 and not is_test(entry.target) else ""
+            verbs = self._subcommands(entry.target)
+            kinds = {verb: _verb_kind(verb) for verb in verbs if _verb_kind(verb)}
+            if kinds and not _verb_kind(name):
+                for verb, verb_kind in sorted(kinds.items()):
+                    if (verb_kind, entry.target) not in seen:
+                        places = [entry.place, verbs[verb]]
+                        self._choose(verb_kind, entry.target, 0.8)
+                        argv = (*runner, name, verb)
+                        answer = self._answer(argv, entry.target, 0.8, places, verb)
+                        yield verb_kind, entry.target, answer
+            elif kind and (kind, entry.target) not in seen:
+                self._choose(kind, entry.target, 0.85)
+                places = [entry.place, f"{entry.target}:{judged.line}"]
+                yield kind, entry.target, self._answer((*runner, name), entry.target, 0.85, places)
+                covered.add(entry.target)
+        for path, fact in self.facts.items():
+            if path in covered or not is_script(fact):
+                continue
+            judged = self._purpose(path)
+            # What runs on import as well is a script only if it says so by its name.
+            sure = judged.sure - (0.15 if fact.main < 0 else 0.0)
+            if judged.kind and sure >= 0.55:
+                self._choose(judged.kind, path, sure * 0.85)
+                module = re.sub(r"(/__main__)?\.py$", "", path.removeprefix("src/"))
+                target = ("-m", module.replace("/", ".")) if fact.relative else (path,)
+                argv = (*runner, "python", *target)
+                places = [f"{path}:{judged.line}", f"{path}:{abs(fact.main)}"]
+                yield judged.kind, path, self._answer(argv, path, sure * 0.85, places)
+
+    def _subcommands(self, target: str) -> dict[str, str]:
+        """Return the verbs of a command-line program, each with its place."""
+        found: dict[str, str] = {}
+        for fact in self.closure(target, depth=2)[:40] if target in self.facts else ():
+            if is_test(fact.path):
+                continue
+            for verb, line in fact.subcommands.items():
+                found.setdefault(verb, f"{fact.path}:{line}")
+        return found
+
+    def _answer(
+        self,
+        argv: tuple[str, ...],
+        target: str,
+        confidence: float,
+        places: list[str],
+        verb: str = "",
+    ) -> Answer:
+        fact = self.facts[target]
+        systems = {key for item in self.closure(target, 2) for key in item.config}
+        hydra = "hydra" in fact.config or ("hydra" in systems and not fact.options)
+        style = "{name}={value}" if hydra else "--{name}={value}"
+        if "gin" in fact.config and "absl" not in systems and not fact.options:
+            style = "--gin_bindings={name}={value}"
+        called = fact.config or argv[0] in self.scripts.entries or bool(verb)
+        if not systems and not called:
+            style = ""  # it takes no settings
+        elif called and self.hints.parameter_format:
+            style = self.hints.parameter_format
+        options = dict(fact.options)
+        for item in self.closure(target, 2)[1:]:
+            of_verb = bool(verb) and item.path.endswith(f"/{verb}.py")
+            if of_verb or (not is_script(item) and ({"argparse", "absl"} & set(item.config))):
+                options = {**item.options, **options}
+        if hydra and not options:
+            options = self._hydra_seed(target)
+        if self.hints.seed and called and not any(o.endswith("seed") for o in options):
+            options = {self.hints.seed: 0}
+        command = with_seed(argv, options)
+        value = {"command": list(command), "parameter_format": style}
+        evidence = tuple(dict.fromkeys(places))[:_EVIDENCE]
+        return Answer(value=value, confidence=round(confidence, 2), evidence=evidence)
+
+    def _hydra_seed(self, target: str) -> dict[str, int]:
+        near = target.rpartition("/")[0]
+        for path in self.files.ending(".yaml", ".yml"):
+            if path.startswith(near) or "conf" in path or "cfg" in path:
+                for number, line in enumerate(self.files.text(path).split("\n"), 1):
+                    if re.match(r"^seed:\s*\S*", line):
+                        return {"seed": number}
+        return {}
+
+    # ------------------------------------------------------------------ config and logging
+
+    def relevant(self) -> list[Facts]:
+        """Return the files that training and evaluation use; without any, all but the tests."""
+        paths: dict[str, Facts] = {}
+        for target in [*self.chosen["train"], *self.chosen["evaluate"]]:
+            for fact in self.closure(target, depth=12):
+                if not is_test(fact.path) or fact.path == target:
+                    paths.setdefault(fact.path, fact)
+        self.own = set(paths)
+        return list(paths.values()) or [f for p, f in self.facts.items() if not is_test(p)]
+
+    def config(self) -> tuple[Answer, ...]:
+        near = self.relevant()
+        scripts = {*self.chosen["train"], *self.chosen["evaluate"]}
+        found: list[_Found] = []
+        command_line = {"tyro", "hydra", "argparse", "absl", "gin"}
+        for fact in near:
+            used = {key for key in fact.config}
+            for system, hit in fact.config.items():
+                confidence = hit.confidence
+                if scripts and fact.path not in scripts:
+                    # The command line of another script that happens to be imported.
+                    if system in command_line and is_script(fact):
+                        continue
+                    confidence -= 0.05
+                if not scripts:
+                    if system in command_line | {"yaml"} and not is_script(fact):
+                        continue
+                    confidence -= 0.3
+                if system == "dataclasses" and used & {"tyro", "hydra"}:
+                    continue  # what the command line is made from
+                found.append(_Found(system, f"{fact.path}:{hit.line}", confidence, hit.name))
+        # A task that is registered by name is imported by no script, and its settings count.
+        for fact in self._searched() if scripts else ():
+            if fact.path not in self.own and (fact.terms or any(fact.code.values())):
+                for system in {"dataclasses", "custom"} & set(fact.config):
+                    hit = fact.config[system]
+                    place = f"{fact.path}:{hit.line}"
+                    found.append(_Found(system, place, hit.confidence - 0.1, hit.name))
+        for path in self.files.ending(".gin"):
+            if not is_test(path) and any(item.value == "gin" for item in found):
+                found.append(_Found("gin", f"{path}:1", 0.9))
+        if any(item.value == "hydra" for item in found):
+            found = [item for item in found if item.value != "yaml" or item.confidence > 0.74]
+        return _ranked(found, 6, noted=("custom",))
+
+    def logging(self) -> tuple[Answer, ...]:
+        near = self.relevant()
+        found = []
+        for fact in near:
+            for sink, hit in fact.logging.items():
+                weak = fact.path not in self.own and bool(self.own)
+                confidence = hit.confidence - (0.2 if weak else 0.0)
+                found.append(_Found(sink, f"{fact.path}:{hit.line}", confidence, hit.name))
+        return _ranked(found, 7, noted=("custom",))
+
+    # ------------------------------------------------------------------ metrics and guardrails
+
+    def metrics(self) -> tuple[Answer, ...]:
+        printed = [a.value for a in self.logging()] == ["stdout"]
+        found = []
+        for fact in self._searched():
+            nearby = fact.path in self.own
+            for hit in fact.metrics:
+                name = hit.name
+                if name.startswith("stdout:"):
+                    if not printed:
+                        continue
+                    name = name.removeprefix("stdout:")
+                last = name.rpartition("/")[2].lower().replace(" ", "_")
+                if last in AXES or not re.search("[A-Za-z]{2}", name):
+                    continue
+                confidence = hit.confidence - (0.0 if nearby else 0.1)
+                found.append(_Found(name, f"{fact.path}:{hit.line}", confidence))
+        return _ranked(found, METRICS, key=_promise)
+
+    def guardrails(self, metrics: Iterable[Answer]) -> tuple[Answer, ...]:
+        extra = set(self.hints.guardrails)
+        found = [
+            _Found(answer.value, place, answer.confidence * 0.9, "logged")
+            for answer in metrics
+            for place in answer.evidence[:1]
+            if _guards(str(answer.value), extra)
+        ]
+        for fact in self._searched():
+            for hit in fact.infos:
+                if _guards(hit.name, extra):
+                    place = f"{fact.path}:{hit.line}"
+                    found.append(_Found(hit.name, place, min(hit.confidence, 0.65), "info"))
+            for slot, name, _, line in fact.terms:
+                if name and slot in ("reward", "termination") and _guards(name, extra):
+                    place = f"{fact.path}:{line}"
+                    found.append(_Found(name, place, 0.6, f"{slot} term"))
+        return _ranked(found, GUARDRAILS, noted=True)
+
+    def _searched(self) -> list[Facts]:
+        return [fact for path, fact in self.facts.items() if not is_test(path)]
+
+    # ------------------------------------------------------------------ the task's code
+
+    def code(self) -> dict[str, tuple[Answer, ...]]:
+        places: dict[str, dict[str, list[Hit]]] = {slot: {} for slot in SLOTS}
+        functions: dict[str, list[tuple[str, int]]] = {}
+        for fact in self._searched():
+            for name, (line, first) in fact.functions.items():
+                if first in ("env", "self", "sim", "task"):
+                    functions.setdefault(name, []).append((fact.path, line))
+        for fact in self._searched():
+            for slot in SLOTS:
+                for hit in fact.code[slot]:
+                    places[slot].setdefault(fact.path, []).append(hit)
+            for slot, name, function, line in fact.terms:
+                hit = Hit(name or function, line, 0.9 if function else 0.8)
+                places[slot].setdefault(fact.path, []).append(hit)
+                for path, where in functions.get(function, ()):
+                    if slot != "randomization" or not function.startswith("reset"):
+                        places[slot].setdefault(path, []).append(Hit(function, where, 0.85))
+        for slot, path, hit in self._settings():
+            places[slot].setdefault(path, []).append(hit)
+        return {slot: self._files(slot, found) for slot, found in places.items()}
+
+    def _files(self, slot: str, places: dict[str, list[Hit]]) -> tuple[Answer, ...]:
+        answers = []
+        for path, hits in places.items():
+            confidence = max(hit.confidence for hit in hits)
+            if confidence < _THRESHOLD:
+                continue
+            hits = sorted(hits, key=lambda hit: hit.line)
+            names = list(dict.fromkeys(hit.name for hit in hits if hit.name))
+            strongest = sorted(hits, key=lambda hit: -hit.confidence)[:_EVIDENCE]
+            evidence = tuple(dict.fromkeys(f"{path}:{h.line}" for h in strongest))
+            value = {"file": path, "names": names[:40]}
+            weight = (-confidence, path not in self.own, -min(len(names), 10), _place_key(path))
+            answers.append((weight, Answer(value=value, confidence=confidence, evidence=evidence)))
+        answers.sort(key=lambda item: item[0])
+        return tuple(answer for _, answer in answers[:FILES])
+
+    def _settings(self) -> Iterable[tuple[str, str, Hit]]:
+        """Yield the parts of YAML and Gin files that set rewards, endings and randomness."""
+        for path in self.files.ending(".yaml", ".yml"):
+            hidden = path.startswith(".") or is_test(path)
+            if hidden or path.rpartition("/")[2] in (HINTS, "mkdocs.yml", "environment.yml"):
+                continue
+            text = self.files.text(path)
+            if not re.search("reward|terminat|curricul|random|domain_rand", text):
+                continue
+            lines = text.split("\n")
+            for number, line in enumerate(lines, 1):
+                match = re.match(r"^(\s*)([\w-]+):\s*([^#]*?)\s*(#.*)?$", line)
+                if match:
+                    for slot, pattern in _YAML_SLOTS.items():
+                        key = match[2].lower()
+                        if pattern.match(key) and _sets(
+                            lines, number, len(match[1]), match[3], slot
+                        ):
+                            yield slot, path, Hit(match[2], number, 0.7)
+                    scaled = re.search(r"reward_?(scale|weight|coef)", match[2], re.IGNORECASE)
+                    if scaled and re.match(r"^-?[\d.]", match[3]):
+                        yield "reward", path, Hit(match[2], number, 0.65)
+        for path in self.files.ending(".gin"):
+            for number, line in enumerate(self.files.text(path).split("\n"), 1):
+                match = re.match(r"^([\w./]*(?:[Rr]eward)\w*)\.(\w+)\s*=", line)
+                if match and not is_test(path):
+                    yield "reward", path, Hit(f"{match[1]}.{match[2]}", number, 0.65)
+
+    # ------------------------------------------------------------------ launchers
+
+    def launcher(self, train: tuple[Answer, ...]) -> tuple[Answer, ...]:
+        found = []
+        for fact in self.relevant():
+            for name, hit in fact.launchers.items():
+                found.append(_Found(name, f"{fact.path}:{hit.line}", hit.confidence))
+        for fact in self._searched():
+            if is_script(fact) and "custom" in fact.launchers:
+                hit = fact.launchers["custom"]
+                found.append(_Found("custom", f"{fact.path}:{hit.line}", hit.confidence))
+        for command in self.scripts.commands:
+            if command.distributed and command.target in self.chosen["train"]:
+                found.append(_Found("torchrun", command.place, 0.9))
+        for path in self.files.paths:
+            if not path.endswith(".py") and not is_test(path):
+                found.extend(_launchers_in(path, self.files.text(path)))
+        plain = [
+            answer
+            for answer in train
+            if not {"sbatch", "srun", "torchrun", "ray"} & set(answer.value["command"])
+        ]
+        if plain:
+            found.append(_Found("local", plain[0].evidence[0], max(0.6, plain[0].confidence - 0.1)))
+        return _ranked(found, 7) if train else ()
+
+    # ------------------------------------------------------------------ hints
+
+    def hinted(self, answers: dict[str, tuple[Answer, ...]]) -> None:
+        """Add what the profile expects, where the repository proves it."""
+        for question, hints in self.hints.answers.items():
+            known = [answer.value for answer in answers[question]]
+            for hint in hints:
+                proof = self._proof(hint)
+                if proof and hint.value not in known:
+                    answer = Answer(
+                        value=hint.value,
+                        confidence=hint.confidence,
+                        evidence=(proof,),
+                        note=f"hint of profile {self.hints.name}",
+                    )
+                    answers[question] = (*answers[question], answer)
+
+    def _proof(self, hint: HintedAnswer) -> str:
+        pattern = re.compile(hint.pattern)
+        for path in self.files.paths:
+            if fnmatch.fnmatch(path, hint.files):
+                for number, line in enumerate(self.files.text(path).split("\n"), 1):
+                    if pattern.search(line):
+                        return f"{path}:{number}"
+        return ""
+
+
+def audit(root: Path, profile: str | None = None) -> Adapter:
+    """Return how a repository is trained, evaluated, configured and logged.
+
+    Args:
+        root: Its directory. Nothing in it is imported, run or changed.
+        profile: A packaged profile or a file of hints; by default the repository's own
+            `adapter-hints.yaml`, else the profile that it looks like.
+
+    Raises:
+        StudyError: There is no such directory or profile, or its hints are malformed.
+    """
+    if not root.is_dir():
+        raise StudyError(f"'{root}' is no directory.", "Name a repository with --root.")
+    hints = _hints(root, profile)
+    found = _Audit(root, hints)
+    if not found.is_rl():
+        return Adapter(profile=hints.name)
+    answers = found.commands()
+    answers["config"] = found.config()
+    answers["logging"] = found.logging()
+    answers["metrics"] = found.metrics()
+    answers["guardrails"] = found.guardrails(answers["metrics"])
+    answers.update(found.code())
+    answers["launcher"] = found.launcher(answers["train"])
+    found.hinted(answers)
+    return Adapter(profile=hints.name, **answers)
+
+
+QUESTIONS = {
+    "train": "Training",
+    "evaluate": "Evaluation",
+    "config": "Config system",
+    "logging": "Logging",
+    "metrics": "Metric candidates",
+    "guardrails": "Guardrail candidates",
+    "reward": "Reward code",
+    "termination": "Termination code",
+    "curriculum": "Curriculum code",
+    "randomization": "Randomisation code",
+    "launcher": "Launcher",
+}
+_ENVIRONMENT = re.compile(
+    r"(?:\bmake|make_vec|make_env|make_vec_env|register)\(\s*(?:id\s*=\s*)?[\"']([\w./:-]{3,60})[\"']"
+)
+
+
+def task_card(root: Path, adapter: Adapter) -> str:
+    """Return `task_card.md`: what the task seems to be, with the lines that say so.
+
+    Args:
+        root: The repository.
+        adapter: What its audit found.
+    """
+    files = Files(root)
+    lines = [f"# Task card: {_plain(root.resolve().name)}", ""]
+    lines += [
+        f"Read from the files with profile `{adapter.profile}`; nothing was imported or run. Every",
+        "answer below is a candidate until a person approves it in the contract.",
+        "",
+        "## What the task seems to be",
+        "",
+    ]
+    lines += _about(files) or ["No document says."]
+    environments = _environments(files, adapter)
+    lines += ["", "Environments:", ""]
+    lines += environments or ["none found"]
+    for question, title in QUESTIONS.items():
+        answers: tuple[Answer, ...] = getattr(adapter, question)
+        lines += ["", f"## {title}", ""]
+        if not answers:
+            lines.append("none")
+        for answer in answers:
+            note = f", {answer.note}" if answer.note else ""
+            lines.append(f"- `{_shown(answer.value)}` (confidence {answer.confidence:.2f}{note})")
+            lines += [f"  - {_quoted(files, place)}" for place in answer.evidence]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text.replace("`", "'")).strip()
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict) and "command" in value:
+        return (
+            _plain(f"{' '.join(value['command'])}") + f"`, settings as `{value['parameter_format']}"
+        )
+    if isinstance(value, dict) and "file" in value:
+        return _plain(f"{value['file']}: {', '.join(value['names'])}")
+    return _plain(str(value))
+
+
+def _quoted(files: Files, place: str) -> str:
+    path, _, number = place.rpartition(":")
+    lines = files.text(path).split("\n") if path in files and number.isdigit() else []
+    index = int(number) - 1 if lines else 0
+    text = _plain(lines[index])[:110] if 0 <= index < len(lines) else ""
+    return f"{place}: `{text}`" if text else place
+
+
+def _about(files: Files) -> list[str]:
+    """Return the first sentences of the repository's own description."""
+    for path in files.paths:
+        if "/" not in path and path.lower().startswith("readme"):
+            for number, line in enumerate(files.text(path).split("\n"), 1):
+                text = line.strip()
+                prose = len(text) > 30 and not text.startswith(("#", "[", "!", "<", "|", "`", "="))
+                if prose and " " in text:
+                    return [f"> {_plain(text)[:300]}", "", f"({path}:{number})"]
+    return []
+
+
+def _environments(files: Files, adapter: Adapter) -> list[str]:
+    found: dict[str, str] = {}
+    for answer in adapter.train:
+        command = answer.value["command"]
+        for index, word in enumerate(command):
+            key, equals, value = word.partition("=")
+            if re.fullmatch(r"-*(env|env[-_]id|env[-_]name|task|gym[-_]id)", key):
+                value = value if equals else (command[index + 1 : index + 2] or [""])[0]
+                if value and not value.startswith("-"):
+                    found.setdefault(value, answer.evidence[0])
+    places = [
+        place for question in QUESTIONS for a in getattr(adapter, question) for place in a.evidence
+    ]
+    for path in dict.fromkeys(place.rpartition(":")[0] for place in places):
+        if path.endswith(".py"):
+            for number, line in enumerate(files.text(path).split("\n"), 1):
+                match = _ENVIRONMENT.search(line)
+                if match:
+                    found.setdefault(match[1], f"{path}:{number}")
+    return [f"- `{_plain(name)}` ({place})" for name, place in list(found.items())[:15]]
+
+
+def profiles() -> list[str]:
+    """Return the names of the packaged profiles."""
+    place = importlib.resources.files("assay.study").joinpath("profiles")
+    return sorted(item.name.removesuffix(".yaml") for item in place.iterdir())
+
+
+def _hints(root: Path, profile: str | None) -> Hints:
+    place = importlib.resources.files("assay.study").joinpath("profiles")
+    if profile is not None and profile not in profiles():
+        path = Path(profile)
+        if not path.is_file():
+            raise StudyError(
+                f"There is no profile '{profile}'.",
+                f"{nearest(profile, profiles())} Or name a file of hints ({HINTS}).",
+            )
+        return _read_hints(str(path), path.read_text(errors="replace"))
+    if profile is not None:
+        return _read_hints(profile, place.joinpath(f"{profile}.yaml").read_text())
+    for own in (root / HINTS, root / ROOT / HINTS):
+        if own.is_file() and not own.is_symlink():
+            return _read_hints(str(own), own.read_text(errors="replace"))
+    known = [_read_hints(n, place.joinpath(f"{n}.yaml").read_text()) for n in profiles()]
+    for hints in known:
+        if any((root / name).exists() for name in hints.files):
+            return hints
+    imports = _declared(root)
+    for hints in known:
+        if imports & set(hints.imports):
+            return hints
+    return next(hints for hints in known if hints.name == "generic")
+
+
+def _declared(root: Path) -> set[str]:
+    """Return the packages that a project says it needs."""
+    found: set[str] = set()
+    for name in ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt"):
+        path = root / name
+        if path.is_file() and not path.is_symlink() and path.stat().st_size < 1_000_000:
+            text = path.read_text(errors="replace")
+            found |= set(re.findall(r"^\s*[\"']?([A-Za-z][\w-]+)", text, flags=re.MULTILINE))
+            found |= set(re.findall(r"[\"']([A-Za-z][\w-]+)", text))
+    return {name.lower().replace("-", "_") for name in found}
+
+
+def _read_hints(name: str, text: str) -> Hints:
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise StudyError(f"The hints '{name}' are malformed{place}.") from None
+    if not isinstance(values, dict):
+        raise StudyError(f"The hints '{name}' hold {type(values).__name__}; expected a mapping.")
+    hints = parse(Hints, values, what=f"the hints '{name}'")
+    questions = set(Adapter.model_fields) - {"schema_version", "profile"}
+    for question, answers in hints.answers.items():
+        if question not in questions:
+            raise StudyError(
+                f"The hints '{name}' answer '{question}'.", nearest(question, sorted(questions))
+            )
+        for answer in answers:
+            try:
+                re.compile(answer.pattern)
+            except re.error as error:
+                raise StudyError(
+                    f"The hints '{name}' have a malformed pattern '{answer.pattern}': {error}."
+                ) from None
+    return hints
+
+
+# ---------------------------------------------------------------------- rules on names and text
+
+
+def _verb(command: Command) -> str:
+    if not command.entry:
+        return ""
+    at = command.argv.index(command.entry) + 1
+    rest = command.argv[at : at + 1]
+    return rest[0] if rest and re.fullmatch(r"[a-z][\w-]*", rest[0]) else ""
+
+
+def _verb_kind(verb: str) -> str:
+    first = words(verb)[:1]
+    if first in (("train",), ("learn",), ("fit",)) and len(words(verb)) == 1:
+        return "train"
+    if first in (("eval",), ("evaluate",), ("enjoy",), ("play",)) and len(words(verb)) == 1:
+        return "evaluate"
+    return ""
+
+
+def _place_key(place: str) -> tuple[bool, int, str]:
+    """Order places: the repository's own before examples and copies, shallow before deep."""
+    aside = {"examples", "example", "third_party", "legacy", "deprecated", "old", "benchmarks"}
+    return bool(aside & set(place.split("/"))), place.count("/"), place
+
+
+def _guards(name: str, extra: set[str]) -> bool:
+    named = set(words(name))
+    if named & _NO_GUARDRAIL:
+        return False
+    return bool(named & (GUARDRAIL_WORDS | extra)) or any(p <= named for p in _GUARDRAIL_PAIRS)
+
+
+def _promise(name: str) -> int:
+    named = set(words(name))
+    for rank, group in enumerate(_PROMISING):
+        if named & group:
+            return rank * 2 + (0 if named & {"eval", "evaluation", "test", "episodic"} else 1)
+    return 9
+
+
+def _sets(lines: list[str], number: int, indent: int, value: str, slot: str) -> bool:
+    """Return whether a YAML key switches something on or has numbers below it."""
+    value = value.strip().lower()
+    if value:
+        plain = value not in _OFF and not value.startswith(("&", "*", "$"))
+        if slot == "curriculum":
+            return plain and not value.startswith("[")
+        return plain and (slot == "randomization" or value.startswith("{"))
+    for line in lines[number : number + 60]:
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if len(line) - len(line.lstrip()) <= indent:
+            return False
+        if slot != "reward" or re.search(r":\s*-?[\d.]+", line):
+            return True
+    return False
+
+
+_LAUNCH_LINES = (
+    ("slurm", 0.9, re.compile(r"^#SBATCH\s|^\s*(\$\s*)?(sbatch|srun)\s+\S|^.*submitit_slurm")),
+    ("tmux", 0.85, re.compile(r"\btmux\s+(new|new-session|send-keys|new-window|split-window)\b")),
+    ("torchrun", 0.85, re.compile(r"^[\s$`>-]*(\w+=\S*\s+)*(uv run |poetry run )?torchrun\s+\S")),
+    ("torchrun", 0.85, re.compile(r"\bpython3?\s+-m\s+torch\.distributed\.(run|launch)\b")),
+    ("ray", 0.8, re.compile(r"\bray\s+(job\s+submit|submit|up|start)\b")),
+    ("kubernetes", 0.85, re.compile(r"\bkubectl\s+(apply|create|run)\b")),
+    ("custom", 0.6, re.compile(r"^[\s$`>-]*(\w+=\S*\s+)*accelerate\s+launch\b")),
+)  # fmt: skip
+
+
+def _launchers_in(path: str, text: str) -> list[_Found]:
+    found: list[_Found] = []
+    if path.endswith((".yaml", ".yml")):
+        kind = re.search(r"^kind:\s*(Job|Pod|\w*Job|CronJob|StatefulSet)\s*$", text, re.MULTILINE)
+        if kind and re.search(r"^apiVersion:", text, re.MULTILINE):
+            line = text.count("\n", 0, kind.start()) + 1
+            found.append(_Found("kubernetes", f"{path}:{line}", 0.85))
+    if path.endswith((".txt", ".cfg", ".toml", ".gin")):
+        return found
+    if not re.search("SBATCH|sbatch|srun|submitit|tmux|torch|ray|kubectl|accelerate", text):
+        return found
+    for number, row in enumerate(text.split("\n"), 1):
+        for name, confidence, pattern in _LAUNCH_LINES:
+            if len(row) < 1000 and pattern.search(row):
+                found.append(_Found(name, f"{path}:{number}", confidence))
+    return found
+
+
+def _ranked(
+    found: Iterable[_Found], limit: int, *, key: Any = None, noted: Any = ()
+) -> tuple[Answer, ...]:
+    """Join equal values, drop what is too unsure, and put the best first."""
+    groups: dict[str, list[_Found]] = {}
+    for item in found:
+        groups.setdefault(str(item.value), []).append(item)
+    answers = []
+    for value, items in groups.items():
+        items = sorted(items, key=lambda item: -item.confidence)
+        best = items[0]
+        if best.confidence < _THRESHOLD:
+            continue
+        note = best.note if noted is True or (noted and value in noted) else ""
+        answer = Answer(
+            value=best.value,
+            confidence=round(min(best.confidence, 1.0), 2),
+            evidence=tuple(dict.fromkeys(item.place for item in items))[:_EVIDENCE],
+            note=note,
+        )
+        rank = key(value) if key else 0
+        answers.append((rank, -best.confidence, _place_key(best.place), answer))
+    answers.sort(key=lambda item: item[:3])
+    return tuple(item[-1] for item in answers[:limit])

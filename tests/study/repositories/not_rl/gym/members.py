@@ -1,0 +1,5 @@
+"""Members."""
+
+
+def make(name):
+    return {"name": name}
