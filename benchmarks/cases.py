@@ -94,7 +94,7 @@ class Case:
 
 
 def _word(value: Any) -> str:
-    return "none" if value is None else str(value)
+    return "null" if value is None else str(value)
 
 
 # By family, as the tables show them. A control follows the case it belongs to.

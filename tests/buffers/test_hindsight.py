@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
 import assay
@@ -99,11 +100,13 @@ def put(replay: HindsightReplay, *lanes: tuple[int, bool, bool], valid: Any = No
     """Add a step of every environment: (number t, terminated, truncated); t + 1 is achieved."""
     t, terminated, truncated = (np.array(column) for column in zip(*lanes, strict=True))
 
+    goal = np.where(terminated, t + 1.0, -1.0)[:, None].astype(np.float32)
+
     def observe(number: np.ndarray) -> Tree:
         shown = number[:, None].astype(np.float32)
-        return {"observation": shown, "achieved_goal": shown, "desired_goal": 0 * shown - 1}
+        return {"observation": shown, "achieved_goal": shown, "desired_goal": goal}
 
-    reward = np.full(len(t), -1.0)
+    reward = np.where(terminated, 0.0, -1.0)
     replay.add(observe(t), t % 2, reward, observe(t + 1), terminated, truncated, valid)
 
 
@@ -210,13 +213,16 @@ class TestGoals:
         replay = make_replay(ratio=0.25)
         episodes(replay, 4)
         for _ in range(20):
-            goals = replay.sample(8).obs["desired_goal"][:, 0]
-            assert (goals[:2] > 0).all() and (goals[2:] == -1).all()
-        assert goals_of(make_and_fill(ratio=0.0)) == {t: {-1} for t in range(4)}
+            batch = replay.sample(8)
+            goals, t = (batch.obs[key][:, 0] for key in ("desired_goal", "observation"))
+            # Their own goals: -1, and in the last step, which is terminated, what it reached.
+            assert (goals[:2] > 0).all() and (goals[2:] == torch.where(t[2:] == 3, 4.0, -1.0)).all()
+        own = {0: {-1}, 1: {-1}, 2: {-1}, 3: {4}}
+        assert goals_of(make_and_fill(ratio=0.0)) == own
 
     def test_reward_and_end_are_computed_anew(self) -> None:
         replay = make_replay("final")
-        episodes(replay, 2, 3)  # the first is terminated, though nothing was reached
+        episodes(replay, 2, 3)  # the second is truncated, so nothing was reached
         for _ in range(10):
             batch = replay.sample(16)
             t = batch.obs["observation"][:, 0].numpy()
@@ -288,7 +294,7 @@ class TestEnvironments:
     def test_row_by_row_where_batches_do_not_work(self) -> None:
         for env in (GoalPoint, WholeNorm, Blended):
             goals = make_vector(env).goal_functions()
-            assert goals._whole == (env is GoalPoint, False)
+            assert goals._whole == (env is GoalPoint, True)  # it never ends: one answer for all
             reward, terminated = goals(np.zeros((3, 1), np.float32), np.array([[0], [0.1], [5]]))
             assert reward.tolist() == [0, 0, -1] and not terminated.any()
 
@@ -303,7 +309,7 @@ class TestEnvironments:
         with pytest.raises(EnvError, match="has no compute_terminated") as error:
             Rig("dqn", Without, **SMALL)
         assert "Define compute_terminated in the environment; it returns" in str(error.value)
-        with pytest.raises(EnvError, match="'achieved_goal', which her needs"):
+        with pytest.raises(SpaceError, match="her needs observations with the entry"):
             Rig("sac", "Pendulum-v1", **SMALL)
         with pytest.raises(EnvError, match="failed in compute_terminated"):
             Rig("dqn", Worded, **SMALL)
@@ -317,6 +323,16 @@ class TestEnvironments:
         rig = Rig("dqn", lambda: Plain(BitFlip()), **SMALL)
         with pytest.raises(ConfigError, match=r"reward=-2\.0, but its compute_reward\(\) says -1"):
             rig.train(10)
+
+    def test_an_end_that_is_no_goal_is_refused_when_it_happens(self) -> None:
+        class Falling(BitFlip):
+            def step(self, action: Any) -> Any:
+                obs, reward, terminated, truncated, info = super().step(action)
+                return obs, reward, terminated or self.np_random.random() < 0.3, truncated, info
+
+        rig = Rig("dqn", Falling, **SMALL)
+        with pytest.raises(ConfigError, match=r"terminated=True, but its compute_terminated"):
+            rig.train(200)
 
     @pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "tqc", "dqn"])
     def test_settings(self, name: str) -> None:
@@ -387,7 +403,7 @@ def test_fetch_is_known_and_speaks_of_success() -> None:
     env = make_env("FetchReach-v4")
     assert env.spec is not None and env.spec.max_episode_steps == 50
     with make_vector("FetchReach-v4", 2) as envs:
-        assert envs.goal_functions()._whole == (True, False)
+        assert envs.goal_functions()._whole == (True, True)
         envs.reset(1)
         assert envs.success is not None and np.isnan(envs.success).all()
         envs.step(np.zeros((2, 4), np.float32))

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from torch import nn
 
 from assay.core.errors import ConfigError
+from assay.networks import curiosity as curiosity_module
 from assay.networks.curiosity import Curiosity, Distillation, non_episodic_gae, successors
 from assay.networks.step import Objective, Step
 from assay.testing.algorithms import (
@@ -39,7 +40,8 @@ class Fixed(nn.Module):
                 part.bias.zero_()
 
 
-def test_rewards_by_hand():
+def test_rewards_by_hand(monkeypatch):
+    monkeypatch.setattr(curiosity_module, "FEW", 2)
     curiosity = Curiosity(Fixed(), BOX, 1, 0.5, CPU)
     novel, reward = curiosity.observe(np.array([[[0.0, 1.0]], [[4.0, 1.0]]], np.float32))
     # mean (2, 1), variance (4, 0): the rows become (-1, 0) and (1, 0), each of error 1/2
@@ -147,6 +149,7 @@ class TestContractOfDQN(AlgorithmContract):
 
 class TestDQN:
     def test_novelty_of_the_next_state_is_added_to_the_sampled_reward(self) -> None:
+        """With enough errors seen; before that it is worth nothing."""
         two = spaces.Discrete(2)
         algorithm = make_algorithm("dqn", two, two, hidden=(), rnd=0.5, gamma=0.9, target_every=1)
         with torch.no_grad():
@@ -154,6 +157,8 @@ class TestDQN:
                 for p in network.parameters():
                     p.zero_()
         error = algorithm.distillation.error(torch.tensor([1, 0])).detach()
+        assert algorithm.curiosity.scale == 0.0
+        algorithm.curiosity.scaler.moments.count = 100
         algorithm.curiosity.scaler.moments.var = np.array(0.25)  # a reward is twice the error
         batch = make_batch(
             obs=[0, 1], action=[0, 1], reward=[1.0, 0.0], next_obs=[1, 0], discount=[0.9, 0.9]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,30 @@ class TestMissing:
         (tmp_path / "a.csv").write_text("loss,return_mean\n1,2\n")
         with pytest.raises(StudyError, match="Did you mean 'return_mean'"):
             extract(self.metric(source("csv", "retrun_mean")), tmp_path, tmp_path / "log")
+
+    def test_a_bare_nan_of_json_is_not_passed_over(self, tmp_path: Path) -> None:
+        (tmp_path / "a.jsonl").write_text('{"ret": 5}\n{"ret": NaN}\n')
+        with pytest.raises(StudyError, match="is nan"):
+            extract(self.metric(source("jsonl", "ret")), tmp_path, tmp_path / "log")
+
+    @pytest.mark.parametrize(
+        ("kind", "name", "data"),
+        [
+            ("sb3-evaluations", "evaluations.npz", b"PK\x03\x04 torn"),
+            ("csv", "a.csv", b"x\n" + b"1" * 200_000 + b"\n"),
+            ("json", "a.json", b"[" * 100_000),
+            ("jsonl", "a.jsonl", b"[" * 100_000 + b"\n"),
+        ],
+    )
+    def test_a_damaged_file_is_named(self, tmp_path: Path, kind: str, name: str, data) -> None:
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(StudyError, match=name.replace(".", r"\.")):
+            extract(self.metric(source(kind, "x")), tmp_path, tmp_path / "log")
+
+    def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "a.csv")
+        with pytest.raises(StudyError, match="No file matches"):
+            extract(self.metric(source("csv", "x")), tmp_path, tmp_path / "log")
 
     def test_no_number(self, tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_text("loss\nnan\n")

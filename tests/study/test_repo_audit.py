@@ -13,11 +13,14 @@ import yaml
 
 from assay.study.layout import StudyError
 from assay.study.models import Adapter
-from assay.study.repo_audit import audit, profiles, task_card
+from assay.study.repo_audit import audit
+from assay.study.repo_card import task_card
+from assay.study.repo_hints import profiles
 
 REPOSITORIES = Path(__file__).parent / "repositories"
 NAMES = sorted(path.stem for path in REPOSITORIES.glob("*.yaml"))
 SLOTS = [name for name in Adapter.model_fields if name not in ("schema_version", "profile")]
+CODE = ("reward", "termination", "curriculum", "randomization")
 THRESHOLD = 0.9
 
 
@@ -69,3 +72,238 @@ def test_recall_and_precision_of_every_question() -> None:
     assert not short, text
     # Every question has an answer somewhere, or its score would mean nothing.
     assert all(any(truth for *_, truth in cases) for cases in scores.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_answer_rests_on_a_line_that_is_there(name: str) -> None:
+    found = audit(REPOSITORIES / name)
+    for slot in SLOTS:
+        answers = getattr(found, slot)
+        ranks = [answer.confidence for answer in answers]
+        assert slot in ("metrics", *CODE) or ranks == sorted(ranks, reverse=True)
+        for answer in answers:
+            assert answer.evidence and 0.5 <= answer.confidence <= 1
+            for place in answer.evidence:
+                path, _, number = place.rpartition(":")
+                lines = (REPOSITORIES / name / path).read_text().split("\n")
+                assert lines[int(number) - 1].strip(), place
+
+
+def test_a_repository_without_rl_has_no_answers() -> None:
+    assert audit(REPOSITORIES / "not_rl") == Adapter(profile="generic")
+
+
+def test_commands_say_how_settings_are_passed() -> None:
+    formats = {
+        name: audit(REPOSITORIES / name).train[0].value["parameter_format"]
+        for name in NAMES
+        if name != "not_rl"
+    }
+    assert formats.pop("hydra_walker") == formats.pop("manager_terms") == "{name}={value}"
+    assert set(formats.values()) == {"--{name}={value}"}
+
+
+# ---------------------------------------------------------------------- a repository can be odd
+
+
+def write(root: Path, **texts: str) -> None:
+    for name, text in texts.items():
+        path = root / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+STEP = """
+import gymnasium as gym
+
+class Env(gym.Env):
+    def reset(self):
+        return 0
+
+    def step(self, action):
+        reward = 1.0 - abs(action)
+        return 0, reward, False, False, {}
+"""
+
+
+def test_what_cannot_be_read_does_no_harm(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        env_dot_py=STEP,
+        empty_dot_py="",
+        broken_dot_py="def reward(:\n",
+        pyproject_dot_toml="[[[",
+    )
+    (tmp_path / "latin.py").write_bytes("# coding: latin-1\nname = 'Bücher'\n".encode("latin-1"))
+    (tmp_path / "wide.py").write_bytes("x = 1\n".encode("utf-16"))
+    (tmp_path / "binary.py").write_bytes(bytes(range(256)) * 10)
+    (tmp_path / "nested.py").write_text("x = " + "(" * 5000 + ")" * 5000)
+    (tmp_path / "sum.py").write_text("x = " + " + ".join(["a"] * 20_000))
+    (tmp_path / "odd.yaml").write_text("reward: [unclosed\n\t- : :")
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "dangling.py").symlink_to(tmp_path / "nowhere.py")
+    assert items("reward", audit(tmp_path).reward) == {"env.py::Env.step"}
+
+
+def test_nothing_outside_of_the_repository_is_read(tmp_path: Path) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    inside.mkdir()
+    write(outside, env_dot_py=STEP)
+    (inside / "env.py").symlink_to(outside / "env.py")
+    (inside / "package").symlink_to(outside)
+    assert audit(inside) == Adapter()
+    (inside / "own.py").write_text(STEP)
+    (inside / "alias.py").symlink_to(inside / "own.py")
+    assert {a.value["file"] for a in audit(inside).reward} == {"own.py", "alias.py"}
+
+
+def test_environments_caches_and_huge_files_are_skipped(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        myenv__pyvenv_dot_cfg="home = /usr",
+        myenv__lib__env_dot_py=STEP,
+        node_modules__env_dot_py=STEP,
+        _dot_git__env_dot_py=STEP,
+        __pycache__="",
+        huge_dot_py=STEP + "# " + "x" * 1_100_000,
+    )
+    assert audit(tmp_path) == Adapter()
+
+
+def test_the_targets_code_is_never_imported_or_run(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    code = f"open({str(mark)!r}, 'w').write('ran')\n"
+    write(tmp_path, train_dot_py=code + STEP, setup_dot_py=code, conftest_dot_py=code)
+    before = set(sys.modules)
+    audit(tmp_path)
+    assert not mark.exists()
+    assert not {name for name in set(sys.modules) - before if "train" in name}
+
+
+def test_rewards_that_are_handed_on_are_no_reward_code(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        wrappers_dot_py="""
+import gymnasium as gym
+import numpy as np
+
+class Timed(gym.Wrapper):
+    def reset(self):
+        return self.env.reset()
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        reward = np.float32(reward)
+        done = terminated or truncated
+        return obs, reward, terminated, truncated, info
+
+class Buffer:
+    def get_rewards(self, indices):
+        return self.rewards[indices] * 1.0
+
+    def normalize_reward(self, reward):
+        return reward / self.std
+
+class Empty(gym.Env):
+    def compute_reward(self):
+        raise NotImplementedError
+
+    def reset(self):
+        return 0
+
+    def step(self, action):
+        reward, done = 0.0, False
+        return 0, reward, done, False, {}
+""",
+    )
+    found = audit(tmp_path)
+    assert found.reward == found.termination == ()
+
+
+def test_documents_may_call_a_script_in_many_ways(tmp_path: Path) -> None:
+    train = "import gymnasium\n\nif __name__ == '__main__':\n    agent.learn(total=1)\n"
+    for line, command in {
+        "$ CUDA_VISIBLE_DEVICES=0 python3 tools/train.py -n 3": "python tools/train.py -n 3",
+        "cd tools && python train.py": "python tools/train.py",
+        "uv run tools/train.py env=Ant seed=4": "uv run tools/train.py env=Ant seed={seed}",
+        "xvfb-run -a python -u tools/train.py > log.txt": "python tools/train.py",
+        "torchrun --nproc_per_node=4 tools/train.py --seed $SEED --out $OUT": (
+            "python tools/train.py --seed {seed}"
+        ),
+        "pip install -r train.py": "python tools/train.py",  # not from this line
+    }.items():
+        write(tmp_path, tools__train_dot_py=train, README_dot_md=f"# A\n\n```bash\n{line}\n```\n")
+        found = audit(tmp_path)
+        assert items("train", found.train) == {command}, line
+        assert found.train[0].evidence[0].startswith("tools" if "pip" in line else "README.md:4")
+        assert ("torchrun" in items("launcher", found.launcher)) == line.startswith("torchrun")
+
+
+# ---------------------------------------------------------------------- profiles and hints
+
+
+def test_profiles_are_packaged_and_known_by_name(tmp_path: Path) -> None:
+    assert profiles() == ["assay", "generic", "holosoma", "mjlab"]
+    for name in profiles():
+        assert audit(tmp_path, name).profile == name
+    with pytest.raises(StudyError, match=r"no profile 'mjlap'.*\n.*mjlab"):
+        audit(tmp_path, "mjlap")
+    with pytest.raises(StudyError, match="is no directory"):
+        audit(tmp_path / "nowhere")
+
+
+def test_a_profile_is_recognised_and_invents_nothing(tmp_path: Path) -> None:
+    write(tmp_path, pyproject_dot_toml='[project]\nname = "x"\ndependencies = ["mjlab>=1"]\n')
+    assert audit(tmp_path) == Adapter(profile="mjlab")
+    write(tmp_path, env_dot_py=STEP)
+    assert audit(tmp_path, "mjlab").logging == audit(tmp_path, "holosoma").train == ()
+
+
+def test_a_new_stack_is_one_file(tmp_path: Path) -> None:
+    source = STEP + "\nscore = Penalty(func=stumbles, weight=-1.0)\nledger.jot('eval/falls', 3)\n"
+    write(tmp_path, env_dot_py=source)
+    assert audit(tmp_path).metrics == ()
+    hints = {
+        "name": "ours",
+        "vocabulary": {"reward_terms": ["Penalty"], "metric_calls": ["jot"]},
+        "answers": {
+            "launcher": [
+                {"value": "custom", "files": "*.py", "pattern": "class Env"},
+                {"value": "slurm", "files": "*.py", "pattern": "not there"},
+            ]
+        },
+    }
+    (tmp_path / "adapter-hints.yaml").write_text(yaml.safe_dump(hints))
+    found = audit(tmp_path)
+    assert found.profile == "ours"
+    assert items("metrics", found.metrics) == {"eval/falls"}
+    assert items("guardrails", found.guardrails) == {"eval/falls"}
+    assert "env.py::score" in items("reward", found.reward)
+    assert [(a.value, a.evidence) for a in found.launcher] == [("custom", ("env.py:4",))]
+    (tmp_path / "adapter-hints.yaml").write_text("name: ours\nanswers: {lauhcner: []}\n")
+    with pytest.raises(StudyError, match=r"answer 'lauhcner'.*\n.*launcher"):
+        audit(tmp_path)
+    (tmp_path / "adapter-hints.yaml").write_text("name: [")
+    with pytest.raises(StudyError, match="malformed in line 1"):
+        audit(tmp_path)
+
+
+# ---------------------------------------------------------------------- the task card
+
+
+def test_the_task_card_quotes_its_evidence() -> None:
+    root = REPOSITORIES / "argparse_yaml"
+    card = task_card(root, audit(root))
+    assert card.startswith("# Task card: argparse_yaml\n")
+    assert "`Reach-v0` (README.rst:11)" in card
+    assert (
+        "- envs/reach.py:22: `reward = -distance - 0.01 * float(np.square(action).sum())`" in card
+    )
+    assert re.search(r"## Curriculum code\n\nnone\n", card)
+
+
+def test_the_task_card_of_nothing_says_none(tmp_path: Path) -> None:
+    card = task_card(tmp_path, audit(tmp_path))
+    assert card.count("\nnone\n") == len(SLOTS)
+    assert "No document says." in card

@@ -401,6 +401,12 @@ class TestIncomplete:
         assert "its end was cut off" in page(study).text
         assert "> **Attention:**" in report.report(study)
 
+    def test_a_ledger_that_was_written_anew(self, study: Study) -> None:
+        study.write_state(State(task="cartpole", study="lr"))
+        path, head = study.path / "state.json", study.ledger.head().hash
+        path.write_text(path.read_text().replace(head, "1" * 64))
+        assert "or it was rewritten" in page(study).text
+
     def test_a_damaged_ledger_yields_no_report(self, study: Study) -> None:
         data = study.ledger.path.read_bytes()
         study.ledger.path.write_bytes(data.replace(b'"ada"', b'"eve"', 1))

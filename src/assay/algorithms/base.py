@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from assay.buffers.hindsight import HindsightOptions
 from assay.core import seeding
-from assay.core.config import Model
+from assay.core.config import Model, refuse_inert
 from assay.core.errors import ConfigError, SpaceError
 from assay.core.registry import AlgorithmSpec
 from assay.core.types import Action, Batch, Clock, Metrics, Spaces, State, Tree, pack
+from assay.networks.conv import has_images
 from assay.networks.normalize import RewardScaler, RunningNormalizer
 from assay.networks.saving import load_module, refuse_unsaved, to_array
 from assay.networks.step import Mode, Step, choose_mode
@@ -113,6 +114,9 @@ class Algorithm(ABC):
         self.rng = seeding.derive_rng(context.seed, "algorithm")
         # Torch draws initial weights from its global generator; all later noise is NumPy's.
         torch.manual_seed(seeding.derive_seed(context.seed, "weights"))
+        if hasattr(hp, "cnn"):
+            images = has_images(spaces.observation)
+            refuse_inert(hp, "cnn", active=images, why="observations without images")
         self.obs_norm = self.reward_scale = None
         if getattr(hp, "normalize_obs", False):
             self.obs_norm = RunningNormalizer(spaces.observation)

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core.config import Model, refuse_inert
-from assay.core.errors import ConfigError
 from assay.core.registry import register
 from assay.core.types import Action, Spaces, Tree, action_mask, tree_leaves, unpack
 from assay.functional import distributional
@@ -84,11 +83,6 @@ class C51(Algorithm):
         refuse_inert(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau:g}")
         for name in ("priority_alpha", "priority_beta"):
             refuse_inert(hp, name, active=hp.prioritized, why="prioritized=false")
-        if not hp.v_min < hp.v_max:
-            raise ConfigError(
-                f"v_min={hp.v_min:g} and v_max={hp.v_max:g} leave no room for returns.",
-                "Set v_min below the lowest discounted return and v_max above the highest.",
-            )
         super().__init__(spaces, hp, context)
         self.needs = ReplayNeeds(
             capacity=hp.buffer_size, learning_starts=hp.learning_starts,

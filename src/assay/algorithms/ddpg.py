@@ -54,7 +54,7 @@ class DDPG(Algorithm):
         her: Literal["future", "final", "episode"] | None = Field(
             None, description="Relabel goals in hindsight with goals that were reached."
         )
-        her_ratio: float = Field(0.8, ge=0, le=1, description="Share of relabelled samples.")
+        her_ratio: float = Field(0.8, gt=0, le=1, description="Share of relabelled samples.")
         max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
         normalize_obs: bool = Field(False, description="Standardise float observations.")
         normalize_reward: bool = Field(False, description="Divide by the std of returns.")

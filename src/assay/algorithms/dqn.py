@@ -65,7 +65,7 @@ class DQN(Algorithm):
         her: Literal["future", "final", "episode"] | None = Field(
             None, description="Relabel goals in hindsight with goals that were reached."
         )
-        her_ratio: float = Field(0.8, ge=0, le=1, description="Share of relabelled samples.")
+        her_ratio: float = Field(0.8, gt=0, le=1, description="Share of relabelled samples.")
         prioritized: bool = Field(False, description="Sample by TD error.")
         priority_alpha: float = Field(0.6, ge=0, le=1, description="How much priorities count.")
         priority_beta: Share = Field(
@@ -85,6 +85,11 @@ class DQN(Algorithm):
         refuse_inert(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau:g}")
         for name in ("priority_alpha", "priority_beta"):
             refuse_inert(hp, name, active=hp.prioritized, why="prioritized=false")
+        if hp.rnd and hp.gamma == 1:
+            raise ConfigError(
+                f"rnd={hp.rnd:g} with gamma=1: novelty that is never discounted adds up for ever.",
+                "Use a gamma below 1 with rnd.",
+            )
         if hp.rnd and hp.n_step > 1:
             raise ConfigError(
                 f"rnd={hp.rnd:g} with n_step={hp.n_step}: the replay knows the last of n states "

@@ -67,7 +67,7 @@ class FQF(Algorithm):
         )
         entropy: float = Field(1e-3, ge=0, description="Keeps the fractions apart.")
         fractions: int = Field(32, gt=1, description="Number N of fractions.")
-        cosines: int = Field(64, gt=0, description="Cosines that embed a level.")
+        cosines: int = Field(64, gt=1, description="Cosines that embed a level.")
         kappa: float = Field(1.0, gt=0, description="Width of the Huber loss's quadratic zone.")
         batch_size: int = Field(32, gt=0, description="Transitions per gradient step.")
         buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")

@@ -70,7 +70,7 @@ class IQN(Algorithm):
         quantiles: int = Field(64, gt=0, description="Levels N of the prediction.")
         target_quantiles: int = Field(64, gt=0, description="Levels N' of the target.")
         acting_quantiles: int = Field(32, gt=0, description="Levels K for choosing an action.")
-        cosines: int = Field(64, gt=0, description="Cosines that embed a level.")
+        cosines: int = Field(64, gt=1, description="Cosines that embed a level.")
         kappa: float = Field(1.0, gt=0, description="Width of the Huber loss's quadratic zone.")
         cvar: float = Field(
             1.0, gt=0, le=1, description="Choose by the mean of this worst share of returns."

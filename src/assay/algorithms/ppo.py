@@ -70,7 +70,7 @@ class PPO(Algorithm):
         cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
         log_std_init: float = Field(0.0, description="Initial log standard deviation (Box).")
         rnd: float = Field(0.0, ge=0, description="Weight of novelty (RND); 0 is none.")
-        rnd_gamma: float = Field(0.99, ge=0, le=1, description="Discount of novelty.")
+        rnd_gamma: float = Field(0.99, ge=0, lt=1, description="Discount of novelty.")
         rnd_share: float = Field(
             1.0, gt=0, le=1, description="Share of the rollout that trains RND's predictor."
         )

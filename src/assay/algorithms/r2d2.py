@@ -256,6 +256,11 @@ def _refuse(hp: R2D2.Hyperparameters, num_envs: int) -> None:
             f"overlap={hp.overlap} is not less than sequence={hp.sequence}.",
             "Every sequence must bring a step that is new: lower overlap.",
         )
+    if hp.n_step > hp.sequence:
+        raise ConfigError(
+            f"n_step={hp.n_step} is longer than sequence={hp.sequence}.",
+            "Returns are cut at a sequence's end: use n_step <= sequence.",
+        )
     transformer = hp.memory == "transformer"
     for name in ("heads", "context"):
         refuse_inert(hp, name, active=transformer, why=f"memory={hp.memory}")

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core.config import Model, refuse_inert
-from assay.core.errors import ConfigError
 from assay.core.registry import register
 from assay.core.types import Action, Spaces, Tree, action_mask, unpack
 from assay.functional import distributional
@@ -77,11 +76,6 @@ class Rainbow(Algorithm):
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         refuse_inert(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau:g}")
-        if not hp.v_min < hp.v_max:
-            raise ConfigError(
-                f"v_min={hp.v_min:g} and v_max={hp.v_max:g} leave no room for returns.",
-                "Set v_min below the lowest discounted return and v_max above the highest.",
-            )
         super().__init__(spaces, hp, context)
         self.needs = ReplayNeeds(
             capacity=hp.buffer_size, learning_starts=hp.learning_starts,

@@ -92,9 +92,8 @@ class RecurrentPPO(Algorithm):
         attends, why = hp.memory == "transformer", f"memory={hp.memory}"
         refuse_inert(hp, "heads", active=attends, why=why)
         refuse_inert(hp, "context", active=attends, why=why)
-        gaussian, sees = isinstance(self.distribution, DiagGaussian), len(self.net.encoder.cnns) > 0
+        gaussian = isinstance(self.distribution, DiagGaussian)
         refuse_inert(hp, "log_std_init", active=gaussian, why="actions that are no Box")
-        refuse_inert(hp, "cnn", active=sees, why="observations without images")
         updates = context.clock.total_env_steps / size * hp.epochs * (size // hp.minibatch_size)
         objective = Objective("ppo", self.net, self._loss, hp.max_grad_norm, eps=1e-5)
         self.step = Step([objective], mode=self.mode(updates), key=self.step_key)

@@ -93,7 +93,7 @@ class TQC(Algorithm):
         her: Literal["future", "final", "episode"] | None = Field(
             None, description="Relabel goals in hindsight with goals that were reached."
         )
-        her_ratio: float = Field(0.8, ge=0, le=1, description="Share of relabelled samples.")
+        her_ratio: float = Field(0.8, gt=0, le=1, description="Share of relabelled samples.")
         max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
         normalize_obs: bool = Field(False, description="Standardise float observations.")
         normalize_reward: bool = Field(False, description="Divide by the std of returns.")
@@ -209,9 +209,10 @@ def sorted_quantile_huber(predicted: Tensor, target: Tensor, tau: Tensor) -> Ten
     edges = torch.cat([z - 1.0, z, z + 1.0], dim=1).detach()
     below = torch.searchsorted(y, edges)  # how many targets are below each edge
     n_far, n_under, n_near = below.to(y.dtype).chunk(3, dim=1)
-    sums = F.pad(y.cumsum(1), (1, 0))
+    # In float64, since differences of long sums cancel.
+    sums = F.pad(y.double().cumsum(1), (1, 0))
     s_far, s_under, s_near = sums.gather(1, below).chunk(3, dim=1)
-    squares = F.pad(y.square().cumsum(1), (1, 0))
+    squares = F.pad(y.double().square().cumsum(1), (1, 0))
     q_far, q_under, q_near = squares.gather(1, below).chunk(3, dim=1)
 
     def half_squares(n: Tensor, s: Tensor, q: Tensor) -> Tensor:
@@ -223,4 +224,4 @@ def sorted_quantile_huber(predicted: Tensor, target: Tensor, tau: Tensor) -> Ten
     under = under + n_far * (z - 0.5) - s_far
     over = half_squares(n_near - n_under, s_near - s_under, q_near - q_under)
     over = over + sums[:, -1:] - s_near - (y.shape[1] - n_near) * (z + 0.5)
-    return ((1.0 - tau) * under + tau * over) / y.shape[1]
+    return (((1.0 - tau) * under + tau * over) / y.shape[1]).to(predicted.dtype)

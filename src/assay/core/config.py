@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import pydantic
 import yaml
@@ -21,7 +21,19 @@ ModelT = TypeVar("ModelT", bound="Model")
 class Model(pydantic.BaseModel):
     """Base of every configuration model: frozen, and strict about unknown keys."""
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = pydantic.ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _no_flags_for_numbers(cls, values: Any) -> Any:
+        # In Python true is 1; in a setting it is a slip.
+        for name, value in values.items() if isinstance(values, dict) else ():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field is not None and not _takes_flags(field.annotation):
+                raise ValueError(f"{name}={str(value).lower()}: expected no yes or no here")
+        return values
 
     @classmethod
     def meanings(cls) -> dict[str, tuple[str, Any, str]]:
@@ -34,6 +46,13 @@ class Model(pydantic.BaseModel):
             default = info.get_default(call_default_factory=True)
             rows[name] = (kind, default, info.description or "")
         return rows
+
+
+def _takes_flags(annotation: Any) -> bool:
+    """Say whether true and false are among the values of a type."""
+    if annotation in (bool, Any):
+        return True
+    return any(arg is True or _takes_flags(arg) for arg in get_args(annotation))
 
 
 def parse(model: type[ModelT], values: Mapping[str, Any], *, what: str) -> ModelT:
@@ -61,6 +80,18 @@ def parse(model: type[ModelT], values: Mapping[str, Any], *, what: str) -> Model
         raise ConfigError(f"Bad settings for {what}: " + "; ".join(lines)) from None
 
 
+class InertError(ConfigError):
+    """A setting has no effect.
+
+    Attributes:
+        setting: Its name.
+    """
+
+    def __init__(self, setting: str, message: str, fix: str) -> None:
+        super().__init__(message, fix)
+        self.setting = setting
+
+
 def refuse_inert(settings: Model, name: str, *, active: bool, why: str) -> None:
     """Refuse a setting that was changed although nothing will read it.
 
@@ -71,12 +102,13 @@ def refuse_inert(settings: Model, name: str, *, active: bool, why: str) -> None:
         why: What makes it ineffective, such as `prioritized=false`.
 
     Raises:
-        ConfigError: It is not at its default and not active.
+        InertError: It is not at its default and not active.
     """
     default = type(settings).model_fields[name].get_default(call_default_factory=True)
     value = getattr(settings, name)
     if not active and value != default:
-        raise ConfigError(
+        raise InertError(
+            name,
             f"{name}={value} has no effect with {why}.",
             f"Leave {name} out (its default is {default}), or change what switches it off.",
         )

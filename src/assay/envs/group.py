@@ -151,8 +151,7 @@ class Group:
         try:
             for index, env in enumerate(self.envs):
                 raw, r, term, trunc, info = env.step(actions[index])
-                if info:
-                    self.success[index] = success_of(info)
+                self.success[index] = success_of(info) if info else np.nan
                 if term or trunc:
                     if final is None:
                         final = self.observations.zeros(len(self.envs))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from assay.algorithms.base import Algorithm, ReplayNeeds
-from assay.buffers.hindsight import HindsightReplay
+from assay.buffers.hindsight import HindsightReplay, require_goals
 from assay.buffers.prioritized import PrioritizedOptions
 from assay.buffers.replay import ReplayBuffer
 from assay.buffers.sequence import SequenceReplay
@@ -41,7 +41,9 @@ class OffPolicyLoop:
         needs, clock = self.needs, self.clock
         self.collector.collect_step(self.replay, random=clock.env_steps < needs.learning_starts)
         owed = (clock.env_steps - needs.learning_starts) // needs.train_every
-        while self.rounds < owed and len(self.replay):
+        if not len(self.replay):  # no sequence is complete: there is nothing to catch up on later
+            self.rounds = max(self.rounds, owed)
+        while self.rounds < owed:
             self.rounds += 1
             for _ in range(needs.updates):
                 self.algorithm.update(self.replay)
@@ -71,6 +73,7 @@ def make_replay(needs: ReplayNeeds, env: Any, device: Any, rng: np.random.Genera
             device=device, prioritized=options,
         )  # fmt: skip
     if needs.her is not None:
+        require_goals(env.spaces.observation)
         return HindsightReplay(
             env.spaces, needs.capacity, env.num_envs, rng=rng, options=needs.her,
             goals=env.goal_functions(), gamma=needs.gamma, device=device,

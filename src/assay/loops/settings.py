@@ -19,7 +19,7 @@ from assay.core.errors import ConfigError, nearest
 
 OBJECT = " (object)"  # marks the name of an environment that was given as an object
 # Settings of a preset that belong together: with another number of environments they do not fit.
-_ROLLOUT_SHAPE = ("num_envs", "horizon", "minibatch_size")
+_ROLLOUT_SHAPE = ("num_envs", "horizon", "chunk", "minibatch_size")
 
 
 class RunSettings(Model):

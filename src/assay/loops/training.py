@@ -20,7 +20,7 @@ import torch
 
 from assay.algorithms.base import Algorithm, Context
 from assay.core import registry
-from assay.core.config import parse
+from assay.core.config import InertError, Model, parse
 from assay.core.errors import AssayError, ConfigError, RunError
 from assay.core.types import Clock, State, tree_leaves
 from assay.envs.make import make_vector
@@ -38,7 +38,7 @@ from assay.loops.events import (
 )
 from assay.loops.off_policy import OffPolicyLoop
 from assay.loops.on_policy import OnPolicyLoop
-from assay.loops.settings import RunConfig
+from assay.loops.settings import RunConfig, preset
 from assay.runs import checkpoint
 from assay.runs.checkpoint import Section
 from assay.runs.directory import RunDirectory, Status
@@ -87,8 +87,33 @@ def build_algorithm(config: RunConfig, spaces: Any, clock: Clock) -> Algorithm:
     run = config.run
     device = choose_device(run.device)
     context = Context(clock, run.seed, run.num_envs, device, run.compile)
-    with torch.random.fork_rng(devices=[]):  # leave the caller's generator as it was
-        return cls(spaces, hp, context)
+    try:
+        while True:
+            try:
+                with torch.random.fork_rng(devices=[]):  # leave the caller's generator as it was
+                    return cls(spaces, hp, context)
+            except InertError as error:
+                hp = _without_preset(hp, config, error)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        raise ConfigError(
+            f"{config.algorithm} with these settings does not fit into the memory.",
+            "Use smaller networks, or less of what it keeps (actor_lag, memory_size, context).",
+        ) from None
+
+
+def _without_preset(hp: Model, config: RunConfig, error: InertError) -> Model:
+    """Return settings without the one that has no effect, if the preset alone asked for it."""
+    name = error.setting
+    shipped = preset(config.algorithm, config.env)
+    if name not in shipped:
+        raise error
+    from_preset = getattr(parse(type(hp), {name: shipped[name]}, what=config.algorithm), name)
+    if from_preset != getattr(hp, name):
+        raise error
+    default = type(hp).model_fields[name].get_default(call_default_factory=True)
+    return hp.model_copy(update={name: default})
 
 
 def choose_device(name: str) -> torch.device:

@@ -16,7 +16,7 @@ from assay.core.types import Action, Tree, action_mask, tree_map
 from assay.functional.distributions import Distribution
 from assay.inference import distributions as numpy_distributions
 from assay.networks.acting import Exported, Forward
-from assay.networks.conv import is_image
+from assay.networks.conv import has_images
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import GaussianHead, policy_head
 from assay.networks.mlp import mlp
@@ -53,8 +53,7 @@ class ActorCritic(nn.Module):
         self.head = policy_head(
             distribution, self.encoder.out_features, gain=0.01, log_std_init=log_std_init
         )
-        parts = space.spaces.values() if isinstance(space, gym.spaces.Dict) else [space]
-        self.shared = any(is_image(part) for part in parts)
+        self.shared = has_images(space)
         self.value_encoder = nn.Identity() if self.shared else make_encoder(space, **options)
         self.value_head = mlp((self.encoder.out_features, value_heads), output_gain=1.0)
 
@@ -74,7 +73,7 @@ def refuse_unused(hp: Model, net: ActorCritic) -> None:
     """Refuse settings of parts that the network has no use for in these spaces.
 
     Args:
-        hp: Settings with the fields `log_std_init` and `cnn`.
+        hp: Settings with the field `log_std_init`.
         net: What was built from them.
 
     Raises:
@@ -82,7 +81,6 @@ def refuse_unused(hp: Model, net: ActorCritic) -> None:
     """
     gaussian = isinstance(net.head, GaussianHead)
     refuse_inert(hp, "log_std_init", active=gaussian, why="actions that are no Box")
-    refuse_inert(hp, "cnn", active=net.shared, why="observations without images")
 
 
 class Policy:

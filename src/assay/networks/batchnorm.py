@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from assay.networks.mlp import make_activation
+from assay.networks.mlp import make_activation, require_widths
 
 R_MAX, D_MAX = 3.0, 5.0
 
@@ -107,6 +107,7 @@ def batchnorm_mlp(
         warmup: As for `BatchRenorm`.
     """
     sizes = (in_features, *hidden)
+    require_widths(sizes)
     layers: list[nn.Module] = [BatchRenorm(in_features, momentum=momentum, warmup=warmup)]
     for n_in, n_out in itertools.pairwise(sizes):
         layers += [nn.Linear(n_in, n_out), make_activation(activation)]

@@ -32,6 +32,14 @@ def is_image(space: gym.Space[Any]) -> bool:
     return len(space.shape) in (3, 4) or (len(space.shape) == 2 and space.dtype == np.uint8)
 
 
+def has_images(space: gym.Space[Any]) -> bool:
+    """Return whether a space, or an entry of a Dict, is treated as an image."""
+    from gymnasium import spaces
+
+    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
+    return any(is_image(part) for part in parts)
+
+
 def byte_scale(space: gym.Space[Any]) -> float:
     """Return 1/255 for bytes that use their whole range, else 1.
 

@@ -29,6 +29,7 @@ from assay.networks.mlp import mlp
 from assay.networks.normalize import RewardScaler, RunningNormalizer
 
 CLIP = 5.0  # of standardised observations
+FEW = 32  # prediction errors, before which their spread says nothing
 
 
 class Distillation(nn.Module):
@@ -114,7 +115,9 @@ class Curiosity:
 
     @property
     def scale(self) -> float:
-        """Return what turns a prediction error into a reward."""
+        """Return what turns a prediction error into a reward; 0 before there is a spread to use."""
+        if self.scaler.moments.count < FEW:
+            return 0.0
         return float(self.scaler.scale(np.ones(())))
 
     def state(self) -> State:

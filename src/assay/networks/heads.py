@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from assay.core.errors import ConfigError
 from assay.functional.distributions import DiagGaussian, Distribution, TanhGaussian
 from assay.inference.distributions import box_scale
 from assay.networks.encoders import make_encoder
@@ -187,14 +188,23 @@ class SupportMean(nn.Module):
         low: The smallest return.
         high: The largest return.
         atoms: Number of evenly spaced returns K, ends included.
+
+    Raises:
+        ConfigError: The returns do not rise from atom to atom, as float32 has them.
     """
 
     support: Tensor
 
     def __init__(self, low: float, high: float, atoms: int) -> None:
         super().__init__()
+        support = torch.linspace(low, high, atoms)
+        if not (support.diff() > 1e-30).all():
+            raise ConfigError(
+                f"v_min={low:.9g} and v_max={high:.9g} leave no room for {atoms} returns.",
+                "Set v_min below the lowest discounted return and v_max above the highest.",
+            )
         # A constant of the settings: no part of a checkpoint.
-        self.register_buffer("support", torch.linspace(low, high, atoms), persistent=False)
+        self.register_buffer("support", support, persistent=False)
 
     def forward(self, logits: Tensor) -> Tensor:
         """Return sum_k z_k softmax(logits)_k."""

@@ -66,6 +66,16 @@ def make_linear(
     return initialise(kind(in_features, out_features), gain, init)
 
 
+def require_widths(sizes: Sequence[int]) -> None:
+    """Refuse layers without units.
+
+    Raises:
+        ConfigError: A width is below 1, or there is none.
+    """
+    if not sizes or any(n < 1 for n in sizes):
+        raise ConfigError(f"Layer sizes {list(sizes)}: expected widths of at least 1.")
+
+
 def mlp(
     sizes: Sequence[int],
     activation: str = "tanh",
@@ -90,8 +100,7 @@ def mlp(
     Raises:
         ConfigError: A width is below 1, or a name is unknown.
     """
-    if not sizes or any(n < 1 for n in sizes):
-        raise ConfigError(f"Layer sizes {list(sizes)}: expected widths of at least 1.")
+    require_widths(sizes)
     layers: list[nn.Module] = []
     last = len(sizes) - 2
     for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes)):

@@ -109,6 +109,9 @@ def _fingerprint(*parts: Any) -> str:
         torch.__version__,
         platform.machine(),
         torch.backends.cpu.get_cpu_capability(),
+        # Compiled code holds arrays with a place per thread.
+        torch.get_num_threads(),
+        os.cpu_count(),
     ):
         digest.update(repr(part).encode() + b"\0")
     return digest.hexdigest()[:32]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assay.study import protocol, runner, states
+from assay.study import probe, protocol, reflection, runner, states
 from assay.study.layout import Study, StudyError, write_yaml_document
 from assay.study.models import Candidate, Contract
 
@@ -52,6 +52,10 @@ def validate(study: Study, name: str, actor: str) -> str:
     if unknown:
         options = ", ".join(sorted(known)) or "none"
         raise StudyError(f"'{unknown[0]}' is no guardrail of the contract ({options}).")
+    if candidate.reflection:
+        reflection.named(study, candidate.reflection)
+    if candidate.probe:
+        probe.named(study, candidate.probe)
     measured = protocol.protocol_hash(study.root, agreed)
     frozen = frozen_hash(study, agreed, name)
     with study.ledger.transaction() as writer:

@@ -11,6 +11,7 @@ import importlib
 import json
 import math
 import re
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,14 +56,20 @@ def series(source: MetricSource, out: Path, log: Path) -> list[Point]:
     if source.kind == "stdout":
         return _stdout(source, log)
     reader = READERS[source.kind]
-    paths = sorted(p for p in out.glob(source.path or DEFAULT_PATHS[source.kind]))
+    # A pipe or device in a run's output would hold up whoever reads it.
+    found_paths = out.glob(source.path or DEFAULT_PATHS[source.kind])
+    paths = sorted(p for p in found_paths if p.is_file())
     if not paths:
         pattern = source.path or DEFAULT_PATHS[source.kind]
         there = ", ".join(sorted(p.name for p in out.iterdir())[:10]) if out.is_dir() else "nothing"
         raise StudyError(f"No file matches '{pattern}' in the run's output; it holds: {there}.")
     found: Series = {}
     for path in paths:
-        for name, points in reader(path, source).items():
+        try:
+            read = reader(path, source)
+        except (OSError, ValueError, csv.Error, RecursionError, zipfile.BadZipFile) as error:
+            raise StudyError(f"'{path.name}' cannot be read as {source.kind}: {error}.") from None
+        for name, points in read.items():
             found.setdefault(name, []).extend(points)
     if source.key not in found:
         raise StudyError(
@@ -156,9 +163,8 @@ def _rows(rows: Iterator[dict[str, Any]], source: MetricSource) -> Series:
                 continue
             values = value if isinstance(value, list) else [value]
             for item in values:
-                number = _number(item)
-                if not math.isnan(number) or item in ("nan", "NaN"):
-                    found.setdefault(name, []).append((step, number))
+                if _is_number(item):
+                    found.setdefault(name, []).append((step, _number(item)))
     return found
 
 
@@ -171,6 +177,13 @@ def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def _is_number(value: Any) -> bool:
+    """Say whether a value is a number, one that is "not a number" among them."""
+    if isinstance(value, float) or (isinstance(value, str) and value.strip().lower() == "nan"):
+        return True
+    return not math.isnan(_number(value))
 
 
 def _number(value: Any) -> float:
@@ -220,9 +233,8 @@ def _sb3_monitor(path: Path, source: MetricSource) -> Series:
         length = _number(row.get("l"))
         steps += 0.0 if math.isnan(length) else length
         for name, value in row.items():
-            number = _number(value)
-            if not math.isnan(number):
-                found.setdefault(name, []).append((steps, number))
+            if _is_number(value):
+                found.setdefault(name, []).append((steps, _number(value)))
     return found
 
 
@@ -246,9 +258,8 @@ def _wandb(path: Path, source: MetricSource) -> Series:
     for i, row in enumerate(wandb_history(path)):
         step = _number(row.get(source.step or "_step", i))
         for name, value in row.items():
-            number = _number(value)
-            if not math.isnan(number):
-                found.setdefault(name, []).append((step, number))
+            if _is_number(value):
+                found.setdefault(name, []).append((step, _number(value)))
     return found
 
 

@@ -36,6 +36,8 @@ from assay.study.models import (
 
 ROOT = ".rlxp"
 ModelT = TypeVar("ModelT", bound=Model)
+# The safe loader written in C, where PyYAML was built with it: seven times as fast.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")
 
 
@@ -206,7 +208,7 @@ def read_yaml_document(path: Path, model: type[ModelT]) -> ModelT:
             version, or says something that the model does not allow.
     """
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.load(path.read_text(), Loader=_Loader)
     except OSError as error:
         raise StudyError(*run_error(error, f"read '{path}'").args) from None
     except UnicodeDecodeError as error:

@@ -8,19 +8,14 @@ answer is the empty tuple.
 from __future__ import annotations
 
 import fnmatch
-import importlib.resources
+import gc
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import Field
-
-from assay.core.config import Model, parse
-from assay.core.errors import nearest
-from assay.study.layout import ROOT, StudyError
+from assay.study.layout import StudyError
 from assay.study.models import Adapter, Answer
 from assay.study.repo_commands import (
     Command,
@@ -33,9 +28,11 @@ from assay.study.repo_commands import (
     with_seed,
 )
 from assay.study.repo_files import Files, is_test, words
-from assay.study.repo_python import AXES, SLOTS, Facts, Hit, read_python
+from assay.study.repo_hints import HINTS, HintedAnswer, Hints, find_hints
+from assay.study.repo_python import read_imports, read_python
+from assay.study.repo_walk import Facts, Hit
+from assay.study.repo_words import AXES, SLOTS
 
-HINTS = "adapter-hints.yaml"
 COMMANDS, FILES, METRICS, GUARDRAILS = 15, 25, 80, 30
 _EVIDENCE = 5
 _THRESHOLD = 0.5
@@ -67,29 +64,12 @@ _YAML_SLOTS = {
 _OFF = {"false", "null", "none", "~", "off", "no", "0", "{}", "[]", "''", '""'}
 
 
-class HintedAnswer(Model):
-    """What a stack usually answers; it counts only where its proof is found."""
-
-    value: Any = Field(description="The answer.")
-    files: str = Field(description="Glob of the files that prove it.")
-    pattern: str = Field(description="Regular expression that one of their lines matches.")
-    confidence: float = Field(0.6, ge=0, le=1)
-
-
-class Hints(Model):
-    """What is known of a stack beforehand: a packaged profile or `adapter-hints.yaml`."""
-
-    name: str = Field(description="Of the stack.")
-    imports: tuple[str, ...] = Field((), description="Packages by which it is recognised.")
-    files: tuple[str, ...] = Field((), description="Files by which it is recognised.")
-    vocabulary: dict[str, tuple[str, ...]] = Field(
-        {}, description="metric_calls, and per slot <slot>_terms: names of calls."
-    )
-    guardrails: tuple[str, ...] = Field((), description="Words in the names of guardrails.")
-    ignore: tuple[str, ...] = Field((), description="Globs of files that are not looked at.")
-    parameter_format: str = Field("", description="How its commands take settings.")
-    seed: str = Field("", description="The option by which its commands take a seed.")
-    answers: dict[str, tuple[HintedAnswer, ...]] = Field({}, description="Per question.")
+# A file without any of these has no answer to any question, only imports.
+_INTERESTING = re.compile(
+    r"__main__|[Rr]ew|[Tt]erm|[Dd]one|[Cc]urric|[Rr]andom|[Tt]rain|[Ee]val|[Ll]earn|[Ll]og|[Cc]fg"
+    r"|[Cc]onfig|\.step\(|\.backward\(|[Ee]nv|[Mm]etric|scalar|argparse|flags|command|Writer"
+    r"|yaml|json|csv|wandb|difficulty"
+)
 
 
 @dataclass(frozen=True)
@@ -109,10 +89,21 @@ class _Audit:
         self.files = Files(root)
         self.hints = hints
         self.facts: dict[str, Facts] = {}
-        for path in self.files.ending(".py"):
-            if not any(fnmatch.fnmatch(path, glob) for glob in hints.ignore):
-                text = self.files.text(path)
-                self.facts[path] = read_python(path, text, dict(hints.vocabulary))
+        vocabulary = dict(hints.vocabulary)
+        collecting = gc.isenabled()
+        # Syntax trees are many small objects that die together: collecting them halves the speed.
+        gc.disable()
+        try:
+            for path in self.files.ending(".py"):
+                if not any(fnmatch.fnmatch(path, glob) for glob in hints.ignore):
+                    text = self.files.text(path)
+                    whole = not is_test(path) and _INTERESTING.search(text) is not None
+                    self.facts[path] = (
+                        read_python(path, text, vocabulary) if whole else read_imports(path, text)
+                    )
+        finally:
+            if collecting:
+                gc.enable()
         self.scripts = find_commands(self.files, self.facts)
         self._imported: dict[str, list[str]] = {}
         self.closures: dict[tuple[str, int], list[Facts]] = {}
@@ -149,7 +140,8 @@ class _Audit:
         for fact in self.facts.values():
             if any(hit.name not in local for hit in fact.rl):
                 return True
-            if fact.environments and (fact.code["reward"] or fact.code["termination"]):
+            own = tuple(f"{hit.name}." for hit in fact.environments)
+            if any(hit.name.startswith(own) for hit in fact.code["reward"]):
                 return True
             if any(slot == "reward" for slot, *_ in fact.terms):
                 return True
@@ -187,10 +179,10 @@ class _Audit:
         self.chosen[kind].append(target)
         self.sure[kind, target] = max(confidence, self.sure.get((kind, target), 0.0))
 
-    def _purpose(self, path: str, name: str = "") -> Purpose:
+    def _purpose(self, path: str, name: str = "", context: str = "") -> Purpose:
         if path not in self.facts:
             return Purpose("", 0.0)
-        return purpose(self.facts[path], self.closure(path), name)
+        return purpose(self.facts[path], self.closure(path), name, context)
 
     def _kind(self, command: Command) -> str:
         verb = _verb(command)
@@ -198,7 +190,7 @@ class _Audit:
             subcommands = self._subcommands(command.target)
             if verb in subcommands:
                 return _verb_kind(verb)
-        judged = self._purpose(command.target, command.entry)
+        judged = self._purpose(command.target, command.entry, command.context)
         if judged.kind == "train" and evaluates(command.argv):
             return "evaluate"
         if judged.kind and judged.sure < _THRESHOLD and is_test(command.target):
@@ -207,7 +199,7 @@ class _Audit:
 
     def _documented(self, kind: str, target: str, commands: list[Command]) -> Answer | None:
         best = commands[0]
-        judged = self._purpose(target, best.entry)
+        judged = self._purpose(target, best.entry, best.context)
         base = {"readme": 0.95, "docs": 0.9, "makefile": 0.9, "script": 0.85, "docstring": 0.85}
         confidence = base.get(best.source, 0.75)
         if judged.sure < _THRESHOLD and not (best.entry and _verb(best)):
@@ -249,7 +241,7 @@ class _Audit:
             judged = self._purpose(path)
             # What runs on import as well is a script only if it says so by its name.
             sure = judged.sure - (0.15 if fact.main < 0 else 0.0)
-            if judged.kind and sure >= 0.55:
+            if judged.kind and sure >= 0.6:
                 self._choose(judged.kind, path, sure * 0.85)
                 module = re.sub(r"(/__main__)?\.py$", "", path.removeprefix("src/"))
                 target = ("-m", module.replace("/", ".")) if fact.relative else (path,)
@@ -364,6 +356,12 @@ class _Audit:
                 weak = fact.path not in self.own and bool(self.own)
                 confidence = hit.confidence - (0.2 if weak else 0.0)
                 found.append(_Found(sink, f"{fact.path}:{hit.line}", confidence, hit.name))
+        if not found:
+            # Metrics go somewhere, by a way that is none of the known ones.
+            for fact in near:
+                for hit in fact.metrics[:1]:
+                    if hit.confidence >= 0.85:
+                        found.append(_Found("custom", f"{fact.path}:{hit.line}", 0.5))
         return _ranked(found, 7, noted=("custom",))
 
     # ------------------------------------------------------------------ metrics and guardrails
@@ -541,7 +539,7 @@ def audit(root: Path, profile: str | None = None) -> Adapter:
     """
     if not root.is_dir():
         raise StudyError(f"'{root}' is no directory.", "Name a repository with --root.")
-    hints = _hints(root, profile)
+    hints = find_hints(root, profile)
     found = _Audit(root, hints)
     if not found.is_rl():
         return Adapter(profile=hints.name)
@@ -554,182 +552,6 @@ def audit(root: Path, profile: str | None = None) -> Adapter:
     answers["launcher"] = found.launcher(answers["train"])
     found.hinted(answers)
     return Adapter(profile=hints.name, **answers)
-
-
-QUESTIONS = {
-    "train": "Training",
-    "evaluate": "Evaluation",
-    "config": "Config system",
-    "logging": "Logging",
-    "metrics": "Metric candidates",
-    "guardrails": "Guardrail candidates",
-    "reward": "Reward code",
-    "termination": "Termination code",
-    "curriculum": "Curriculum code",
-    "randomization": "Randomisation code",
-    "launcher": "Launcher",
-}
-_ENVIRONMENT = re.compile(
-    r"(?:\bmake|make_vec|make_env|make_vec_env|register)\(\s*(?:id\s*=\s*)?[\"']([\w./:-]{3,60})[\"']"
-)
-
-
-def task_card(root: Path, adapter: Adapter) -> str:
-    """Return `task_card.md`: what the task seems to be, with the lines that say so.
-
-    Args:
-        root: The repository.
-        adapter: What its audit found.
-    """
-    files = Files(root)
-    lines = [f"# Task card: {_plain(root.resolve().name)}", ""]
-    lines += [
-        f"Read from the files with profile `{adapter.profile}`; nothing was imported or run. Every",
-        "answer below is a candidate until a person approves it in the contract.",
-        "",
-        "## What the task seems to be",
-        "",
-    ]
-    lines += _about(files) or ["No document says."]
-    environments = _environments(files, adapter)
-    lines += ["", "Environments:", ""]
-    lines += environments or ["none found"]
-    for question, title in QUESTIONS.items():
-        answers: tuple[Answer, ...] = getattr(adapter, question)
-        lines += ["", f"## {title}", ""]
-        if not answers:
-            lines.append("none")
-        for answer in answers:
-            note = f", {answer.note}" if answer.note else ""
-            lines.append(f"- `{_shown(answer.value)}` (confidence {answer.confidence:.2f}{note})")
-            lines += [f"  - {_quoted(files, place)}" for place in answer.evidence]
-    return "\n".join(lines) + "\n"
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\s+", " ", text.replace("`", "'")).strip()
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict) and "command" in value:
-        return (
-            _plain(f"{' '.join(value['command'])}") + f"`, settings as `{value['parameter_format']}"
-        )
-    if isinstance(value, dict) and "file" in value:
-        return _plain(f"{value['file']}: {', '.join(value['names'])}")
-    return _plain(str(value))
-
-
-def _quoted(files: Files, place: str) -> str:
-    path, _, number = place.rpartition(":")
-    lines = files.text(path).split("\n") if path in files and number.isdigit() else []
-    index = int(number) - 1 if lines else 0
-    text = _plain(lines[index])[:110] if 0 <= index < len(lines) else ""
-    return f"{place}: `{text}`" if text else place
-
-
-def _about(files: Files) -> list[str]:
-    """Return the first sentences of the repository's own description."""
-    for path in files.paths:
-        if "/" not in path and path.lower().startswith("readme"):
-            for number, line in enumerate(files.text(path).split("\n"), 1):
-                text = line.strip()
-                prose = len(text) > 30 and not text.startswith(("#", "[", "!", "<", "|", "`", "="))
-                if prose and " " in text:
-                    return [f"> {_plain(text)[:300]}", "", f"({path}:{number})"]
-    return []
-
-
-def _environments(files: Files, adapter: Adapter) -> list[str]:
-    found: dict[str, str] = {}
-    for answer in adapter.train:
-        command = answer.value["command"]
-        for index, word in enumerate(command):
-            key, equals, value = word.partition("=")
-            if re.fullmatch(r"-*(env|env[-_]id|env[-_]name|task|gym[-_]id)", key):
-                value = value if equals else (command[index + 1 : index + 2] or [""])[0]
-                if value and not value.startswith("-"):
-                    found.setdefault(value, answer.evidence[0])
-    places = [
-        place for question in QUESTIONS for a in getattr(adapter, question) for place in a.evidence
-    ]
-    for path in dict.fromkeys(place.rpartition(":")[0] for place in places):
-        if path.endswith(".py"):
-            for number, line in enumerate(files.text(path).split("\n"), 1):
-                match = _ENVIRONMENT.search(line)
-                if match:
-                    found.setdefault(match[1], f"{path}:{number}")
-    return [f"- `{_plain(name)}` ({place})" for name, place in list(found.items())[:15]]
-
-
-def profiles() -> list[str]:
-    """Return the names of the packaged profiles."""
-    place = importlib.resources.files("assay.study").joinpath("profiles")
-    return sorted(item.name.removesuffix(".yaml") for item in place.iterdir())
-
-
-def _hints(root: Path, profile: str | None) -> Hints:
-    place = importlib.resources.files("assay.study").joinpath("profiles")
-    if profile is not None and profile not in profiles():
-        path = Path(profile)
-        if not path.is_file():
-            raise StudyError(
-                f"There is no profile '{profile}'.",
-                f"{nearest(profile, profiles())} Or name a file of hints ({HINTS}).",
-            )
-        return _read_hints(str(path), path.read_text(errors="replace"))
-    if profile is not None:
-        return _read_hints(profile, place.joinpath(f"{profile}.yaml").read_text())
-    for own in (root / HINTS, root / ROOT / HINTS):
-        if own.is_file() and not own.is_symlink():
-            return _read_hints(str(own), own.read_text(errors="replace"))
-    known = [_read_hints(n, place.joinpath(f"{n}.yaml").read_text()) for n in profiles()]
-    for hints in known:
-        if any((root / name).exists() for name in hints.files):
-            return hints
-    imports = _declared(root)
-    for hints in known:
-        if imports & set(hints.imports):
-            return hints
-    return next(hints for hints in known if hints.name == "generic")
-
-
-def _declared(root: Path) -> set[str]:
-    """Return the packages that a project says it needs."""
-    found: set[str] = set()
-    for name in ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt"):
-        path = root / name
-        if path.is_file() and not path.is_symlink() and path.stat().st_size < 1_000_000:
-            text = path.read_text(errors="replace")
-            found |= set(re.findall(r"^\s*[\"']?([A-Za-z][\w-]+)", text, flags=re.MULTILINE))
-            found |= set(re.findall(r"[\"']([A-Za-z][\w-]+)", text))
-    return {name.lower().replace("-", "_") for name in found}
-
-
-def _read_hints(name: str, text: str) -> Hints:
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise StudyError(f"The hints '{name}' are malformed{place}.") from None
-    if not isinstance(values, dict):
-        raise StudyError(f"The hints '{name}' hold {type(values).__name__}; expected a mapping.")
-    hints = parse(Hints, values, what=f"the hints '{name}'")
-    questions = set(Adapter.model_fields) - {"schema_version", "profile"}
-    for question, answers in hints.answers.items():
-        if question not in questions:
-            raise StudyError(
-                f"The hints '{name}' answer '{question}'.", nearest(question, sorted(questions))
-            )
-        for answer in answers:
-            try:
-                re.compile(answer.pattern)
-            except re.error as error:
-                raise StudyError(
-                    f"The hints '{name}' have a malformed pattern '{answer.pattern}': {error}."
-                ) from None
-    return hints
 
 
 # ---------------------------------------------------------------------- rules on names and text

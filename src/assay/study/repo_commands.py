@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from assay.study.repo_files import Files, is_test, words
-from assay.study.repo_python import Facts
+from assay.study.repo_walk import Facts
 
 TRAIN_WORDS = {"train", "training", "trainer", "learn", "learner", "finetune", "pretrain"}
 EVALUATE_WORDS = {"eval", "evaluate", "evaluation", "evaluator", "play", "enjoy", "rollout"}
@@ -331,13 +331,14 @@ class Purpose:
     line: int = 1
 
 
-def purpose(fact: Facts, closure: list[Facts], name: str = "") -> Purpose:
+def purpose(fact: Facts, closure: list[Facts], name: str = "", context: str = "") -> Purpose:
     """Judge by its name and by what it and the files it uses do whether a script trains.
 
     Args:
         fact: The script.
         closure: The files of the repository that it imports, itself first.
         name: The entry point, if it is called by one.
+        context: The heading that a document gives its command.
     """
     stem = fact.path.rpartition("/")[2].removesuffix(".py")
     if stem in ("__main__", "__init__", "main", "run", "cli"):
@@ -349,9 +350,12 @@ def purpose(fact: Facts, closure: list[Facts], name: str = "") -> Purpose:
         (signals[key] for key in ("learn", "gradient", "train_call") if key in signals), 0
     )
     acts = "env_step" in signals or "evaluate_call" in signals
-    if named & OTHER_WORDS and not named & (TRAIN_WORDS | EVALUATE_WORDS):
+    others = named & OTHER_WORDS
+    if others == {"tune"} and "learn" in signals:
+        return Purpose("train", 0.7, signals["learn"])
+    if others and not named & (TRAIN_WORDS | EVALUATE_WORDS):
         return Purpose("", 0.0)
-    if named & TRAIN_WORDS and not (named & OTHER_WORDS):
+    if named & TRAIN_WORDS and not others:
         if trains or reached & {"learn", "gradient"}:
             return Purpose("train", 0.95 if trains else 0.85, trains or abs(fact.main) or 1)
         return Purpose("train", 0.4, abs(fact.main) or 1)
@@ -360,11 +364,13 @@ def purpose(fact: Facts, closure: list[Facts], name: str = "") -> Purpose:
         if line or reached & {"env_step", "evaluate_call"}:
             return Purpose("evaluate", 0.9 if line else 0.7, line or abs(fact.main) or 1)
         return Purpose("evaluate", 0.4, abs(fact.main) or 1)
-    if named & OTHER_WORDS:
+    if others:
         return Purpose("", 0.0)
     if trains and ("learn" in signals or acts or "make_env" in signals or "env_step" in reached):
         strong = "learn" in signals or ("gradient" in signals and "env_step" in signals)
         return Purpose("train", 0.8 if strong else 0.55, trains)
+    if set(words(context)) & TRAIN_WORDS and reached & {"gradient", "learn"}:
+        return Purpose("train", 0.6, abs(fact.main) or 1)
     if "load" in signals and acts and "gradient" not in signals:
         return Purpose("evaluate", 0.6, signals["load"])
     return Purpose("", 0.0)

@@ -1093,7 +1093,7 @@ def _bars(lines: Sequence[tuple[str, float, float, float | None]]) -> str:
     """Draw what is settled and reserved as shares of what is approved."""
     parts = []
     shown = [line for line in lines if line[3]]
-    left, full = float(_LEFT), 420.0
+    left, full = float(_LEFT), 380.0
     for i, (name, settled, reserved, limit) in enumerate(shown):
         assert limit
         y = 14.0 + 34 * i
