@@ -103,6 +103,10 @@ def test_commands_say_how_settings_are_passed() -> None:
     assert set(formats.values()) == {"--{name}={value}"}
 
 
+def test_a_dataclass_behind_a_command_line_is_no_second_system() -> None:
+    assert [answer.value for answer in audit(REPOSITORIES / "single_tyro").config] == ["tyro"]
+
+
 # ---------------------------------------------------------------------- a repository can be odd
 
 
@@ -137,8 +141,9 @@ def test_what_cannot_be_read_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / "latin.py").write_bytes("# coding: latin-1\nname = 'Bücher'\n".encode("latin-1"))
     (tmp_path / "wide.py").write_bytes("x = 1\n".encode("utf-16"))
     (tmp_path / "binary.py").write_bytes(bytes(range(256)) * 10)
-    (tmp_path / "nested.py").write_text("x = " + "(" * 5000 + ")" * 5000)
-    (tmp_path / "sum.py").write_text("x = " + " + ".join(["a"] * 20_000))
+    (tmp_path / "nested.py").write_text("reward = " + "(" * 5000 + ")" * 5000)
+    # The parser takes this one, but a walk by recursion goes too deep.
+    (tmp_path / "sum.py").write_text("import wandb\nreward = " + " + ".join(["a"] * 2500))
     (tmp_path / "odd.yaml").write_text("reward: [unclosed\n\t- : :")
     os.mkfifo(tmp_path / "pipe.py")
     (tmp_path / "loop").symlink_to(tmp_path)
@@ -198,9 +203,9 @@ class Timed(gym.Wrapper):
         done = terminated or truncated
         return obs, reward, terminated, truncated, info
 
-class Buffer:
-    def get_rewards(self, indices):
-        return self.rewards[indices] * 1.0
+class ReplayBuffer:
+    def compute_reward(self, obs, action):
+        return self.rewards[obs] * 1.0
 
     def normalize_reward(self, reward):
         return reward / self.std
@@ -213,7 +218,18 @@ class Empty(gym.Env):
         return 0
 
     def step(self, action):
-        reward, done = 0.0, False
+        reward = 0.0
+        done = False
+        return 0, reward, done, False, {}
+
+class Bridge(gym.Env):
+    def reset(self):
+        return 0
+
+    def step(self, action):
+        reply = self.remote.send(action)
+        reward = np.float32(reply.reward)
+        done = bool(reply.done)
         return 0, reward, done, False, {}
 """,
     )
@@ -298,7 +314,7 @@ def test_the_task_card_quotes_its_evidence() -> None:
     assert card.startswith("# Task card: argparse_yaml\n")
     assert "`Reach-v0` (README.rst:11)" in card
     assert (
-        "- envs/reach.py:22: `reward = -distance - 0.01 * float(np.square(action).sum())`" in card
+        "- envs/reach.py:21: `reward = -distance - 0.01 * float(np.square(action).sum())`" in card
     )
     assert re.search(r"## Curriculum code\n\nnone\n", card)
 

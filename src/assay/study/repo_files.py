@@ -73,14 +73,12 @@ class Files:
 
     def _skip(self, place: str, name: str) -> bool:
         path = os.path.join(place, name)
-        # `os.walk` does not descend into links, but lists them as directories.
         return (
             name in SKIPPED
             or (name.startswith(".") and name not in SHOWN)
             or (name in ("build", "dist") and place == str(self.root))
             or name.endswith(".egg-info")
             or name.startswith(("run-", "offline-run-"))  # what W&B leaves behind
-            or os.path.islink(path)
             or os.path.lexists(os.path.join(path, "pyvenv.cfg"))
         )
 

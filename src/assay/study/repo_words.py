@@ -25,8 +25,9 @@ OUTCOME_WORDS = {"reward", "rewards", "return", "returns", "score", "success", "
 # Names of a run's axis and of its bookkeeping, which are logged beside metrics and are none.
 AXES = {
     "step", "steps", "global_step", "globalstep", "epoch", "iteration", "iter", "timestep",
-    "timesteps", "update_step", "total_timesteps", "time", "episode", "update", "env_step", "env_steps", "seed",
+    "timesteps", "total_timesteps", "time", "episode", "update", "env_step", "env_steps", "seed",
     "frame", "frames", "total_steps", "num_timesteps", "walltime", "timestamp", "date",
+    "update_step",
 }  # fmt: skip
 LAUNCHERS = {
     "submitit": "slurm",
@@ -69,7 +70,7 @@ REPACKS = {
     "numpy", "to", "astype", "squeeze", "unsqueeze", "item", "sum", "mean", "cat", "copy", "clone",
     "zeros", "ones", "empty", "full", "as", "dict", "list", "tuple", "reshape", "view", "append",
     "like", "detach", "cpu", "int", "bool", "denormalize", "zip", "map", "transform", "get", "pop",
-    "items", "values", "tree", "vmap", "scan", "unreplicate", "step",
+    "items", "values", "tree", "vmap", "scan", "unreplicate", "step", "float32", "float64", "int32",
 }  # fmt: skip
 REWARD_NAMES = {"reward", "rewards", "rew", "rew_buf", "reward_buf", "total_reward", "_reward"}
 DONE_NAMES = {
