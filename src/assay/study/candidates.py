@@ -52,9 +52,9 @@ def validate(study: Study, name: str, actor: str) -> str:
     if unknown:
         options = ", ".join(sorted(known)) or "none"
         raise StudyError(f"'{unknown[0]}' is no guardrail of the contract ({options}).")
-    if candidate.reflection:
+    if candidate.kind.startswith("reward-") and candidate.reflection:
         reflection.named(study, candidate.reflection)
-    if candidate.probe:
+    if candidate.kind == "dr-tuning" and candidate.probe:
         probe.named(study, candidate.probe)
     measured = protocol.protocol_hash(study.root, agreed)
     frozen = frozen_hash(study, agreed, name)
