@@ -6,6 +6,7 @@ it really used takes its place. Nothing else is kept, so there is nothing that c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -46,7 +47,7 @@ class Usage:
 def usage(events: Iterable[Event]) -> Usage:
     """Add up what the ledger says."""
     held: dict[str, tuple[float, float]] = {}
-    wall = gpu = 0.0
+    used: list[tuple[float, float]] = []
     runs = 0
     for event in events:
         if event.kind == RESERVED:
@@ -54,10 +55,9 @@ def usage(events: Iterable[Event]) -> Usage:
             amounts = (float(event.data["wall_clock_hours"]), float(event.data["gpu_hours"]))
             held[str(event.data["run"])] = amounts
         elif event.kind == SETTLED and held.pop(str(event.data["run"]), None) is not None:
-            wall += float(event.data["wall_clock_hours"])
-            gpu += float(event.data["gpu_hours"])
-    wall += sum(hours for hours, _ in held.values())
-    gpu += sum(hours for _, hours in held.values())
+            used.append((float(event.data["wall_clock_hours"]), float(event.data["gpu_hours"])))
+    used += held.values()
+    wall, gpu = (math.fsum(amounts[i] for amounts in used) for i in (0, 1))
     return Usage(wall, gpu, runs, tuple(held))
 
 
@@ -100,7 +100,7 @@ def reserve(writer: Writer, budget: Budget, run: str, request: BudgetRequest, ac
     writer.append(RESERVED, request_values, actor=actor)
     if before.share(budget) < WARN_AT <= after.share(budget):
         writer.append(WARNED, {"share": round(after.share(budget), 4)}, actor="assay")
-    return after
+    return usage(writer.events())
 
 
 def settle(writer: Writer, run: str, wall_clock_hours: float, gpu_hours: float) -> None:
