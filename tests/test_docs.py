@@ -10,13 +10,16 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer.main
+from typer.core import TyperGroup
 
 import assay
 from assay.cli.app import app
+from assay.cli.plan import make_plan, read_settings
+from assay.core.errors import MissingExtraError
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -60,18 +63,48 @@ def test_there_are_commands_to_check() -> None:
     assert len(commands()) >= 8
 
 
-@pytest.mark.parametrize("line", commands())
-def test_commands_parse_against_the_real_command_line(line: str) -> None:
+def parsed(line: str) -> Any:
+    """Return the context of a command line's verb; None where it only names a group of verbs."""
     words = shlex.split(line)[1:]
-    command: click.Command = typer.main.get_command(app)
-    context = click.Context(command, info_name="assay")
-    while isinstance(command, click.Group):
+    command: Any = typer.main.get_command(app)
+    context = typer.Context(command, info_name="assay")
+    # Not click's own classes: typer brings its own copy of them.
+    assert isinstance(command, TyperGroup)
+    while isinstance(command, TyperGroup):
         name, command, words = command.resolve_command(context, words)
         assert command is not None, f"no such command: {name}"
-        context = click.Context(command, info_name=name, parent=context)
-        if not words and isinstance(command, click.Group):
-            return
-    command.make_context(command.name, list(words), parent=context.parent)
+        context = typer.Context(command, info_name=name, parent=context)
+        if not words and isinstance(command, TyperGroup):
+            return None
+    return command.make_context(command.name, list(words), parent=context.parent)
+
+
+def test_a_command_that_does_not_exist_is_noticed() -> None:
+    for line in ("assay trian ppo CartPole-v1", "assay train ppo CartPole-v1 --sedes 5"):
+        with pytest.raises(Exception, match=r"trian|sedes"):
+            parsed(line)
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_parse_against_the_real_command_line(line: str) -> None:
+    parsed(line)
+
+
+@pytest.mark.parametrize("line", [line for line in commands() if line.startswith("assay train ")])
+def test_what_is_to_be_trained_can_be_built(line: str) -> None:
+    """Settings are known, none is without effect, and the algorithm takes the environment."""
+    context = parsed(line)
+    given = context.params
+    if given["env"].startswith("my_"):
+        pytest.skip("an environment that stands for the reader's own")
+    options = {"seed": given["seed"], "device": given["device"]}
+    file_settings, settings = read_settings(given["settings"] or [], given["config"], options)
+    try:
+        plan = make_plan(given["algorithm"], given["env"], file_settings, settings)
+    except MissingExtraError as error:
+        pytest.skip(str(error))
+    assert plan.config.algorithm == given["algorithm"]
+    assert settings.keys() <= plan.config.hyperparameters.keys() | vars(plan.config.run).keys()
 
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))

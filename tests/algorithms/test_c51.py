@@ -17,6 +17,7 @@ from assay.algorithms.c51 import C51
 from assay.core.errors import ConfigError
 from assay.core.types import Batch
 from assay.networks.bridge import numpy_forward
+from assay.networks.noisy import resample_noise
 from assay.testing.algorithms import (
     AlgorithmContract,
     CannedReplay,
@@ -140,7 +141,7 @@ class TestLoss:
         batch = algorithm.replay_tensors(items()) | {"weight": torch.tensor(weight)}
         loss, metrics = algorithm._loss(batch)
         expected = divergences(PROJECTED)
-        assert metrics["kl"].tolist() == pytest.approx(expected, rel=1e-5)
+        assert metrics["priority"].tolist() == pytest.approx(expected, rel=1e-5)
         weighed = sum(w * e for w, e in zip(weight, expected, strict=True))
         assert loss.item() == pytest.approx(weighed / 4, rel=1e-5)
 
@@ -220,6 +221,7 @@ def test_numpy_acts_as_torch_does(options: dict[str, Any]) -> None:
     assert fast is not None
     rng = np.random.default_rng(0)
     for n in (1, 5, 200):
+        resample_noise(network, rng)  # of a noisy network, which starts silent
         obs = rng.standard_normal((n, 3), dtype=np.float32)
         with torch.no_grad():
             expected = network(torch.from_numpy(obs)).numpy()

@@ -102,7 +102,7 @@ class TestLoss:
         loss, metrics = algorithm._loss(batch)
         # 2.5 + 0.125/2 + 0.5/4
         assert loss.item() == pytest.approx(2.6875 / 4)
-        assert metrics["td_error"].tolist() == pytest.approx([-3.0, 0.5, 1.0, 0.0])
+        assert metrics["priority"].tolist() == pytest.approx([-3.0, 0.5, 1.0, 0.0])
 
     def test_masked_actions_are_not_bootstrapped_from(self) -> None:
         space = spaces.Dict({"obs": STATES, "action_mask": spaces.MultiBinary(2)})

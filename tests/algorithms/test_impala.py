@@ -169,6 +169,52 @@ class TestLag:
             assert rig.learn(1)["train/behaviour_kl"] == pytest.approx(0.0, abs=1e-6)
 
 
+def corridor_values(right: float, gamma: float) -> np.ndarray:
+    """Return the values of the four inner cells where one goes right with this probability."""
+    moves, reward = np.zeros((4, 4)), np.zeros(4)
+    for cell in range(4):
+        for step, chance in ((-1, 1 - right), (1, right)):
+            if 0 <= cell + step < 4:
+                moves[cell, cell + step] += chance
+            else:
+                reward[cell] += chance * (1.0 if step == 1 else 0.2)
+    return np.linalg.solve(np.eye(4) - gamma * moves, reward)
+
+
+class TestEvaluatesTheNewestPolicy:
+    """Off-policy evaluation: what V-trace is for, without a policy that moves."""
+
+    def learned(self, **settings: Any) -> np.ndarray:
+        """Return the values that are learned of a policy that goes right with 0.9.
+
+        The data is that of the policy from before the first update, which knows no preference.
+        """
+        lag = 300
+        rig = Rig(
+            "impala", Corridor, num_envs=8, env_steps=8 * 16 * (lag + 1), horizon=16, gamma=0.9,
+            actor_lag=lag, hidden=(), lr="linear:0.05:0", optimizer="adam", entropy_coef=0.0,
+            **settings,
+        )  # fmt: skip
+        algorithm: Any = rig.algorithm
+        for _ in range(lag):
+            with torch.no_grad():
+                algorithm.net.head.weight.zero_()
+                algorithm.net.head.bias.copy_(torch.tensor([0.0, math.log(9)]))
+            rig.loop.iterate()
+        with torch.no_grad():
+            return algorithm.net.value(torch.arange(1, 5)).numpy()
+
+    def test_from_an_old_policys_data(self) -> None:
+        # A bound above the largest ratio, 0.9 / 0.5, leaves the fixed point where it belongs.
+        found = self.learned(rho_bar=2.0)
+        np.testing.assert_allclose(found, corridor_values(0.9, 0.9), atol=0.05)
+
+    def test_without_correction_it_is_the_old_policy_that_is_valued(self) -> None:
+        found = self.learned(correction="none")
+        np.testing.assert_allclose(found, corridor_values(0.5, 0.9), atol=0.05)
+        assert abs(found - corridor_values(0.9, 0.9)).min() > 0.1
+
+
 class TestSettings:
     def test_optimizer(self) -> None:
         [objective] = table().step.objectives
@@ -179,6 +225,11 @@ class TestSettings:
     def test_refuses_bounds_of_a_correction_that_is_off(self, name: str) -> None:
         with pytest.raises(ConfigError, match=rf"{name}=2.0 has no effect with correction=none"):
             table(correction="none", **{name: 2.0})
+
+    def test_refuses_a_lag_of_the_whole_run(self) -> None:
+        with pytest.raises(ConfigError, match=r"actor_lag=50 is no less than the 50 updates"):
+            table(env_steps=99, actor_lag=50)
+        assert table(env_steps=99, actor_lag=49).past is not None
 
     def test_refuses_what_the_spaces_have_no_use_for(self) -> None:
         with pytest.raises(ConfigError, match=r"log_std_init=-1.0 has no effect"):

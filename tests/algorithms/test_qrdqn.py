@@ -17,6 +17,7 @@ from assay.core.errors import ConfigError
 from assay.core.types import Batch
 from assay.networks.bridge import numpy_forward
 from assay.networks.heads import AtomMean
+from assay.networks.noisy import resample_noise
 from assay.testing.algorithms import (
     AlgorithmContract,
     CannedReplay,
@@ -127,7 +128,7 @@ class TestLoss:
         weight = [1.0, 0.5, 0.25, 0.0]
         batch = algorithm.replay_tensors(items()) | {"weight": torch.tensor(weight)}
         loss, metrics = algorithm._loss(batch)
-        assert metrics["item_loss"].tolist() == pytest.approx(BY_HAND)
+        assert metrics["priority"].tolist() == pytest.approx(BY_HAND)
         weighed = sum(w * e for w, e in zip(weight, BY_HAND, strict=True))
         assert loss.item() == pytest.approx(weighed / 4)
 
@@ -148,7 +149,7 @@ class TestLoss:
         batch = algorithm.replay_tensors(items()) | {"weight": torch.ones(4)}
         _, metrics = algorithm._loss(batch)
         # Terminated: 3/4 (1.5^2 / 2) / 2 + 1/4 (2 (3.5 - 1)) / 2
-        assert metrics["item_loss"][1].item() == pytest.approx(0.421875 + 0.625)
+        assert metrics["priority"][1].item() == pytest.approx(0.421875 + 0.625)
 
     def test_quantiles_of_a_coin(self) -> None:
         # A terminal reward of 0 or 8: the level 1/4 settles at 0 and 3/4 at 8, not at their mean.
@@ -203,6 +204,7 @@ def test_numpy_acts_as_torch_does(options: dict[str, Any]) -> None:
     assert fast is not None
     rng = np.random.default_rng(0)
     for n in (1, 5, 200):
+        resample_noise(network, rng)  # of a noisy network, which starts silent
         obs = rng.standard_normal((n, 3), dtype=np.float32)
         with torch.no_grad():
             expected = network(torch.from_numpy(obs)).numpy()

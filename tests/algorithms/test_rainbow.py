@@ -112,7 +112,7 @@ def test_loss_by_hand() -> None:
     algorithm, batch = table(), items()
     tensors = algorithm.replay_tensors(batch) | {"weight": batch.extras["weight"]}
     loss, metrics = algorithm._loss(tensors)
-    assert metrics["kl"].tolist() == pytest.approx(DIVERGENCES, rel=1e-5)
+    assert metrics["priority"].tolist() == pytest.approx(DIVERGENCES, rel=1e-5)
     weighed = DIVERGENCES[0] + DIVERGENCES[1] / 2 + DIVERGENCES[2] / 4
     assert loss.item() == pytest.approx(weighed / 4, rel=1e-5)
     assert metrics["q_mean"].item() == pytest.approx(1.0)

@@ -49,8 +49,8 @@ def box(**settings: Any) -> SAC:
     """
     settings = {"hidden": (), "alpha": 0.5} | settings
     algorithm = make_algorithm("sac", STATES, BOX, **settings)
-    put(algorithm.actor[1].linear.weight, [[0.0, 0.5], [0.0, 0.0]])
-    put(algorithm.actor[1].linear.bias, [0.0, 0.0])
+    put(algorithm.actor.net[1].linear.weight, [[0.0, 0.5], [0.0, 0.0]])
+    put(algorithm.actor.net[1].linear.bias, [0.0, 0.0])
     for critic, values in (
         (algorithm.critic, [[1.0, 2.0, 1.0], [0.0, 3.0, -1.0]]),
         (algorithm.target, [[5.0, 6.0, 2.0], [4.0, 7.0, 0.0]]),
@@ -103,7 +103,7 @@ class TestBoxLoss:
         algorithm = box()
         batch = algorithm.replay_tensors(box_items()) | {"noise": torch.zeros(3, 1)}
         loss, _ = algorithm._actor_loss({k: v[:1] for k, v in batch.items()})
-        [gradient] = torch.autograd.grad(loss, [algorithm.actor[1].linear.bias])
+        [gradient] = torch.autograd.grad(loss, [algorithm.actor.net[1].linear.bias])
         # At u = 0: d log pi / d mean = 2 tanh(0) = 0, and Q = -a falls with a: dJ/dmean = 1.
         # d log pi / d log std = -1, times alpha; without noise, std does not move the action.
         assert gradient.tolist() == pytest.approx([1.0, -0.5])
@@ -251,8 +251,8 @@ class TestDiscreteLoss:
             "sac", space, spaces.Discrete(4), **settings, target_entropy_share=0.75
         )
         loss, _ = algorithm._alpha_loss(batch)
-        # Of 4, 2, 1 and (by mistake) no valid actions: 3/4 (2 log 2 + log 2 + 0 + 0) / 4
-        assert loss.item() == pytest.approx(LOG_2 * (0.7 - 0.75 * 0.75 * LOG_2), rel=1e-5)
+        # Of 4, 2, 1 and (by mistake) no valid actions, which is no mask: 3/4 (2 + 1 + 0 + 2) log 2 / 4
+        assert loss.item() == pytest.approx(LOG_2 * (0.7 - 0.75 * 1.25 * LOG_2), rel=1e-5)
         given = make_algorithm("sac", space, spaces.Discrete(4), **settings, target_entropy=0.2)
         assert given._alpha_loss(batch)[0].item() == pytest.approx(LOG_2 * 0.5, rel=1e-5)
 

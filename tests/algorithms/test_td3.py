@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 
 from assay.algorithms.td3 import TD3
+from assay.core.errors import ConfigError
 from assay.core.types import Batch
 from assay.testing.algorithms import (
     AlgorithmContract,
@@ -80,6 +81,28 @@ class TestClip:
             settings = {"gamma": gamma, "n_step": n, "normalize_reward": True}
             algorithm = make_algorithm("td3", STATES, BOX, hidden=(), **settings)
             assert algorithm.replay_tensors(batch)["reward"].tolist() == pytest.approx(bounds)
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            (
+                {"target_noise": 0.0, "target_noise_clip": 0.3},
+                "target_noise_clip=0.3 has no effect with target_noise=0",
+            ),
+            (
+                {"target_noise": 0.3, "target_noise_clip": 0.0},
+                "target_noise=0.3 has no effect with target_noise_clip=0",
+            ),
+        ],
+    )
+    def test_refuses_a_bound_of_no_noise(self, settings: dict[str, Any], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            table(**settings)
+
+    def test_the_target_action_may_be_without_noise(self) -> None:
+        assert table(target_noise=0.0).hp.target_noise == 0
 
 
 class TestLoss:

@@ -90,6 +90,12 @@ def test_quantile_huber_by_hand():
     torch.testing.assert_close(loss, t(0.90625))
     same = quantile_huber(t(0, 1)[None], t(0.5, 3)[None], t(0.25, 0.75)[None])
     torch.testing.assert_close(same, loss)
+    # Of masses 1/4 and 3/4: each target counts for half, and for one and a half, as much.
+    uneven = quantile_huber(t(0, 1)[None], t(0.5, 3)[None], t(0.25, 0.75), 1.0, t(0.25, 0.75)[None])
+    ends = [quantile_huber(t(0, 1)[None], t(y)[None], t(0.25, 0.75)) for y in (0.5, 3)]
+    torch.testing.assert_close(uneven, 0.25 * ends[0] + 0.75 * ends[1])
+    even = quantile_huber(t(0, 1)[None], t(0.5, 3)[None], t(0.25, 0.75), 1.0, t(0.5, 0.5)[None])
+    torch.testing.assert_close(even, loss)
     # Summed over predicted quantiles, averaged over targets: a doubled target changes nothing.
     doubled = quantile_huber(t(0, 1)[None], t(0.5, 3, 0.5, 3)[None], t(0.25, 0.75))
     torch.testing.assert_close(doubled, loss)

@@ -37,12 +37,20 @@ PATIENCE = 120.0  # seconds that a process may take, on a machine that is busy w
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["assay.api", "assay.testing.algorithms"])
 
+# 32 environment steps per iteration
+ROLLOUTS = {
+    "env_steps": 1280, "checkpoint_every": 128, "log_every": 64, "horizon": 16,
+    "normalize_obs": True, "normalize_reward": True,
+}  # fmt: skip
+# By what a case's name begins with: an algorithm, and an option if it is not the plain one.
 SETTINGS: dict[str, dict[str, Any]] = {
-    # 32 environment steps per iteration
-    "ppo": {
-        "env_steps": 1280, "checkpoint_every": 128, "log_every": 64, "horizon": 16,
-        "minibatch_size": 16, "epochs": 2, "normalize_obs": True, "normalize_reward": True,
-    },
+    "ppo": ROLLOUTS | {"minibatch_size": 16, "epochs": 2},
+    # Two more networks, and statistics of their own.
+    "ppo_rnd": ROLLOUTS | {"minibatch_size": 16, "epochs": 2, "rnd": 0.5},
+    # A carry in the middle of episodes, and chunks that begin with one.
+    "recurrent_ppo": ROLLOUTS | {"chunk": 8, "minibatch_size": 16, "epochs": 2, "memory_size": 8},
+    # The parameters of past updates act.
+    "impala": ROLLOUTS | {"actor_lag": 3},
     # The replay wraps around.
     "dqn": {
         "env_steps": 600, "checkpoint_every": 60, "log_every": 20, "buffer_size": 400,
@@ -123,12 +131,20 @@ CASES: dict[str, tuple[str, Any]] = {
     "sac-unsaved": ("sac", unknown),
     "r2d2-native": ("r2d2", "CartPole-v1"),
     "r2d2-unsaved": ("r2d2", partial(unknown, True)),
+    "ppo_rnd-native": ("ppo", "CartPole-v1"),
+    "recurrent_ppo-native": ("recurrent_ppo", "CartPole-v1"),
+    "recurrent_ppo-unsaved": ("recurrent_ppo", unknown),
+    "impala-native": ("impala", "CartPole-v1"),
 }
+
+
+def case_settings(case: str) -> dict[str, Any]:
+    return COMMON | SETTINGS[case.split("-")[0]]
 
 
 def train(case: str, name: str, root: Path, **options: Any) -> Path:
     algorithm, env = CASES[case]
-    settings = COMMON | SETTINGS[algorithm] | options
+    settings = case_settings(case) | options
     return assay.train(algorithm, env, name=name, root=root, **settings).path
 
 
@@ -165,7 +181,7 @@ def kill_after(child: Any, path: Path, env_steps: int, delay: float) -> bool:
 
 def killed(case: str, root: Path) -> Path:
     """Return a run of a case that was killed at a random moment."""
-    every = SETTINGS[CASES[case][0]]["checkpoint_every"]
+    every = case_settings(case)["checkpoint_every"]
     rng = derive_rng(0, "kill", case)
     for attempt in range(8):
         path = root / f"killed-{attempt}"
@@ -210,7 +226,7 @@ def test_killed_run_ends_like_the_undisturbed_one(
     case: str, undisturbed: Callable[[str], Path], tmp_path: Path
 ) -> None:
     path = killed(case, tmp_path)
-    assert newest(path) < SETTINGS[CASES[case][0]]["env_steps"]
+    assert newest(path) < case_settings(case)["env_steps"]
     assert assay.open_run(path).status == "interrupted"
     resume(case, path)
     assert assay.open_run(path).status == "done"
@@ -220,13 +236,13 @@ def test_killed_run_ends_like_the_undisturbed_one(
 
 def assert_lines(case: str, path: Path) -> None:
     """Require one line for every moment that was due, none twice and none missing."""
-    settings = COMMON | SETTINGS[CASES[case][0]]
+    settings = case_settings(case)
     total, every = settings["env_steps"], settings["eval_every"]
     lines = run_metrics(path)
     logged = [steps for steps, _, _, metrics in lines if "eval/return_mean" not in metrics]
     assert logged == list(range(settings["log_every"], total + 1, settings["log_every"]))
     evaluated = [steps for steps, _, _, metrics in lines if "eval/return_mean" in metrics]
-    stride = 32 if CASES[case][0] == "ppo" else 2
+    stride = settings["num_envs"] * settings.get("horizon", 1)
     due = [-(-n // stride) * stride for n in range(every, total, every)]
     assert evaluated == [*due, total]
 
@@ -234,7 +250,7 @@ def assert_lines(case: str, path: Path) -> None:
 @pytest.mark.parametrize("case", ["dqn-native", "ppo-unsaved"])
 def test_killed_twice(case: str, undisturbed: Callable[[str], Path], tmp_path: Path) -> None:
     path = killed(case, tmp_path)
-    every = SETTINGS[CASES[case][0]]["checkpoint_every"]
+    every = case_settings(case)["checkpoint_every"]
     if kill_after(process(resume, case, path), path, newest(path) + every, 0.0):
         resume(case, path)
     assert assay.open_run(path).status == "done"

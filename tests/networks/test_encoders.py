@@ -2,9 +2,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import nn
 
-from assay.core.errors import SpaceError
-from assay.networks.encoders import make_encoder
+from assay.core.config import Model
+from assay.core.errors import ConfigError, SpaceError
+from assay.networks.encoders import make_encoder, refuse_without_vectors
+from assay.networks.noisy import NoisyLinear, resample_noise
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (12, 12, 3), np.uint8)
@@ -103,3 +106,36 @@ def test_mistakes_are_named():
         encoder({"b": torch.zeros(1, 3)})
     with pytest.raises(ValueError, match=r"'a' has 4 numbers per item; expected 3"):
         encoder({"a": torch.zeros(1, 4)})
+
+
+class Layers(Model):
+    hidden: tuple[int, ...] = (64, 64)
+
+
+PICTURE = spaces.Box(0, 255, (1, 36, 36), np.uint8)  # large enough for every CNN
+
+
+def test_layers_are_refused_where_images_are_all_there_is() -> None:
+    both = spaces.Dict({"image": PICTURE, "vector": VECTOR})
+    for space in (VECTOR, both):
+        refuse_without_vectors(Layers(hidden=(8,)), make_encoder(space), "hidden")
+    refuse_without_vectors(Layers(), make_encoder(PICTURE), "hidden")
+    masked = spaces.Dict({"image": PICTURE, "action_mask": spaces.MultiBinary(2)})
+    for space in (PICTURE, masked):
+        with pytest.raises(ConfigError, match=r"hidden=\(8,\) has no effect .* images alone"):
+            refuse_without_vectors(Layers(hidden=(8,)), make_encoder(space), "hidden")
+
+
+@pytest.mark.parametrize("cnn", ["nature", "impala"])
+def test_noise_is_in_every_dense_layer(cnn: str) -> None:
+    for space in (PICTURE, VECTOR):
+        encoder = make_encoder(space, cnn=cnn, noisy=True)
+        dense = [m for m in encoder.modules() if isinstance(m, nn.Linear | NoisyLinear)]
+        assert dense and all(isinstance(layer, NoisyLinear) for layer in dense)
+        quiet = make_encoder(space, cnn=cnn)
+        assert not any(isinstance(m, NoisyLinear) for m in quiet.modules())
+    encoder = make_encoder(PICTURE, cnn=cnn, noisy=True, init="torch")
+    image = torch.randint(0, 256, (1, 1, 36, 36), dtype=torch.uint8)
+    before = encoder(image)
+    resample_noise(encoder, np.random.default_rng(0))
+    assert not torch.equal(encoder(image), before)

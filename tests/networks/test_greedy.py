@@ -9,7 +9,10 @@ from gymnasium.spaces import Discrete
 
 from assay.core.config import Model, parse
 from assay.core.errors import ConfigError
+from assay.functional import targets
+from assay.functional.distributional import greedy_atoms
 from assay.networks.greedy import GreedyActions, Share
+from assay.networks.noisy import NoisyLinear
 
 VALUES = np.array([[1.0, 9.0, 2.0], [7.0, 3.0, 5.0]], np.float32)
 MASK = np.array([[1, 0, 1], [0, 1, 1]], np.int8)
@@ -32,6 +35,46 @@ def test_export_decides_alike(start: int) -> None:
             torch.from_numpy(VALUES), None if mask is None else torch.from_numpy(mask)
         )
         assert found.tolist() == choose.best(VALUES, mask).tolist()
+
+
+def test_a_mask_that_allows_nothing_is_none() -> None:
+    """Acting, exporting and bootstrapping read such a row alike."""
+    choose, rng = GreedyActions(Discrete(3, start=5)), np.random.default_rng(0)
+    mask = np.array([[0, 0, 0], [0, 1, 1]], np.int8)
+    assert choose.best(VALUES, mask).tolist() == [6, 7]
+    tensors = torch.from_numpy(VALUES), torch.from_numpy(mask)
+    assert choose.decide(*tensors).tolist() == [6, 7]
+    assert targets.greedy_value(*tensors).tolist() == [9.0, 5.0]
+    assert targets.double_q_value(tensors[0], *tensors).tolist() == [9.0, 5.0]
+    atoms = torch.arange(3.0).reshape(1, 3, 1).expand(2, 3, 1)
+    assert greedy_atoms(tensors[0], atoms, tensors[1]).tolist() == [[1.0], [2.0]]
+    random = choose.random(rng, 6000, np.tile(mask[:1], (6000, 1)))
+    np.testing.assert_allclose(np.bincount(random - 5) / 6000, [1 / 3] * 3, atol=0.03)
+
+
+def test_acts_by_noise_or_by_epsilon_or_not_at_all() -> None:
+    choose, rng = GreedyActions(Discrete(3)), np.random.default_rng(0)
+    obs = {"x": np.zeros((2, 1)), "action_mask": MASK}
+    noisy = NoisyLinear(1, 3)
+    heard = []
+
+    def values() -> np.ndarray:
+        heard.append((noisy.noisy, noisy.eps_out.abs().sum().item() > 0))
+        return VALUES
+
+    assert choose.act(obs, values, rng, False, epsilon=1.0).tolist() == [2, 2]
+    before = rng.bit_generator.state
+    assert choose.act(obs, values, rng, False, epsilon=1.0, noisy=noisy).tolist() == [2, 2]
+    assert rng.bit_generator.state == before  # the best action needs no luck
+    # A noisy network explores by itself: its noise is new, and epsilon does not count.
+    assert choose.act(obs, values, rng, True, epsilon=1.0, noisy=noisy).tolist() == [2, 2]
+    assert heard == [(True, False), (False, False), (True, True)]
+    drawn = [choose.act(obs, values, rng, True, epsilon=1.0) for _ in range(200)]
+    assert len(heard) == 3  # every row was random, of the valid ones
+    assert (np.unique(drawn).tolist(), MASK[[0, 1] * 200, np.ravel(drawn)].all()) == (
+        [0, 1, 2],
+        True,
+    )
 
 
 def test_random_actions_are_uniform_over_valid_ones() -> None:

@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from assay.functional.distributional import quantile_midpoints
 from assay.networks.noisy import resample_noise, set_noise
 from assay.networks.quantile import (
     ActionValues,
@@ -20,9 +21,7 @@ from assay.networks.quantile import (
     QuantileForward,
     QuantileNetwork,
     draw_levels,
-    even_levels,
     fraction_gradient,
-    pick_action,
 )
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -62,7 +61,7 @@ class TestQuantileNetwork:
             network.head[0].bias.copy_(torch.tensor([0.5, -0.5]))
         # phi = (1, 1 + 2 cos(pi tau)) = (1, 3), (1, 1) at tau = 0, 1/2; features are one-hot
         values = network(torch.tensor([0, 1]), torch.tensor([[0.0, 0.5], [0.0, 0.5]]))
-        expected = [[[3.5, 4.5], [3.5, 4.5]], [[12.5, 17.5], [4.5, 5.5]]]
+        expected = [[[3.5, 3.5], [4.5, 4.5]], [[12.5, 4.5], [17.5, 5.5]]]
         torch.testing.assert_close(values, torch.tensor(expected))
         mass = torch.tensor([[0.25, 0.75]])
         found = network.expectation(torch.eye(2), torch.tensor([[0.0, 0.5]]), mass)
@@ -81,13 +80,9 @@ class TestQuantileNetwork:
         resample_noise(network, np.random.default_rng(0))
         obs, tau = torch.randn(5, 3), torch.rand(5, 7)
         mass = torch.softmax(torch.randn(5, 7), 1)
-        expected = (mass.unsqueeze(-1) * network(obs, tau)).sum(1)
+        expected = (mass.unsqueeze(1) * network(obs, tau)).sum(2)
         found = network.expectation(network.encoder(obs), tau, mass)
         torch.testing.assert_close(found, expected)
-
-    def test_picks_the_action(self) -> None:
-        values = torch.arange(12.0).reshape(2, 2, 3)
-        assert pick_action(values, torch.tensor([2, 0])).tolist() == [[2.0, 5.0], [6.0, 9.0]]
 
 
 class TestFractions:
@@ -119,7 +114,7 @@ class TestLevels:
         low, high = levels.min(0), levels.max(0)
         np.testing.assert_allclose(low, [0.0, 0.25, 0.5, 0.75], atol=1e-3)
         np.testing.assert_allclose(high, [0.25, 0.5, 0.75, 1.0], atol=1e-3)
-        np.testing.assert_allclose(levels.mean(0), even_levels(4), atol=5e-3)
+        np.testing.assert_allclose(levels.mean(0), quantile_midpoints(4), atol=5e-3)
         assert abs(np.corrcoef(levels.T)[0, 1:]).max() < 0.06  # drawn apart from each other
 
 
@@ -240,16 +235,16 @@ class TestActing:
         forward = QuantileForward(network, CPU)
         assert forward._fast is None
         obs = np.random.default_rng(0).integers(0, 256, (3, 1, 36, 36)).astype(np.uint8)
-        levels = even_levels(4)
+        levels = quantile_midpoints(4).numpy()
         tau = torch.from_numpy(np.tile(levels, (3, 1)))
         with torch.no_grad():
-            expected = network(torch.from_numpy(obs), tau).mean(1)
+            expected = network(torch.from_numpy(obs), tau).mean(2)
         np.testing.assert_allclose(forward.call(obs, levels), expected.numpy(), atol=1e-5)
 
     def test_exported_values_keep_their_levels(self) -> None:
         network = QuantileNetwork(VECTOR, 2, hidden=(4,))
         obs = torch.randn(3, 3)
-        values = ActionValues(network, levels=even_levels(2))
+        values = ActionValues(network, levels=quantile_midpoints(2).numpy())
         torch.testing.assert_close(values(obs), values(obs, torch.tensor([0.25, 0.75])))
         with pytest.raises(ValueError, match="levels"):
             ActionValues(network)(obs)

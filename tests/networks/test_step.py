@@ -464,6 +464,20 @@ class TestChoice:
         compiled.load_state(eager.state())
         assert compiled.mode == "eager"
 
+    def test_a_compiled_run_says_that_it_goes_on_eagerly(self) -> None:
+        module = nn.Linear(1, 1)
+        compiled, eager = (
+            Step([Objective("fit", module, squared(module))], mode=mode)
+            for mode in ("compiled", "eager")
+        )
+        with pytest.warns(UserWarning, match=r"were compiled, .* no C\+\+ compiler .* eagerly"):
+            eager.load_state(compiled.state())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            eager.load_state(compiled.state(), learns=False)  # an agent that was loaded to act
+            compiled.load_state(compiled.state())
+            eager.load_state(eager.state())
+
     def test_compiler(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv("CXX", raising=False)

@@ -161,8 +161,12 @@ class TestBudget:
 
     @settings(max_examples=40, deadline=None)
     @example(  # rounding: the sum must not depend on the order in which it was made
-        steps=[(1, 5.319624828569714, 0.0, False), (2, 1.0, 0.0, False)]
-        + [(2, 1.0, 0.07323687279940039, True), (0, 3.0, 0.0, False)]
+        steps=[
+            (1, 5.319624828569714, 0.0, False),
+            (2, 1.0, 0.0, False),
+            (2, 1.0, 0.07323687279940039, True),
+            (0, 3.0, 0.0, False),
+        ]
     )
     @given(
         steps=st.lists(

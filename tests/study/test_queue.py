@@ -6,11 +6,11 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
-from study_samples import add, make_study
+from study_samples import make_study
 
 from assay.study import runner
 from assay.study.layout import Study, StudyError
-from assay.study.queue import ATTEMPTS, LEASE_SECONDS, Queue, promote
+from assay.study.queue import ATTEMPTS, LEASE_SECONDS, Queue
 from assay.study.runner import ENDED, PREPARED
 
 
@@ -127,24 +127,3 @@ def test_a_launch_that_is_refused_fails_its_item(study: Study) -> None:
     with pytest.raises(StudyError, match="enough"):
         queue.step(confirm="RUN_CANDIDATE", actor="runner")
     assert states(queue) == {"c1-short-0": "failed"}
-
-
-def test_the_best_of_the_short_trials_are_promoted(study: Study) -> None:
-    from study_samples import candidate_values
-
-    from assay.study import candidates
-    from assay.study.models import Candidate
-
-    base = candidate_values(id="base", kind="baseline", change={})
-    candidates.propose(study, Candidate(**base), "agent")
-    for name, lr in (("c2", 0.004), ("c3", 0.006)):
-        add(study, name, lr=lr)
-    queue = Queue(study)
-    for name in ("c1", "c2", "c3"):
-        queue.add(name, "short", [0])
-    while queue.step(confirm="RUN_CANDIDATE", actor="runner") is not None:
-        pass
-    # The return grows with lr here; a third of three is one.
-    assert promote(study, queue) == ["c3"]
-    assert promote(study, queue) == ["c2"]  # of those that are left
-    assert sum(i.phase == "promotion" for i in queue.manifest().items) == 10

@@ -22,6 +22,7 @@ from assay.core.errors import AssayError
 from assay.study import budget, candidates, runner, states
 from assay.study.contract import approve
 from assay.study.layout import ROOT, Study, StudyError
+from assay.study.ledger import Writer
 from assay.study.models import Candidate
 from assay.study.runner import ENDED, LAUNCHED, MEASURED, PREPARED
 
@@ -292,6 +293,22 @@ def killed_supervisor(root: str, run: str, step: str) -> None:
     runner.supervise(Study(Path(root), "cartpole", "lr"), run, between=die_at(step))
 
 
+def killed_after_events(root: str, run: str, count: str) -> None:
+    """Launch, or supervise, and be killed as soon as so many events are on record."""
+    append, left = Writer.append, [int(count)]
+
+    def counted(self, *args, **kwargs):
+        event = append(self, *args, **kwargs)
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return event
+
+    Writer.append = counted
+    study = Study(Path(root), "cartpole", "lr")
+    runner.supervise(study, run) if run else launch(study)
+
+
 def in_child(function, *args: str) -> int:
     child = multiprocessing.get_context("fork").Process(target=function, args=args)
     child.start()
@@ -339,6 +356,45 @@ class TestKill:
             wait_for(lambda: ENDED in kinds(study, run))
             assert study.run(run).outcome == "done"
             consistent(study, run, started=1)
+
+    def test_a_claim_is_whole_as_soon_as_it_is_there(self, study: Study, monkeypatch) -> None:
+        place = study.path / "runs" / "r"
+        place.mkdir(parents=True)
+        link = os.link
+
+        def looked(source, target) -> None:
+            assert json.loads(Path(source).read_bytes())["pid"] == os.getpid()
+            assert not Path(target).exists()
+            link(source, target)
+
+        monkeypatch.setattr(os, "link", looked)
+        assert runner._claim(place, "supervisor") and runner._supervised(place)
+        monkeypatch.undo()
+        assert not runner._claim(place, "supervisor")
+        assert [path.name for path in place.iterdir()] == ["claim.json"]
+
+    @pytest.mark.parametrize("count", [1, 2, 3])
+    def test_the_launcher_between_two_events(self, study: Study, monkeypatch, count: int) -> None:
+        assert in_child(killed_after_events, str(study.root), "", str(count)) == -signal.SIGKILL
+        monkeypatch.setattr(runner, "START_SECONDS", 0.0)
+        runner.recover(study)
+        assert budget.usage(study.ledger.events()).open == ()
+        monkeypatch.undo()
+        assert runner.wait(study, launch(study), 60).outcome == "done"
+        assert states.current(study.ledger.events())["c1"] == "completed"
+
+    @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+    def test_the_supervisor_between_two_events(self, study: Study, monkeypatch, count: int) -> None:
+        monkeypatch.setattr(runner, "_start_supervisor", lambda study, run: None)
+        run = launch(study)
+        assert in_child(killed_after_events, str(study.root), run, str(count)) == -signal.SIGKILL
+        runner.recover(study)
+        consistent(study, run, started=int(count > 1))
+        lost = study.run(run).outcome == "lost"
+        assert lost == (count == 1)
+        status = states.current(study.ledger.events())["c1"]
+        assert status == ("debug" if lost else "completed")
+        assert runner.recover(study) == []
 
     @pytest.mark.parametrize("step", ["claimed", "running", "launched", "exited", "finished"])
     def test_the_supervisor(self, study: Study, monkeypatch, step: str) -> None:

@@ -189,6 +189,8 @@ class Algorithm(ABC):
             "action": batch.action, "reward": reward,
             "terminated": batch.terminated, "discount": batch.discount,
         }  # fmt: skip
+        if "weight" in batch.extras:  # of prioritised replay
+            named["weight"] = batch.extras["weight"]
         return pack("obs", obs) | pack("next_obs", next_obs) | named
 
     def _summed_steps(self, discount: Tensor) -> Tensor | float:
@@ -270,7 +272,8 @@ class Algorithm(ABC):
             if isinstance(value, nn.Module):
                 load_module(name, value, sections["weights"].get(name, {}))
             elif isinstance(value, Step):
-                value.load_state(sections["optimizer"][name])
+                learns = self.context.compile is not False  # else it was loaded to act, or eager
+                value.load_state(sections["optimizer"][name], learns=learns)
             elif isinstance(value, np.random.Generator):
                 seeding.set_rng_state(value, sections["algorithm"][name])
             elif hasattr(value, "load_state"):

@@ -26,15 +26,16 @@ from torch import Tensor, nn
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core.config import Model, refuse_inert
 from assay.core.registry import register
-from assay.core.types import Action, Spaces, Tree, action_mask, tree_leaves, unpack
+from assay.core.types import Action, Spaces, Tree, action_mask, unpack
 from assay.functional import distributional
 from assay.functional.schedules import Schedule, linear
 from assay.networks.acting import Exported, Forward
-from assay.networks.encoders import make_encoder
+from assay.networks.encoders import make_encoder, refuse_without_vectors
 from assay.networks.greedy import GreedyActions, Share
 from assay.networks.heads import AtomHead, SupportMean
-from assay.networks.noisy import acting_noise, resample_noise, set_noise
+from assay.networks.noisy import set_noise
 from assay.networks.step import Objective, Polyak, Step
+from assay.networks.value_update import draw_transitions, learn_values
 
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1707.06887")
@@ -55,8 +56,8 @@ class C51(Algorithm):
         tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
         gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
         atoms: int = Field(51, ge=2, description="Atoms of the distribution of returns.")
-        v_min: float = Field(-10.0, description="Return of the lowest atom.")
-        v_max: float = Field(10.0, description="Return of the highest atom.")
+        v_min: float = Field(-10.0, description="Return of the lowest atom, as it is learned.")
+        v_max: float = Field(10.0, description="Return of the highest atom, as it is learned.")
         epsilon: Share = Field(
             linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
         )
@@ -71,7 +72,9 @@ class C51(Algorithm):
         )
         max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
         normalize_obs: bool = Field(False, description="Standardise float observations.")
-        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+        normalize_reward: bool = Field(
+            False, description="Divide by the std of returns, before v_min and v_max apply."
+        )
         hidden: tuple[int, ...] = Field((64, 64), description="Widths of the hidden layers.")
         activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
             "relu", description="Nonlinearity of the hidden layers."
@@ -95,6 +98,7 @@ class C51(Algorithm):
             spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
             init="torch", noisy=hp.noisy,
         )  # fmt: skip
+        refuse_without_vectors(hp, encoder, "hidden", "activation")
         head = AtomHead(
             encoder.out_features, self.choose.count, hp.atoms, dueling=hp.dueling, init="torch",
             noisy=hp.noisy,
@@ -113,36 +117,18 @@ class C51(Algorithm):
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Be greedy, or explore by epsilon or by noise."""
-        mask = action_mask(obs)
-        if self.hp.noisy:
-            with acting_noise(self.q, self.rng, explore):
-                return Action(self.choose.best(self._values(obs), mask))
-        if not explore:
-            return Action(self.choose.best(self._values(obs), mask))
-        n = len(tree_leaves(obs)[0])
-        epsilon = self.hp.epsilon(self.clock.progress)
+        epsilon, noisy = self.hp.epsilon(self.clock.progress), self.q if self.hp.noisy else None
         values = partial(self._values, obs)
-        return Action(self.choose.explore(self.rng, epsilon, n, values, mask))
+        action = self.choose.act(obs, values, self.rng, explore, epsilon=epsilon, noisy=noisy)
+        return Action(action)
 
     def _values(self, obs: Tree) -> np.ndarray:
         return self.forward.call(self.normalized(obs))
 
     def update(self, data: Any) -> None:
         """Take one gradient step on a replay batch; move the target when it is due."""
-        hp = self.hp
-        # A uniform replay has no use for beta.
-        sample = data.sample(hp.batch_size, beta=hp.priority_beta(self.clock.progress))
-        batch = self.replay_tensors(sample)
-        if hp.prioritized:
-            batch["weight"] = sample.extras["weight"]
-        if hp.noisy:
-            resample_noise(self.q, self.rng)
-            resample_noise(self.target, self.rng)
-        self.record(self.step, self.step(batch, hp.lr(self.clock.progress)))
-        if hp.prioritized:
-            data.update_priorities(sample.extras["index"], self.step.outputs["kl"])
-        if hp.tau == 1 and self.clock.updates % hp.target_every == 0:
-            self.step.flats[self.target].copy_(self.step.flats[self.q])
+        lr = self.hp.lr(self.clock.progress)
+        learn_values(self, data, *draw_transitions(self, data), lr, noisy=self.hp.noisy)
 
     def policy_module(self) -> nn.Module:
         """Return `observation -> greedy action`, normalisation included."""
@@ -173,5 +159,5 @@ class C51(Algorithm):
         clipped = (mass * outside).sum(dim=1).mean()
         metrics = {"q_mean": self.mean(logits.unsqueeze(1)).mean(), "mass_clipped": clipped}
         if self.hp.prioritized:
-            metrics["kl"] = kl
+            metrics["priority"] = kl
         return loss, metrics

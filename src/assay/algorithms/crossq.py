@@ -10,7 +10,8 @@ live critics give stable targets:
 The actor and the temperature move every `policy_delay` updates, against critics that use (and do
 not learn) their running statistics. Adam's first beta is 0.5 for critics and actor.
 
-Deviations: critics are 512 wide by default, for the paper's 2048, which is made for a GPU. Batch
+Deviations: critics are 512 wide by default (and narrower in the presets, see there), for the
+paper's 2048, which is made for a GPU. Batch
 renormalisation is that of its paper (y = r x + d), where the authors' code folds r and d into
 mean and variance and counts epsilon a little differently. Images go through a CNN without
 normalisation, whose features are then normalised. As in our SAC, log-probabilities are those of

@@ -25,17 +25,18 @@ from assay.buffers.hindsight import HindsightOptions
 from assay.core.config import Model, refuse_inert
 from assay.core.errors import ConfigError
 from assay.core.registry import register
-from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_leaves, tree_map, unpack
+from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_map, unpack
 from assay.functional import losses, targets
 from assay.functional.schedules import Schedule, linear
 from assay.networks.acting import Exported, Forward
 from assay.networks.curiosity import Curiosity, Distillation
-from assay.networks.encoders import make_encoder
+from assay.networks.encoders import make_encoder, refuse_without_vectors
 from assay.networks.greedy import GreedyActions, Share
 from assay.networks.heads import DuelingHead
 from assay.networks.mlp import mlp
-from assay.networks.noisy import acting_noise, resample_noise, set_noise
+from assay.networks.noisy import set_noise
 from assay.networks.step import Objective, Polyak, Step
+from assay.networks.value_update import draw_transitions, learn_values
 
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="doi:10.1038/nature14236")
@@ -133,6 +134,7 @@ class DQN(Algorithm):
             self.spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
             init="torch", noisy=hp.noisy,
         )  # fmt: skip
+        refuse_without_vectors(hp, encoder, "hidden", "activation")
         if hp.dueling:
             head: nn.Module = DuelingHead(
                 encoder.out_features, self.choose.count, init="torch", noisy=hp.noisy
@@ -143,16 +145,10 @@ class DQN(Algorithm):
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Be greedy, or explore by epsilon or by noise."""
-        mask = action_mask(obs)
-        if self.hp.noisy:
-            with acting_noise(self.q, self.rng, explore):
-                return Action(self.choose.best(self._values(obs), mask))
-        if not explore:
-            return Action(self.choose.best(self._values(obs), mask))
-        n = len(tree_leaves(obs)[0])
-        epsilon = self.hp.epsilon(self.clock.progress)
+        epsilon, noisy = self.hp.epsilon(self.clock.progress), self.q if self.hp.noisy else None
         values = partial(self._values, obs)
-        return Action(self.choose.explore(self.rng, epsilon, n, values, mask))
+        action = self.choose.act(obs, values, self.rng, explore, epsilon=epsilon, noisy=noisy)
+        return Action(action)
 
     def _values(self, obs: Tree) -> np.ndarray:
         return self.forward.call(self.normalized(obs))
@@ -171,23 +167,12 @@ class DQN(Algorithm):
 
     def update(self, data: Any) -> None:
         """Take one gradient step on a replay batch; move the target when it is due."""
-        hp = self.hp
-        # A uniform replay has no use for beta.
-        sample = data.sample(hp.batch_size, beta=hp.priority_beta(self.clock.progress))
-        batch = self.replay_tensors(sample)
-        if hp.prioritized:
-            batch["weight"] = sample.extras["weight"]
+        sample, batch = draw_transitions(self, data)
         if self.curiosity is not None:
             batch |= pack("novel", self.curiosity.tensors(sample.next_obs))
-            batch["bonus"] = torch.tensor(hp.rnd * self.curiosity.scale, device=self.device)
-        if hp.noisy:
-            resample_noise(self.q, self.rng)
-            resample_noise(self.target, self.rng)
-        self.record(self.step, self.step(batch, hp.lr(self.clock.progress)))
-        if hp.prioritized:
-            data.update_priorities(sample.extras["index"], self.step.outputs["td_error"])
-        if hp.tau == 1 and self.clock.updates % hp.target_every == 0:
-            self.step.flats[self.target].copy_(self.step.flats[self.q])
+            batch["bonus"] = torch.tensor(self.hp.rnd * self.curiosity.scale, device=self.device)
+        lr = self.hp.lr(self.clock.progress)
+        learn_values(self, data, sample, batch, lr, noisy=self.hp.noisy)
 
     def policy_module(self) -> nn.Module:
         """Return `observation -> greedy action`, normalisation included."""
@@ -214,5 +199,5 @@ class DQN(Algorithm):
         loss = (losses.huber(td_error) * batch.get("weight", 1.0)).mean()
         metrics = {"q_mean": q.mean()}
         if self.hp.prioritized:
-            metrics["td_error"] = td_error
+            metrics["priority"] = td_error
         return loss, metrics

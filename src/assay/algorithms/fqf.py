@@ -16,8 +16,9 @@ weights would stand for another distribution, whose mean is not the Q that actio
 bootstrapped over and over, that error makes values diverge (seen on CartPole, at a return of 9).
 Where Z decreases, the gradient of W1 keeps its sign (see `fraction_gradient`). The target's
 fractions come from the proposal network on the target's features. RMSprop is that of A2C (decay
-0.99). Priorities are the loss per predicted quantile. The linear layer of an image network comes
-before the product with phi(tau). That embedding starts at about 1 (see `CosineEmbedding`).
+0.99). Priorities are the loss of a transition, summed over its predicted quantiles and averaged
+over its targets, as in QR-DQN (the paper replays uniformly). The linear layer of an image network
+comes before the product with phi(tau). That embedding starts at about 1 (see `CosineEmbedding`).
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ from torch import Tensor, nn
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core.config import Model, refuse_inert
 from assay.core.registry import register
-from assay.core.types import Action, Spaces, Tree, action_mask, tree_leaves, unpack
-from assay.functional import losses
-from assay.functional.distributions import mask_logits
+from assay.core.types import Action, Spaces, Tree, action_mask, unpack
+from assay.functional import distributional, losses
 from assay.functional.schedules import Schedule, linear
 from assay.networks.acting import Exported
+from assay.networks.encoders import refuse_without_vectors
 from assay.networks.greedy import GreedyActions, Share
-from assay.networks.noisy import acting_noise, resample_noise, set_noise
+from assay.networks.noisy import set_noise
 from assay.networks.quantile import (
     ActionValues,
     FractionProposal,
     QuantileForward,
     QuantileNetwork,
     fraction_gradient,
-    pick_action,
 )
 from assay.networks.step import Objective, Polyak, Step
+from assay.networks.value_update import draw_transitions, learn_values
 
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1911.02140")
@@ -117,6 +118,8 @@ class FQF(Algorithm):
             activation=hp.activation, cnn=hp.cnn, cosines=hp.cosines, dueling=hp.dueling,
             noisy=hp.noisy,
         ).to(self.device)  # fmt: skip
+        unused = ["hidden"] if hp.head_hidden else ["hidden", "activation"]
+        refuse_without_vectors(hp, self.q.encoder, *unused)
         self.target = copy.deepcopy(self.q)
         width = self.q.encoder.out_features
         self.proposal = FractionProposal(width, hp.fractions).to(self.device)
@@ -135,16 +138,10 @@ class FQF(Algorithm):
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Be greedy, or explore by epsilon or by noise."""
-        mask = action_mask(obs)
-        if self.hp.noisy:
-            with acting_noise(self.q, self.rng, explore):
-                return Action(self.choose.best(self._values(obs), mask))
-        if not explore:
-            return Action(self.choose.best(self._values(obs), mask))
-        n = len(tree_leaves(obs)[0])
-        epsilon = self.hp.epsilon(self.clock.progress)
+        epsilon, noisy = self.hp.epsilon(self.clock.progress), self.q if self.hp.noisy else None
         values = partial(self._values, obs)
-        return Action(self.choose.explore(self.rng, epsilon, n, values, mask))
+        action = self.choose.act(obs, values, self.rng, explore, epsilon=epsilon, noisy=noisy)
+        return Action(action)
 
     def _values(self, obs: Tree) -> np.ndarray:
         return self.forward.call(self.normalized(obs))
@@ -152,19 +149,8 @@ class FQF(Algorithm):
     def update(self, data: Any) -> None:
         """Move quantiles and fractions by one step each; move the target when it is due."""
         hp, progress = self.hp, self.clock.progress
-        # A uniform replay has no use for beta.
-        sample = data.sample(hp.batch_size, beta=hp.priority_beta(progress))
-        batch = self.replay_tensors(sample)
-        if hp.prioritized:
-            batch["weight"] = sample.extras["weight"]
-        if hp.noisy:
-            resample_noise(self.q, self.rng)
-            resample_noise(self.target, self.rng)
-        self.record(self.step, self.step(batch, [hp.lr(progress), hp.fraction_lr(progress)]))
-        if hp.prioritized:
-            data.update_priorities(sample.extras["index"], self.step.outputs["priority"])
-        if hp.tau == 1 and self.clock.updates % hp.target_every == 0:
-            self.step.flats[self.target].copy_(self.step.flats[self.q])
+        rates = [hp.lr(progress), hp.fraction_lr(progress)]
+        learn_values(self, data, *draw_transitions(self, data), rates, noisy=hp.noisy)
 
     def policy_module(self) -> nn.Module:
         """Return `observation -> greedy action`, normalisation included."""
@@ -179,31 +165,34 @@ class FQF(Algorithm):
         features = self.q.encoder(obs)
         with torch.no_grad():
             tau, middle, _, _ = self.proposal(features)
-            at_fractions = pick_action(self.q.quantiles(features, tau[:, 1:-1]), action)
-        at_midpoints = pick_action(self.q.quantiles(features, middle), action)  # [B, N]
+            inner = self.q.quantiles(features, tau[:, 1:-1])
+            at_fractions = distributional.action_atoms(inner, action)  # [B, N - 1]
+        z = self.q.quantiles(features, middle)  # [B, A, N]
+        at_midpoints = distributional.action_atoms(z, action)  # [B, N]
         with torch.no_grad():
             next_features = self.target.encoder(next_obs)
             _, next_middle, next_mass, _ = self.proposal(next_features)
-            next_z = self.target.quantiles(next_features, next_middle)  # [B, N, A]
+            next_z = self.target.quantiles(next_features, next_middle)  # [B, A, N]
             if hp.double:
                 seen = self.q.encoder(next_obs)
                 _, seen_middle, seen_mass, _ = self.proposal(seen)
                 next_q = self.q.expectation(seen, seen_middle, seen_mass)
             else:
                 # Q(s', a) = sum_j (tau_{j+1} - tau_j) Z_{tauhat_j}(s', a)
-                next_q = (next_mass.unsqueeze(-1) * next_z).sum(dim=1)
-            best = mask_logits(next_q, action_mask(next_obs)).argmax(dim=1)
+                next_q = (next_mass.unsqueeze(1) * next_z).sum(dim=2)
+            next_z = distributional.greedy_atoms(next_q, next_z, action_mask(next_obs))
             # y_j = r + gamma^k (1 - terminated) Z'_{tauhat'_j}(s', a*): [B, N]
-            discount = batch["discount"] * (1.0 - batch["terminated"].to(next_z.dtype))
-            y = batch["reward"].unsqueeze(1) + discount.unsqueeze(1) * pick_action(next_z, best)
-        item = quantile_loss(at_midpoints, y, middle, next_mass, hp.kappa)
+            y = distributional.atom_targets(
+                batch["reward"], batch["discount"], batch["terminated"], next_z
+            )
+        item = losses.quantile_huber(at_midpoints, y, middle, hp.kappa, next_mass)
         loss = (item * batch.get("weight", 1.0)).mean()
         batch["features"] = features.detach()
         batch["at_fractions"], batch["at_midpoints"] = at_fractions, at_midpoints.detach()
         spread = at_midpoints.std(dim=1, correction=0).mean()
         metrics = {"q_mean": at_midpoints.mean(), "q_std": spread}
         if hp.prioritized:
-            metrics["priority"] = item / hp.fractions
+            metrics["priority"] = item
         return loss, metrics
 
     def _fraction_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -213,21 +202,3 @@ class FQF(Algorithm):
         item = (gradient * fractions.tau[:, 1:-1]).sum(dim=1) - self.hp.entropy * fractions.entropy
         loss = (item * batch.get("weight", 1.0)).mean()
         return loss, {"fraction_entropy": fractions.entropy.mean()}
-
-
-def quantile_loss(
-    predicted: Tensor, target: Tensor, tau: Tensor, mass: Tensor, kappa: float
-) -> Tensor:
-    """Return the quantile Huber loss [B] against targets of unequal mass.
-
-    Args:
-        predicted: [B, N], with gradient.
-        target: [B, M].
-        tau: [B, N], the levels of `predicted`.
-        mass: [B, M], the probability of each target; a row adds up to 1.
-        kappa: Width of the quadratic zone.
-    """
-    error = target.unsqueeze(1) - predicted.unsqueeze(2)  # [B, N, M]
-    # rho(u) = |tau - 1{u < 0}| huber(u) / kappa, the weight without gradient
-    weight = (tau.unsqueeze(-1) - (error.detach() < 0).to(error.dtype)).abs()
-    return (mass.unsqueeze(1) * weight * losses.huber(error, kappa) / kappa).sum(dim=(1, 2))

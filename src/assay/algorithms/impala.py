@@ -20,6 +20,7 @@ its epsilon inside the root, as in the reference implementation.
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 from assay.algorithms.base import Algorithm, Context, RolloutNeeds
 from assay.buffers.rollout import Rollout
 from assay.core.config import Model, refuse_inert
+from assay.core.errors import ConfigError
 from assay.core.registry import register
 from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_map, unpack
 from assay.functional import losses, returns
@@ -86,11 +88,17 @@ class IMPALA(Algorithm):
             cnn=hp.cnn, log_std_init=hp.log_std_init,
         ).to(self.device)  # fmt: skip
         refuse_unused(hp, self.net)
+        updates = math.ceil(context.clock.total_env_steps / (hp.horizon * context.num_envs))
+        if hp.actor_lag >= updates:
+            raise ConfigError(
+                f"actor_lag={hp.actor_lag} is no less than the {updates} updates of this run: it "
+                "would act with its initial policy all along.",
+                "Lower actor_lag, or give the run more env_steps.",
+            )
         self.past = Past(self.net, hp.actor_lag) if hp.actor_lag else None
         objective = Objective(
             "impala", self.net, self._loss, hp.max_grad_norm, eps=1e-5, rule=hp.optimizer
         )
-        updates = context.clock.total_env_steps / (hp.horizon * context.num_envs)
         self.step = Step([objective], mode=self.mode(updates), key=self.step_key)
         self.policy = Policy(self.net, spaces.action, self.device)
         behaviour = self.net if self.past is None else self.past.net

@@ -14,7 +14,8 @@ expected loss as it is and takes most of its noise away; parallel environments s
 a step; without exploration the levels are the midpoints of K equal parts, so that an evaluation
 needs no luck; the linear layer of an image network comes before the product with phi(tau), not
 behind it (`head_hidden` adds layers there); phi starts at about 1 (see `CosineEmbedding`);
-priorities are the loss per predicted quantile; target copies are counted in updates.
+priorities are the loss of a transition, summed over its predicted quantiles and averaged over
+its targets, as in QR-DQN (the paper replays uniformly); target copies are counted in updates.
 """
 
 from __future__ import annotations
@@ -32,22 +33,21 @@ from torch import Tensor, nn
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core.config import Model, refuse_inert
 from assay.core.registry import register
-from assay.core.types import Action, Spaces, Tree, action_mask, tree_leaves, unpack
-from assay.functional import losses
-from assay.functional.distributions import mask_logits
+from assay.core.types import Action, Spaces, Tree, action_mask, unpack
+from assay.functional import distributional, losses
 from assay.functional.schedules import Schedule, linear
 from assay.networks.acting import Exported
+from assay.networks.encoders import refuse_without_vectors
 from assay.networks.greedy import GreedyActions, Share
-from assay.networks.noisy import acting_noise, resample_noise, set_noise
+from assay.networks.noisy import set_noise
 from assay.networks.quantile import (
     ActionValues,
     QuantileForward,
     QuantileNetwork,
     draw_levels,
-    even_levels,
-    pick_action,
 )
 from assay.networks.step import Objective, Polyak, Step
+from assay.networks.value_update import draw_transitions, learn_values
 
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1806.06923")
@@ -115,6 +115,8 @@ class IQN(Algorithm):
             activation=hp.activation, cnn=hp.cnn, cosines=hp.cosines, dueling=hp.dueling,
             noisy=hp.noisy,
         ).to(self.device)  # fmt: skip
+        unused = ["hidden"] if hp.head_hidden else ["hidden", "activation"]
+        refuse_without_vectors(hp, self.q.encoder, *unused)
         self.target = copy.deepcopy(self.q)
         soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
         updates = context.clock.total_env_steps / hp.train_every * hp.updates
@@ -124,20 +126,15 @@ class IQN(Algorithm):
             key=self.step_key,
         )  # fmt: skip
         self.forward = QuantileForward(self.q, self.device)
-        self.even = hp.cvar * even_levels(hp.acting_quantiles)
+        even = distributional.quantile_midpoints(hp.acting_quantiles)
+        self.even = hp.cvar * even.numpy()
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Be greedy at even levels, or explore by epsilon or noise and at fresh levels."""
-        mask = action_mask(obs)
-        if self.hp.noisy:
-            with acting_noise(self.q, self.rng, explore):
-                return Action(self.choose.best(self._values(obs, explore), mask))
-        if not explore:
-            return Action(self.choose.best(self._values(obs, False), mask))
-        n = len(tree_leaves(obs)[0])
-        epsilon = self.hp.epsilon(self.clock.progress)
-        values = partial(self._values, obs, True)
-        return Action(self.choose.explore(self.rng, epsilon, n, values, mask))
+        epsilon, noisy = self.hp.epsilon(self.clock.progress), self.q if self.hp.noisy else None
+        values = partial(self._values, obs, explore)
+        action = self.choose.act(obs, values, self.rng, explore, epsilon=epsilon, noisy=noisy)
+        return Action(action)
 
     def _values(self, obs: Tree, explore: bool) -> np.ndarray:
         levels = self.even
@@ -148,22 +145,11 @@ class IQN(Algorithm):
     def update(self, data: Any) -> None:
         """Take one gradient step on a replay batch; move the target when it is due."""
         hp = self.hp
-        # A uniform replay has no use for beta.
-        sample = data.sample(hp.batch_size, beta=hp.priority_beta(self.clock.progress))
-        batch = self.replay_tensors(sample)
+        sample, batch = draw_transitions(self, data)
         batch["tau"] = self._levels(hp.quantiles)
         batch["next_tau"] = self._levels(hp.target_quantiles)
         batch["choice_tau"] = hp.cvar * self._levels(hp.acting_quantiles)
-        if hp.prioritized:
-            batch["weight"] = sample.extras["weight"]
-        if hp.noisy:
-            resample_noise(self.q, self.rng)
-            resample_noise(self.target, self.rng)
-        self.record(self.step, self.step(batch, hp.lr(self.clock.progress)))
-        if hp.prioritized:
-            data.update_priorities(sample.extras["index"], self.step.outputs["priority"])
-        if hp.tau == 1 and self.clock.updates % hp.target_every == 0:
-            self.step.flats[self.target].copy_(self.step.flats[self.q])
+        learn_values(self, data, sample, batch, hp.lr(self.clock.progress), noisy=hp.noisy)
 
     def _levels(self, count: int) -> Tensor:
         return torch.from_numpy(draw_levels(self.rng, self.hp.batch_size, count)).to(self.device)
@@ -178,7 +164,10 @@ class IQN(Algorithm):
         hp = self.hp
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
         tau = batch["tau"]
-        predicted = pick_action(self.q(obs, tau), batch["action"] - self.choose.start)  # [B, N]
+        # predicted: [B, N]
+        predicted = distributional.action_atoms(
+            self.q(obs, tau), batch["action"] - self.choose.start
+        )
         with torch.no_grad():
             features = self.target.encoder(next_obs)
             chooser, seen = self.target, features
@@ -187,14 +176,15 @@ class IQN(Algorithm):
             choice = batch["choice_tau"]
             mass = torch.full_like(choice, 1 / hp.acting_quantiles)
             next_q = chooser.expectation(seen, choice, mass)
-            best = mask_logits(next_q, action_mask(next_obs)).argmax(dim=1)
-            next_z = pick_action(self.target.quantiles(features, batch["next_tau"]), best)
+            next_z = self.target.quantiles(features, batch["next_tau"])  # [B, A, N']
+            next_z = distributional.greedy_atoms(next_q, next_z, action_mask(next_obs))
             # y_j = r + gamma^k (1 - terminated) Z'_{tau'_j}(s', a*): [B, N']
-            discount = batch["discount"] * (1.0 - batch["terminated"].to(next_z.dtype))
-            y = batch["reward"].unsqueeze(1) + discount.unsqueeze(1) * next_z
+            y = distributional.atom_targets(
+                batch["reward"], batch["discount"], batch["terminated"], next_z
+            )
         item = losses.quantile_huber(predicted, y, tau, hp.kappa)
         loss = (item * batch.get("weight", 1.0)).mean()
         metrics = {"q_mean": predicted.mean(), "q_std": predicted.std(dim=1, correction=0).mean()}
         if hp.prioritized:
-            metrics["priority"] = item / hp.quantiles
+            metrics["priority"] = item
         return loss, metrics

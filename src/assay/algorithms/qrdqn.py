@@ -6,7 +6,8 @@ quantiles at the levels tau_i = (2i - 1) / 2N. The loss is, with T_j = r + gamma
     sum_i mean_j |tau_i - 1{T_j < theta_i}| huber_kappa(T_j - theta_i) / kappa
 
 Options: double, dueling (a value and an advantage per quantile), noisy, n-step returns,
-prioritised replay. Prioritised replay goes by the loss of each transition.
+prioritised replay. A transition's priority is its loss, summed over predicted quantiles and
+averaged over targets (the paper replays uniformly); so it is in IQN and FQF.
 
 Deviations: the Huber loss is divided by kappa, as later papers do (the same at the paper's kappa
 of 1); target copies are counted in updates, not in environment steps; gradients are clipped
@@ -28,15 +29,16 @@ from torch import Tensor, nn
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core.config import Model, refuse_inert
 from assay.core.registry import register
-from assay.core.types import Action, Spaces, Tree, action_mask, tree_leaves, unpack
+from assay.core.types import Action, Spaces, Tree, action_mask, unpack
 from assay.functional import distributional, losses
 from assay.functional.schedules import Schedule, linear
 from assay.networks.acting import Exported, Forward
-from assay.networks.encoders import make_encoder
+from assay.networks.encoders import make_encoder, refuse_without_vectors
 from assay.networks.greedy import GreedyActions, Share
 from assay.networks.heads import AtomHead, AtomMean
-from assay.networks.noisy import acting_noise, resample_noise, set_noise
+from assay.networks.noisy import set_noise
 from assay.networks.step import Objective, Polyak, Step
+from assay.networks.value_update import draw_transitions, learn_values
 
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1710.10044")
@@ -96,6 +98,7 @@ class QRDQN(Algorithm):
             spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
             init="torch", noisy=hp.noisy,
         )  # fmt: skip
+        refuse_without_vectors(hp, encoder, "hidden", "activation")
         head = AtomHead(
             encoder.out_features, self.choose.count, hp.quantiles, dueling=hp.dueling, init="torch",
             noisy=hp.noisy,
@@ -113,36 +116,18 @@ class QRDQN(Algorithm):
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Be greedy, or explore by epsilon or by noise."""
-        mask = action_mask(obs)
-        if self.hp.noisy:
-            with acting_noise(self.q, self.rng, explore):
-                return Action(self.choose.best(self._values(obs), mask))
-        if not explore:
-            return Action(self.choose.best(self._values(obs), mask))
-        n = len(tree_leaves(obs)[0])
-        epsilon = self.hp.epsilon(self.clock.progress)
+        epsilon, noisy = self.hp.epsilon(self.clock.progress), self.q if self.hp.noisy else None
         values = partial(self._values, obs)
-        return Action(self.choose.explore(self.rng, epsilon, n, values, mask))
+        action = self.choose.act(obs, values, self.rng, explore, epsilon=epsilon, noisy=noisy)
+        return Action(action)
 
     def _values(self, obs: Tree) -> np.ndarray:
         return self.forward.call(self.normalized(obs))
 
     def update(self, data: Any) -> None:
         """Take one gradient step on a replay batch; move the target when it is due."""
-        hp = self.hp
-        # A uniform replay has no use for beta.
-        sample = data.sample(hp.batch_size, beta=hp.priority_beta(self.clock.progress))
-        batch = self.replay_tensors(sample)
-        if hp.prioritized:
-            batch["weight"] = sample.extras["weight"]
-        if hp.noisy:
-            resample_noise(self.q, self.rng)
-            resample_noise(self.target, self.rng)
-        self.record(self.step, self.step(batch, hp.lr(self.clock.progress)))
-        if hp.prioritized:
-            data.update_priorities(sample.extras["index"], self.step.outputs["item_loss"])
-        if hp.tau == 1 and self.clock.updates % hp.target_every == 0:
-            self.step.flats[self.target].copy_(self.step.flats[self.q])
+        lr = self.hp.lr(self.clock.progress)
+        learn_values(self, data, *draw_transitions(self, data), lr, noisy=self.hp.noisy)
 
     def policy_module(self) -> nn.Module:
         """Return `observation -> greedy action`, normalisation included."""
@@ -169,5 +154,5 @@ class QRDQN(Algorithm):
         spread = theta.detach().std(dim=1, correction=0).mean()
         metrics = {"q_mean": theta.mean(), "return_std": spread}
         if self.hp.prioritized:
-            metrics["item_loss"] = item_loss
+            metrics["priority"] = item_loss
         return loss, metrics

@@ -36,12 +36,13 @@ from assay.functional import returns, targets
 from assay.functional.rescaling import rescale, unrescale
 from assay.functional.schedules import Schedule, constant, linear
 from assay.networks.acting import Forward
-from assay.networks.encoders import make_encoder
+from assay.networks.encoders import make_encoder, refuse_without_vectors
 from assay.networks.greedy import GreedyActions, Share
 from assay.networks.heads import DuelingHead
 from assay.networks.memory import Kind, make_memory
 from assay.networks.mlp import mlp
 from assay.networks.step import Objective, Polyak, Step
+from assay.networks.value_update import learn_values
 
 ETA = 0.9  # a sequence's priority: ETA max |delta| + (1 - ETA) mean |delta|
 LONGEST_COMPILED = 16  # steps: unrolled code grows with them, and so does the time to compile it
@@ -112,6 +113,8 @@ class R2D2(Algorithm):
         assert isinstance(spaces.action, Discrete)
         self.choose = GreedyActions(spaces.action)
         self.q = _RecurrentValues(spaces.observation, self.choose.count, hp).to(self.device)
+        unused = ["hidden"] if hp.head_hidden else ["hidden", "activation"]
+        refuse_without_vectors(hp, self.q.encoder, *unused)
         self.target = copy.deepcopy(self.q)
         soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
         updates = context.clock.total_env_steps / hp.train_every * hp.updates
@@ -171,11 +174,7 @@ class R2D2(Algorithm):
             batch[name] = getattr(sample, name)
         if hp.prioritized:
             batch["weight"] = sample.extras["weight"]
-        self.record(self.step, self.step(batch, hp.lr(self.clock.progress)))
-        if hp.prioritized:
-            data.update_priorities(sample.extras["index"], self.step.outputs["priority"])
-        if hp.tau == 1 and self.clock.updates % hp.target_every == 0:
-            self.step.flats[self.target].copy_(self.step.flats[self.q])
+        learn_values(self, data, sample, batch, hp.lr(self.clock.progress))
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         hp, carry = self.hp, unpack("carry", batch)

@@ -18,8 +18,10 @@ invalid actions (masks) are excluded from the greedy choice.
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 from pydantic import Field
@@ -32,11 +34,12 @@ from assay.core.types import Action, Spaces, Tree, action_mask, unpack
 from assay.functional import distributional
 from assay.functional.schedules import Schedule, linear
 from assay.networks.acting import Exported, Forward
-from assay.networks.encoders import make_encoder
+from assay.networks.encoders import make_encoder, refuse_without_vectors
 from assay.networks.greedy import GreedyActions, Share
 from assay.networks.heads import AtomHead, SupportMean
-from assay.networks.noisy import acting_noise, resample_noise, set_noise
+from assay.networks.noisy import set_noise
 from assay.networks.step import Objective, Polyak, Step
+from assay.networks.value_update import draw_transitions, learn_values
 
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1710.02298")
@@ -57,8 +60,8 @@ class Rainbow(Algorithm):
         tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
         gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
         atoms: int = Field(51, ge=2, description="Atoms of the distribution of returns.")
-        v_min: float = Field(-10.0, description="Return of the lowest atom.")
-        v_max: float = Field(10.0, description="Return of the highest atom.")
+        v_min: float = Field(-10.0, description="Return of the lowest atom, as it is learned.")
+        v_max: float = Field(10.0, description="Return of the highest atom, as it is learned.")
         n_step: int = Field(3, gt=0, description="Steps before bootstrapping.")
         priority_alpha: float = Field(0.5, ge=0, le=1, description="How much priorities count.")
         priority_beta: Share = Field(
@@ -66,7 +69,9 @@ class Rainbow(Algorithm):
         )
         max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
         normalize_obs: bool = Field(False, description="Standardise float observations.")
-        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+        normalize_reward: bool = Field(
+            False, description="Divide by the std of returns, before v_min and v_max apply."
+        )
         hidden: tuple[int, ...] = Field((128,), description="Widths of the encoder's layers.")
         streams: tuple[int, ...] = Field((128,), description="Widths of each stream's layers.")
         activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
@@ -88,6 +93,7 @@ class Rainbow(Algorithm):
             spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
             init="torch",
         )  # fmt: skip
+        refuse_without_vectors(hp, encoder, "hidden", *([] if hp.streams else ["activation"]))
         head = AtomHead(
             encoder.out_features, self.choose.count, hp.atoms, dueling=True, hidden=hp.streams,
             activation=hp.activation, init="torch", noisy=True,
@@ -106,22 +112,16 @@ class Rainbow(Algorithm):
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Be greedy with the noise of this step, or without any."""
-        with acting_noise(self.q, self.rng, explore):
-            values = self.forward.call(self.normalized(obs))
-        return Action(self.choose.best(values, action_mask(obs)))
+        values = partial(self._values, obs)
+        return Action(self.choose.act(obs, values, self.rng, explore, noisy=self.q))
+
+    def _values(self, obs: Tree) -> np.ndarray:
+        return self.forward.call(self.normalized(obs))
 
     def update(self, data: Any) -> None:
         """Take one gradient step on a replay batch; move the target when it is due."""
-        hp = self.hp
-        sample = data.sample(hp.batch_size, beta=hp.priority_beta(self.clock.progress))
-        batch = self.replay_tensors(sample)
-        batch["weight"] = sample.extras["weight"]
-        resample_noise(self.q, self.rng)
-        resample_noise(self.target, self.rng)
-        self.record(self.step, self.step(batch, hp.lr(self.clock.progress)))
-        data.update_priorities(sample.extras["index"], self.step.outputs["kl"])
-        if hp.tau == 1 and self.clock.updates % hp.target_every == 0:
-            self.step.flats[self.target].copy_(self.step.flats[self.q])
+        lr = self.hp.lr(self.clock.progress)
+        learn_values(self, data, *draw_transitions(self, data), lr, noisy=True)
 
     def policy_module(self) -> nn.Module:
         """Return `observation -> greedy action`, normalisation included."""
@@ -151,4 +151,4 @@ class Rainbow(Algorithm):
         # Mass that falls off the ends says that v_min and v_max are too narrow.
         clipped = (mass * outside).sum(dim=1).mean()
         q_mean = self.mean(logits.unsqueeze(1)).mean()
-        return loss, {"q_mean": q_mean, "mass_clipped": clipped, "kl": kl}
+        return loss, {"q_mean": q_mean, "mass_clipped": clipped, "priority": kl}

@@ -32,6 +32,7 @@ from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_leave
 from assay.functional import losses, returns
 from assay.functional.distributions import DiagGaussian, policy_distribution
 from assay.functional.schedules import Schedule
+from assay.networks.encoders import refuse_without_vectors
 from assay.networks.recurrent import RecurrentActorCritic, RecurrentPolicy
 from assay.networks.step import Objective, Step
 
@@ -89,6 +90,8 @@ class RecurrentPPO(Algorithm):
             memory_layers=hp.memory_layers, heads=hp.heads, context=hp.context,
             head_hidden=hp.head_hidden, log_std_init=hp.log_std_init,
         ).to(self.device)  # fmt: skip
+        unused = ["hidden"] if hp.head_hidden else ["hidden", "activation"]
+        refuse_without_vectors(hp, self.net.encoder, *unused)
         attends, why = hp.memory == "transformer", f"memory={hp.memory}"
         refuse_inert(hp, "heads", active=attends, why=why)
         refuse_inert(hp, "context", active=attends, why=why)

@@ -16,7 +16,6 @@ import copy
 import math
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from gymnasium.spaces import Box
 from pydantic import Field
@@ -33,7 +32,8 @@ from assay.functional.schedules import Schedule
 from assay.inference import distributions as numpy_distributions
 from assay.networks.acting import Exported, Forward
 from assay.networks.encoders import make_encoder
-from assay.networks.heads import ActionScale, EnsembleMLP, QEnsemble, policy_head
+from assay.networks.heads import EnsembleMLP, QEnsemble, policy_head
+from assay.networks.squashed import SquashedActing, SquashedActor
 from assay.networks.step import Objective, Polyak, Step
 from assay.networks.temperature import Alpha, Temperature
 
@@ -103,24 +103,26 @@ class SAC(Algorithm):
         )  # fmt: skip
         self.continuous = isinstance(spaces.action, Box)
         self._refuse_inert()
-        self.distribution: Any = policy_distribution(spaces.action, squash=self.continuous)
         encoder = make_encoder(
             spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
             init="torch",
         )  # fmt: skip
-        head = policy_head(self.distribution, encoder.out_features, gain=1.0, init="torch")
-        self.actor = nn.Sequential(encoder, head).to(self.device)
         if self.continuous:
-            self.scale = ActionScale(spaces.action).to(self.device)
-            size = int(np.prod(spaces.action.shape))
+            actor: Any = SquashedActor(encoder, encoder.out_features, spaces.action)
+            self.distribution: Any = actor.distribution
             critic: nn.Module = QEnsemble(
-                spaces.observation, size, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn
-            )
-            default_entropy = -float(size)
+                spaces.observation, actor.size, hidden=hp.hidden, activation=hp.activation,
+                cnn=hp.cnn,
+            )  # fmt: skip
+            default_entropy = -float(actor.size)
         else:
+            self.distribution = policy_distribution(spaces.action)
+            head = policy_head(self.distribution, encoder.out_features, gain=1.0, init="torch")
+            actor = nn.Sequential(encoder, head)
             size = int(spaces.action.n)
             critic = DiscreteCritic(spaces.observation, size, hp)
             default_entropy = hp.target_entropy_share * math.log(size)
+        self.actor: Any = actor.to(self.device)
         auto = hp.target_entropy == "auto"
         self.target_entropy = default_entropy if auto else float(hp.target_entropy)
         self.critic = critic.to(self.device)
@@ -128,10 +130,11 @@ class SAC(Algorithm):
         initial = hp.alpha_init if hp.alpha == "auto" else hp.alpha
         self.temperature = Temperature(initial).to(self.device)
         self.step = self._make_step()
-        self.forward = Forward(self.actor, self.device)
-        self._numpy = numpy_distributions.policy_distribution(spaces.action, squash=self.continuous)
         if self.continuous:
-            self._numpy_scale = numpy_distributions.ActionScale(spaces.action)
+            self.acting = SquashedActing(self.actor, spaces.action, self.device)
+        else:
+            self.forward = Forward(self.actor, self.device)
+            self._numpy = numpy_distributions.policy_distribution(spaces.action)
 
     def _refuse_inert(self) -> None:
         hp = self.hp
@@ -152,9 +155,8 @@ class SAC(Algorithm):
         if hp.alpha == "auto":
             objectives.append(Objective("alpha", self.temperature, self._alpha_loss))
         updates = self.clock.total_env_steps / hp.train_every * hp.updates
-        reads = [self.target, self.temperature] + ([self.scale] if self.continuous else [])
         return Step(
-            objectives, reads=reads,
+            objectives, reads=[self.target, self.temperature],
             polyak=[Polyak(self.target, self.critic, hp.tau)],
             mode=self.mode(updates), key=self.step_key,
         )  # fmt: skip
@@ -162,13 +164,13 @@ class SAC(Algorithm):
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Sample from the policy, or take its mode."""
         obs, mask = self.normalized(obs), action_mask(obs)
+        if self.continuous:
+            return Action(self.acting(obs, self.rng if explore else None))
         params = self.forward.call(obs)
-        if explore:
-            noise = self._numpy.draw_noise(self.rng, (len(params),))
-            action = self._numpy.sample(params, noise, mask)
-        else:
-            action = self._numpy.mode(params, mask)
-        return Action(self._numpy_scale.to_env(action) if self.continuous else action)
+        if not explore:
+            return Action(self._numpy.mode(params, mask))
+        noise = self._numpy.draw_noise(self.rng, (len(params),))
+        return Action(self._numpy.sample(params, noise, mask))
 
     def update(self, data: Any) -> None:
         """Move critics, actor, temperature and targets once, on one replay batch."""
@@ -180,32 +182,24 @@ class SAC(Algorithm):
 
     def policy_module(self) -> nn.Module:
         """Return `observation -> deterministic action`, normalisation included."""
-        if not self.continuous:
-            return Exported(self.actor, self.obs_norm, self.distribution.mode)
-        return Exported(
-            self.actor,
-            self.obs_norm,
-            lambda params, mask: self.scale.to_env(self.distribution.mode(params, mask)),
-            self.scale,
-        )
+        decide = self.actor.best if self.continuous else self.distribution.mode
+        return Exported(self.actor, self.obs_norm, decide)
 
     # ------------------------------------------------------------------ continuous actions
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
         with torch.no_grad():
-            next_action, next_log_pi = self.distribution.sample_log_prob(
-                self.actor(next_obs), batch["next_noise"]
-            )
+            next_action, next_log_pi = self.actor.sample(next_obs, batch["next_noise"])
             # y = r + gamma (1 - d) (min_i Q'_i(s', a') - alpha log pi(a'|s'))
             soft = self.target(next_obs, next_action).amin(0) - self.temperature() * next_log_pi
             y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], soft)
-        q = self.critic(obs, self.scale.to_unit(batch["action"]))  # q: [2, B]
+        q = self.critic(obs, self.actor.scale.to_unit(batch["action"]))  # q: [2, B]
         return 0.5 * (q - y).square().mean(1).sum(), {"q_mean": q.mean()}
 
     def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs = unpack("obs", batch)
-        action, log_pi = self.distribution.sample_log_prob(self.actor(obs), batch["noise"])
+        action, log_pi = self.actor.sample(obs, batch["noise"])
         alpha = self.temperature().detach()
         # J = E[alpha log pi(a|s) - min_i Q_i(s, a)]
         loss = (alpha * log_pi - self.critic(obs, action).amin(0)).mean()
@@ -220,7 +214,8 @@ class SAC(Algorithm):
         if self.continuous or mask is None or self.hp.target_entropy != "auto":
             return self.target_entropy
         # Log |A| is out of reach where actions are masked: E[log |A(s)|] is what is not.
-        valid = (mask != 0).sum(1).clamp(min=1).to(torch.float32)
+        valid = (mask != 0).sum(1)
+        valid = torch.where(valid == 0, mask.shape[1], valid).to(torch.float32)
         return self.hp.target_entropy_share * valid.log().mean()
 
     # ------------------------------------------------------------------ discrete actions

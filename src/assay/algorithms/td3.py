@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.buffers.hindsight import HindsightOptions
-from assay.core.config import Model
+from assay.core.config import Model, refuse_inert
 from assay.core.registry import register
 from assay.core.types import Action, Spaces, Tree, unpack
 from assay.functional import targets
@@ -74,6 +74,9 @@ class TD3(Algorithm):
             train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
             her=HindsightOptions.of(hp),
         )  # fmt: skip
+        clip = "target_noise_clip"
+        refuse_inert(hp, clip, active=hp.target_noise > 0, why="target_noise=0")
+        refuse_inert(hp, "target_noise", active=hp.target_noise_clip > 0, why=f"{clip}=0")
         size = int(np.prod(spaces.action.shape))
         options: dict[str, Any] = {
             "hidden": hp.hidden, "activation": hp.activation, "cnn": hp.cnn, "init": "torch",

@@ -32,6 +32,7 @@ from assay.core.config import Model, refuse_inert
 from assay.core.errors import ConfigError
 from assay.core.registry import register
 from assay.core.types import Action, Spaces, Tree, unpack
+from assay.functional.distributional import atom_targets, quantile_midpoints
 from assay.functional.schedules import Schedule
 from assay.networks.acting import Exported
 from assay.networks.encoders import make_encoder
@@ -55,8 +56,7 @@ class QuantileCritic(nn.Module):
         self.encoder = make_encoder(space, hidden=(), cnn=hp.cnn, init="torch")
         sizes = (self.encoder.out_features + action_size, *hp.hidden, hp.n_quantiles)
         self.members = EnsembleMLP(hp.n_critics, sizes, hp.activation, init="torch")
-        levels = (torch.arange(hp.n_quantiles) + 0.5) / hp.n_quantiles
-        self.register_buffer("tau", levels, persistent=False)
+        self.register_buffer("tau", quantile_midpoints(hp.n_quantiles), persistent=False)
 
     def forward(self, obs: Tree, action: Tensor) -> Tensor:
         """Return the quantiles of every member."""
@@ -165,11 +165,10 @@ class TQC(Algorithm):
         with torch.no_grad():
             next_action, next_log_pi = self.actor.sample(next_obs, batch["next_noise"])
             pooled = self.target(next_obs, next_action).transpose(0, 1).flatten(1)  # [B, members n]
-            # The smallest of the pool: those that no critic's optimism has reached.
+            # The smallest of the pool: those that no critic's optimism has reached. [B, kept]
             kept = pooled.sort(dim=1).values[:, : self.kept]
             soft = kept - (self.temperature() * next_log_pi).unsqueeze(1)
-            discount = batch["discount"] * (1.0 - batch["terminated"])
-            y = batch["reward"].unsqueeze(1) + discount.unsqueeze(1) * soft  # y: [B, kept]
+            y = atom_targets(batch["reward"], batch["discount"], batch["terminated"], soft)
         z = self.critic(obs, self.actor.scale.to_unit(batch["action"]))  # z: [members, B, n]
         tau = self.critic.tau.repeat(len(z))
         errors = sorted_quantile_huber(z.transpose(0, 1).flatten(1), y, tau)  # [B, members n]

@@ -27,7 +27,7 @@ import torch
 
 from assay.buffers.replay import ReplayBuffer
 from assay.core.config import refuse_inert
-from assay.core.errors import AssayError, ConfigError, SpaceError
+from assay.core.errors import ConfigError, SpaceError
 from assay.core.types import Array, Batch, Spaces, State, Tree
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
@@ -160,29 +160,11 @@ class HindsightReplay(ReplayBuffer):
         Raises:
             AssayError: The buffer is empty.
         """
-        count = len(self)
-        if count == 0:
-            raise AssayError(
-                "Cannot sample from an empty replay.", "Add transitions before the first update."
-            )
-        staging = self._staging.get(batch_size) or self._stage(batch_size)
-        staging.wait()
-        out = staging.arrays
-        first = self._draw(batch_size, count)
-        self._reward.take(first, out=out["reward"], mode="clip")
-        self._terminated.take(first, out=out["terminated"], mode="clip")
-        self._truncated.take(first, out=out["truncated"], mode="clip")
-        self._flat_action.take(first, axis=0, out=out["action"], mode="clip")
-        assert self._keys is not None
-        for key, leaf in zip(self._keys, self._leaves, strict=True):
-            leaf.gather(first, first, out["obs"][key], out["next_obs"][key])
-        for name, column in (self._extras or {}).items():
-            flat = column.reshape(-1, *column.shape[2:])
-            flat.take(first, axis=0, out=out["extras"][name], mode="clip")
+        staging, first = self._gather(batch_size, beta)
         # Which rows are relabelled does not matter: each is drawn like any other.
         relabelled = round(self.options.ratio * batch_size)
         if relabelled:
-            self._relabel(first[:relabelled], out)
+            self._relabel(first[:relabelled], staging.arrays)
         return self._batch(staging.deliver(), None)
 
     def load_state(self, state: State) -> None:

@@ -235,6 +235,16 @@ class ReplayBuffer(Sectioned):
         Raises:
             AssayError: The buffer is empty.
         """
+        staging, first = self._gather(batch_size, beta)
+        index = None if self._priorities is None else self._serial(first)
+        return self._batch(staging.deliver(), index)
+
+    def _gather(self, batch_size: int, beta: float) -> tuple[Staging, np.ndarray]:
+        """Draw transitions and copy them to where they leave from; return that, and their places.
+
+        Raises:
+            AssayError: The buffer is empty.
+        """
         count = len(self)
         if count == 0:
             raise AssayError(
@@ -243,12 +253,10 @@ class ReplayBuffer(Sectioned):
         staging = self._staging.get(batch_size) or self._stage(batch_size)
         staging.wait()
         out = staging.arrays
-        index = None
         if self._priorities is None:
             first = self._draw(batch_size, count)
         else:
             first, out["weight"][:] = self._priorities.draw(self._rng, batch_size, beta, count)
-            index = self._serial(first)
         last = first
         if self.n_step > 1:
             last = self._look_ahead(first, out)
@@ -265,7 +273,7 @@ class ReplayBuffer(Sectioned):
         for name, column in (self._extras or {}).items():
             flat = column.reshape(-1, *column.shape[2:])
             flat.take(first, axis=0, out=out["extras"][name], mode="clip")
-        return self._batch(staging.deliver(), index)
+        return staging, first
 
     def update_priorities(self, index: Array, td_errors: Array) -> None:
         """Set the priorities of a prioritised replay's batch, after its loss was computed.

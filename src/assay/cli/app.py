@@ -19,6 +19,7 @@ from assay.cli import (
     plot,
     resume,
     runs,
+    study,
     train,
 )
 from assay.core.errors import EXIT_USER_ERROR, AssayError
@@ -57,6 +58,7 @@ app.add_typer(runs.app, name="runs")
 app.command("algorithms")(algorithms.algorithms)
 app.add_typer(envs.app, name="envs")
 app.command("export")(export.export)
+app.add_typer(study.app, name="study")
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 

@@ -6,9 +6,10 @@ names the nearest known one; nothing is silently ignored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import pydantic
 import yaml
@@ -69,15 +70,40 @@ def parse(model: type[ModelT], values: Mapping[str, Any], *, what: str) -> Model
     try:
         return model(**values)
     except pydantic.ValidationError as error:
-        lines = []
-        for item in error.errors():
-            key = ".".join(map(str, item["loc"])) or "settings"
-            if item["type"] == "extra_forbidden":
-                lines.append(f"unknown setting '{key}'. {nearest(key, model.model_fields)}")
-            else:
-                reason = item["msg"].removeprefix("Value error, ")
-                lines.append(f"{key}={item['input']!r}: {reason[0].lower()}{reason[1:]}")
+        lines = [_line(model, items) for items in _by_setting(model, error.errors())]
         raise ConfigError(f"Bad settings for {what}: " + "; ".join(lines)) from None
+
+
+def _by_setting(model: type[Model], errors: Sequence[Any]) -> list[list[Any]]:
+    """Bring together what the members of a union say about one value."""
+    groups: dict[Any, list[Any]] = {}
+    for number, item in enumerate(errors):
+        field = model.model_fields.get(str(item["loc"][0])) if item["loc"] else None
+        union = field is not None and get_origin(field.annotation) in (Union, UnionType)
+        # A member adds its name to the place: ("alpha", "float").
+        merged = union and len(item["loc"]) == 2 and isinstance(item["loc"][1], str)
+        groups.setdefault(item["loc"][0] if merged else number, []).append(item)
+    return list(groups.values())
+
+
+def _line(model: type[Model], items: list[Any]) -> str:
+    """Say what is wrong with one setting."""
+    item = items[0]
+    key = ".".join(map(str, item["loc"])) or "settings"
+    if item["type"] == "extra_forbidden":
+        return f"unknown setting '{key}'. {nearest(key, model.model_fields)}"
+    if len(items) > 1:
+        # "Input should be a valid number, unable to parse ..." and "Input should be 'auto'"
+        same = "Input should be "
+        wanted = [one["msg"].partition(", ")[0].removeprefix(same) for one in items]
+        return f"{item['loc'][0]}={item['input']!r}: {same.lower()}{' or '.join(wanted)}"
+    reason = str(item["msg"]).removeprefix("Value error, ")
+    reason = reason[0].lower() + reason[1:]
+    # What is wrong with a group of settings together does not need all of them repeated.
+    if isinstance(item["input"], Mapping) and not item["loc"]:
+        return reason
+    value = "" if isinstance(item["input"], Mapping) else f"={item['input']!r}"
+    return f"{key}{value}: {reason}"
 
 
 class InertError(ConfigError):

@@ -109,7 +109,13 @@ def huber(x: Tensor, delta: float = 1.0) -> Tensor:
     return inner * (size - 0.5 * inner)
 
 
-def quantile_huber(predicted: Tensor, target: Tensor, tau: Tensor, kappa: float = 1.0) -> Tensor:
+def quantile_huber(
+    predicted: Tensor,
+    target: Tensor,
+    tau: Tensor,
+    kappa: float = 1.0,
+    mass: Tensor | None = None,
+) -> Tensor:
     """Return the quantile Huber loss per item (arXiv:1710.10044).
 
     Args:
@@ -117,11 +123,13 @@ def quantile_huber(predicted: Tensor, target: Tensor, tau: Tensor, kappa: float 
         target: [B, M] samples of the target distribution.
         tau: [N] or [B, N], the quantile levels of `predicted`.
         kappa: Width of the quadratic zone.
+        mass: [B, M], the probability of each target sample, where they are not equally likely.
 
     Returns:
         [B]: summed over predicted quantiles, averaged over target samples.
     """
     check_rank(2, predicted=predicted, target=target)
+    check_same_shape(target=target, mass=mass)
     if tau.shape not in (predicted.shape, predicted.shape[1:]):
         raise ValueError(
             f"tau has shape {tuple(tau.shape)}; expected {tuple(predicted.shape[1:])} or "
@@ -130,6 +138,8 @@ def quantile_huber(predicted: Tensor, target: Tensor, tau: Tensor, kappa: float 
     error = target.unsqueeze(1) - predicted.unsqueeze(2)  # [B, N, M]
     # rho(u) = |tau - 1{u < 0}| huber(u) / kappa, the weight without gradient
     weight = (tau.unsqueeze(-1) - (error.detach() < 0).to(error.dtype)).abs()
+    if mass is not None:
+        return (mass.unsqueeze(1) * weight * huber(error, kappa) / kappa).sum(dim=(1, 2))
     return (weight * huber(error, kappa) / kappa).mean(dim=2).sum(dim=1)
 
 

@@ -16,6 +16,7 @@ from assay.algorithms.base import Algorithm
 from assay.buffers.rollout import Rollout
 from assay.core import seeding
 from assay.core.types import Clock, State, Tree, action_mask, tree_map
+from assay.networks.greedy import GreedyActions
 
 EPISODE_WINDOW = 100
 
@@ -196,10 +197,7 @@ class Collector:
         if isinstance(space, gym.spaces.MultiDiscrete):
             return self.rng.integers(space.start, space.start + space.nvec, (n, *space.shape))
         assert isinstance(space, gym.spaces.Discrete)
-        mask = action_mask(self.obs)
-        if mask is None:
-            return self.rng.integers(space.start, space.start + space.n, n)
-        return (self.rng.random((n, int(space.n))) * (mask != 0)).argmax(1) + space.start
+        return GreedyActions(space).random(self.rng, n, action_mask(self.obs))
 
     def state(self) -> State:
         """Return where the environments and the collector are; `env` is None if it cannot say."""

@@ -17,7 +17,7 @@ from assay.functional.distributions import Distribution
 from assay.inference import distributions as numpy_distributions
 from assay.networks.acting import Exported, Forward
 from assay.networks.conv import has_images
-from assay.networks.encoders import make_encoder
+from assay.networks.encoders import make_encoder, refuse_without_vectors
 from assay.networks.heads import GaussianHead, policy_head
 from assay.networks.mlp import mlp
 from assay.networks.normalize import RunningNormalizer
@@ -73,7 +73,7 @@ def refuse_unused(hp: Model, net: ActorCritic) -> None:
     """Refuse settings of parts that the network has no use for in these spaces.
 
     Args:
-        hp: Settings with the field `log_std_init`.
+        hp: Settings with the fields `log_std_init`, `hidden` and `activation`.
         net: What was built from them.
 
     Raises:
@@ -81,21 +81,38 @@ def refuse_unused(hp: Model, net: ActorCritic) -> None:
     """
     gaussian = isinstance(net.head, GaussianHead)
     refuse_inert(hp, "log_std_init", active=gaussian, why="actions that are no Box")
+    refuse_without_vectors(hp, net.encoder, "hidden", "activation")
 
 
-class Policy:
-    """Act with an `ActorCritic`, and value a rollout with it."""
+class Choice:
+    """Choose actions by the parameters of a policy, in NumPy.
 
-    def __init__(self, net: ActorCritic, space: gym.Space[Any], device: torch.device) -> None:
-        self.net = net
+    Args:
+        space: The action space.
+
+    Attributes:
+        bounds: Of a Box, to which actions are clipped; else None.
+    """
+
+    def __init__(self, space: gym.Space[Any]) -> None:
         self.distribution = numpy_distributions.policy_distribution(space)
-        self.actor = nn.Sequential(net.encoder, net.head)
-        self.forward = Forward(self.actor, device)
         self.bounds = (space.low, space.high) if isinstance(space, gym.spaces.Box) else None
 
-    def act(self, obs: Tree, rng: np.random.Generator | None) -> Action:
-        """Sample with `rng`, or take the mode without one."""
-        params, mask = self.forward.call(obs), action_mask(obs)
+    def __call__(
+        self,
+        params: np.ndarray,
+        mask: np.ndarray | None,
+        rng: np.random.Generator | None,
+        carry: Tree = None,
+    ) -> Action:
+        """Sample with `rng`, or take the mode without one.
+
+        Args:
+            params: Parameters of the distribution [N, P].
+            mask: Valid actions, or None.
+            rng: Source of randomness, or None.
+            carry: What the policy remembers now; goes with the action.
+        """
         if rng is None:
             action, extras = self.distribution.mode(params, mask), {}
         else:
@@ -103,10 +120,24 @@ class Policy:
             action, log_prob = self.distribution.sample_log_prob(params, noise, mask)
             extras = {"log_prob": log_prob}
         if self.bounds is None:
-            return Action(action, None, extras)
+            return Action(action, carry, extras)
         if extras:  # the log-probability is that of the action before clipping
             extras["raw_action"] = action
-        return Action(np.clip(action, *self.bounds), None, extras)
+        return Action(np.clip(action, *self.bounds), carry, extras)
+
+
+class Policy:
+    """Act with an `ActorCritic`, and value a rollout with it."""
+
+    def __init__(self, net: ActorCritic, space: gym.Space[Any], device: torch.device) -> None:
+        self.net = net
+        self.choose = Choice(space)
+        self.actor = nn.Sequential(net.encoder, net.head)
+        self.forward = Forward(self.actor, device)
+
+    def act(self, obs: Tree, rng: np.random.Generator | None) -> Action:
+        """Sample with `rng`, or take the mode without one."""
+        return self.choose(self.forward.call(obs), action_mask(obs), rng)
 
     def values(
         self, data: Rollout, normalize: Callable[[Tree], Tree]
@@ -129,9 +160,9 @@ class Policy:
 
     def export(self, normalizer: RunningNormalizer | None, distribution: Distribution) -> Exported:
         """Return `observation -> deterministic action` as one module."""
-        if self.bounds is None:
+        if self.choose.bounds is None:
             return Exported(self.actor, normalizer, distribution.mode)
-        low, high = (torch.as_tensor(bound) for bound in self.bounds)
+        low, high = (torch.as_tensor(bound) for bound in self.choose.bounds)
         return Exported(
             self.actor,
             normalizer,

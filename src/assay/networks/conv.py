@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.core.errors import ConfigError, SpaceError, nearest
-from assay.networks.mlp import HIDDEN_GAIN, Init, initialise
+from assay.networks.mlp import HIDDEN_GAIN, Init, initialise, make_linear
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -105,13 +105,18 @@ class NatureCNN(nn.Module):
         space: Image space, at least 36 pixels high and wide.
         out_features: Width of the linear layer.
         init: Initialisation of all layers.
+        noisy: Let the linear layer be noisy.
 
     Raises:
         SpaceError: The image is too small for the three convolutions.
     """
 
     def __init__(
-        self, space: gym.Space[Any], out_features: int = 512, init: Init = "orthogonal"
+        self,
+        space: gym.Space[Any],
+        out_features: int = 512,
+        init: Init = "orthogonal",
+        noisy: bool = False,
     ) -> None:
         super().__init__()
         self.to_channels = ToChannels(space)
@@ -129,8 +134,8 @@ class NatureCNN(nn.Module):
                     "Choose cnn=impala, or enlarge the images.",
                 )
         self.convolutions = nn.Sequential(*layers, nn.Flatten())
-        linear = nn.Linear(channels * size[0] * size[1], out_features)
-        self.linear = initialise(linear, HIDDEN_GAIN, init)
+        width = channels * size[0] * size[1]
+        self.linear = make_linear(width, out_features, gain=HIDDEN_GAIN, init=init, noisy=noisy)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features [B, out_features]."""
@@ -160,6 +165,7 @@ class ImpalaCNN(nn.Module):
         out_features: Width of the linear layer.
         channels: Channels of each stage.
         init: Initialisation of all layers.
+        noisy: Let the linear layer be noisy.
     """
 
     def __init__(
@@ -168,6 +174,7 @@ class ImpalaCNN(nn.Module):
         out_features: int = 256,
         channels: tuple[int, ...] = (16, 32, 32),
         init: Init = "orthogonal",
+        noisy: bool = False,
     ) -> None:
         super().__init__()
         self.to_channels = ToChannels(space)
@@ -180,7 +187,8 @@ class ImpalaCNN(nn.Module):
             layers += [conv, pool, _Residual(n_out, init), _Residual(n_out, init)]
             n, size = n_out, [(s + 1) // 2 for s in size]
         self.convolutions = nn.Sequential(*layers, nn.ReLU(), nn.Flatten())
-        self.linear = initialise(nn.Linear(n * size[0] * size[1], out_features), HIDDEN_GAIN, init)
+        width = n * size[0] * size[1]
+        self.linear = make_linear(width, out_features, gain=HIDDEN_GAIN, init=init, noisy=noisy)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features [B, out_features]."""
@@ -188,7 +196,11 @@ class ImpalaCNN(nn.Module):
 
 
 def make_cnn(
-    name: str, space: gym.Space[Any], out_features: int | None = None, init: Init = "orthogonal"
+    name: str,
+    space: gym.Space[Any],
+    out_features: int | None = None,
+    init: Init = "orthogonal",
+    noisy: bool = False,
 ) -> NatureCNN | ImpalaCNN:
     """Return the network called `name` ("nature" or "impala") for an image space.
 
@@ -197,6 +209,7 @@ def make_cnn(
         space: The image space.
         out_features: Width of the features, or None for the network's own.
         init: Initialisation of all layers.
+        noisy: Let the linear layer at its end be noisy.
 
     Raises:
         ConfigError: The name is unknown.
@@ -208,5 +221,5 @@ def make_cnn(
     if name not in kinds:
         raise ConfigError(f"Unknown cnn '{name}'. {nearest(name, kinds)}")
     if out_features is None:
-        return kinds[name](space, init=init)
-    return kinds[name](space, out_features, init=init)
+        return kinds[name](space, init=init, noisy=noisy)
+    return kinds[name](space, out_features, init=init, noisy=noisy)

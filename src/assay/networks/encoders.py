@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from assay.core.config import Model, refuse_inert
 from assay.core.errors import SpaceError
 from assay.core.types import ACTION_MASK
 from assay.networks.conv import byte_scale, is_image, make_cnn
@@ -113,7 +114,7 @@ def make_encoder(
         cnn: "nature" or "impala", for images.
         cnn_features: Width of an image's features, or None for the network's own.
         init: Initialisation of all layers.
-        noisy: Use `NoisyLinear` layers in the MLP.
+        noisy: Use `NoisyLinear` layers in the MLP, and as the dense layer of the CNNs.
 
     Raises:
         SpaceError: The space is of another kind or nested.
@@ -129,7 +130,7 @@ def make_encoder(
     if not items:
         raise SpaceError(f"The observation space {space} holds nothing to look at.")
     image_keys = [key for key, sub in items if is_image(sub)]
-    cnns = [make_cnn(cnn, sub, cnn_features, init) for _, sub in items if is_image(sub)]
+    cnns = [make_cnn(cnn, sub, cnn_features, init, noisy) for _, sub in items if is_image(sub)]
     entries = [_flat_entry(key, sub) for key, sub in items if not is_image(sub)]
     width = sum(net.out_features for net in cnns)
     if not entries:
@@ -140,6 +141,22 @@ def make_encoder(
         sizes, activation, layer_norm=layer_norm, init=init, activate_output=True, noisy=noisy
     )
     return Encoder(flat, trunk, image_keys, cnns, width + sizes[-1])
+
+
+def refuse_without_vectors(hp: Model, encoder: Encoder, *names: str) -> None:
+    """Refuse settings of the MLP where there is none, because all that is seen is images.
+
+    Args:
+        hp: The settings.
+        encoder: What was built from them.
+        *names: Those that only the MLP reads.
+
+    Raises:
+        ConfigError: One of them was changed in vain.
+    """
+    for name in names:
+        images = "observations that are images alone, whose CNN has layers of its own"
+        refuse_inert(hp, name, active=encoder.flat is not None, why=images)
 
 
 def _flat_entry(key: str | None, space: gym.Space[Any]) -> FlatEntry:

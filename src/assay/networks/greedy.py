@@ -2,6 +2,7 @@
 
 Everything here takes plain values [N, A] and action masks, so that it serves every network that
 can produce values: a table of expectations, sampled quantiles, a recurrent network with a carry.
+A row whose mask allows nothing is read as one without a mask, here as in the losses.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 from pydantic import AfterValidator
-from torch import Tensor
+from torch import Tensor, nn
 
+from assay.core.types import Tree, action_mask, tree_leaves
 from assay.functional.schedules import Schedule
+from assay.networks.noisy import acting_noise
 
 
 class GreedyActions:
@@ -47,7 +50,7 @@ class GreedyActions:
             mask: [N, A], nonzero where an action is valid, or None.
         """
         if mask is not None:
-            values = np.where(mask, values, -np.inf)
+            values = np.where(_allowed(mask), values, -np.inf)
         return values.argmax(1) + self.start
 
     def random(
@@ -56,7 +59,7 @@ class GreedyActions:
         """Return uniform draws [n] from the valid actions."""
         if mask is None:
             return rng.integers(self.start, self.start + self.count, n)
-        return (rng.random((n, self.count)) * (mask != 0)).argmax(1) + self.start
+        return (rng.random((n, self.count)) * _allowed(mask)).argmax(1) + self.start
 
     def explore(
         self,
@@ -84,11 +87,48 @@ class GreedyActions:
             action[random] = self.random(rng, n, mask)[random]
         return action
 
+    def act(
+        self,
+        obs: Tree,
+        values: Callable[[], np.ndarray],
+        rng: np.random.Generator,
+        explore: bool,
+        *,
+        epsilon: float = 0.0,
+        noisy: nn.Module | None = None,
+    ) -> np.ndarray:
+        """Return actions [N]: the best, or exploring ones by the noise of a network or by epsilon.
+
+        Args:
+            obs: Observations with a leading axis N, action masks among them.
+            values: Gives the action values [N, A]; not called when every row is random.
+            rng: Source of randomness.
+            explore: Whether to explore at all.
+            epsilon: Share of random actions, where there is no noisy network.
+            noisy: The network behind `values`, if its noise is what explores.
+        """
+        mask = action_mask(obs)
+        if noisy is not None:
+            with acting_noise(noisy, rng, explore):
+                return self.best(values(), mask)
+        if not explore:
+            return self.best(values(), mask)
+        return self.explore(rng, epsilon, len(tree_leaves(obs)[0]), values, mask)
+
     def decide(self, values: Tensor, mask: Tensor | None) -> Tensor:
         """Return the best valid action [N] in torch, as the `decide` of an exported policy."""
         if mask is not None:
-            values = torch.where(mask != 0, values, torch.full_like(values, -1e9))
+            allowed = mask != 0
+            allowed = allowed | ~allowed.any(1, keepdim=True)
+            values = torch.where(allowed, values, torch.full_like(values, -torch.inf))
         return values.argmax(1) + self.start
+
+
+def _allowed(mask: np.ndarray) -> np.ndarray:
+    """Return which actions [N, A] may be taken; where a mask allows none, all."""
+    allowed = mask != 0
+    nothing = ~allowed.any(1, keepdims=True)
+    return allowed | nothing
 
 
 def _within_unit(schedule: Schedule) -> Schedule:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -65,10 +65,11 @@ class Memory(nn.Module, ABC):
         return None
 
 
-class LSTM(Memory):
-    """Long short-term memory, one or more layers.
+class _Gated(Memory):
+    """Layers of gates over their input and their own last output.
 
-    Forget gates start open (bias 1), so that what is remembered is not lost at once.
+    The second gate starts open (bias 1), so that what is remembered is not lost at once: it is the
+    forget gate of an LSTM, and the gate of a GRU that keeps the state.
 
     Args:
         features: Width of the inputs.
@@ -76,7 +77,7 @@ class LSTM(Memory):
         layers: How many, one upon another.
     """
 
-    gates = 4
+    gates: ClassVar[int]
 
     def __init__(self, features: int, size: int, layers: int = 1) -> None:
         super().__init__()
@@ -87,7 +88,13 @@ class LSTM(Memory):
         self.weights = nn.ParameterList(_gate_weights(size, self.gates) for _ in widths)
         with torch.no_grad():
             for layer in self.inputs:
-                layer.get_parameter("bias")[size : 2 * size] = 1.0  # forget (LSTM), keep (GRU)
+                layer.get_parameter("bias")[size : 2 * size] = 1.0
+
+
+class LSTM(_Gated):
+    """Long short-term memory, one or more layers."""
+
+    gates = 4
 
     def initial(self, n: int) -> dict[str, np.ndarray]:
         """Return zeros."""
@@ -111,29 +118,10 @@ class LSTM(Memory):
         return None if views is None else recurrent.LSTM(views)
 
 
-class GRU(Memory):
-    """Gated recurrent unit (in the form of cuDNN, with one bias), one or more layers.
-
-    The gate that keeps the state starts open (bias 1).
-
-    Args:
-        features: Width of the inputs.
-        size: Width of the state and of the outputs.
-        layers: How many, one upon another.
-    """
+class GRU(_Gated):
+    """Gated recurrent unit (in the form of cuDNN, with one bias), one or more layers."""
 
     gates = 3
-
-    def __init__(self, features: int, size: int, layers: int = 1) -> None:
-        super().__init__()
-        self.in_features, self.out_features, self.layers = features, size, layers
-        widths = [features] + [size] * (layers - 1)
-        self.inputs = nn.ModuleList(_gate_inputs(width, size, self.gates) for width in widths)
-        # weights: [gates * size, size], the gates in the order of `inputs`
-        self.weights = nn.ParameterList(_gate_weights(size, self.gates) for _ in widths)
-        with torch.no_grad():
-            for layer in self.inputs:
-                layer.get_parameter("bias")[size : 2 * size] = 1.0
 
     def initial(self, n: int) -> dict[str, np.ndarray]:
         """Return zeros."""

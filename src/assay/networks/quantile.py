@@ -51,7 +51,7 @@ class CosineEmbedding(nn.Module):
 
 
 class QuantileNetwork(nn.Module):
-    """Z_tau(s, a) = head(features(s) * phi(tau)): observation and levels -> [B, K, actions].
+    """Z_tau(s, a) = head(features(s) * phi(tau)): observation and levels -> [B, actions, K].
 
     Args:
         space: Observation space, as for `make_encoder`.
@@ -97,14 +97,14 @@ class QuantileNetwork(nn.Module):
             self.head = mlp((width, *head_hidden, actions), activation, init="torch", noisy=noisy)
 
     def forward(self, obs: Tree, tau: Tensor) -> Tensor:
-        """Return the quantile values [B, K, actions] at levels tau [B, K]."""
+        """Return the quantile values [B, actions, K] at levels tau [B, K]."""
         return self.quantiles(self.encoder(obs), tau)
 
     def quantiles(self, features: Tensor, tau: Tensor) -> Tensor:
-        """Return the quantile values [B, K, actions] of states whose features [B, D] are known."""
+        """Return the quantile values [B, actions, K] of states whose features [B, D] are known."""
         product = features.unsqueeze(1) * self.embedding(tau)
         values = self.head(product.reshape(-1, features.shape[1]))
-        return values.reshape(features.shape[0], -1, self.actions)
+        return values.reshape(features.shape[0], -1, self.actions).transpose(1, 2)
 
     def expectation(self, features: Tensor, tau: Tensor, mass: Tensor) -> Tensor:
         """Return sum_k mass_k Z_tau_k [B, actions].
@@ -117,7 +117,7 @@ class QuantileNetwork(nn.Module):
         if self.affine:
             mean = (mass.unsqueeze(-1) * self.embedding(tau)).sum(dim=1)
             return self.head(features * mean)
-        return (mass.unsqueeze(-1) * self.quantiles(features, tau)).sum(dim=1)
+        return (mass.unsqueeze(1) * self.quantiles(features, tau)).sum(dim=2)
 
 
 class Fractions(NamedTuple):
@@ -182,27 +182,6 @@ def fraction_gradient(at_fractions: Tensor, at_midpoints: Tensor) -> Tensor:
     left = (at_fractions - at_midpoints[:, :-1]).abs()
     right = (at_fractions - at_midpoints[:, 1:]).abs()
     return (left - right).detach()
-
-
-def pick_action(values: Tensor, action: Tensor) -> Tensor:
-    """Return the values [B, K] of one action per state.
-
-    Args:
-        values: [B, K, actions].
-        action: [B], counted from 0.
-    """
-    index = action.long().reshape(-1, 1, 1).expand(-1, values.shape[1], 1)
-    return values.gather(2, index).squeeze(2)
-
-
-def even_levels(count: int) -> np.ndarray:
-    """Return the midpoints of `count` equal parts of [0, 1], float32.
-
-    Example:
-        >>> even_levels(2).tolist()
-        [0.25, 0.75]
-    """
-    return ((np.arange(count) + 0.5) / count).astype(np.float32)
 
 
 def draw_levels(rng: np.random.Generator, rows: int, count: int) -> np.ndarray:

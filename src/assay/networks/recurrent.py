@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from assay.core.types import Action, Tree, action_mask, tree_map
 from assay.functional.distributions import Distribution
-from assay.inference import distributions as numpy_distributions
 from assay.networks.acting import Forward
+from assay.networks.actor_critic import Choice
 from assay.networks.bridge import numpy_forward
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import policy_head
@@ -102,8 +102,7 @@ class RecurrentPolicy:
     ) -> None:
         self.net = net
         self.device = device
-        self.distribution = numpy_distributions.policy_distribution(space)
-        self.bounds = (space.low, space.high) if isinstance(space, gym.spaces.Box) else None
+        self.choose = Choice(space)
         self._encode = Forward(net.encoder, device)
         self._step = net.memory.numpy_step()
         self._head = numpy_forward(net.head) if device.type == "cpu" else None
@@ -111,18 +110,7 @@ class RecurrentPolicy:
     def act(self, obs: Tree, carry: Tree, rng: np.random.Generator | None) -> Action:
         """Sample with `rng`, or take the mode without one."""
         params, carry = self._advance(obs, carry)
-        mask = action_mask(obs)
-        if rng is None:
-            action, extras = self.distribution.mode(params, mask), {}
-        else:
-            noise = self.distribution.draw_noise(rng, (len(params),))
-            action, log_prob = self.distribution.sample_log_prob(params, noise, mask)
-            extras = {"log_prob": log_prob}
-        if self.bounds is None:
-            return Action(action, carry, extras)
-        if extras:  # the log-probability is that of the action before clipping
-            extras["raw_action"] = action
-        return Action(np.clip(action, *self.bounds), carry, extras)
+        return self.choose(params, action_mask(obs), rng, carry)
 
     def tensors(self, tree: Tree) -> Tree:
         """Move arrays to the network's device."""

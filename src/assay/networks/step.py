@@ -200,12 +200,22 @@ class Step:
         }
         return {"mode": self.mode, "moments": moments}
 
-    def load_state(self, state: State) -> None:
+    def load_state(self, state: State, *, learns: bool = True) -> None:
         """Put back what `state` returned, in place.
 
         A run that was eager stays eager, also where a compiler has appeared since: compiled
-        numbers differ in the last bits.
+        numbers differ in the last bits. One that was compiled cannot always stay so.
+
+        Args:
+            state: What `state` returned.
+            learns: Whether steps will follow; a loaded agent only acts.
         """
+        if learns and state["mode"] == "compiled" and self.mode == "eager":
+            warnings.warn(
+                "This run's optimizer steps were compiled, but there is no C++ compiler here: from "
+                "now on they run eagerly, which is slower and differs in the last bits.",
+                stacklevel=2,
+            )
         if state["mode"] == "eager":
             self.mode = "eager"
         for name, (m, v, t) in self.moments.items():

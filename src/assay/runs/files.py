@@ -8,10 +8,9 @@ import json
 import math
 import os
 import secrets
+import sys
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from assay.core.errors import RunError
 
@@ -87,6 +86,7 @@ def dump_json(value: Any, *, indent: int | None = None) -> bytes:
     r"""Render `value` as standard JSON: NumPy becomes plain, NaN and infinities become strings.
 
     Example:
+        >>> import numpy as np
         >>> dump_json({"returns": np.array([1.0, np.nan])})
         b'{"returns": [1.0, "NaN"]}\n'
     """
@@ -94,7 +94,8 @@ def dump_json(value: Any, *, indent: int | None = None) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
+    numpy = sys.modules.get("numpy")  # where it was never imported, no value is one of its own
+    if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
         value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -116,9 +116,10 @@ def _git(cwd: Path) -> dict[str, Any] | None:
 def _packages() -> dict[str, str]:
     found = {}
     for distribution in importlib.metadata.distributions():
+        facts = distribution.metadata  # parsed at every access
         # A half-removed package has metadata without a name.
-        if name := distribution.metadata["Name"]:
-            found[name] = distribution.version
+        if name := facts["Name"]:
+            found[name] = facts["Version"]
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 

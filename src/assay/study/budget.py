@@ -10,14 +10,19 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from assay.study import kinds
 from assay.study.layout import StudyError
 from assay.study.ledger import Event, Writer
 from assay.study.models import Budget, BudgetRequest
 
-RESERVED = "budget.reserved"
-SETTLED = "budget.settled"
+RESERVED = kinds.RESERVED
+SETTLED = kinds.SETTLED
 WARNED = "budget.warning"
 WARN_AT = 0.8
+
+
+class OverBudget(StudyError):
+    """A run would bring the study beyond what is approved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +73,12 @@ def reserve(writer: Writer, budget: Budget, run: str, request: BudgetRequest, ac
         The usage with this run in it; at `WARN_AT` a warning is on record.
 
     Raises:
-        StudyError: It would exceed a limit, or the run has a reservation; nothing is reserved.
+        OverBudget: It would exceed a limit; nothing is reserved.
+        StudyError: As many runs as allowed are under way, or the run has a reservation.
     """
-    before = usage(writer.events())
-    if any(e.kind == RESERVED and e.data["run"] == run for e in writer.events()):
+    events = list(writer.events())
+    before = usage(events)
+    if any(e.kind == RESERVED and e.data["run"] == run for e in events):
         raise StudyError(f"Run '{run}' has been launched before; a run is launched once.")
     if len(before.open) >= budget.parallel:
         raise StudyError(
@@ -91,7 +98,7 @@ def reserve(writer: Writer, budget: Budget, run: str, request: BudgetRequest, ac
     )
     for name, wanted, allowed in limits:
         if wanted > allowed * (1 + 1e-9):
-            raise StudyError(
+            raise OverBudget(
                 f"Run '{run}' would bring the study to {wanted:.4g} {name}; {allowed:.4g} are "
                 "approved.",
                 "Ask for less, or have a larger budget approved.",

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from assay.study import probe, protocol, reflection, runner, states
+from assay.study.contract import refuse_network
+from assay.study.isolation import kept
 from assay.study.layout import Study, StudyError, write_yaml_document
+from assay.study.ledger import Event
 from assay.study.models import Candidate, Contract
 
 
@@ -24,7 +30,8 @@ def propose(study: Study, candidate: Candidate, actor: str) -> None:
                 f"There is a candidate '{candidate.id}' already.", "Give the new one another id."
             )
         write_yaml_document(study.candidate_path(candidate.id), candidate)
-        states.move(writer, candidate.id, "draft", actor=actor, why=candidate.hypothesis)
+        facts = {"kind": candidate.kind, "probe": candidate.probe}
+        states.move(writer, candidate.id, "draft", actor=actor, why=candidate.hypothesis, **facts)
 
 
 def validate(study: Study, name: str, actor: str) -> str:
@@ -36,8 +43,10 @@ def validate(study: Study, name: str, actor: str) -> str:
         StudyError: Names what is wrong; the draft stays as it is.
     """
     agreed, candidate = study.contract(), study.candidate(name)
+    refuse_network(agreed)
     runner.refuse_scope(study, agreed, candidate)
-    parameters = agreed.baseline.parameters | candidate.change.parameters
+    base, parameters = standing(study, list(study.ledger.events()), agreed)
+    parameters |= candidate.change.parameters
     runner.command(agreed, 0, study.path, parameters)
     request, total = candidate.budget, agreed.budget
     if request.wall_clock_hours > total.wall_clock_hours or request.gpu_hours > total.gpu_hours:
@@ -60,9 +69,48 @@ def validate(study: Study, name: str, actor: str) -> str:
     frozen = frozen_hash(study, agreed, name)
     with study.ledger.transaction() as writer:
         states.move(writer, name, "validated", actor=actor, why="it keeps to the contract")
-        facts = {"candidate": name, "hash": frozen, "protocol": measured}
+        facts = {
+            "candidate": name, "hash": frozen, "protocol": measured,
+            "base": base, "parameters": parameters,
+            "kind": candidate.kind, "probe": candidate.probe,
+        }  # fmt: skip
         writer.append(runner.REGISTERED, facts, actor=actor)
     return frozen
+
+
+def give_up(study: Study, name: str, actor: str, why: str) -> None:
+    """Reject a candidate that is not accepted, or revert the incumbent, for a reason.
+
+    What it was stays on record; the seeds that it used are used.
+
+    Raises:
+        StudyError: It is unknown, under way or decided, or there is no reason.
+    """
+    if not why.strip():
+        raise StudyError("Giving a candidate up needs a reason.", "Say it with --why TEXT.")
+    study.candidate(name)
+    with study.ledger.transaction() as writer:
+        holds = states.current(writer.events()).get(name) == "accepted"
+        states.move(writer, name, "reverted" if holds else "rejected", actor=actor, why=why)
+
+
+def standing(study: Study, events: Sequence[Event], agreed: Contract) -> tuple[str, dict[str, Any]]:
+    """Return what changes are laid over: the incumbent's commit ("" for HEAD) and settings."""
+    holder = runner.incumbent(events)
+    if not holder:
+        return "", dict(agreed.baseline.parameters)
+    registered = runner.registration(events, holder).data
+    if not study.candidate(holder).change.patch:
+        return str(registered["base"]), dict(registered["parameters"])
+    prepared = [e.data for e in events if e.kind == runner.PREPARED]
+    mine = [str(data["run"]) for data in prepared if data["candidate"] == holder]
+    commits = [commit for run in mine if (commit := kept(study, run))]
+    if not commits:
+        raise StudyError(
+            f"The code of the incumbent '{holder}' is not kept in Git any more.",
+            "Its commits were under refs/rlxp/; fetch them from where they are.",
+        )
+    return commits[-1], dict(registered["parameters"])
 
 
 def frozen_hash(study: Study, agreed: Contract, name: str) -> str:

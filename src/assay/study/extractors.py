@@ -20,6 +20,7 @@ import numpy as np
 
 from assay.core.errors import nearest
 from assay.runs.metrics import read_records
+from assay.study.contract import remote
 from assay.study.layout import StudyError
 from assay.study.models import Metric, MetricSource
 from assay.study.wandb_file import wandb_history
@@ -53,6 +54,11 @@ def series(source: MetricSource, out: Path, log: Path) -> list[Point]:
     Raises:
         StudyError: The file or the metric is missing.
     """
+    if remote(source.path):
+        raise StudyError(
+            f"'{source.path}' is no file of the run, and nothing is fetched over the network.",
+            "Have the run write the metric to a file in its output directory.",
+        )
     if source.kind == "stdout":
         return _stdout(source, log)
     reader = READERS[source.kind]

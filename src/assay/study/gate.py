@@ -16,13 +16,14 @@ from typing import Literal
 import numpy as np
 
 from assay.evaluation import statistics
+from assay.study import kinds
 from assay.study.layout import StudyError
 from assay.study.models import Direction, Evaluation, Guardrail, PrimaryMetric
 
 Outcome = Literal["accept", "reject", "inconclusive", "harmful", "invalid"]
 Scores = Mapping[int, float | None]
 
-MINIMUM_SEEDS = 5
+MINIMUM_SEEDS = kinds.MINIMUM_SEEDS
 MOST_SEEDS = 10_000
 GUARD_LEVEL = 0.95  # one-sided confidence of guardrails and of futility
 _REPLICATES = 20_000

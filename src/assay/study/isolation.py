@@ -77,8 +77,10 @@ def refuse_out_of_scope(root: Path, contract: Contract, paths: list[str]) -> Non
 
 
 @contextlib.contextmanager
-def worktree(study: Study, contract: Contract, name: str, patch: str) -> Iterator[Path]:
-    """Yield a detached worktree of HEAD with the patch applied, and remove it afterwards.
+def worktree(
+    study: Study, contract: Contract, name: str, patch: str, base: str = "HEAD"
+) -> Iterator[Path]:
+    """Yield a detached worktree of a commit with the patch applied, and remove it afterwards.
 
     What the patched tree holds is kept as a commit under `refs/rlxp/`, also if the candidate is
     rejected later.
@@ -88,13 +90,15 @@ def worktree(study: Study, contract: Contract, name: str, patch: str) -> Iterato
     """
     root = study.root
     require_repository(root)
-    refuse_out_of_scope(root, contract, changed_files(root, patch))
+    if patch:
+        refuse_out_of_scope(root, contract, changed_files(root, patch))
     place = study.path / "worktrees" / name
     with _serialised(study):
         _remove(root, place)
-        git(root, "worktree", "add", "--detach", "--quiet", str(place), "HEAD")
+        git(root, "worktree", "add", "--detach", "--quiet", str(place), base)
     try:
-        _apply(place, patch)
+        if patch:
+            _apply(place, patch)
         really = git(place, "diff", "--cached", "--name-only", "--no-renames", "-z", "HEAD")
         refuse_out_of_scope(root, contract, [path for path in really.split("\0") if path])
         before = protected_files(root, contract)
@@ -115,8 +119,17 @@ def _apply(place: Path, patch: str) -> None:
         git(place, "apply", "--index", "-", data=patch.encode())
     except GitError as error:
         raise StudyError(
-            f"The patch does not apply to HEAD: {error.message}", "Make it anew against HEAD."
+            f"The patch does not apply: {error.message}",
+            "Make it anew against the incumbent's commit, or HEAD where there is none.",
         ) from None
+
+
+def kept(study: Study, run: str) -> str:
+    """Return the commit that holds the code of a run, or "" if it ran the repository's own."""
+    ref = f"{REFS}/{study.task}/{study.name}/candidates/{run}"
+    with contextlib.suppress(GitError):
+        return git(study.root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}").strip()
+    return ""
 
 
 def keep(study: Study, name: str, place: Path) -> str:

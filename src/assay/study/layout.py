@@ -6,6 +6,8 @@ State lives in the target repository under `.rlxp/`:
     shared/{schemas,metric_extractors,templates}/
     tasks/<task>/{task_card.md,adapter.yaml}
     tasks/<task>/studies/<study>/      contract, state, ledger, candidates, runs, audits, report
+
+The old flat layout had the files of one study directly below `.rlxp/`; it is read, never written.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ import re
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pydantic
 import yaml
 
 from assay.core.config import Model, parse
 from assay.core.errors import AssayError, nearest
 from assay.runs.files import dump_json, run_error, write_atomic
-from assay.study.ledger import Head, Ledger
+from assay.runs.git import GitError, git
+from assay.study import kinds
+from assay.study.books import Book, disagreements
+from assay.study.ledger import Head, Ledger, LedgerError, Problem, Reading
 from assay.study.models import (
     DOCUMENTS,
     VERSION,
@@ -29,12 +33,16 @@ from assay.study.models import (
     Anchor,
     Candidate,
     Contract,
+    LedgerFile,
     Registry,
     RunRecord,
     State,
 )
 
 ROOT = ".rlxp"
+INSIDE = ("registry.yaml", "shared", "tasks")  # all that stands directly below it
+ASIDE = "migrating"  # where files are while they move out of the flat layout
+FLAT = ("contract.yaml", "ledger.jsonl", "state.json")  # what stood there once
 ModelT = TypeVar("ModelT", bound=Model)
 # The safe loader written in C, where PyYAML was built with it: seven times as fast.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -52,14 +60,28 @@ class Study:
         root: The target repository.
         task: Its name.
         study: Its name.
+        flat: Whether its files are in the old flat layout, which is only read.
     """
 
-    def __init__(self, root: Path, task: str, study: str) -> None:
+    def __init__(self, root: Path, task: str, study: str, *, flat: bool = False) -> None:
         self.root = root
         self.task, self.name = task, study
+        self.flat = flat
         self.task_path = root / ROOT / "tasks" / checked_name(task, "task")
         self.path = self.task_path / "studies" / checked_name(study, "study")
-        self.ledger = Ledger(self.path / "ledger.jsonl")
+        if flat:
+            self.task_path = self.path = root / ROOT
+        refusal = _flat_refusal(root) if flat else None
+        self.ledger = Ledger(self.path / "ledger.jsonl", refusal=refusal)
+
+    def require_writable(self) -> None:
+        """Refuse to go on where the study can only be read.
+
+        Raises:
+            StudyError: It is in the old flat layout.
+        """
+        if self.flat:
+            raise _flat_refusal(self.root)
 
     @property
     def contract_path(self) -> Path:
@@ -129,13 +151,178 @@ class Study:
         anchored = state.model_copy(update={"head": Anchor(seq=head.seq, hash=head.hash)})
         write_json_document(self.path / "state.json", anchored)
 
+    @property
+    def ref(self) -> str:
+        """Return the Git ref that notes the ledger's head."""
+        return f"refs/rlxp/{self.task}/{self.name}/ledger"
+
     def anchors(self) -> dict[str, Head]:
         """Return the heads of the ledger that were noted outside of it."""
         anchors = {}
         if (self.path / "state.json").exists():
             head = self.state().head
             anchors["state.json"] = Head(head.seq, head.hash)
+        noted = self._noted()
+        if noted is not None:
+            anchors[self.ref] = noted
         return anchors
+
+    def examine(self) -> Reading:
+        """Read the whole ledger, and find what is wrong with it, its anchors and state.json."""
+        problems: list[Problem] = []
+        anchors: dict[str, Head] = {}
+        kept = None
+        try:
+            anchors = self.anchors()
+            kept = self.state() if "state.json" in anchors else None
+        except AssayError as error:
+            problems.append(Problem(0, error.message))
+        reading = self.ledger.read(anchors)
+        begun = [e.data.get("ref") for e in reading.events if e.kind == kinds.ANCHORED]
+        if begun and self.ref not in anchors:
+            reason = (
+                f"its head is noted in the Git ref {begun[-1]}, which is gone: it was deleted, or "
+                "not fetched with the repository"
+            )
+            problems.append(Problem(0, reason))
+        if kept is not None and not reading.problems:
+            problems += disagreements(kept, reading.events)
+        return Reading(reading.events, [*reading.problems, *problems], reading.size)
+
+    def problems(self) -> list[Problem]:
+        """Find everything that is wrong with the ledger, its anchors and state.json."""
+        return self.examine().problems
+
+    def book(self) -> tuple[Book, list[Problem]]:
+        """Return where the study is, and what is wrong with its ledger.
+
+        state.json is taken at its word while the ledger's file is the very one that it was made
+        from, by size, times and inode, and the Git ref names its head; otherwise the ledger is
+        checked. So an edit shows, but whoever forges state.json as well can mislead this one
+        answer. Nothing rests on it: launching, judging and `verify` examine everything.
+        """
+        kept = self._kept()
+        if kept is not None:
+            return self.label(Book(kept)), []
+        continued = self._continued()
+        if continued is not None:
+            return self.label(continued), []
+        reading = self.examine()
+        if reading.problems:
+            return Book(), reading.problems
+        return self.label(Book.read(reading.events)), []
+
+    def sync(self) -> None:
+        """Bring state.json and the anchors up to what the ledger says.
+
+        The end of every command, and of every run. Where nothing was appended, nothing is written.
+
+        Raises:
+            AssayError: The ledger does not continue what was noted before, so that it is not noted
+                anew; or the place cannot be written to.
+        """
+        if self.flat or not self.ledger.path.exists() or self._noted_already():
+            return
+        with self.ledger.transaction() as writer:
+            book = self._continued()
+            if book is None:
+                reading = self.examine()
+                # What is derived is made anew, whatever state.json says.
+                broken = [p for p in reading.problems if "state.json disagrees" not in p.reason]
+                if broken:
+                    raise LedgerError(
+                        f"The ledger of {self.task}/{self.name} is damaged, {broken[0]}.",
+                        "Run `assay study verify`; its head is not noted anew until it is mended.",
+                    )
+                book = Book.read(reading.events)
+            if not book.anchored and self._note(book.head):
+                book.add(writer.append(kinds.ANCHORED, {"ref": self.ref}, actor="assay"))
+            state = book.state(self.task, self.name, self._file())
+            write_json_document(self.path / "state.json", state)
+            if book.anchored and not self._note(book.head):
+                raise StudyError(f"Git refused to note the ledger's head in {self.ref}.")
+
+    def _noted_already(self) -> bool:
+        """Say whether there is nothing to note; so it is in a copy that nobody wrote to."""
+        if self._kept() is not None:
+            return True
+        book = self._continued()
+        begun = book is not None and bool(book.anchored or not (self.root / ".git").exists())
+        return begun and book is not None and book.head == self.anchors()["state.json"]
+
+    def _file(self) -> LedgerFile | None:
+        """Return what tells the ledger's file from another one, or from itself once edited."""
+        try:
+            seen = self.ledger.path.stat()
+        except OSError:
+            return None
+        return LedgerFile(
+            size=seen.st_size,
+            modified=seen.st_mtime_ns,
+            changed=seen.st_ctime_ns,
+            inode=seen.st_ino,
+        )
+
+    def _kept(self) -> State | None:
+        """Return state.json if the ledger is the one that it was made from."""
+        state = self._own_state()
+        return state if state is not None and state.ledger == self._file() else None
+
+    def _continued(self) -> Book | None:
+        """Return state.json, brought up to the ledger's end, if that continues it."""
+        state = self._own_state()
+        if state is None or state.ledger is None:
+            return None
+        events = self.ledger.since(Head(state.head.seq, state.head.hash), state.ledger.size)
+        if events is None:
+            return None
+        book = Book(state)
+        for event in events:
+            book.add(event)
+        return book
+
+    def _own_state(self) -> State | None:
+        """Return state.json if it is this study's, made from a ledger, and the Git ref agrees."""
+        if not (self.path / "state.json").exists():
+            return None
+        try:
+            state = self.state()
+        except AssayError:
+            return None
+        if (state.task, state.study) != (self.task, self.name) or state.ledger is None:
+            return None
+        noted = self._noted()
+        if noted is None:
+            return None if state.progress.anchored else state
+        return state if noted == Head(state.head.seq, state.head.hash) else None
+
+    def label(self, book: Book) -> Book:
+        """Look up what candidates are whose events do not say so."""
+        for name in [name for name, kind in book.kind.items() if not kind]:
+            book.kind[name] = self.candidate(name).kind
+        return book
+
+    def _noted(self) -> Head | None:
+        """Return the head that the Git ref notes, or None where there is none."""
+        if not (self.root / ".git").exists():
+            return None
+        try:
+            values = json.loads(git(self.root, "cat-file", "blob", self.ref))
+            return Head(int(values["seq"]), str(values["hash"]))
+        except (GitError, ValueError, TypeError, KeyError):
+            return None
+
+    def _note(self, head: Head) -> bool:
+        """Note a head in the Git ref; say whether Git did."""
+        if not (self.root / ".git").exists():
+            return False
+        text = json.dumps({"seq": head.seq, "hash": head.hash}) + "\n"
+        try:
+            blob = git(self.root, "hash-object", "-w", "--stdin", data=text.encode()).strip()
+            git(self.root, "update-ref", self.ref, blob)
+        except GitError:
+            return False
+        return True
 
 
 def checked_name(name: str, what: str) -> str:
@@ -174,6 +361,19 @@ def open_study(root: Path, task: str | None = None, study: str | None = None) ->
         StudyError: Nothing is selected, or it does not exist.
     """
     registry_path = root / ROOT / "registry.yaml"
+    if (root / ROOT / ASIDE).exists():
+        raise StudyError(
+            f"The move of '{root / ROOT}' into the new layout was interrupted.",
+            "Take it up again: assay study migrate.",
+        )
+    if is_flat(root):
+        found = _flat_study(root)
+        if (task or found.task, study or found.name) != (found.task, found.name):
+            raise StudyError(
+                f"There is no study {task or found.task}/{study or found.name} in '{root}'.",
+                f"Known: {found.task}/{found.name}, in the old flat layout.",
+            )
+        return found
     if not registry_path.exists():
         raise StudyError(
             f"'{registry_path}' is missing.", "Begin with `assay study init` in that repository."
@@ -189,6 +389,36 @@ def open_study(root: Path, task: str | None = None, study: str | None = None) ->
     if not found.path.is_dir():
         raise StudyError(f"There is no study {task}/{study} in '{root}'.", _known(root))
     return found
+
+
+def is_flat(root: Path) -> bool:
+    """Say whether `.rlxp` has the old flat layout: one implicit task and study."""
+    place = root / ROOT
+    return not (place / "tasks").exists() and any((place / name).exists() for name in FLAT)
+
+
+def _flat_study(root: Path) -> Study:
+    """Return the one study of a flat layout, by the names that its own files give it."""
+    place = root / ROOT
+    names: dict[str, Any] = {}
+    try:
+        values = yaml.load((place / "contract.yaml").read_text(), Loader=_Loader)
+        names = {"task": values["task"]["id"], "study": values["study"]}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):
+        try:
+            names = json.loads((place / "state.json").read_bytes())
+        except (OSError, ValueError):
+            names = {}
+    found = (str(names.get(key, "default")) for key in ("task", "study"))
+    task, study = (name if _NAME.match(name) else "default" for name in found)
+    return Study(root, task, study, flat=True)
+
+
+def _flat_refusal(root: Path) -> StudyError:
+    return StudyError(
+        f"'{root / ROOT}' has the old flat layout, which is read and not written.",
+        "Move it into the new one first: assay study migrate.",
+    )
 
 
 def _known(root: Path) -> str:
@@ -274,6 +504,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
+    # Whoever writes, nothing new ever stands directly below `.rlxp`.
+    if ROOT in path.parts:
+        at = len(path.parts) - 1 - path.parts[::-1].index(ROOT)
+        if path.parts[at + 1 : at + 2] and path.parts[at + 1] not in INSIDE:
+            raise _flat_refusal(Path(*path.parts[:at]))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, data)
@@ -287,8 +522,3 @@ def export_schemas(directory: Path) -> None:
         schema = model.model_json_schema()
         schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
         write_text(directory / f"{name}.schema.json", json.dumps(schema, indent=1) + "\n")
-
-
-def schema_of(event: type[Any]) -> dict[str, Any]:
-    """Return the JSON Schema of a dataclass, such as a ledger event."""
-    return pydantic.TypeAdapter(event).json_schema()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from assay.core.config import Model
 
@@ -55,7 +55,13 @@ APPROVALS: dict[str, str] = {
 }
 
 
-class Document(Model):
+class Part(Model):
+    """A part of a file; its schema is built when it is first used, which few commands do."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+class Document(Part):
     """A file of a study."""
 
     schema_version: Literal[1] = Field(1, description="Version of this file's schema.")
@@ -64,7 +70,7 @@ class Document(Model):
 # ---------------------------------------------------------------------- metrics
 
 
-class MetricSource(Model):
+class MetricSource(Part):
     """Where a metric is read from after a run."""
 
     kind: Literal[
@@ -87,7 +93,7 @@ class MetricSource(Model):
     tail: float = Field(0.1, gt=0, le=1, description="Share of the series that tail-mean takes.")
 
 
-class Metric(Model):
+class Metric(Part):
     """A number that every training seed yields."""
 
     name: Name = Field(description="What the study calls it.")
@@ -125,7 +131,7 @@ class Guardrail(Metric):
         return self
 
 
-class Metrics(Model):
+class Metrics(Part):
     """All metrics of a study."""
 
     primary: PrimaryMetric = Field(description="Decides.")
@@ -156,7 +162,7 @@ class Metrics(Model):
 # ---------------------------------------------------------------------- the contract
 
 
-class Parameter(Model):
+class Parameter(Part):
     """A setting that candidates may change, and how far."""
 
     kind: Literal["float", "int", "choice"] = Field(description="What values it takes.")
@@ -190,7 +196,7 @@ class Parameter(Model):
         return None
 
 
-class Task(Model):
+class Task(Part):
     """What is being learned."""
 
     id: Name = Field(description="Its directory under tasks/.")
@@ -199,7 +205,7 @@ class Task(Model):
     env_version: str = Field("", description="Version of the package that holds it.")
 
 
-class Scope(Model):
+class Scope(Part):
     """What candidates may change."""
 
     parameters: dict[str, Parameter] = Field({}, description="Settings, with their ranges.")
@@ -209,7 +215,7 @@ class Scope(Model):
     )
 
 
-class Budget(Model):
+class Budget(Part):
     """What the study may spend in all."""
 
     wall_clock_hours: float = Field(gt=0, description="Summed over all runs.")
@@ -218,7 +224,7 @@ class Budget(Model):
     parallel: int = Field(1, gt=0, description="Runs at the same time.")
 
 
-class Hardware(Model):
+class Hardware(Part):
     """Where it runs."""
 
     kind: Literal["cpu", "gpu"] = Field("cpu", description="What a run needs.")
@@ -229,7 +235,7 @@ class Hardware(Model):
     )
 
 
-class Baseline(Model):
+class Baseline(Part):
     """What candidates are held against."""
 
     command: tuple[str, ...] = Field(
@@ -240,11 +246,22 @@ class Baseline(Model):
     parameter_format: str = Field(
         "{name}={value}", description="How {parameters} writes each changed setting."
     )
+    shortened: dict[Phase, dict[str, Any]] = Field(
+        {}, description="Settings that make a smoke or short run short; they go last."
+    )
     env: dict[str, str] = Field({}, description="Environment variables to set.")
     env_allow: tuple[str, ...] = Field(
         ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV"),
         description="Environment variables that are passed on.",
     )
+
+    @field_validator("shortened")
+    @classmethod
+    def _never_deciding(cls, shortened: dict[Phase, dict[str, Any]]) -> dict[Phase, dict[str, Any]]:
+        wrong = sorted(set(shortened) - {"smoke", "short"})
+        if wrong:
+            raise ValueError(f"the {wrong[0]} phase decides and is never shortened")
+        return shortened
 
     @field_validator("command")
     @classmethod
@@ -254,7 +271,7 @@ class Baseline(Model):
         return command
 
 
-class Pools(Model):
+class Pools(Part):
     """Training seeds that may be used for what; no seed is in two pools."""
 
     development: tuple[int, ...] = Field(min_length=1, description="Smoke and short trials.")
@@ -276,7 +293,7 @@ class Pools(Model):
         return self
 
 
-class Evaluation(Model):
+class Evaluation(Part):
     """The fixed protocol by which every arm is measured."""
 
     command: tuple[str, ...] = Field(
@@ -295,7 +312,7 @@ class Evaluation(Model):
     expected_candidates: int = Field(20, gt=0, description="How many tests alpha is spread over.")
 
 
-class StopRules(Model):
+class StopRules(Part):
     """When a run or the study ends by itself."""
 
     nan: bool = Field(True, description="Stop a run whose metrics are no numbers.")
@@ -306,11 +323,16 @@ class StopRules(Model):
     candidates: int | None = Field(None, gt=0, description="Stop the study after so many.")
 
 
-class Experiment(Model):
+class Experiment(Part):
     """How far the study may go by itself."""
 
     mode: Literal["manual", "supervised", "autonomous"] = Field(
-        "manual", description="manual asks for each launch; autonomous keeps going."
+        "manual",
+        description="manual asks for each launch; supervised runs what was proposed until it is "
+        "decided; autonomous proposes too.",
+    )
+    keep: float = Field(
+        1 / 3, gt=0, le=1, description="Share of the short trials that goes on to promotion."
     )
     stop: StopRules = Field(StopRules(), description="When to end.")
     network: bool = Field(False, description="Whether runs and audits may use the network.")
@@ -318,7 +340,7 @@ class Experiment(Model):
     exceptions: dict[str, Text] = Field({}, description="Rules that are waived, and why.")
 
 
-class Approval(Model):
+class Approval(Part):
     """A person's word for a part of the contract."""
 
     by: Text = Field(description="Who.")
@@ -376,21 +398,21 @@ def _placeholders(value: Any, place: str = "") -> list[str]:
 # ---------------------------------------------------------------------- candidates and runs
 
 
-class BudgetRequest(Model):
+class BudgetRequest(Part):
     """What a candidate asks for, per run."""
 
     wall_clock_hours: float = Field(gt=0, description="Of one run.")
     gpu_hours: float = Field(0.0, ge=0, description="Of one run.")
 
 
-class Curriculum(Model):
+class Curriculum(Part):
     """What a curriculum candidate must say."""
 
     schedule: Text = Field(description="Weights or difficulty over progress.")
     final_distribution: Text = Field(description="What training ends on: the target task.")
 
 
-class EnvironmentGeneration(Model):
+class EnvironmentGeneration(Part):
     """What an environment-generation candidate must say."""
 
     learnability: Text = Field(description="Evidence that the new cases can be learned.")
@@ -399,7 +421,7 @@ class EnvironmentGeneration(Model):
     held_out: Text = Field(description="What stays unseen, and stays unchanged.")
 
 
-class Change(Model):
+class Change(Part):
     """What differs from the incumbent."""
 
     parameters: dict[str, Any] = Field({}, description="Settings and their new values.")
@@ -458,6 +480,7 @@ class RunRecord(Document):
     phase: Phase
     seed: int
     argv: tuple[str, ...]
+    evaluation: tuple[str, ...] = Field((), description="What was run after it.")
     cwd: str
     out: str
     env: dict[str, str] = Field({}, description="What the process was given, without secrets.")
@@ -475,11 +498,11 @@ class RunRecord(Document):
     outcome: Literal["running", "done", "failed", "killed", "lost"] = "running"
     reason: str = ""
     hours: float = Field(0.0, ge=0)
-    checkpoints: dict[str, Sha256] = Field({}, description="Hashes, by file.")
+    artifacts: dict[str, Sha256] = Field({}, description="Hashes of what it wrote, by file.")
     metrics: dict[str, float | None] = Field({}, description="What was extracted.")
 
 
-class ReflectionComponent(Model):
+class ReflectionComponent(Part):
     """How one part of the reward behaved."""
 
     name: Text
@@ -521,7 +544,7 @@ class ProbeSummary(Document):
     safety: Text
 
 
-class QueueItem(Model):
+class QueueItem(Part):
     """One run that waits, runs or is over."""
 
     id: Name
@@ -540,7 +563,7 @@ class QueueManifest(Document):
     items: tuple[QueueItem, ...] = ()
 
 
-class AuditCheck(Model):
+class AuditCheck(Part):
     """One thing that was looked at."""
 
     name: Text
@@ -556,7 +579,7 @@ class ResultAudit(Document):
     checks: tuple[AuditCheck, ...]
 
 
-class Answer(Model):
+class Answer(Part):
     """What the audit of a repository found for one question."""
 
     value: Any = Field(None, description="The answer; none where there is none.")
@@ -589,11 +612,44 @@ class Registry(Document):
     study: Name | None = None
 
 
-class Anchor(Model):
+class Anchor(Part):
     """The ledger's newest event, noted outside of it."""
 
     seq: int = Field(0, ge=0)
     hash: Sha256 = Field("0" * 64)
+
+
+class LedgerFile(Part):
+    """The ledger's file, as it was when the state was made from it."""
+
+    size: int = Field(ge=0, description="In bytes.")
+    modified: int = Field(description="In nanoseconds.")
+    changed: int = Field(description="Of its inode, in nanoseconds; nobody can set this one.")
+    inode: int
+
+
+class Progress(Part):
+    """What the next step is decided by, so that the ledger need not be read again for it."""
+
+    kinds: dict[str, str] = Field({}, description="Of every candidate.")
+    probes: dict[str, str] = Field({}, description="The probe that a candidate belongs to.")
+    attempts: dict[str, tuple[tuple[str, str, int, str, str], ...]] = Field(
+        {}, description="Runs that are over: name, phase, seed, outcome, reason; by candidate."
+    )
+    open: dict[str, tuple[str, str, int]] = Field(
+        {}, description="Runs that are prepared and not over: candidate, phase, seed."
+    )
+    audited: dict[str, tuple[str, ...]] = Field({}, description="Phases, by candidate.")
+    judged: dict[str, dict[str, str]] = Field({}, description="Last outcomes, by candidate.")
+    promoted: tuple[str, ...] = Field((), description="Who went on after the short trials.")
+    summarised: tuple[str, ...] = Field((), description="Probes.")
+    holders: tuple[str, ...] = Field((), description="Accepted and not reverted, oldest first.")
+    runs: int = Field(0, ge=0, description="Launched in all.")
+    held: tuple[str, ...] = Field((), description="Runs that are reserved and not settled.")
+    approvals: dict[str, tuple[tuple[str, str], ...]] = Field(
+        {}, description="Who approved which hash, by the part of the contract."
+    )
+    anchored: str = Field("", description="The Git ref that notes the ledger's head.")
 
 
 class State(Document):
@@ -602,8 +658,23 @@ class State(Document):
     task: Name
     study: Name
     head: Anchor = Field(Anchor())
+    ledger: LedgerFile | None = Field(None, description="What it was made from.")
     incumbent: str = ""
     candidates: dict[str, Status] = Field({})
+    progress: Progress = Field(Progress())
+
+
+class LedgerEvent(Part):
+    """One line of ledger.jsonl."""
+
+    schema_version: Literal[1] = Field(alias="schema", description="Version of the event's schema.")
+    seq: int = Field(ge=1, description="From 1, without gaps.")
+    time: Text = Field(description="When it was appended, UTC, ISO 8601.")
+    kind: Text = Field(description="What happened.")
+    actor: str = Field(description="Who did it.")
+    data: dict[str, Any] = Field(description="What the kind asks for.")
+    prev: Sha256 = Field(description="Hash of the event before; zeros for the first.")
+    hash: Sha256 = Field(description="Over the canonical bytes of all of the above.")
 
 
 DOCUMENTS: dict[str, type[Model]] = {
@@ -622,4 +693,5 @@ DOCUMENTS: dict[str, type[Model]] = {
     "probe_summary": ProbeSummary,
     "queue": QueueManifest,
     "result_audit": ResultAudit,
+    "ledger_event": LedgerEvent,
 }

@@ -36,9 +36,9 @@ def protected_files(root: Path, contract: Contract) -> dict[str, str]:
                 f"'{pattern}' is protected but matches no file in '{root}'.",
                 "Mend the pattern: a file that is not there cannot be held to what it was.",
             )
-        found |= {path: _fingerprint(root / path) for path in paths}
+        found |= {path: fingerprint(root / path) for path in paths}
     for path in matching(root, f"{EXTRACTORS}/**"):
-        found[path] = _fingerprint(root / path)
+        found[path] = fingerprint(root / path)
     return dict(sorted(found.items()))
 
 
@@ -46,11 +46,11 @@ def protocol_hash(root: Path, contract: Contract) -> Sha256:
     """Return the hash that both arms of a comparison must carry."""
     measured = {metric.name: metric.model_dump(mode="json") for metric in contract.metrics.all()}
     files = {
-        path: _fingerprint(root / path)
+        path: fingerprint(root / path)
         for pattern in contract.evaluation.files
         for path in matching(root, pattern)
     }
-    extractors = {p: _fingerprint(root / p) for p in matching(root, f"{EXTRACTORS}/**")}
+    extractors = {p: fingerprint(root / p) for p in matching(root, f"{EXTRACTORS}/**")}
     return digest(
         {
             "env": [contract.task.env, contract.task.env_version],
@@ -115,7 +115,8 @@ def _glob_match(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     )
 
 
-def _fingerprint(path: Path) -> str:
+def fingerprint(path: Path) -> str:
+    """Return the hash of a file's bytes; of a symbolic link, that of where it leads."""
     if path.is_symlink():
         return "link:" + hashlib.sha256(str(path.readlink()).encode()).hexdigest()
     with open(path, "rb") as file:

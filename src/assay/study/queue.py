@@ -15,11 +15,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from assay.study import results, runner, states
+from assay.study import budget, runner
 from assay.study.layout import Study, StudyError
 from assay.study.ledger import Event
-from assay.study.models import Phase, QueueItem, QueueManifest
-from assay.study.verdict import rival
+from assay.study.models import Phase, QueueItem, QueueManifest, RunRecord
 
 PHASES: tuple[Phase, ...] = ("smoke", "short", "promotion", "validation")
 OPEN = ("queued", "leased", "running", "stale")
@@ -40,6 +39,18 @@ CREATE TABLE IF NOT EXISTS items (
     added REAL NOT NULL
 )
 """
+
+
+class Refused(StudyError):
+    """The runner would not launch an item.
+
+    Attributes:
+        candidate: Whose.
+    """
+
+    def __init__(self, candidate: str, error: StudyError) -> None:
+        super().__init__(error.message, error.fix)
+        self.candidate = candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +84,12 @@ class Queue:
         self.study = study
         self._clock = clock
         self._path = study.path / "queue.sqlite"
+        self._renewed: dict[str, float] = {}
 
     @contextlib.contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
         """Open the database for one transaction."""
+        self.study.require_writable()
         try:
             connection = sqlite3.connect(self._path, timeout=30, isolation_level=None)
         except sqlite3.Error as error:
@@ -98,7 +111,10 @@ class Queue:
             connection.close()
 
     def add(self, candidate: str, phase: Phase, seeds: Iterable[int]) -> list[str]:
-        """Queue seeds of a candidate; those that are queued or done already are passed over.
+        """Queue seeds of a candidate; what waits, runs or is done already is passed over.
+
+        An item that failed or was cancelled is queued again; whether its seed may be run again is
+        the runner's to say.
 
         Raises:
             StudyError: The candidate is unknown or a seed is not of the phase's pool.
@@ -115,8 +131,9 @@ class Queue:
                     )
                 item = f"{candidate}-{phase}-{seed}"
                 done = database.execute(
-                    "INSERT OR IGNORE INTO items (id, candidate, phase, seed, state, added)"
-                    " VALUES (?, ?, ?, ?, 'queued', ?)",
+                    "INSERT INTO items (id, candidate, phase, seed, state, added)"
+                    " VALUES (?, ?, ?, ?, 'queued', ?) ON CONFLICT (id) DO UPDATE"
+                    " SET state = 'queued', attempts = 0 WHERE state IN ('failed', 'cancelled')",
                     (item, candidate, phase, seed, self._clock()),
                 )
                 if done.rowcount:
@@ -195,39 +212,71 @@ class Queue:
                     state = "done" if outcome == "done" else "failed"
                 database.execute("UPDATE items SET state = ? WHERE id = ?", (state, row["id"]))
 
+    def peek(self) -> QueueItem | None:
+        """Return what would be leased next."""
+        waiting = [item for item in self.manifest().items if item.state == "queued"]
+        return min(waiting, key=lambda item: PHASES.index(item.phase), default=None)
+
     def manifest(self) -> QueueManifest:
         """Return all items."""
+        if self.study.flat:
+            return QueueManifest()
         with self._database() as database:
             rows = database.execute("SELECT * FROM items ORDER BY added, id").fetchall()
         names = ("id", "candidate", "phase", "seed", "state", "owner", "pid", "attempts")
         items = [QueueItem(**{name: row[name] for name in names}) for row in rows]
         return QueueManifest(items=tuple(items))
 
-    def step(self, *, confirm: str, actor: str) -> runner.Plan | None:
-        """Run the next item to its end; return what was run, or None if nothing waits.
+    def step(self, *, confirm: str, actor: str) -> RunRecord | None:
+        """Run the next item to its end; return its record, or None if nothing waits.
 
         Raises:
-            StudyError: The launch is refused; the item is marked as failed.
+            OverBudget: There is no budget for it; it waits on.
+            Refused: The launch is refused; the item is marked as failed.
         """
-        owner = f"{platform.node()}-{os.getpid()}"
-        lease = self.lease(owner)
+        begun = self.start(confirm=confirm, actor=actor)
+        if begun is None:
+            return None
+        lease, run = begun
+        while True:
+            record = self.poll(lease, run)
+            if record is not None:
+                return record
+            time.sleep(runner.POLL_SECONDS)
+
+    def start(self, *, confirm: str, actor: str) -> tuple[Lease, str] | None:
+        """Launch the next item; return its lease and the run's name, or None if nothing waits.
+
+        Raises:
+            OverBudget: There is no budget for it; it waits on.
+            Refused: The launch is refused; the item is marked as failed.
+        """
+        lease = self.lease(f"{platform.node()}-{os.getpid()}")
         if lease is None:
             return None
         try:
             planned = runner.launch(
                 self.study, lease.candidate, lease.phase, lease.seed, confirm=confirm, actor=actor
             )
-        except StudyError:
-            self.close(lease, "failed")
+        except budget.OverBudget:
+            self.close(lease, "queued")
             raise
-        while True:
-            self.running(lease)
-            try:
-                record = runner.wait(self.study, planned.run, timeout=LEASE_SECONDS / 4)
-            except runner.StillRunning:
-                continue
+        except StudyError as error:
+            self.close(lease, "failed")
+            raise Refused(lease.candidate, error) from None
+        self.running(lease)
+        self._renewed[lease.item] = self._clock()
+        return lease, planned.run
+
+    def poll(self, lease: Lease, run: str) -> RunRecord | None:
+        """Return the record of a run that was started here if it is over; else keep its lease."""
+        record = runner.poll(self.study, run)
+        if record is not None:
             self.close(lease, "done" if record.outcome == "done" else "failed")
-            return planned
+        elif self._clock() - self._renewed.get(lease.item, 0.0) > LEASE_SECONDS / 4:
+            self.running(lease)
+            self._renewed[lease.item] = self._clock()
+        return record
 
 
 def _outcomes(events: Sequence[Event]) -> dict[tuple[str, str, int], str]:
@@ -240,41 +289,3 @@ def _outcomes(events: Sequence[Event]) -> dict[tuple[str, str, int], str]:
             key = (data["candidate"], data["phase"], int(data["seed"]))
             found[key] = ended.get(data["run"], "running")
     return found
-
-
-def promote(study: Study, queue: Queue, keep: float = 1 / 3) -> list[str]:
-    """Queue the best of the short trials for promotion (successive halving).
-
-    Candidates that were tried on all development seeds are ranked by the mean of the primary
-    metric; the best share of them goes on. A trial that failed ranks last.
-
-    Args:
-        study: Whose.
-        queue: Where to.
-        keep: Share that goes on, one at least.
-
-    Returns:
-        The names of those that go on.
-    """
-    events = list(study.ledger.events())
-    agreed = study.contract()
-    metric, pools = agreed.metrics.primary, agreed.evaluation.pools
-    done = results.runs(events)
-    waiting = {item.candidate for item in queue.manifest().items if item.phase == "promotion"}
-    baseline = rival(study, events)
-    ranked = []
-    for name, status in states.current(events).items():
-        if status != "completed" or name == baseline or name in waiting:
-            continue
-        scores = results.arm(done, name, "short", metric.name)
-        if set(scores) != set(pools.development):
-            continue
-        values = [score for score in scores.values() if score is not None]
-        sign = 1.0 if metric.direction == "maximize" else -1.0
-        mean = sign * sum(values) / len(values) if len(values) == len(scores) else -float("inf")
-        ranked.append((mean, name))
-    ranked.sort(reverse=True)
-    chosen = [name for mean, name in ranked[: max(1, round(len(ranked) * keep))] if mean > -1e300]
-    for name in chosen:
-        queue.add(name, "promotion", pools.promotion)
-    return chosen

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from assay.study.gate import Scores
+from assay.study.kinds import ENDED, MEASURED, PREPARED
 from assay.study.ledger import Event
 from assay.study.models import Phase
-from assay.study.runner import ENDED, MEASURED, PREPARED
+
+if TYPE_CHECKING:
+    from assay.study.gate import Scores
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from assay.core.errors import AssayError
 from assay.runs import provenance
 from assay.runs.files import dump_json, write_atomic
 from assay.runs.git import git, repository
-from assay.study import budget, contract, extractors, monitor, protocol, states
+from assay.study import budget, contract, extractors, kinds, monitor, protocol, states
 from assay.study.isolation import (
     changed_files,
     refuse_out_of_scope,
@@ -45,23 +45,19 @@ from assay.study.isolation import (
 from assay.study.layout import ROOT, Study, StudyError, write_json_document, write_text
 from assay.study.ledger import Event, Writer, digest
 from assay.study.models import Candidate, Contract, Phase, RunRecord, Status
+from assay.study.protocol import fingerprint
 
-PREPARED = "run.prepared"
-LAUNCHED = "run.launched"
-ENDED = "run.ended"
-MEASURED = "run.measured"
-REGISTERED = "candidate.registered"
+PREPARED = kinds.PREPARED
+LAUNCHED = kinds.LAUNCHED
+ENDED = kinds.ENDED
+MEASURED = kinds.MEASURED
+REGISTERED = kinds.REGISTERED
 CONFIRM = "RUN_CANDIDATE"
-STOP = "STOP"
+STOP = kinds.STOP
 
-POOLS: dict[Phase, str] = {
-    "smoke": "development",
-    "short": "development",
-    "promotion": "promotion",
-    "validation": "validation",
-}
-DECIDING: tuple[Phase, ...] = ("promotion", "validation")
-MOST_LOST = 2  # attempts at a deciding seed whose supervisor was killed
+POOLS = kinds.POOLS
+DECIDING = kinds.DECIDING
+MOST_LOST = kinds.MOST_LOST
 GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.2
 START_SECONDS = 30.0  # after which a run that nobody claimed is given up
@@ -83,6 +79,7 @@ class Plan:
         phase: What for.
         seed: The training seed.
         argv: The command, filled in.
+        evaluation: What is run after it, or nothing.
         cwd: Where it runs, relative to the repository or the candidate's worktree.
         env: The whole environment of the process.
         token: What `--confirm` must say.
@@ -94,6 +91,7 @@ class Plan:
     phase: Phase
     seed: int
     argv: tuple[str, ...]
+    evaluation: tuple[str, ...]
     cwd: str
     env: dict[str, str]
     token: str
@@ -110,7 +108,7 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
         StudyError: Names the first thing that forbids it.
     """
     refuse_stopped(study)
-    damage = study.ledger.verify(study.anchors())
+    damage = study.problems()
     if damage:
         raise StudyError(
             f"The ledger of {study.task}/{study.name} is damaged, {damage[0]}.",
@@ -127,7 +125,8 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
             "Validate it first: assay study validate.",
         )
     measured = protocol.protocol_hash(study.root, agreed)
-    token = registration(events, name).data["hash"]
+    registered = registration(events, name).data
+    token = registered["hash"]
     if protocol.registration_hash(candidate, agreed, measured) != token:
         raise StudyError(
             f"Candidate '{name}', or how it is measured, was changed after it was registered; "
@@ -145,14 +144,15 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
     refuse_hardware(agreed)
     refuse_dirty(study, agreed)
     run = _run_name(events, name, phase, seed)
-    parameters = incumbent_parameters(study, events, agreed) | candidate.change.parameters
+    shortened = agreed.baseline.shortened.get(phase, {})
     out = (study.path / "runs" / run / "out").resolve()
     return Plan(
         run=run,
         candidate=candidate,
         phase=phase,
         seed=seed,
-        argv=command(agreed, seed, out, parameters),
+        argv=command(agreed, seed, out, registered["parameters"] | shortened),
+        evaluation=_filled(agreed.evaluation.command, "evaluation", seed, out, agreed),
         cwd=agreed.baseline.cwd,
         env=environment(agreed),
         token=f"{CONFIRM}:{token[:12]}",
@@ -170,7 +170,7 @@ def refuse_stopped(study: Study) -> None:
     if switch.exists():
         raise StudyError(
             f"The study is stopped: {switch.read_text().strip() or 'no reason given'}.",
-            f"Remove '{switch}' when it may go on.",
+            "A person lets it go on with: assay study stop --off",
         )
 
 
@@ -237,34 +237,58 @@ def command(agreed: Contract, seed: int, out: Path, parameters: dict[str, Any]) 
     Raises:
         StudyError: It names something that cannot be filled in.
     """
-    settings = [
-        agreed.baseline.parameter_format.format(name=name, value=value)
-        for name, value in parameters.items()
-    ]
-    words: list[str] = []
-    for word in agreed.baseline.command:
-        if word == "{parameters}":
-            words += settings
-            continue
-        try:
-            words.append(word.format(seed=seed, out=out, python=sys.executable))
-        except (KeyError, IndexError, ValueError):
-            raise StudyError(
-                f"The baseline command has '{word}', which cannot be filled in.",
-                "Use {seed}, {out}, {python} and, as a word by itself, {parameters}.",
-            ) from None
+    form = agreed.baseline.parameter_format
+    settings = [form.format(name=name, value=value) for name, value in parameters.items()]
     if parameters and "{parameters}" not in agreed.baseline.command:
         raise StudyError(
             "The baseline command has no {parameters}, so that settings would have no effect.",
             "Add it as a word by itself, and have the baseline approved again.",
         )
+    words: list[str] = []
+    for word in agreed.baseline.command:
+        if word == "{parameters}":
+            words += settings
+        else:
+            words += _filled((word,), "baseline", seed, out, agreed)
     return tuple(words)
 
 
+def _filled(
+    words: Sequence[str], what: str, seed: int, out: Path, agreed: Contract
+) -> tuple[str, ...]:
+    """Fill in the words of a command.
+
+    Raises:
+        StudyError: One of them names something else than can be filled in.
+    """
+    values = {"seed": seed, "out": out, "python": sys.executable}
+    values["episodes"] = agreed.evaluation.episodes
+    filled = []
+    for word in words:
+        try:
+            filled.append(word.format(**values))
+        except (KeyError, IndexError, ValueError):
+            raise StudyError(
+                f"The {what} command has '{word}', which cannot be filled in.",
+                "Use {seed}, {out}, {python}, {episodes} and, in the baseline's as a word by "
+                "itself, {parameters}.",
+            ) from None
+    return tuple(filled)
+
+
 def environment(agreed: Contract) -> dict[str, str]:
-    """Return the whole environment of a run: what is allowed through, and what is set."""
+    """Return the whole environment of a run: what is allowed through, and what is set.
+
+    W&B writes to disk alone, unless the contract allows it the network.
+
+    Raises:
+        StudyError: What is set needs the network, and the contract does not allow that.
+    """
+    contract.refuse_network(agreed)
     passed = {name: os.environ[name] for name in agreed.baseline.env_allow if name in os.environ}
-    return passed | agreed.baseline.env
+    online = agreed.experiment.network and agreed.experiment.wandb
+    local = {} if online else {"WANDB_MODE": "offline"}
+    return passed | local | agreed.baseline.env
 
 
 def incumbent(events: Sequence[Event]) -> str:
@@ -278,15 +302,6 @@ def incumbent(events: Sequence[Event]) -> str:
         elif event.data["to"] == "reverted":
             holders.remove(str(event.data["candidate"]))
     return holders[-1] if holders else ""
-
-
-def incumbent_parameters(study: Study, events: Sequence[Event], agreed: Contract) -> dict[str, Any]:
-    """Return the settings that a candidate's changes are laid over."""
-    parameters = dict(agreed.baseline.parameters)
-    name = incumbent(events)
-    if name:
-        parameters |= study.candidate(name).change.parameters
-    return parameters
 
 
 def registration(events: Sequence[Event], name: str) -> Event:
@@ -335,7 +350,10 @@ def _run_name(events: Sequence[Event], name: str, phase: Phase, seed: int) -> st
             f"Seed {seed} of '{name}' was lost {attempts} times in the {phase} phase.",
             "Find out what kills its supervisor; a seed is not thrown until it pleases.",
         )
-    return f"{name}-{phase}-{seed}" + (f"-{attempts + 1}" if attempts else "")
+    taken = {e.data["run"] for e in events if e.kind == budget.RESERVED}
+    while (run := f"{name}-{phase}-{seed}" + (f"-{attempts + 1}" if attempts else "")) in taken:
+        attempts += 1  # of a launch that was killed before it was prepared
+    return run
 
 
 # ---------------------------------------------------------------------- the launch
@@ -365,6 +383,7 @@ def launch(
     Raises:
         StudyError: Something forbids it; nothing was started.
     """
+    study.require_writable()
     recover(study)
     planned = plan(study, name, phase, seed)
     if confirm not in (CONFIRM, planned.token):
@@ -381,7 +400,8 @@ def launch(
         budget.reserve(writer, agreed.budget, planned.run, planned.candidate.budget, actor)
         facts = {
             "run": planned.run, "candidate": name, "phase": phase, "seed": seed,
-            "argv": list(planned.argv), "protocol": planned.protocol,
+            "argv": list(planned.argv), "evaluation": list(planned.evaluation),
+            "protocol": planned.protocol,
             "registration": registration(list(writer.events()), name).data["hash"],
         }  # fmt: skip
         writer.append(PREPARED, facts, actor=actor)
@@ -405,6 +425,7 @@ def _record(study: Study, planned: Plan) -> RunRecord:
         phase=planned.phase,
         seed=planned.seed,
         argv=planned.argv,
+        evaluation=planned.evaluation,
         cwd=planned.cwd,
         out="out",
         env=facts["environment"],
@@ -439,13 +460,30 @@ def wait(study: Study, run: str, timeout: float | None = None) -> RunRecord:
     """
     end = None if timeout is None else time.monotonic() + timeout
     while True:
-        recover(study)
-        kinds = {e.kind for e in study.ledger.events() if e.data.get("run") == run}
-        if ENDED in kinds:
-            return study.run(run)
+        record = poll(study, run)
+        if record is not None:
+            return record
         if end is not None and time.monotonic() > end:
             raise StillRunning(f"Run '{run}' is not over after {timeout:g} s.")
         time.sleep(POLL_SECONDS)
+
+
+def poll(study: Study, run: str) -> RunRecord | None:
+    """Return the record of a run if it is over and in the ledger, else None.
+
+    The ledger is read only once something has happened: a loop asks often.
+    """
+    place = study.path / "runs" / run
+    record = study.run(run)
+    if record.outcome == "running":
+        claimed = (place / "claim.json").exists()
+        young = time.time() - (place / "run.json").stat().st_mtime < START_SECONDS
+        if _supervised(place) if claimed else young:
+            return None
+        recover(study)
+        record = study.run(run)
+    over = any(e.kind == ENDED and e.data["run"] == run for e in study.ledger.events())
+    return record if over else None
 
 
 # ---------------------------------------------------------------------- the supervisor
@@ -462,36 +500,43 @@ def supervise(study: Study, run: str, between: Callable[[str], None] = lambda st
     started = time.time()
     exit_code: int | None = None
     outcome, reason = "failed", ""
+    program = record.argv[0]
     try:
         with _tree(study, agreed, record) as tree, open(place / "stdout.log", "ab") as log:
             (place / "out").mkdir(exist_ok=True)
             settings = json.loads((place / "plan.json").read_bytes())
-            process = subprocess.Popen(
-                list(record.argv),
-                cwd=tree / record.cwd,
-                env=settings["env"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            )
-            started = time.time()
-            between("running")
-            _note(place / "process.json", process.pid)
-            facts = {"run": run, "pid": process.pid, "host": platform.node()}
-            study.ledger.append(LAUNCHED, facts, actor=settings["actor"])
-            between("launched")
-            outcome, reason = _watch(study, agreed, record, process, place, started)
-            exit_code = process.wait()
-            if outcome == "done" and exit_code:
-                outcome, reason = "failed", f"it exited with {exit_code}"
+            for words in filter(None, (record.argv, record.evaluation)):
+                program = words[0]
+                process = subprocess.Popen(
+                    list(words),
+                    cwd=tree / record.cwd,
+                    env=settings["env"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    preexec_fn=_die_with_parent,
+                )
+                between("running")
+                _note(place / "process.json", process.pid)
+                if words is record.argv:
+                    started = time.time()
+                    facts = {"run": run, "pid": process.pid, "host": platform.node()}
+                    study.ledger.append(LAUNCHED, facts, actor=settings["actor"])
+                    between("launched")
+                outcome, reason = _watch(study, agreed, record, process, place, started)
+                exit_code = process.wait()
+                if outcome == "done" and exit_code:
+                    what = "it" if words is record.argv else "its evaluation"
+                    outcome, reason = "failed", f"{what} exited with {exit_code}"
+                if outcome != "done":
+                    break
     except AssayError as error:
-        reason = error.message
+        outcome, reason = "failed", error.message
     except FileNotFoundError:
-        reason = f"the command '{record.argv[0]}' was not found"
+        outcome, reason = "failed", f"the command '{program}' was not found"
     except OSError as error:
-        reason = f"it could not be started: {error}"
+        outcome, reason = "failed", f"it could not be started: {error}"
     finally:
         _kill_descendants()
     hours = (time.time() - started) / 3600
@@ -550,25 +595,33 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _tree(study: Study, agreed: Contract, record: RunRecord) -> Iterator[Path]:
-    """Yield the tree to run in: a worktree of its own for a patch, else the repository."""
+    """Yield the tree to run in: a worktree of its own for changed code, else the repository."""
     patch = study.candidate(record.candidate).change.patch
-    if not patch:
+    base = registration(list(study.ledger.events()), record.candidate).data["base"]
+    if not patch and not base:
         yield study.root
         return
-    with worktree(study, agreed, record.id, patch) as place:
+    with worktree(study, agreed, record.id, patch, base or "HEAD") as place:
         yield place
 
 
 def _claim(place: Path, who: str) -> bool:
-    """Take the right to start a run; exactly one caller ever gets it."""
+    """Take the right to start a run; exactly one caller ever gets it.
+
+    The claim is linked into place, so that nobody sees it half written and takes its owner for
+    dead.
+    """
+    draft = place / f"claim-{os.getpid()}.tmp"
     try:
-        descriptor = os.open(place / "claim.json", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        with open(draft, "wb") as file:
+            file.write(dump_json({"by": who, **_identity(os.getpid())}))
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, place / "claim.json")
     except FileExistsError:
         return False
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(dump_json({"by": who, **_identity(os.getpid())}))
-        file.flush()
-        os.fsync(file.fileno())
+    finally:
+        draft.unlink(missing_ok=True)
     return True
 
 
@@ -623,13 +676,25 @@ def finish(study: Study, run: str) -> None:
         if facts["outcome"] == "done" and missing:
             facts |= {"outcome": "failed", "reason": missing}
         ended = datetime.now(UTC).isoformat(timespec="seconds")
-        record = record.model_copy(update={**facts, "ended": ended, "metrics": values})
+        written = artifacts(place / "out")
+        record = record.model_copy(
+            update={**facts, "ended": ended, "metrics": values, "artifacts": written}
+        )
         write_json_document(place / "run.json", record)
         gpus = study.contract().hardware.gpus if record.gpu else 0
         budget.settle(writer, run, facts["hours"], facts["hours"] * gpus)
-        writer.append(MEASURED, {"run": run, "metrics": values}, actor="assay")
-        writer.append(ENDED, {"run": run, **facts}, actor="assay")
-        _close_candidate(writer, record)
+        if not any(e.kind == MEASURED and e.data["run"] == run for e in events):
+            writer.append(MEASURED, {"run": run, "metrics": values}, actor="assay")
+        sealed = digest(record.model_dump(mode="json"))
+        writer.append(ENDED, {"run": run, **facts, "record": sealed}, actor="assay")
+        _close_candidate(writer, record.candidate, record)
+    study.sync()
+
+
+def artifacts(out: Path) -> dict[str, str]:
+    """Return the hash of every file that a run wrote, by its path; links are not followed."""
+    paths = [path for path in sorted(out.rglob("*")) if path.is_file() and not path.is_symlink()]
+    return {path.relative_to(out).as_posix(): fingerprint(path) for path in paths}
 
 
 def _measure(study: Study, record: RunRecord) -> tuple[dict[str, float | None], str]:
@@ -648,22 +713,19 @@ def _measure(study: Study, record: RunRecord) -> tuple[dict[str, float | None], 
     return values, missing
 
 
-def _close_candidate(writer: Writer, record: RunRecord) -> None:
+def _close_candidate(writer: Writer, name: str, last: RunRecord) -> None:
     """Move a candidate on when none of its runs is under way."""
     events = list(writer.events())
-    if states.current(events).get(record.candidate) != "launched":
+    if states.current(events).get(name) != "launched":
         return
-    mine = {
-        e.data["run"]
-        for e in events
-        if e.kind == PREPARED and e.data["candidate"] == record.candidate
-    }
-    over = {e.data["run"] for e in events if e.kind == ENDED}
-    if mine - over:
+    mine = {e.data["run"] for e in events if e.kind == PREPARED and e.data["candidate"] == name}
+    if mine - {e.data["run"] for e in events if e.kind == ENDED}:
         return
-    to: Status = "completed" if record.outcome == "done" else "debug"
-    why = record.reason or "its runs are over"
-    states.move(writer, record.candidate, to, actor="assay", why=why)
+    # In a deciding phase a seed that failed is a result like any other, and is judged.
+    counted = last.outcome == "done" or (last.phase in DECIDING and last.outcome != "lost")
+    to: Status = "completed" if counted else "debug"
+    why = last.reason or "its runs are over"
+    states.move(writer, name, to, actor="assay", why=why)
 
 
 def recover(study: Study) -> list[str]:
@@ -672,8 +734,11 @@ def recover(study: Study) -> list[str]:
     A run that was prepared and never claimed is claimed here, so that a supervisor that comes
     late cannot start it.
     """
+    if study.flat:
+        return []  # which is only read
     events = list(study.ledger.events())
     over = {e.data["run"] for e in events if e.kind == ENDED}
+    _release(study, events)
     found = []
     for event in events:
         if event.kind != PREPARED or event.data["run"] in over:
@@ -692,15 +757,40 @@ def recover(study: Study) -> list[str]:
             _lose(place, "its supervisor was killed", _hours_until_last_beat(place))
         finish(study, run)
         found.append(run)
+    _close_left(study, events)
     return found
+
+
+def _close_left(study: Study, events: Sequence[Event]) -> None:
+    """Move candidates on whose last run was ended by someone who was killed before doing so."""
+    over = [str(e.data["run"]) for e in events if e.kind == ENDED]
+    owner = {e.data["run"]: str(e.data["candidate"]) for e in events if e.kind == PREPARED}
+    waiting = {name for name, status in states.current(events).items() if status == "launched"}
+    waiting -= {name for run, name in owner.items() if run not in set(over)}
+    for name in waiting:
+        mine = [run for run in over if owner[run] == name]
+        if mine:
+            with study.ledger.transaction() as writer:
+                _close_candidate(writer, name, study.run(mine[-1]))
+
+
+def _release(study: Study, events: Sequence[Event]) -> None:
+    """Settle what was held back for a run by a launch that was killed before it was prepared."""
+    prepared = {e.data["run"] for e in events if e.kind == PREPARED}
+    if set(budget.usage(events).open) <= prepared:
+        return
+    with study.ledger.transaction() as writer:  # no launch is half done while it is held
+        prepared = {e.data["run"] for e in writer.events() if e.kind == PREPARED}
+        for run in budget.usage(writer.events()).open:
+            if run not in prepared:
+                budget.settle(writer, run, 0.0, 0.0)
 
 
 def _supervised(place: Path) -> bool:
     """Say whether the process that claimed a run is alive."""
     try:
         claim = json.loads((place / "claim.json").read_bytes())
-    except ValueError:
-        # Killed while it wrote its claim: nothing was started, since that comes after.
+    except ValueError:  # somebody else wrote this; who claims links the whole file into place
         return False
     return claim["by"] == "supervisor" and _alive(claim)
 
@@ -732,6 +822,19 @@ def stop(study: Study, reason: str, actor: str) -> None:
     """Turn the kill switch on: what runs is ended, and nothing is launched until it is off."""
     write_text(study.path / STOP, reason.strip() + "\n")
     study.ledger.append("study.stopped", {"reason": reason}, actor=actor)
+
+
+def go_on(study: Study, actor: str) -> None:
+    """Turn the kill switch off.
+
+    Raises:
+        StudyError: It is not on.
+    """
+    switch = study.path / STOP
+    if not switch.exists():
+        raise StudyError("The kill switch is not on.", "There is nothing to take off.")
+    study.ledger.append("study.resumed", {}, actor=actor)
+    switch.unlink()
 
 
 def main() -> None:

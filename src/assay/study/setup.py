@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
+from assay.runs.files import dump_json, run_error, write_atomic
+from assay.study import kinds
 from assay.study.layout import (
+    ASIDE,
+    INSIDE,
     ROOT,
     Study,
     StudyError,
     checked_name,
     export_schemas,
+    is_flat,
+    open_study,
     read_yaml_document,
     write_text,
     write_yaml_document,
 )
-from assay.study.models import Adapter, Registry, State
+from assay.study.ledger import Ledger
+from assay.study.models import Adapter, Registry
 
-CREATED = "study.created"
-OLD_FILES = ("contract.yaml", "ledger.jsonl", "state.json")
+CREATED = kinds.CREATED
+_NAMES = "names.json"
 
 
 def initialise(root: Path, task: str, study: str, *, actor: str, activate: bool = False) -> Study:
@@ -37,6 +46,8 @@ def initialise(root: Path, task: str, study: str, *, actor: str, activate: bool 
     """
     if not root.is_dir():
         raise StudyError(f"'{root}' is not a directory.", "Name the repository with --root.")
+    if is_flat(root):
+        open_study(root).require_writable()
     made = Study(root, checked_name(task, "task"), checked_name(study, "study"))
     if made.path.exists():
         raise StudyError(f"There is a study {task}/{study} already.", "Choose another name.")
@@ -48,27 +59,86 @@ def initialise(root: Path, task: str, study: str, *, actor: str, activate: bool 
                 f"{active.task}/{active.study} is the active study.",
                 "Finish it, or pass --activate to work on the new one from now on.",
             )
-    for name in ("candidates", "runs", "audits"):
-        (made.path / name).mkdir(parents=True)
-    shared = root / ROOT / "shared"
-    for name in ("metric_extractors", "templates"):
-        (shared / name).mkdir(parents=True, exist_ok=True)
-    export_schemas(shared / "schemas")
-    write_text(shared / "templates" / "contract.yaml", contract_template("TASK", "STUDY"))
-    if not (made.task_path / "adapter.yaml").exists():
-        write_yaml_document(made.task_path / "adapter.yaml", Adapter())
+    _equip(made)
     if not made.contract_path.exists():
         write_text(made.contract_path, contract_template(task, study))
     made.ledger.append(CREATED, {"task": task, "study": study}, actor=actor)
-    made.write_state(State(task=task, study=study))
+    made.sync()
     write_yaml_document(registry_path, Registry(task=task, study=study))
     return made
 
 
 def flat_study(root: Path) -> bool:
     """Say whether `.rlxp` has the old flat layout: one implicit task and study."""
-    place = root / ROOT
-    return not (place / "tasks").exists() and any((place / name).exists() for name in OLD_FILES)
+    return is_flat(root)
+
+
+def migrate(root: Path, *, actor: str) -> Study:
+    """Move a study in the old flat layout into the new one, and record that in its ledger.
+
+    Files are renamed, none is rewritten. They are collected aside first and take their place
+    together, so that a move that was interrupted can be taken up by asking again.
+
+    Raises:
+        StudyError: There is nothing to move, its books are not in order, or a run is under way.
+    """
+    top = root / ROOT
+    aside = top / ASIDE
+    if aside.exists():
+        names = json.loads((aside / _NAMES).read_bytes())
+    else:
+        names = _movable(root)
+    moved = Study(root, names["task"], names["study"])
+    try:
+        aside.mkdir(exist_ok=True)
+        write_atomic(aside / _NAMES, dump_json(names))
+        moved.path.parent.mkdir(parents=True, exist_ok=True)
+        for path in sorted(top.iterdir()):
+            if path.name not in (*INSIDE, ASIDE):
+                of_task = path.name in ("adapter.yaml", "task_card.md")
+                os.rename(path, (moved.task_path if of_task else aside) / path.name)
+        ledger = Ledger(aside / "ledger.jsonl")
+        if not any(event.kind == kinds.MIGRATED for event in ledger.events()):
+            ledger.append(kinds.MIGRATED, {"from": ROOT, **names}, actor=actor)
+        write_yaml_document(top / "registry.yaml", Registry(**names))
+        os.rename(aside, moved.path)
+        (moved.path / _NAMES).unlink()
+    except OSError as error:
+        raise StudyError(*run_error(error, f"move '{top}'").args) from None
+    _equip(moved)
+    moved.sync()
+    return moved
+
+
+def _movable(root: Path) -> dict[str, str]:
+    """Return the names that a flat layout's study will have, if it may be moved."""
+    if not is_flat(root):
+        raise StudyError(
+            f"'{root / ROOT}' does not have the old flat layout.", "There is nothing to move."
+        )
+    study = open_study(root)
+    book, damage = study.book()
+    if damage:
+        raise StudyError(
+            f"The ledger of the flat layout is damaged, {damage[0]}.",
+            "Nothing is moved until it is mended; copy the directory, and look at the line.",
+        )
+    if book.held:
+        raise StudyError(f"Run '{next(iter(book.held))}' is under way.", "Wait until it is over.")
+    return {"task": study.task, "study": study.name}
+
+
+def _equip(study: Study) -> None:
+    """Give a study its directories, and the repository what studies share."""
+    for name in ("candidates", "runs", "audits"):
+        (study.path / name).mkdir(parents=True, exist_ok=True)
+    shared = study.root / ROOT / "shared"
+    for name in ("metric_extractors", "templates"):
+        (shared / name).mkdir(parents=True, exist_ok=True)
+    export_schemas(shared / "schemas")
+    write_text(shared / "templates" / "contract.yaml", contract_template("TASK", "STUDY"))
+    if not (study.task_path / "adapter.yaml").exists():
+        write_yaml_document(study.task_path / "adapter.yaml", Adapter())
 
 
 def contract_template(task: str, study: str) -> str:

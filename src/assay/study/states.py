@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, get_args
 
+from assay.study import kinds
 from assay.study.layout import StudyError
 from assay.study.ledger import Event, Writer
 from assay.study.models import Status
 
-EVENT = "candidate.state"
+EVENT = kinds.STATE
 
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     "draft": frozenset({"validated", "rejected"}),

@@ -9,14 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from assay.study import candidates, gate, results, runner, states
+from assay.study import candidates, gate, kinds, results, runner, states
+from assay.study.books import Book
 from assay.study.gate import Verdict
 from assay.study.layout import Study, StudyError
 from assay.study.ledger import Event
 from assay.study.models import Contract, Phase, Status
 
-GIVEN = "verdict.given"
-AUDITED = "result.audited"
+GIVEN = kinds.GIVEN
+AUDITED = kinds.AUDITED
 
 
 def rival(study: Study, events: Sequence[Event]) -> str:
@@ -25,10 +26,11 @@ def rival(study: Study, events: Sequence[Event]) -> str:
     Raises:
         StudyError: There is neither.
     """
-    holder = runner.incumbent(events)
-    if holder:
-        return holder
-    found = [n for n in study.candidates() if study.candidate(n).kind == "baseline"]
+    book = Book.read(events)
+    if book.incumbent:
+        return book.incumbent
+    unsaid = (name for name, kind in book.kind.items() if not kind)
+    found = book.baselines() or [n for n in unsaid if study.candidate(n).kind == "baseline"]
     if not found:
         raise StudyError(
             "The study has no baseline.", "Plan and run it first: assay study baseline."
@@ -67,6 +69,12 @@ def judge(study: Study, name: str, phase: Phase, actor: str) -> Verdict:
             f"The {phase} phase decides nothing.", f"Ask in one of: {', '.join(runner.DECIDING)}."
         )
     with study.ledger.transaction() as writer:
+        damage = study.problems()
+        if damage:
+            raise StudyError(
+                f"The ledger of {study.task}/{study.name} is damaged, {damage[0]}.",
+                "Run `assay study verify`; nothing is decided on it.",
+            )
         events = list(writer.events())
         agreed = study.contract()
         status = states.current(events).get(name)
@@ -75,12 +83,35 @@ def judge(study: Study, name: str, phase: Phase, actor: str) -> Verdict:
                 f"Candidate '{name}' is {status or 'unknown'}; only a completed one is judged."
             )
         verdict = weigh(study, events, agreed, name, phase)
-        facts = {"candidate": name, "phase": phase, **as_data(verdict)}
+        standard = _standard(study, events, agreed)
+        facts = {"candidate": name, "phase": phase, **standard, **as_data(verdict)}
         writer.append(GIVEN, facts, actor=actor)
         to = _next_state(verdict, phase)
         if to is not None:
             states.move(writer, name, to, actor=actor, why=verdict.reasons[0])
     return verdict
+
+
+def _standard(study: Study, events: Sequence[Event], agreed: Contract) -> dict[str, object]:
+    """Return what a candidate was judged by, so that the verdict can be read without the contract.
+
+    What is in the contract may be agreed on anew later; a verdict stands as it was given.
+    """
+    metric, evaluation = agreed.metrics.primary, agreed.evaluation
+    return {
+        "rival": rival(study, events),
+        "metric": metric.name,
+        "direction": metric.direction,
+        "minimum_effect": metric.minimum_effect,
+        "limits": {
+            guard.name: {"direction": guard.direction, "bound": guard.bound, "margin": guard.margin}
+            for guard in agreed.metrics.guardrails
+        },
+        "noise_floor": noise(study, events, agreed),
+        "test": evaluation.test,
+        "error_rate": evaluation.alpha,
+        "decided_before": decisions(events),
+    }
 
 
 def weigh(
@@ -90,6 +121,8 @@ def weigh(
     other = rival(study, events)
     if other == name:
         raise StudyError(f"'{name}' is what candidates are held against; it is not judged itself.")
+    if phase == "validation":
+        _require_promoted(events, name, other)
     spread = noise(study, events, agreed)
     done = results.runs(events)
     reason = _invalid(study, events, agreed, done, name, other, phase)
@@ -116,6 +149,29 @@ def weigh(
         guardrails=guards,
         noise_floor=spread,
     )
+
+
+def _require_promoted(events: Sequence[Event], name: str, other: str) -> None:
+    """Refuse to validate what was not found better first, at its share of the error rate.
+
+    Validation has no share of its own: it only repeats, on fresh seeds, what promotion found
+    against the same rival.
+    """
+    given = [
+        e.data for e in events
+        if e.kind == GIVEN and (e.data["candidate"], e.data["phase"]) == (name, "promotion")
+    ]  # fmt: skip
+    if not given or given[-1]["outcome"] != "accept":
+        outcome = f"is {given[-1]['outcome']}" if given else "has not been given"
+        raise StudyError(
+            f"'{name}' cannot be validated: its verdict in the promotion phase {outcome}.",
+            "Only what promotion accepts is run again on fresh seeds.",
+        )
+    if given[-1].get("rival", other) != other:
+        raise StudyError(
+            f"'{name}' was promoted against '{given[-1]['rival']}'; the incumbent is now '{other}'.",
+            f"Judge it against that one first: assay study verdict {name} --phase promotion",
+        )
 
 
 def decisions(events: Sequence[Event]) -> int:

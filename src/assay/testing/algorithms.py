@@ -30,6 +30,7 @@ from torch import nn
 import assay
 from assay.algorithms.base import Algorithm
 from assay.core import registry, seeding
+from assay.core.config import InertError
 from assay.core.errors import SpaceError
 from assay.core.types import Batch, Clock, Metrics, Spaces, State, tree_leaves, tree_map
 from assay.envs.make import EnvLike, make_vector
@@ -313,7 +314,14 @@ class AlgorithmContract:
     def rig(self, case: Case, **options: Any) -> Rig:
         """Return the algorithm on the environments of a case."""
         env = options.pop("env", None) or case.factory()
-        return Rig(self.algorithm, env, **{"num_envs": 2, **self.settings, **options})
+        settings = dict(self.settings)
+        while True:
+            try:
+                return Rig(self.algorithm, env, **{"num_envs": 2, **settings, **options})
+            except InertError as error:  # without use in this case, such as layers where images are
+                if error.setting not in settings:
+                    raise
+                del settings[error.setting]
 
     def first_case(self) -> Case:
         """Return the case of the first declared action space."""

@@ -1,0 +1,302 @@
+"""`assay study init`, `migrate`, `audit`, `contract` and `metrics`: before anything is run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from assay.cli import output
+from assay.cli.study import common
+from assay.cli.study.common import AsJson, By, Name, Root, Task
+
+if TYPE_CHECKING:
+    from assay.study.models import Adapter
+
+contract = typer.Typer(
+    help="What is agreed on: make it, read it, approve it.", no_args_is_help=True
+)
+
+
+def init(
+    root: Root = None,
+    task: Annotated[str | None, typer.Option("--task", help="Name of the task.")] = None,
+    study: Annotated[str, typer.Option("--study", help="Name of the study.")] = "first",
+    activate: Annotated[
+        bool, typer.Option("--activate", help="Take the place of the active study.")
+    ] = False,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Begin a study in a repository. Nothing of the repository is run."""
+    from assay.study.setup import initialise
+
+    place = (root or Path.cwd()).resolve()
+    name = task or re.sub(r"[^A-Za-z0-9._-]+", "-", place.name).strip("-.") or "task"
+    made = initialise(place, name, study, actor=common.actor(by), activate=activate)
+    made.sync()
+    facts = {
+        "task": made.task,
+        "study": made.name,
+        "path": made.path,
+        "contract": made.contract_path,
+    }
+    lines = [
+        f"Study {made.task}/{made.name} is begun in {made.path}",
+        "Next: assay study audit          # find out how the repository is trained and measured",
+        f"Then fill in {made.contract_path}",
+    ]
+    common.told(as_json, facts, lines)
+
+
+def migrate(root: Root = None, by: By = None, as_json: AsJson = False) -> None:
+    """Move an old flat .rlxp into tasks/ and studies/."""
+    from assay.study.layout import find_root
+    from assay.study.setup import migrate
+
+    made = migrate(root or find_root(Path.cwd()), actor=common.actor(by))
+    made.sync()
+    facts = {"task": made.task, "study": made.name, "path": made.path}
+    common.told(as_json, facts, f"Moved to {made.path}")
+
+
+def audit(
+    root: Root = None,
+    task: Task = None,
+    study: Name = None,
+    profile: Annotated[
+        str | None, typer.Option("--profile", help="A packaged profile, or a file of hints.")
+    ] = None,
+    write: Annotated[
+        bool, typer.Option(help="Write adapter.yaml and task_card.md where there is a study.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Find out, by reading alone, how a repository is trained, measured and logged."""
+    from assay.study.layout import (
+        ROOT,
+        StudyError,
+        find_root,
+        open_study,
+        write_text,
+        write_yaml_document,
+    )
+    from assay.study.repo_audit import audit
+    from assay.study.repo_card import task_card
+
+    place = root or Path.cwd()
+    if root is None and not (place / ROOT).is_dir():
+        try:
+            place = find_root(place)
+        except StudyError:  # no study above: look at this very directory
+            write = False
+    found = audit(place, profile)
+    written: list[Path] = []
+    if write and (place / ROOT).is_dir():
+        opened = open_study(place, task, study)
+        opened.require_writable()
+        write_yaml_document(opened.task_path / "adapter.yaml", found)
+        write_text(opened.task_path / "task_card.md", task_card(place, found))
+        written = [opened.task_path / "adapter.yaml", opened.task_path / "task_card.md"]
+    if as_json:
+        output.print_json({**found.model_dump(mode="json"), "written": written})
+        return
+    _show_adapter(found)
+    for path in written:
+        output.say(f"Written: {path}")
+
+
+def _show_adapter(found: Adapter) -> None:
+    from assay.study.repo_card import QUESTIONS
+
+    rows = []
+    for slot in QUESTIONS:
+        answers = getattr(found, slot)
+        rows += [
+            (
+                slot if i == 0 else "",
+                _text(answer.value),
+                f"{answer.confidence:.2f}",
+                ", ".join(answer.evidence[:2]),
+            )
+            for i, answer in enumerate(answers[:5])
+        ]
+        if not answers:
+            rows.append((slot, "none", "", ""))
+    columns = ("question", "answer", "confidence>", "evidence")
+    output.show(output.table(columns, rows, title=f"Profile: {found.profile}"))
+
+
+def _text(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+@contract.command("new")
+def new(
+    root: Root = None,
+    task: Task = None,
+    study: Name = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a contract that is filled in.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a contract to fill in, with what the audit found as comments."""
+    from assay.study.layout import StudyError, write_text
+    from assay.study.models import PLACEHOLDER
+    from assay.study.setup import contract_template
+
+    found = common.read(root, task, study)
+    found.require_writable()
+    path = found.contract_path
+    if path.exists() and PLACEHOLDER not in path.read_text() and not force:
+        raise StudyError(
+            f"'{path}' is filled in already.",
+            "Edit it, or pass --force to begin anew; its approvals are void then.",
+        )
+    write_text(path, contract_template(found.task, found.name) + _hints(found.adapter()))
+    common.told(as_json, {"contract": path}, f"Fill in {path}")
+
+
+def _hints(adapter: Adapter) -> str:
+    """Return the audit's answers as comments."""
+    lines = ["\n# What the audit found, to fill the above in by:\n"]
+    for slot in ("train", "evaluate", "metrics", "guardrails", "logging", "reward"):
+        for answer in getattr(adapter, slot)[:5]:
+            place = answer.evidence[0] if answer.evidence else "a profile"
+            text = " ".join(_text(answer.value).split())
+            lines.append(f"#   {slot}: {text}  ({place}, {answer.confidence:.2f})\n")
+    return "".join(lines) if len(lines) > 1 else ""
+
+
+@contract.command("show")
+def show(root: Root = None, task: Task = None, study: Name = None, as_json: AsJson = False) -> None:
+    """Show the contract and what is approved of it."""
+    from assay.study.contract import missing
+    from assay.study.models import APPROVALS
+
+    found = common.read(root, task, study)
+    agreed = found.contract()
+    reasons = missing(found, agreed)
+    if as_json:
+        output.print_json({**agreed.model_dump(mode="json"), "missing": reasons})
+        return
+    output.say(found.contract_path.read_text().rstrip())
+    rows = [
+        (item, "no" if item in reasons else "yes", reasons.get(item) or _word(agreed, item))
+        for item in APPROVALS
+    ]
+    output.show(output.table(("part", "approved", "by"), rows))
+
+
+def _word(agreed: Any, item: str) -> str:
+    approval = agreed.approvals[item]
+    return f"{approval.by}, {approval.at}"
+
+
+@contract.command("check")
+def check(
+    root: Root = None, task: Task = None, study: Name = None, as_json: AsJson = False
+) -> None:
+    """Check the contract against its schema and the repository; exit 2 if it is not ready."""
+    from assay.core.errors import EXIT_USER_ERROR
+    from assay.study import protocol, runner
+    from assay.study.contract import missing
+
+    found = common.read(root, task, study)
+    agreed = found.contract()
+    runner.command(agreed, 0, found.path, dict(agreed.baseline.parameters))
+    measured = protocol.protocol_hash(found.root, agreed)
+    kept = protocol.protected_files(found.root, agreed)
+    reasons = missing(found, agreed)
+    facts = {"valid": True, "protocol": measured, "protected": sorted(kept), "missing": reasons}
+    lines = [
+        f"The contract is well formed. Protocol {measured[:12]}, {len(kept)} protected files.",
+        *(f"  {item}: {reason}" for item, reason in reasons.items()),
+    ]
+    if reasons:
+        lines.append("Approve each with: assay study contract approve ITEM --by NAME")
+    common.told(as_json, facts, lines)
+    if reasons:
+        raise typer.Exit(EXIT_USER_ERROR)
+
+
+@contract.command("approve")
+def approve(
+    items: Annotated[list[str], typer.Argument(metavar="ITEM...", help="Parts, or `all`.")],
+    by: Annotated[str, typer.Option("--by", help="The name of the person who approves.")],
+    root: Root = None,
+    task: Task = None,
+    study: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Record a person's approval of parts of the contract, as they are now."""
+    from assay.core.errors import nearest
+    from assay.study.contract import approve, missing
+    from assay.study.layout import StudyError
+    from assay.study.models import APPROVALS
+
+    wanted = list(APPROVALS) if items == ["all"] else items
+    for item in wanted:
+        if item not in APPROVALS:
+            raise StudyError(f"There is no part '{item}' to approve.", nearest(item, APPROVALS))
+    with common.opened(root, task, study) as found:
+        given = {item: approve(found, item, by) for item in wanted}
+        left = missing(found)
+    facts = {"approved": {i: a.model_dump() for i, a in given.items()}, "missing": left}
+    lines = [f"{item}: approved by {a.by}, {a.hash[:12]}" for item, a in given.items()]
+    lines.append(f"{len(left)} approvals are missing." if left else "Everything is approved.")
+    common.told(as_json, facts, lines)
+
+
+def metrics(
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Read them from a run's output directory.")
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option("--log", help="And from a file of its stdout.")
+    ] = None,
+    root: Root = None,
+    task: Task = None,
+    study: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the metrics of the contract, and try them on the output of a run that exists."""
+    from assay.study.extractors import extract
+    from assay.study.layout import StudyError
+    from assay.study.models import Guardrail, PrimaryMetric
+
+    agreed = common.read(root, task, study).contract().metrics
+    if out is not None and not out.is_dir():
+        raise StudyError(f"'{out}' is no directory.", "Give the directory that a run wrote to.")
+    facts = []
+    for metric in agreed.all():
+        if isinstance(metric, PrimaryMetric):
+            role = "primary"
+        else:
+            role = "guardrail" if isinstance(metric, Guardrail) else "other"
+        row: dict[str, Any] = {"name": metric.name, "role": role, "direction": metric.direction}
+        row["source"] = f"{metric.source.kind}:{metric.source.path}:{metric.source.key}"
+        if out is not None:
+            try:
+                row["value"] = extract(metric, out, log or out / "stdout.log")
+            except StudyError as error:
+                row["error"] = " ".join(str(error).split())
+        facts.append(row)
+    if as_json:
+        output.print_json(facts)
+        return
+    columns = ("metric", "role", "direction", "source", *(("value",) if out else ()))
+    rows = [
+        (r["name"], r["role"], r["direction"], r["source"], *_value(r, out is not None))
+        for r in facts
+    ]
+    output.show(output.table(columns, rows))
+
+
+def _value(row: dict[str, Any], tried: bool) -> tuple[str, ...]:
+    if not tried:
+        return ()
+    return (row.get("error") or output.number(row.get("value")),)

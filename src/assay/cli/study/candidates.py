@@ -1,0 +1,196 @@
+"""`assay study baseline`, `propose`, `validate` and `give-up`: what is tried. Nothing is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from assay.cli.study import common
+from assay.cli.study.common import AsJson, By, Name, Root, Task
+
+if TYPE_CHECKING:
+    from assay.study.layout import Study
+
+Hours = Annotated[
+    float | None, typer.Option("--hours", help="Wall-clock hours that one run asks for.")
+]
+GpuHours = Annotated[float, typer.Option("--gpu-hours", help="GPU-hours that one run asks for.")]
+
+
+def baseline(
+    root: Root = None,
+    task: Task = None,
+    study: Name = None,
+    hours: Hours = None,
+    gpu_hours: GpuHours = 0.0,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan the baseline: its runs, its A/A test, and what its noise lets you see."""
+    from assay.study import candidates
+    from assay.study.layout import StudyError
+    from assay.study.models import BudgetRequest, Candidate
+
+    with common.opened(root, task, study) as found:
+        agreed = found.contract()
+        book = found.book()[0]
+        names = book.baselines()
+        made = not names
+        if made:
+            pools = agreed.evaluation.pools
+            runs = len(pools.promotion) + len(pools.validation)
+            share = hours or agreed.budget.wall_clock_hours / agreed.budget.runs
+            if share * runs > agreed.budget.wall_clock_hours:
+                raise StudyError(
+                    f"{runs} runs of the baseline at {share:g} hours exceed the study's "
+                    f"{agreed.budget.wall_clock_hours:g}.",
+                    "Ask for fewer --hours a run, or agree on a larger budget.",
+                )
+            plan = Candidate(
+                id="baseline",
+                task=found.task,
+                study=found.name,
+                kind="baseline",
+                hypothesis="It is what candidates are held against, and shows the noise.",
+                budget=BudgetRequest(wall_clock_hours=share, gpu_hours=gpu_hours),
+                expected="The two halves of its seeds do not differ (A/A).",
+                rollback="Nothing is changed.",
+            )
+            candidates.propose(found, plan, common.actor(by))
+            names = [plan.id]
+        facts = _plan(found, names[0]) | {"proposed": made}
+    common.told(as_json, facts, facts.pop("lines") if not as_json else [])
+
+
+def _plan(study: Study, name: str) -> dict[str, Any]:
+    """Say what the baseline still needs, and what it shows once it has it."""
+    from assay.study import gate, results, verdict
+    from assay.study.kinds import DECIDING
+
+    agreed = study.contract()
+    events = list(study.ledger.events())
+    metric = agreed.metrics.primary
+    done = results.runs(events)
+    arms = [results.arm(done, name, phase, metric.name) for phase in DECIDING]
+    pools = agreed.evaluation.pools
+    seeds = dict(zip(DECIDING, (pools.promotion, pools.validation), strict=True))
+    request = study.candidate(name).budget
+    facts: dict[str, Any] = {
+        "baseline": name,
+        "seeds": seeds,
+        "done": {phase: len(arm) for phase, arm in zip(DECIDING, arms, strict=True)},
+        "hours": request.wall_clock_hours * sum(map(len, seeds.values())),
+    }
+    lines = [
+        f"{name}: {len(arms[0])} of {len(seeds['promotion'])} promotion seeds and {len(arms[1])} "
+        f"of {len(seeds['validation'])} validation seeds are done; at most {facts['hours']:.3g} h."
+    ]
+    if min(map(len, arms)) < gate.MINIMUM_SEEDS:
+        lines.append("The noise floor and the A/A test come from them: assay study next")
+        return facts | {"lines": lines}
+    spread, same = gate.noise_floor(arms[0], arms[1], metric.direction)
+    alpha = gate.spend(agreed.evaluation, verdict.decisions(events))
+    needed = gate.seeds_needed(metric.minimum_effect, spread, alpha, agreed.evaluation.power)
+    p = 2 * min(same.p_better, same.p_worse, 0.5)
+    facts |= {"noise": spread, "aa_p": p, "alpha": alpha, "seeds_needed": needed}
+    noise = f"{spread:.4g} {metric.unit}".strip()
+    lines.append(
+        f"Noise over seeds: {noise}. A/A test: the halves differ by "
+        f"{same.effect:+.4g}, p = {p:.2g}" + (" (odd; look at the runs)." if p < 0.05 else ".")
+    )
+    wanted = f"{needed} seeds per arm" if needed else "more seeds than is sensible"
+    lines.append(
+        f"With this noise you need {wanted} to see the minimum effect of "
+        f"{metric.minimum_effect:g} with a chance of {agreed.evaluation.power:.0%} "
+        f"at alpha {alpha:.2g}."
+    )
+    return facts | {"lines": lines}
+
+
+def propose(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="YAML: a candidate, or several.")
+    ] = None,
+    optuna: Annotated[
+        int, typer.Option("--optuna", min=0, help="Sample so many inside the approved scope.")
+    ] = 0,
+    root: Root = None,
+    task: Task = None,
+    study: Name = None,
+    hours: Hours = None,
+    gpu_hours: GpuHours = 0.0,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose candidates, from a file or sampled by Optuna; they are drafts until validated."""
+    from assay.study import proposers
+    from assay.study.layout import StudyError
+
+    if (file is None) == (optuna == 0):
+        raise StudyError(
+            "Give either a file or --optuna.",
+            "For example: assay study propose candidate.yaml, or assay study propose --optuna 4",
+        )
+    with common.opened(root, task, study) as found:
+        if file is not None:
+            made = proposers.from_file(found, file, common.actor(by))
+        else:
+            request = request_of(found, hours, gpu_hours)
+            made = proposers.from_optuna(found, optuna, request, common.actor(by))
+    lines = [f"{name} is a draft: assay study validate {name}" for name in made]
+    common.told(as_json, {"proposed": made}, lines)
+
+
+def request_of(study: Study, hours: float | None, gpu_hours: float) -> Any:
+    """Return what a run may use: what was said, or what the baseline asked for."""
+    from assay.study.models import BudgetRequest
+
+    if hours is not None:
+        return BudgetRequest(wall_clock_hours=hours, gpu_hours=gpu_hours)
+    names = study.book()[0].baselines()
+    if names:
+        return study.candidate(names[0]).budget
+    limits = study.contract().budget
+    return BudgetRequest(wall_clock_hours=limits.wall_clock_hours / limits.runs)
+
+
+def validate(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[CANDIDATE...]", help="By default all drafts.")
+    ] = None,
+    root: Root = None,
+    task: Task = None,
+    study: Name = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check drafts against the contract and freeze them; later edits void their evidence."""
+    from assay.study import candidates
+
+    with common.opened(root, task, study) as found:
+        drafts = [n for n, status in found.book()[0].status.items() if status == "draft"]
+        frozen = {
+            name: candidates.validate(found, name, common.actor(by)) for name in names or drafts
+        }
+    lines = [f"{name} is frozen: {value[:12]}" for name, value in frozen.items()]
+    common.told(as_json, frozen, lines or ["There are no drafts."])
+
+
+def give_up(
+    name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
+    why: Annotated[str, typer.Option("--why", help="The reason, for the record.")],
+    root: Root = None,
+    task: Task = None,
+    study: Name = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reject a candidate without a verdict, or revert the incumbent."""
+    from assay.study import candidates
+
+    with common.opened(root, task, study) as found:
+        candidates.give_up(found, name, common.actor(by), why)
+        status = found.book()[0].status[name]
+    common.told(as_json, {"candidate": name, "status": status}, f"{name} is {status}.")

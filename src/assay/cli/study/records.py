@@ -1,0 +1,143 @@
+"""`assay study next`, `status`, `report`, `verify` and `demo`: what the record says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from assay.cli import output
+from assay.cli.study import common
+from assay.cli.study.common import AsJson, Name, Root, Task
+
+
+def next_step(
+    root: Root = None, task: Task = None, study: Name = None, as_json: AsJson = False
+) -> None:
+    """Say what to do next, why, and whether an agent may do it without asking."""
+    from assay.study.advice import next_step
+
+    seen = next_step(common.read(root, task, study))
+    facts = {
+        "action": seen.action, "reason": seen.reason, "command": seen.command, "safe": seen.safe,
+    }  # fmt: skip
+    lines = [f"{seen.action}: {seen.reason}"]
+    if seen.command:
+        lines.append(f"  {seen.command}")
+    if not seen.safe:
+        lines.append("  A person decides on this.")
+    common.told(as_json, facts, lines)
+
+
+def status(
+    root: Root = None, task: Task = None, study: Name = None, as_json: AsJson = False
+) -> None:
+    """Show a study: approvals, budget, candidates, what is under way."""
+    from assay.study import budget, runner
+    from assay.study.contract import missing
+
+    found = common.read(root, task, study)
+    if not found.flat:
+        runner.recover(found)
+        found.sync()
+    agreed = found.contract()
+    book = found.book()[0]
+    used = budget.usage(found.ledger.events())
+    reasons = missing(found, agreed)
+    stopped = (found.path / runner.STOP).exists()
+    limits = agreed.budget
+    facts = {
+        "task": found.task, "study": found.name, "question": agreed.question,
+        "mode": agreed.experiment.mode, "missing": reasons, "stopped": stopped,
+        "incumbent": book.incumbent, "candidates": dict(book.status),
+        "under_way": list(book.under_way),
+        "budget": {
+            "runs": [used.runs, limits.runs],
+            "wall_clock_hours": [used.wall_clock_hours, limits.wall_clock_hours],
+            "gpu_hours": [used.gpu_hours, limits.gpu_hours],
+        },
+    }  # fmt: skip
+    if as_json:
+        output.print_json(facts)
+        return
+    output.say(f"{found.task}/{found.name}: {agreed.question}")
+    output.say(
+        f"mode:      {agreed.experiment.mode}{' (the kill switch is on)' if stopped else ''}"
+    )
+    approved = f"{len(reasons)} missing: {', '.join(reasons)}" if reasons else "complete"
+    output.say(f"approvals: {approved}")
+    output.say(
+        f"budget:    {used.runs} of {limits.runs} runs, {used.wall_clock_hours:.3g} of "
+        f"{limits.wall_clock_hours:g} h, {used.gpu_hours:.3g} of {limits.gpu_hours:g} GPU-h"
+    )
+    output.say(f"incumbent: {book.incumbent or 'the baseline'}")
+    rows = [
+        (name, book.kind[name], status, "yes" if name == book.incumbent else "")
+        for name, status in book.status.items()
+    ]
+    output.show(output.table(("candidate", "kind", "state", "incumbent"), rows))
+    for run in book.under_way:
+        output.say(f"under way: {run}")
+
+
+def report(
+    root: Root = None, task: Task = None, study: Name = None, as_json: AsJson = False
+) -> None:
+    """Write report.md and report.html from the ledger and the artifacts alone."""
+    from assay.study import report
+
+    paths = report.write(common.read(root, task, study))
+    common.told(as_json, {"written": paths}, [f"Written: {path}" for path in paths])
+
+
+def verify(
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[PATH]", help="Check every study below a directory.")
+    ] = None,
+    root: Root = None,
+    task: Task = None,
+    study: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check ledger, anchors and evidence; exit 1 and name the place if something is wrong."""
+    from assay.study import evidence
+    from assay.study.layout import StudyError
+
+    if path is not None:
+        studies = evidence.studies(path)
+        if not studies:
+            raise StudyError(
+                f"There is no study in '{path}'.", "Name a directory with .rlxp in it."
+            )
+    else:
+        studies = [common.read(root, task, study)]
+    found = {f"{s.task}/{s.name}": evidence.verify(s) for s in studies}
+    events = {f"{s.task}/{s.name}": s.ledger.head().seq for s in studies}
+    facts = {name: [str(problem) for problem in problems] for name, problems in found.items()}
+    lines = []
+    for name, problems in facts.items():
+        lines.append(f"{name}: {'DAMAGED' if problems else f'whole, {events[name]} events'}")
+        lines += [f"  {problem}" for problem in problems]
+    common.told(as_json, facts, lines)
+    if any(facts.values()):
+        raise typer.Exit(1)
+
+
+def demo(
+    root: Annotated[
+        Path | None, typer.Option("--root", help="Where to put it; a new directory by default.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """See a whole study on CartPole: four candidates, and the gate accepts the good one alone."""
+    import time
+
+    from assay.core.places import runs_root
+    from assay.study import demo
+
+    place = root or runs_root(None) / f"study-demo-{time.strftime('%Y%m%d-%H%M%S')}"
+    outcome = demo.run(place, say=output.note if as_json else output.say)
+    common.told(as_json, outcome.facts(), outcome.lines())
+    if not outcome.as_expected:
+        raise typer.Exit(1)

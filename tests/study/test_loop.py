@@ -1,0 +1,240 @@
+"""The loop: it goes on until everything is decided, and stops where a person is needed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from study_samples import add, candidate_values, make_study
+
+from assay.study import agenda, budget, candidates, runner, states, verdict
+from assay.study.agenda import Step
+from assay.study.contract import approve
+from assay.study.layout import Study, StudyError, write_yaml_document
+from assay.study.loop import Loop
+from assay.study.models import APPROVALS, Candidate, Contract
+
+PLENTY = {"wall_clock_hours": 5.0, "runs": 100, "parallel": 2}
+
+
+def prepared(root: Path, limits: dict[str, Any] = PLENTY, **experiment: Any) -> Study:
+    """Return a study whose return is 1000 times lr, with a baseline and without c1."""
+    study = make_study(root, budget=limits, **({"mode": "supervised"} | experiment))
+    values = study.contract().model_dump(mode="json")
+    values["metrics"]["primary"]["minimum_effect"] = 2.0
+    values["evaluation"] |= {"expected_candidates": 4, "test": "welch"}
+    write_yaml_document(study.contract_path, Contract(**values))
+    for item in APPROVALS:
+        approve(study, item, "ada")
+    candidates.give_up(study, "c1", "ada", "it was frozen under another contract")
+    base = candidate_values(id="base", kind="baseline", change={})
+    candidates.propose(study, Candidate(**base), "agent")
+    return study
+
+
+def propose(study: Study, name: str, **parameters: object) -> None:
+    values = candidate_values(id=name, change={"parameters": parameters})
+    candidates.propose(study, Candidate(**values), "agent")
+
+
+def loop(study: Study, **options: Any) -> tuple[str, list[str]]:
+    lines: list[str] = []
+    made = Loop(study, "RUN_CANDIDATE", "agent", say=lines.append, **options)
+    return made.run(), lines
+
+
+def steps(study: Study) -> list[Step]:
+    return agenda.agenda(list(study.ledger.events()), study.contract())
+
+
+def now(study: Study) -> dict[str, str]:
+    return dict(states.current(study.ledger.events()))
+
+
+class TestLoop:
+    def test_it_decides_everything_that_was_proposed(self, tmp_path: Path) -> None:
+        study = prepared(tmp_path, keep=2 / 3)
+        propose(study, "better", lr=0.009)
+        propose(study, "worse", lr=0.0005)
+        propose(study, "last", lr=0.0001)
+        reason, lines = loop(study)
+        assert reason == "everything that was proposed is decided", lines
+        assert now(study) | {"c1": "", "base": ""} == {
+            "c1": "", "base": "", "better": "accepted", "worse": "rejected", "last": "rejected",
+        }  # fmt: skip
+        events = list(study.ledger.events())
+        last = [e for e in events if e.kind == states.EVENT and e.data["candidate"] == "last"][-1]
+        assert last.data["why"] == "number 3 of 3 in the short trials; 2 went on"
+        # 10 of the baseline, 3 short trials, 2 promotions and 1 validation.
+        used = budget.usage(events)
+        assert (used.runs, used.open) == (10 + 3 + 2 * 5 + 5, ())
+        spent = [e.data["alpha"] for e in events if e.kind == verdict.GIVEN]
+        assert spent == [0.0125, 0.0125, 0.05] or spent == [0.0125, 0.05, 0.0125]
+        assert runner.incumbent(events) == "better"
+        assert study.ledger.verify() == []
+        assert steps(study) == []
+        # What comes now is laid over the incumbent's settings.
+        propose(study, "slower", sleep=0.01)
+        candidates.validate(study, "slower", "agent")
+        planned = runner.plan(study, "slower", "short", 0)
+        assert planned.argv[-2:] == ("lr=0.009", "sleep=0.01")
+
+    def test_a_killed_loop_goes_on_where_it_was(self, tmp_path: Path) -> None:
+        study = prepared(tmp_path)
+        propose(study, "better", lr=0.009)
+        code = (
+            "import sys; from pathlib import Path; from assay.study.layout import Study\n"
+            "from assay.study.loop import Loop\n"
+            "Loop(Study(Path(sys.argv[1]), 'cartpole', 'lr'), 'RUN_CANDIDATE', 'agent').run()"
+        )
+        words = [sys.executable, "-c", code, str(tmp_path)]
+        for _ in range(3):
+            process = subprocess.Popen(words)
+            before = budget.usage(study.ledger.events()).runs
+            while budget.usage(study.ledger.events()).runs < before + 3:
+                time.sleep(0.05)
+                assert process.poll() is None
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        reason, lines = loop(study)
+        assert reason == "everything that was proposed is decided", lines
+        assert now(study)["better"] == "accepted"
+        runs = [e.data["run"] for e in study.ledger.events() if e.kind == runner.PREPARED]
+        assert len(runs) == len(set(runs)) == 10 + 1 + 5 + 5
+        for run in runs:
+            started = study.path / "runs" / run / "out" / "starts"
+            assert started.read_text() == "x"
+
+    def test_the_budget_ends_it_and_what_is_complete_is_still_judged(self, tmp_path: Path) -> None:
+        study = prepared(tmp_path, PLENTY | {"runs": 16})
+        propose(study, "better", lr=0.009)
+        reason, _ = loop(study)
+        assert reason == "all 16 runs of the budget are used"
+        assert verdict.decisions(list(study.ledger.events())) == 1
+        assert [s.phase for s in steps(study)] == ["validation"]
+
+    def test_hours_end_it_before_a_launch(self, tmp_path: Path) -> None:
+        study = prepared(tmp_path, PLENTY | {"wall_clock_hours": 0.06})
+        reason, _ = loop(study)
+        assert "wall-clock hours" in reason
+        assert not budget.usage(study.ledger.events()).open
+
+    def test_crashes_in_a_row_end_it(self, tmp_path: Path) -> None:
+        study = prepared(tmp_path, stop={"failures": 2})
+        for name in ("a", "b", "c"):
+            propose(study, name, exit=3)
+        reason, _ = loop(study)
+        assert reason == "the last 2 runs failed"
+        assert "debug" in now(study).values()
+
+    def test_a_candidate_that_crashes_is_left_to_a_person(self, tmp_path: Path) -> None:
+        study = prepared(tmp_path)
+        propose(study, "broken", exit=3)
+        reason, _ = loop(study)
+        assert reason.startswith("a person is needed: run broken-short-0 failed (it exited with 3)")
+        candidates.give_up(study, "broken", "ada", "its exit code is wanted")
+        assert steps(study) == []
+
+    def test_a_draft_that_breaks_the_contract_is_left_alone(self, tmp_path: Path) -> None:
+        study = prepared(tmp_path)
+        propose(study, "wild", lr=5.0)
+        propose(study, "better", lr=0.009)
+        reason, lines = loop(study)
+        assert "wild is left alone: lr=5.0 is out of scope: expected 0.0001 to 0.01." in lines
+        assert now(study)["wild"] == "draft"
+        assert reason == "nothing is left but what was refused: " + (
+            "lr=5.0 is out of scope: expected 0.0001 to 0.01."
+        )
+
+    def test_the_kill_switch_ends_what_runs(self, tmp_path: Path) -> None:
+        study = prepared(tmp_path)
+        add(study, "slow", sleep=60)
+        seen: list[float] = []
+
+        def wait(seconds: float) -> None:
+            seen.append(seconds)
+            if len(seen) == 5:
+                runner.stop(study, "enough", "ada")
+            time.sleep(seconds)
+
+        candidates.give_up(study, "base", "ada", "replaced by a slow one")
+        values = candidate_values(id="base2", kind="baseline", change={})
+        candidates.propose(study, Candidate(**values), "agent")
+        made = Loop(study, "RUN_CANDIDATE", "agent", wait=wait)
+        assert "enough" in made.run()
+        assert not budget.usage(study.ledger.events()).open
+
+    def test_a_proposer_is_asked_until_the_stop_rule(self, tmp_path: Path) -> None:
+        study = prepared(tmp_path, mode="autonomous", stop={"candidates": 2}, keep=1.0)
+        rates = iter((0.0011, 0.009, 0.005, 0.004))
+
+        def proposer(study: Study) -> list[str]:
+            rate = next(rates)
+            propose(study, f"lr-{rate}", lr=rate)
+            return [f"lr-{rate}"]
+
+        study_states = now(study)
+        assert study_states["c1"] == "rejected"  # one of the two that are decided
+        reason, lines = loop(study, proposer=proposer)
+        assert reason == "2 candidates are decided, as many as the contract asks for", lines
+        assert next(rates) == 0.009  # so it was asked once
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("experiment", "options", "match"),
+        [
+            ({"mode": "manual"}, {}, "'manual': a person starts every run"),
+            ({}, {"proposer": lambda study: []}, "proposes nothing by itself"),
+        ],
+    )
+    def test_what_the_contract_does_not_allow(
+        self, tmp_path: Path, experiment: Any, options: Any, match: str
+    ) -> None:
+        study = prepared(tmp_path, **experiment)
+        with pytest.raises(StudyError, match=match):
+            loop(study, **options)
+        assert budget.usage(study.ledger.events()).runs == 0
+
+    def test_a_wrong_word(self, tmp_path: Path) -> None:
+        study = prepared(tmp_path)
+        with pytest.raises(StudyError, match="does not confirm a loop"):
+            Loop(study, "yes", "agent").run()
+
+    def test_an_approval_that_is_voided_under_way(self, tmp_path: Path) -> None:
+        study = prepared(tmp_path)
+        text = study.contract_path.read_text()
+
+        def wait(seconds: float) -> None:
+            study.contract_path.write_text(text.replace("episodes: 20", "episodes: 2"))
+            time.sleep(seconds)
+
+        reason = Loop(study, "RUN_CANDIDATE", "agent", wait=wait).run()
+        assert "1 of 8 approvals are missing" in reason
+
+
+class TestAgenda:
+    def test_nothing_is_on_it_before_the_baseline(self, tmp_path: Path) -> None:
+        study = prepared(tmp_path)
+        propose(study, "better", lr=0.009)
+        assert [(s.action, s.candidate) for s in steps(study)] == [("validate", "base")]
+        candidates.validate(study, "base", "agent")
+        assert [(s.action, s.phase, s.seeds) for s in steps(study)] == [
+            ("run", "promotion", (1, 2, 3, 4, 5)),
+            ("run", "validation", (11, 12, 13, 14, 15)),
+        ]
+
+    def test_without_one(self, tmp_path: Path) -> None:
+        study = make_study(tmp_path)
+        assert [s.action for s in steps(study)] == ["baseline"]
+        with pytest.raises(StudyError, match="is not a step"):
+            agenda.take(study, steps(study)[0], "agent")
+
+    def test_ranking_needs_trials(self, tmp_path: Path) -> None:
+        with pytest.raises(StudyError, match="No short trial is complete"):
+            agenda.promote(make_study(tmp_path), "agent")

@@ -1,0 +1,343 @@
+"""`assay study ...` as a person or an agent types it: every command, and what it refuses."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from study_samples import make_study
+from typer.testing import CliRunner
+
+from assay.cli.app import app
+from assay.study import layout
+from assay.study.layout import ROOT
+
+TRAIN = """\
+import argparse, json, pathlib, random
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int)
+parser.add_argument("--out", type=pathlib.Path)
+parser.add_argument("--lr", type=float, default=0.1)
+args = parser.parse_args()
+score = 100 * args.lr + random.Random(f"{args.seed} {args.lr}").gauss(0, 0.5)
+with open(args.out / "metrics.jsonl", "w") as file:
+    for i in range(10):
+        file.write(json.dumps({"step": i, "return": score * i / 9}) + "\\n")
+"""
+CANDIDATES = """\
+- id: bigger
+  kind: hyperparameter
+  hypothesis: A larger step learns more.
+  change: {parameters: {lr: 0.2}}
+  budget: {wall_clock_hours: 0.01}
+  expected: return rises by 10
+  rollback: Set it back.
+- id: smaller
+  kind: hyperparameter
+  hypothesis: A smaller step is more careful.
+  change: {parameters: {lr: 0.05}}
+  budget: {wall_clock_hours: 0.01}
+  expected: return rises by 1
+  rollback: Set it back.
+"""
+
+
+def study(*words: Any, code: int = 0) -> str:
+    """Run a command in this process; return what it printed, errors included."""
+    result = CliRunner().invoke(app, ["study", *map(str, words)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def told(*words: Any, code: int = 0) -> Any:
+    """Run a command with --json and return what it said."""
+    result = CliRunner().invoke(app, ["study", *map(str, words), "--json"])
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+def commit(root: Path) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+    for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "all"]):
+        subprocess.run(["git", *words], cwd=root, check=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository that has never heard of Assay, with a contract that is filled in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ASSAY_ACTOR", "tester")
+    monkeypatch.setenv("COLUMNS", "300")
+    (tmp_path / "train.py").write_text(TRAIN)
+    commit(tmp_path)
+    study("init", "--task", "toy", "--study", "lr")
+    fill(tmp_path)
+    return tmp_path
+
+
+def place(root: Path) -> Path:
+    return root / ROOT / "tasks/toy/studies/lr"
+
+
+def fill(root: Path, **changes: Any) -> None:
+    """Fill the contract in, with changes to its parts."""
+    path = place(root) / "contract.yaml"
+    values = yaml.safe_load(path.read_text())
+    values["question"] = "Does a larger step learn more?"
+    values["task"] |= {"description": "A score of 20.", "env": "Toy-v0"}
+    values["metrics"]["primary"]["source"]["key"] = "return"
+    values["scope"]["parameters"] = {"lr": {"kind": "float", "low": 0.01, "high": 1.0}}
+    values["budget"] |= {"runs": 60, "parallel": 2}
+    values["evaluation"] |= {"files": ["train.py"], "expected_candidates": 4}
+    values["experiment"] = {"mode": "supervised", "keep": 1.0}
+    for part, change in changes.items():
+        values[part] = values[part] | change
+    path.write_text(yaml.safe_dump(values))
+
+
+def test_from_init_to_a_verdict(repository: Path) -> None:
+    assert told("next")["action"] == "approve"
+    assert "8 approvals" in study("next")
+    assert told("contract", "check", code=2)["missing"].keys() >= {"task", "budget"}
+    blocked = study("loop", "--execute", "--confirm", "RUN_CANDIDATE", code=2)
+    assert "Nothing may be launched: 8 of 8 approvals are missing." in blocked
+    assert "the baseline command is not approved" in blocked
+    study("contract", "approve", "task", "metrics", "--by", "Ada")
+    assert told("contract", "approve", "all", "--by", "Ada")["missing"] == {}
+    assert "yes" in study("contract", "show")
+    assert told("contract", "check")["valid"] is True
+
+    assert told("next")["command"] == "assay study baseline"
+    assert told("baseline")["proposed"] is True
+    assert told("baseline")["proposed"] is False
+    (repository / "candidates.yaml").write_text(CANDIDATES)
+    assert told("propose", "candidates.yaml")["proposed"] == ["bigger", "smaller"]
+    assert list(told("validate")) == ["baseline", "bigger", "smaller"]
+
+    seen = told("run", "baseline", "--phase", "promotion", "--seed", 1)
+    assert seen["launched"] is False and seen["argv"][0] == sys.executable
+    assert not (place(repository) / "runs").exists() or not list(place(repository).glob("runs/*"))
+    wrong = study("run", "baseline", "--phase", "promotion", "--seed", 1, "--execute", "--confirm",
+                  "YES", code=2)  # fmt: skip
+    assert f"pass --confirm {seen['token']}" in wrong
+    alone = study("run", "baseline", "--seed", 1, "--execute", code=2)
+    assert "--confirm RUN_CANDIDATE" in alone
+    done = told("run", "baseline", "--phase", "promotion", "--seed", 1, "--execute", "--confirm",
+                seen["token"])  # fmt: skip
+    assert done["outcome"] == "done" and done["metrics"]["return"] == pytest.approx(10, abs=3)
+    out = place(repository) / "runs" / done["run"] / "out"
+    assert told("metrics", "--out", out)[0]["value"] == done["metrics"]["return"]
+
+    assert told("queue", "add", "baseline", "--phase", "promotion", "--seed", 2)["added"]
+    assert told("queue", "step")["next"]["seed"] == 2
+    confirmed = ("--execute", "--confirm", "RUN_CANDIDATE")
+    assert told("queue", "step", *confirmed)["outcome"] == "done"
+    assert told("queue", "step", *confirmed) == {"launched": False}
+    assert [item["state"] for item in told("queue", "status")] == ["done"]
+    assert [step["phase"] for step in told("loop")["steps"]] == ["promotion", "validation"]
+
+    ended = told("loop", *confirmed)
+    assert ended["ended"] == "everything that was proposed is decided"
+    assert ended["candidates"] == {
+        "baseline": "completed", "bigger": "accepted", "smaller": "rejected",
+    }  # fmt: skip
+    assert "# Study toy/lr" in (place(repository) / "report.md").read_text()
+    assert "<svg" in (place(repository) / "report.html").read_text()
+    experiments = yaml.safe_load((place(repository) / "experiments.yaml").read_text())
+    assert [e["state"] for e in experiments["experiments"]] == ["completed", "accepted", "rejected"]
+    assert told("baseline")["seeds_needed"] is not None
+    assert "With this noise you need" in study("baseline")
+    status = told("status")
+    assert status["incumbent"] == "bigger" and status["under_way"] == []
+    assert status["budget"]["runs"] == [10 + 2 + 10 + 5, 60]
+    assert "bigger" in study("status")
+    assert told("verify") == {"toy/lr": []}
+    assert told("verify", repository) == {"toy/lr": []}
+    assert told("next")["action"] == "propose"
+    assert told("monitor") == {} and "alive" not in study("monitor", "bigger-validation-11")
+    assert told("give-up", "bigger", "--why", "It is not wanted.")["status"] == "reverted"
+    assert told("status")["incumbent"] == ""
+
+
+def test_the_kill_switch(repository: Path) -> None:
+    study("contract", "approve", "all", "--by", "Ada")
+    study("baseline")
+    study("validate")
+    study("stop", "--reason", "lunch")
+    assert told("next")["action"] == "wait"
+    refused = study("run", "baseline", "--phase", "promotion", "--seed", 1, code=2)
+    assert "The study is stopped: lunch." in refused and "stop --off" in refused
+    study("stop", "--off")
+    assert "kill switch is not on" in study("stop", "--off", code=2)
+    study("run", "baseline", "--phase", "promotion", "--seed", 1)
+
+
+def test_a_run_that_fails_exits_with_1(repository: Path) -> None:
+    fill(repository, baseline={"command": ["no-such-program", "{seed}", "{parameters}"]})
+    study("contract", "approve", "all", "--by", "Ada")
+    study("baseline")
+    study("validate")
+    failed = study("run", "baseline", "--phase", "promotion", "--seed", 1, "--execute", "--confirm",
+                   "RUN_CANDIDATE", code=1)  # fmt: skip
+    assert "the command 'no-such-program' was not found" in failed
+
+
+def test_a_probe_is_planned_and_its_values_are_drafts(repository: Path) -> None:
+    study("contract", "approve", "all", "--by", "Ada")
+    plan = {"id": "p", "parameter": "lr", "nominal": 0.1, "values": [0.05, 0.1, 0.2]}
+    plan |= {"success": "return >= 4", "safety": "Nothing can break."}
+    (repository / "plan.yaml").write_text(yaml.safe_dump(plan))
+    assert told("probe", "plan", "plan.yaml", "--hours", 0.01)["proposed"] == ["p-1", "p-2", "p-3"]
+    assert "has no finished run at lr" in study("probe", "summarise", "p", code=2)
+
+
+def test_audit_writes_its_findings(repository: Path) -> None:
+    seen = told("audit")
+    assert [Path(path).name for path in seen["written"]] == ["adapter.yaml", "task_card.md"]
+    assert "none" in study("audit")
+    assert "Fill in" in study("contract", "new", "--force")
+    assert "FILL IN" in (place(repository) / "contract.yaml").read_text()
+
+
+def test_audit_without_a_study_writes_nothing(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+    assert told("audit")["written"] == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
+
+
+class TestBadInput:
+    """One clear message, exit code 2, and nothing is changed."""
+
+    def refused(self, root: Path, *words: Any) -> str:
+        before = {p: p.read_bytes() for p in (root / ROOT).rglob("*") if p.is_file()}
+        said = study(*words, code=2)
+        after = {p: p.read_bytes() for p in (root / ROOT).rglob("*") if p.is_file()}
+        changed = [p.name for p in before | after if before.get(p) != after.get(p)]
+        assert not changed, changed
+        assert "Traceback" not in said
+        return said
+
+    def test_no_study(self, tmp_path: Path, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert "assay study init" in study("next", code=2)
+        assert "There is no study in" in study("verify", tmp_path, code=2)
+
+    def test_malformed_yaml(self, repository: Path) -> None:
+        path = place(repository) / "contract.yaml"
+        path.write_text("study: lr\n  task: [\n")
+        said = self.refused(repository, "contract", "check")
+        assert "is malformed in line 2, column 7" in said
+
+    def test_an_unknown_schema_version(self, repository: Path) -> None:
+        path = place(repository) / "contract.yaml"
+        path.write_text(path.read_text().replace("schema_version: 1", "schema_version: 7"))
+        said = self.refused(repository, "status")
+        assert "schema version 7" in said and "version of Assay that wrote it" in said
+
+    def test_a_second_active_study(self, repository: Path) -> None:
+        said = self.refused(repository, "init", "--task", "toy", "--study", "other")
+        assert "toy/lr is the active study" in said and "--activate" in said
+
+    def test_the_same_study_again(self, repository: Path) -> None:
+        said = self.refused(repository, "init", "--task", "toy", "--study", "lr", "--activate")
+        assert "There is a study toy/lr already." in said
+
+    def test_a_candidate_of_another_study(self, repository: Path) -> None:
+        (repository / "c.yaml").write_text(CANDIDATES.replace("- id", "- study: other\n  id", 1))
+        said = self.refused(repository, "propose", "c.yaml")
+        assert "is written for toy/other; expected toy/lr" in said
+
+    def test_a_negative_budget(self, repository: Path) -> None:
+        fill(repository, budget={"wall_clock_hours": -1})
+        said = self.refused(repository, "contract", "check")
+        assert "budget.wall_clock_hours=-1: input should be greater than 0" in said
+
+    def test_a_metric_that_is_not_in_the_logs(self, repository: Path, tmp_path: Path) -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out/metrics.jsonl").write_text('{"loss": 1.0, "reward": 2.0}\n')
+        [row] = told("metrics", "--out", tmp_path / "out")
+        assert "loss" in row["error"] and "reward" in row["error"]
+
+    def test_neither_file_nor_sampler(self, repository: Path) -> None:
+        assert "either a file or --optuna" in self.refused(repository, "propose")
+        assert "Cannot read 'gone.yaml'" in self.refused(repository, "propose", "gone.yaml")
+
+    def test_an_unknown_part(self, repository: Path) -> None:
+        said = self.refused(repository, "contract", "approve", "task", "metric", "--by", "Ada")
+        assert "no part 'metric'" in said and "metrics" in said
+
+    def test_an_unknown_candidate(self, repository: Path) -> None:
+        said = self.refused(repository, "validate", "ghost")
+        assert "There is no candidate 'ghost'" in said
+
+    def test_a_candidate_out_of_scope(self, repository: Path) -> None:
+        (repository / "c.yaml").write_text(CANDIDATES.replace("lr: 0.2", "lr: 5"))
+        study("propose", "c.yaml")
+        assert "lr=5 is out of scope" in self.refused(repository, "validate", "bigger")
+
+    def test_a_dirty_tree(self, repository: Path) -> None:
+        study("contract", "approve", "all", "--by", "Ada")
+        study("baseline")
+        study("validate")
+        (repository / "other.py").write_text("x = 1\n")
+        subprocess.run(["git", "add", "other.py"], cwd=repository, check=True)
+        said = study("run", "baseline", "--phase", "promotion", "--seed", 1, code=2)
+        assert "uncommitted changes (other.py)" in said
+
+    def test_a_patch_without_git(self, repository: Path) -> None:
+        study("contract", "approve", "all", "--by", "Ada")
+        patch = "--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-x\n+y\n"
+        values = yaml.safe_load(CANDIDATES)[0] | {"change": {"patch": patch}}
+        (repository / "c.yaml").write_text(yaml.safe_dump(values))
+        study("propose", "c.yaml")
+        (repository / ".git").rename(repository / "git-is-gone")
+        said = study("validate", "bigger", code=2)
+        assert "is not the top of a Git repository" in said or "the Git ref" in said
+
+    def test_a_disk_that_cannot_be_written(self, repository: Path, monkeypatch) -> None:
+        def refuse(path: Path, data: bytes) -> None:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        monkeypatch.setattr(layout, "write_atomic", refuse)
+        (repository / "c.yaml").write_text(CANDIDATES)
+        said = study("propose", "c.yaml", code=2)
+        assert "the file system is read-only" in said
+        monkeypatch.undo()
+        monkeypatch.chdir(repository)
+        assert told("status")["candidates"] == {}
+
+    def test_a_damaged_ledger(self, repository: Path) -> None:
+        study("contract", "approve", "all", "--by", "Ada")
+        ledger = place(repository) / "ledger.jsonl"
+        ledger.write_bytes(ledger.read_bytes().replace(b"Ada", b"Eve", 1))
+        seen = told("verify", code=1)
+        assert "line " in seen["toy/lr"][0]
+        study("verify", code=1)
+        for words in (["status"], ["baseline"]):
+            assert "is damaged in line 3" in self.refused(repository, *words)
+        assert told("next")["action"] == "verify"
+
+
+def test_no_command_imports_torch(tmp_path: Path) -> None:
+    make_study(tmp_path)
+    code = (
+        "import sys\n"
+        "from assay.cli import main\n"
+        "try: main(['study', 'next', '--root', sys.argv[1]])\n"
+        "except SystemExit: pass\n"
+        "heavy = [n for n in ('torch', 'gymnasium', 'optuna', 'scipy') if n in sys.modules]\n"
+        "print(heavy, file=sys.stderr)\n"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"

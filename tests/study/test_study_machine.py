@@ -1,0 +1,420 @@
+"""No sequence of commands reaches an illegal state, launches what is not approved, or accepts
+what was not audited and judged twice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from study_samples import candidate_values, make_study
+
+from assay.core.errors import AssayError
+from assay.runs.files import dump_json
+from assay.study import (
+    agenda,
+    budget,
+    candidates,
+    contract,
+    kinds,
+    report,
+    result_audit,
+    runner,
+    states,
+    verdict,
+)
+from assay.study.advice import next_step
+from assay.study.books import Book
+from assay.study.layout import Study
+from assay.study.ledger import Event
+from assay.study.models import APPROVALS, Candidate, Phase
+
+NAMES = ("base", "c1", "c2", "c3")
+FACTS = {
+    "git": None, "hardware": {"gpus": []}, "environment": {}, "packages": {},
+}  # fmt: skip
+
+
+def begin(study: Study, run: str) -> None:
+    """Stand in for the supervisor: claim the run, and start nothing."""
+    assert runner._claim(study.path / "runs" / run, "supervisor")
+
+
+def end(study: Study, run: str, outcome: str, gain: float) -> None:
+    """Leave what a run leaves, and let the runner finish it."""
+    place = study.path / "runs" / run
+    record = study.run(run)
+    (place / "out").mkdir(exist_ok=True)
+    (place / "stdout.log").touch()
+    noise = record.seed * (ord(record.candidate[-1]) - 40) % 7 / 3  # everyone has their own
+    row = {"eval/return_mean": 100.0 + gain + noise, "time/elapsed": 1.0}
+    (place / "out" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    code = 0 if outcome == "done" else 1
+    facts = {"outcome": outcome, "exit_code": code, "reason": "", "hours": 1e-4}
+    (place / "exit.json").write_bytes(dump_json(facts))
+    runner.finish(study, run)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def faked():
+    """Start no process, and do not look at this machine for every run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "_start_supervisor", begin)
+        patch.setattr(runner.provenance, "collect", lambda *a, **k: FACTS)
+        yield
+
+
+_TEMPLATE: list[Path] = []
+
+
+def template() -> Path:
+    """Return a study with a baseline that has been run, made once."""
+    if not _TEMPLATE:
+        root = Path(tempfile.mkdtemp(prefix="machine"))
+        study = make_study(root, budget={"wall_clock_hours": 50.0, "runs": 60, "parallel": 3})
+        shutil.rmtree(root / ".git")
+        machine = Commands(study)
+        machine.propose("base")
+        machine.validate("base")
+        for phase in kinds.DECIDING:
+            machine.run_phase("base", phase, 0.0)
+        _TEMPLATE.append(root)
+    return _TEMPLATE[0]
+
+
+class Commands:
+    """Every command that changes a study, each allowed to be refused with one clear error."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+
+    def tried(self, command: Callable[[], Any]) -> bool:
+        try:
+            command()
+        except AssayError:
+            return False
+        return True
+
+    def propose(self, name: str) -> None:
+        changes: dict[str, Any] = {"id": name, "budget": {"wall_clock_hours": 0.5}}
+        if name == "base":
+            changes |= {"kind": "baseline", "change": {}}
+        candidate = Candidate(**candidate_values(**changes))
+        self.tried(lambda: candidates.propose(self.study, candidate, "agent"))
+
+    def validate(self, name: str) -> None:
+        self.tried(lambda: candidates.validate(self.study, name, "agent"))
+
+    def launch(self, name: str, phase: Phase, seed: int) -> str | None:
+        study, planned = self.study, []
+        approved = contract.missing(study) == {}
+
+        def start() -> None:
+            found = runner.launch(study, name, phase, seed, confirm="RUN_CANDIDATE", actor="agent")
+            planned.append(found.run)
+
+        if not self.tried(start):
+            return None
+        # What nobody approved, or was changed since it was frozen, must never have got here.
+        assert approved
+        frozen = runner.registration(list(study.ledger.events()), name).data["hash"]
+        assert candidates.frozen_hash(study, study.contract(), name) == frozen
+        return planned[0]
+
+    def finish(self, outcome: str, gain: float) -> None:
+        for run in budget.usage(self.study.ledger.events()).open[:1]:
+            end(self.study, run, outcome, gain)
+
+    def run_phase(self, name: str, phase: Phase, gain: float) -> None:
+        for seed in getattr(self.study.contract().evaluation.pools, kinds.POOLS[phase]):
+            run = self.launch(name, phase, seed)
+            if run is not None:
+                end(self.study, run, "done", gain)
+
+    def audit(self, name: str, phase: Phase) -> None:
+        self.tried(lambda: result_audit.audit(self.study, name, phase, "agent"))
+
+    def judge(self, name: str, phase: Phase) -> None:
+        self.tried(lambda: verdict.judge(self.study, name, phase, "agent"))
+
+    def give_up(self, name: str) -> None:
+        self.tried(lambda: candidates.give_up(self.study, name, "ada", "enough of it"))
+
+    def promote(self) -> None:
+        self.tried(lambda: agenda.promote(self.study, "agent"))
+
+    def edit_contract(self, effect: float) -> None:
+        path = self.study.contract_path
+        values = yaml.safe_load(path.read_text())
+        values["metrics"]["primary"]["minimum_effect"] = effect
+        path.write_text(yaml.safe_dump(values, sort_keys=False))
+
+    def edit_candidate(self, name: str, rate: float) -> None:
+        path = self.study.candidate_path(name)
+        if path.exists() and name != "base":
+            values = yaml.safe_load(path.read_text())
+            values["change"]["parameters"] = {"lr": rate}
+            path.write_text(yaml.safe_dump(values, sort_keys=False))
+
+    def approve(self, item: str) -> None:
+        self.tried(lambda: contract.approve(self.study, item, "ada"))
+
+    def sync(self) -> None:
+        self.study.sync()
+
+
+def illegal(events: list[Event]) -> list[str]:
+    """Return every move that the table does not know, or that its evidence does not bear."""
+    found: list[str] = []
+    now: dict[str, Any] = {}
+    accepted: dict[str, set[str]] = {}
+    passed: dict[str, set[str]] = {}
+    for event in events:
+        data = event.data
+        name = data.get("candidate", "")
+        if event.kind == kinds.AUDITED and data["passed"]:
+            passed.setdefault(name, set()).add(data["phase"])
+        elif event.kind == kinds.GIVEN and data["outcome"] == "accept":
+            accepted.setdefault(name, set()).add(data["phase"])
+            if data["phase"] not in passed.get(name, set()):
+                found.append(f"{name} was accepted in {data['phase']} without an audit")
+        elif event.kind == kinds.PREPARED:
+            if now.get(name) not in runner._LAUNCHABLE:
+                found.append(f"{name} was launched as {now.get(name)}")
+        elif event.kind == states.EVENT:
+            before, to = now.get(name), data["to"]
+            legal = to == "draft" if before is None else to in states.TRANSITIONS[before]
+            if not legal or data["from"] != before:
+                found.append(f"{name} went from {before} to {to}")
+            if to == "accepted" and accepted.get(name) != set(kinds.DECIDING):
+                found.append(f"{name} was accepted on {accepted.get(name)} alone")
+            now[name] = to
+    return found
+
+
+names = st.sampled_from(NAMES)
+phases = st.sampled_from(("short", "promotion", "validation"))
+deciding = st.sampled_from(kinds.DECIDING)
+gains = st.sampled_from((-40.0, 0.0, 40.0))
+
+
+class Machine(RuleBasedStateMachine):
+    """Any order of any commands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp(prefix="machine"))
+        shutil.copytree(template(), self.root, dirs_exist_ok=True)
+        self.study = Study(self.root, "cartpole", "lr")
+        self.commands = Commands(self.study)
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.root)
+
+    def status(self, *wanted: str) -> bool:
+        return bool(set(states.current(self.study.ledger.events()).values()) & set(wanted))
+
+    @rule(name=names)
+    def propose(self, name: str) -> None:
+        self.commands.propose(name)
+
+    @rule(name=names)
+    def validate(self, name: str) -> None:
+        self.commands.validate(name)
+
+    @rule(name=names, phase=phases, seed=st.sampled_from((0, 1, 2, 11, 99)))
+    def launch(self, name: str, phase: Phase, seed: int) -> None:
+        self.commands.launch(name, phase, seed)
+
+    @rule(outcome=st.sampled_from(("done", "failed", "killed", "lost")), gain=gains)
+    @precondition(lambda self: self.status("launched"))
+    def finish(self, outcome: str, gain: float) -> None:
+        self.commands.finish(outcome, gain)
+
+    @rule(name=st.sampled_from(NAMES[1:]), phase=phases, gain=gains)
+    def run_phase(self, name: str, phase: Phase, gain: float) -> None:
+        self.commands.run_phase(name, phase, gain)
+
+    @rule(name=names, phase=deciding)
+    @precondition(lambda self: self.status("completed"))
+    def audit(self, name: str, phase: Phase) -> None:
+        self.commands.audit(name, phase)
+
+    @rule(name=names, phase=deciding)
+    @precondition(lambda self: self.status("completed"))
+    def judge(self, name: str, phase: Phase) -> None:
+        self.commands.judge(name, phase)
+
+    @rule(name=names)
+    def give_up(self, name: str) -> None:
+        self.commands.give_up(name)
+
+    @rule()
+    @precondition(lambda self: self.status("completed"))
+    def promote(self) -> None:
+        self.commands.promote()
+
+    @rule(effect=st.sampled_from((10.0, 1.0)))
+    def edit_contract(self, effect: float) -> None:
+        self.commands.edit_contract(effect)
+
+    @rule(name=names, rate=st.sampled_from((0.001, 0.005, 0.5)))
+    def edit_candidate(self, name: str, rate: float) -> None:
+        self.commands.edit_candidate(name, rate)
+
+    @rule(item=st.sampled_from(sorted(APPROVALS)))
+    def approve(self, item: str) -> None:
+        self.commands.approve(item)
+
+    @rule()
+    def sync(self) -> None:
+        self.commands.sync()
+
+    @invariant()
+    def nothing_illegal(self) -> None:
+        events = list(self.study.ledger.events())
+        assert illegal(events) == []
+        assert self.study.problems() == []
+        assert Book.read(events).status == states.current(events)
+        used, agreed = budget.usage(events), self.study.contract()
+        assert used.runs <= agreed.budget.runs and len(used.open) <= agreed.budget.parallel
+        assert next_step(self.study).action  # there is always one, whatever happened
+
+
+Machine.TestCase.settings = settings(
+    max_examples=6,
+    stateful_step_count=16,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestMachine = Machine.TestCase
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Commands:
+    shutil.copytree(template(), tmp_path, dirs_exist_ok=True)
+    return Commands(Study(tmp_path, "cartpole", "lr"))
+
+
+def accept(commands: Commands, name: str, gain: float = 40.0) -> None:
+    """Bring a candidate all the way, by the commands that the machine uses."""
+    commands.propose(name)
+    commands.validate(name)
+    for phase in kinds.DECIDING:
+        commands.run_phase(name, phase, gain)
+        commands.audit(name, phase)
+        commands.judge(name, phase)
+
+
+def test_the_commands_can_reach_every_end(commands: Commands) -> None:
+    """The machine above would prove nothing if its commands were always refused."""
+    study = commands.study
+    accept(commands, "c2")
+    accept(commands, "c3", gain=-40.0)
+    now = states.current(study.ledger.events())
+    assert (now["c2"], now["c3"]) == ("accepted", "rejected")
+    assert illegal(list(study.ledger.events())) == []
+    commands.give_up("c2")
+    assert states.current(study.ledger.events())["c2"] == "reverted"
+
+
+@pytest.mark.parametrize("edit", ["contract", "candidate"])
+def test_an_edit_in_between_ends_it(commands: Commands, edit: str) -> None:
+    commands.propose("c2")
+    commands.validate("c2")
+    commands.run_phase("c2", "promotion", 40.0)
+    if edit == "contract":
+        commands.edit_contract(1.0)
+        commands.approve("metrics")
+    else:
+        commands.edit_candidate("c2", 0.005)
+    commands.audit("c2", "promotion")
+    commands.judge("c2", "promotion")
+    now = states.current(commands.study.ledger.events())
+    assert now["c2"] in ("completed", "rejected")
+    assert commands.launch("c2", "validation", 11) is None
+
+
+def test_validation_repeats_what_promotion_found_and_nothing_else(commands: Commands) -> None:
+    study = commands.study
+    commands.propose("c2")
+    commands.validate("c2")
+    commands.run_phase("c2", "validation", 40.0)
+    commands.audit("c2", "validation")
+    with pytest.raises(AssayError, match="verdict in the promotion phase has not been given"):
+        verdict.judge(study, "c2", "validation", "agent")
+    commands.run_phase("c2", "promotion", 40.0)
+    commands.audit("c2", "promotion")
+    commands.judge("c2", "promotion")
+    accept(commands, "c3", gain=20.0)
+    assert Book.read(study.ledger.events()).incumbent == "c3"
+    with pytest.raises(AssayError, match="promoted against 'base'; the incumbent is now 'c3'"):
+        verdict.judge(study, "c2", "validation", "agent")
+    steps = agenda.agenda(study.ledger.events(), study.contract())
+    assert [(s.action, s.candidate, s.phase) for s in steps if s.candidate == "c2"] == [
+        ("judge", "c2", "promotion")
+    ]
+    commands.judge("c2", "promotion")
+    commands.judge("c2", "validation")
+    assert states.current(study.ledger.events())["c2"] == "accepted"
+
+
+def test_illegal_moves_would_be_seen(commands: Commands) -> None:
+    study = commands.study
+    accept(commands, "c2", gain=0.0)
+    moved = {"candidate": "c1", "from": "validated", "to": "accepted", "why": "because"}
+    study.ledger.append(states.EVENT, moved, actor="eve")
+    assert illegal(list(study.ledger.events())) == [
+        "c1 went from validated to accepted", "c1 was accepted on None alone",
+    ]  # fmt: skip
+
+
+class TestVerdictsStand:
+    """A verdict says what it was judged by, so that the report can be made from the ledger."""
+
+    def test_the_event_is_complete(self, commands: Commands) -> None:
+        accept(commands, "c2")
+        first, second = (e.data for e in commands.study.ledger.events() if e.kind == kinds.GIVEN)
+        for data in (first, second):
+            assert (data["rival"], data["metric"]) == ("base", "return")
+            assert (data["minimum_effect"], data["direction"]) == (10.0, "maximize")
+            assert data["limits"] == {
+                "hours": {"direction": "minimize", "bound": None, "margin": 0.5}
+            }
+            assert data["test"] == "auto" and data["comparison"]["test"] == "paired t"
+            assert data["noise_floor"] > 0 and data["error_rate"] == 0.05
+        assert (first["alpha"], first["decided_before"]) == (0.0025, 0)
+        assert (second["alpha"], second["decided_before"]) == (0.05, 1)
+
+    def test_a_later_contract_does_not_change_it(self, commands: Commands) -> None:
+        accept(commands, "c2")
+        text = report.report(commands.study)
+        row = next(line for line in text.splitlines() if line.startswith("| c2 | promotion"))
+        commands.edit_contract(1.0)
+        assert row in report.report(commands.study)
+
+    def test_the_report_needs_the_ledger_and_artifacts_alone(
+        self, commands: Commands, tmp_path_factory
+    ) -> None:
+        accept(commands, "c2")
+        accept(commands, "c3", gain=-40.0)
+        study = commands.study
+        study.sync()
+        text, page = report.report(study), report.html_report(study)
+        (study.path / "report.md").write_text(text)
+        place = tmp_path_factory.mktemp("copy") / "there"
+        shutil.copytree(study.root, place)
+        copy = Study(place, "cartpole", "lr")
+        for name in ("state.json", "report.md"):
+            (copy.path / name).unlink()
+        assert "c2 was accepted" in text
+        assert report.report(copy) == text
+        assert report.html_report(copy) == page
