@@ -22,8 +22,9 @@ help: ## Show this list
 
 setup: $(STAMP) ## Create .venv with everything that the demo and the tests need
 
-demo: setup ## See an agent learn, its evaluation and an honest comparison
+demo: setup ## See an agent learn, an honest comparison, and a whole study judged
 	@$(BIN)/assay demo
+	@$(BIN)/assay study demo
 
 test: lint types contracts ## Run lint, types, import contracts and all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)

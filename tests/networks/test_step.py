@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -375,6 +376,24 @@ class TestWays:
             warnings.simplefilter("error")  # once is enough
             assert torch.equal(other(data(1), 0.05), eager(data(1), 0.05))
         assert_same_steps(eager, other, rtol=0, atol=0)
+
+    def test_a_torch_that_crashes_on_loading_is_found_out_in_a_child(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        codes = iter([-11, -11, 0])
+        asked = []
+
+        def run(*args: Any, **options: Any) -> Any:
+            asked.append(args)
+            return subprocess.CompletedProcess(args, next(codes))
+
+        monkeypatch.setattr(step_cache.subprocess, "run", run)
+        for _ in range(2):  # a crash is not taken for a proof
+            with pytest.raises(CompileError, match="cannot load a step that it compiled"):
+                step_cache._try_to_load(tmp_path / "step.pt2", tmp_path)
+        for _ in range(2):  # what went well once is not tried again
+            step_cache._try_to_load(tmp_path / "step.pt2", tmp_path)
+        assert len(asked) == 3
 
     @pytest.mark.slow
     def test_compiled_is_eager_and_is_compiled_once(

@@ -156,9 +156,12 @@ class TestForgery:
         found = study.problems()
         assert len(found) == 1 and study.ref in str(found[0]) and "rewritten" in str(found[0])
         assert next_step(study).action == "verify"
+        noted = study.anchors()[study.ref]
+        study.sync()
+        add_event(study)
         with pytest.raises(LedgerError, match="rewritten"):
             study.sync()
-        assert study.anchors()[study.ref] != study.ledger.head()  # nothing was laundered
+        assert study.anchors()[study.ref] == noted  # nothing was laundered
 
     def test_the_end_cut_off_and_noted_so(self, study: Study) -> None:
         study.sync()
@@ -178,6 +181,26 @@ class TestForgery:
         add_event(study)
         with pytest.raises(LedgerError, match="which is gone"):
             study.sync()
+
+    def test_a_lost_ref_can_be_made_again_with_a_reason(self, study: Study) -> None:
+        study.sync()
+        git(study, "update-ref", "-d", study.ref)
+        with pytest.raises(StudyError, match="needs a reason"):
+            study.anchor_anew("ada", " ")
+        study.anchor_anew("ada", "this is a clone")
+        assert study.problems() == [] and study.anchors()[study.ref] == study.ledger.head()
+        assert list(study.ledger.events())[-1].data == {"ref": study.ref, "why": "this is a clone"}
+        shutil.rmtree(study.root / ".git")
+        assert "which is gone" in str(study.problems()[0])
+        study.anchor_anew("ada", "moved out of Git")
+        assert study.problems() == [] and study.state().progress.anchored == ""
+
+    def test_anchoring_anew_is_no_way_to_launder(self, study: Study) -> None:
+        study.sync()
+        git(study, "update-ref", "-d", study.ref)
+        rewritten(study, '"by":"ada"', '"by":"eve"')
+        with pytest.raises(StudyError, match="history was rewritten"):
+            study.anchor_anew("eve", "because")
 
     @pytest.mark.parametrize(
         ("old", "new", "reason"),
@@ -313,6 +336,12 @@ class TestSince:
             damaged[at] ^= 1
             found.path.write_bytes(bytes(damaged))
             assert found.since(head, size) is None, at
+        lines = whole.splitlines(keepends=True)
+        for one, other in ((0, 2), (1, 3)):  # whole lines, each with its own right hash
+            swapped = list(lines)
+            swapped[one], swapped[other] = lines[other], lines[one]
+            found.path.write_bytes(b"".join(swapped))
+            assert found.since(head, size) is None
         found.path.write_bytes(whole[:size])
         assert found.since(head, size) == []
         found.path.write_bytes(whole[: size - 1])

@@ -157,21 +157,32 @@ def _build(graph: Any, example: list[Tensor], path: Path) -> None:
             raise CompileError(
                 f"The step could not be compiled ({type(error).__name__}: {reason})."
             ) from error
-        # Some builds of torch crash when they load what they compiled: let a child try first.
-        load = (
-            "import json, sys, torch; "
-            "torch._C._aoti.AOTIModelPackageLoader(*json.loads(sys.argv[1]))"
-        )
-        child = subprocess.run(
-            [sys.executable, "-c", load, json.dumps(_loader_arguments(package))],
-            capture_output=True,
-            check=False,
-        )
-        if child.returncode:
-            raise CompileError(
-                f"This torch ({torch.__version__}) cannot load a step that it compiled."
-            )
+        _try_to_load(package, path.parent)
         package.rename(path)
+
+
+def _try_to_load(package: Path, directory: Path) -> None:
+    """Let a child load a package first, since some builds of torch crash when they do.
+
+    That is the build's doing, not the package's: one that came through is noted in `directory`.
+
+    Raises:
+        CompileError: The child did not survive it.
+    """
+    proof = directory / f"{_fingerprint()}.loads"
+    if proof.exists():
+        return
+    load = (
+        "import json, sys, torch; torch._C._aoti.AOTIModelPackageLoader(*json.loads(sys.argv[1]))"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", load, json.dumps(_loader_arguments(package))],
+        capture_output=True,
+        check=False,
+    )
+    if child.returncode:
+        raise CompileError(f"This torch ({torch.__version__}) cannot load a step that it compiled.")
+    proof.touch()
 
 
 def _loader_arguments(path: Path) -> tuple[Any, ...]:

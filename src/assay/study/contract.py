@@ -83,13 +83,15 @@ def unapproved(
     return reasons
 
 
-def require_approved(study: Study, contract: Contract | None = None) -> None:
-    """Refuse to go on unless all parts are approved.
+def require_approved(
+    study: Study, contract: Contract | None = None, events: Iterable[Event] | None = None
+) -> None:
+    """Refuse to go on unless all parts are approved; the arguments are those of `missing`.
 
     Raises:
         StudyError: Lists exactly what is missing.
     """
-    reasons = missing(study, contract)
+    reasons = missing(study, contract, events)
     if reasons:
         lines = "\n".join(f"  {item}: {reason}" for item, reason in reasons.items())
         raise StudyError(

@@ -43,6 +43,11 @@ ROOT = ".rlxp"
 INSIDE = ("registry.yaml", "shared", "tasks")  # all that stands directly below it
 ASIDE = "migrating"  # where files are while they move out of the flat layout
 FLAT = ("contract.yaml", "ledger.jsonl", "state.json")  # what stood there once
+_GONE = "its head is noted in the Git ref"
+_WHY_GONE = (
+    "which is gone: it was deleted, not fetched with the repository "
+    "(git fetch origin 'refs/rlxp/*:refs/rlxp/*'), or Git refuses to read it"
+)
 ModelT = TypeVar("ModelT", bound=Model)
 # The safe loader written in C, where PyYAML was built with it: seven times as fast.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -178,13 +183,9 @@ class Study:
         except AssayError as error:
             problems.append(Problem(0, error.message))
         reading = self.ledger.read(anchors)
-        begun = [e.data.get("ref") for e in reading.events if e.kind == kinds.ANCHORED]
-        if begun and self.ref not in anchors:
-            reason = (
-                f"its head is noted in the Git ref {begun[-1]}, which is gone: it was deleted, or "
-                "not fetched with the repository"
-            )
-            problems.append(Problem(0, reason))
+        begun = [str(e.data["ref"]) for e in reading.events if e.kind == kinds.ANCHORED]
+        if begun and begun[-1] and self.ref not in anchors:
+            problems.append(Problem(0, f"{_GONE} {begun[-1]}, {_WHY_GONE}"))
         if kept is not None and not reading.problems:
             problems += disagreements(kept, reading.events)
         return Reading(reading.events, [*reading.problems, *problems], reading.size)
@@ -242,9 +243,34 @@ class Study:
             if book.anchored and not self._note(book.head):
                 raise StudyError(f"Git refused to note the ledger's head in {self.ref}.")
 
+    def anchor_anew(self, actor: str, why: str) -> None:
+        """Note the ledger's head in the Git ref again, after the ref was lost.
+
+        A clone does not bring the refs of a study along, and a repository may be moved out of Git.
+        Whoever goes on there says so, in the ledger.
+
+        Raises:
+            StudyError: There is no reason given, or something else is wrong with the books.
+        """
+        if not why.strip():
+            raise StudyError("Anchoring anew needs a reason.", "Say it with --why TEXT.")
+        others = [p for p in self.problems() if not p.reason.startswith(_GONE)]
+        if others:
+            raise StudyError(
+                f"The ledger of {self.task}/{self.name} is damaged, {others[0]}.",
+                "Its head is not noted anew until it is mended.",
+            )
+        with self.ledger.transaction() as writer:
+            ref = self.ref if self._note(writer.head) else ""
+            event = writer.append(kinds.ANCHORED, {"ref": ref, "why": why}, actor=actor)
+            if ref:
+                self._note(Head(event.seq, event.hash))
+        self.sync()
+
     def _noted_already(self) -> bool:
         """Say whether there is nothing to note; so it is in a copy that nobody wrote to."""
-        if self._kept() is not None:
+        state = self._own_state()
+        if state is not None and state.ledger == self._file():
             return True
         book = self._continued()
         begun = book is not None and bool(book.anchored or not (self.root / ".git").exists())
@@ -266,12 +292,14 @@ class Study:
     def _kept(self) -> State | None:
         """Return state.json if the ledger is the one that it was made from."""
         state = self._own_state()
-        return state if state is not None and state.ledger == self._file() else None
+        if state is None or state.ledger != self._file() or not self._agrees(state):
+            return None
+        return state
 
     def _continued(self) -> Book | None:
         """Return state.json, brought up to the ledger's end, if that continues it."""
         state = self._own_state()
-        if state is None or state.ledger is None:
+        if state is None or state.ledger is None or not self._agrees(state):
             return None
         events = self.ledger.since(Head(state.head.seq, state.head.hash), state.ledger.size)
         if events is None:
@@ -282,19 +310,22 @@ class Study:
         return book
 
     def _own_state(self) -> State | None:
-        """Return state.json if it is this study's, made from a ledger, and the Git ref agrees."""
+        """Return state.json if it is this study's, and made from a ledger."""
         if not (self.path / "state.json").exists():
             return None
         try:
             state = self.state()
         except AssayError:
             return None
-        if (state.task, state.study) != (self.task, self.name) or state.ledger is None:
-            return None
+        mine = (state.task, state.study) == (self.task, self.name)
+        return state if mine and state.ledger is not None else None
+
+    def _agrees(self, state: State) -> bool:
+        """Say whether the Git ref notes the head of a state, if it notes anything."""
         noted = self._noted()
         if noted is None:
-            return None if state.progress.anchored else state
-        return state if noted == Head(state.head.seq, state.head.hash) else None
+            return not state.progress.anchored
+        return noted == Head(state.head.seq, state.head.hash)
 
     def label(self, book: Book) -> Book:
         """Look up what candidates are whose events do not say so."""

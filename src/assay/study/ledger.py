@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +30,9 @@ _FIELDS = 7  # without the hash
 _HASH_KEY = b',"hash":"'
 _HASH_TAIL = len(_HASH_KEY) + 64 + len(b'"}')
 _KEPT_OF_A_TORN_LINE = 2000
+_TORN = "the last line is half-written"
+_LOOKS = 20
+_LOOK_SECONDS = 0.05
 _decode = json.JSONDecoder().raw_decode  # what `json.loads` calls, without its detours
 
 
@@ -226,16 +230,28 @@ class Ledger:
 
     def read(self, anchors: Mapping[str, Head] | None = None) -> Reading:
         """Read all events and check them, in one pass; the arguments are those of `verify`."""
+        for _ in range(_LOOKS):
+            reading = self._read_once(anchors or {})
+            if not reading.problems or reading.problems[-1].reason != _TORN:
+                break
+            # Somebody may be writing that line just now; a line that stays so was torn.
+            size = self.path.stat().st_size
+            time.sleep(_LOOK_SECONDS)
+            if self.path.stat().st_size == size:
+                break
+        return reading
+
+    def _read_once(self, anchors: Mapping[str, Head]) -> Reading:
         events: list[Event] = []
         problems: list[Problem] = []
         previous = Head()
         wanted: dict[int, list[tuple[str, Head]]] = {}
-        for place, anchor in (anchors or {}).items():
+        for place, anchor in anchors.items():
             wanted.setdefault(anchor.seq, []).append((place, anchor))
         number = size = 0
         for number, line in enumerate(self._lines(), 1):
             if not line.endswith(b"\n"):
-                problems.append(Problem(number, "the last line is half-written"))
+                problems.append(Problem(number, _TORN))
                 break
             size += len(line)
             event, reason = _read(line, previous)

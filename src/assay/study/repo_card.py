@@ -54,7 +54,7 @@ def task_card(root: Path, adapter: Adapter) -> str:
             lines.append("none")
         for answer in answers:
             note = f", {answer.note}" if answer.note else ""
-            lines.append(f"- `{_shown(answer.value)}` (confidence {answer.confidence:.2f}{note})")
+            lines.append(f"- `{shown(answer.value)}` (confidence {answer.confidence:.2f}{note})")
             lines += [f"  - {_quoted(files, place)}" for place in answer.evidence]
     return "\n".join(lines) + "\n"
 
@@ -63,7 +63,8 @@ def _plain(text: str) -> str:
     return re.sub(r"\s+", " ", text.replace("`", "'")).strip()
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return an answer's value as a person would type it."""
     if isinstance(value, dict) and "command" in value:
         return (
             _plain(f"{' '.join(value['command'])}") + f"`, settings as `{value['parameter_format']}"

@@ -331,6 +331,12 @@ class Purpose:
     line: int = 1
 
 
+_LEARNING_OPTIONS = {
+    "lr", "learning", "gamma", "discount", "population", "generations", "elite", "elites", "sigma",
+    "epochs", "iterations", "timesteps", "epsilon",
+}  # fmt: skip
+
+
 def purpose(fact: Facts, closure: list[Facts], name: str = "", context: str = "") -> Purpose:
     """Judge by its name and by what it and the files it uses do whether a script trains.
 
@@ -371,6 +377,12 @@ def purpose(fact: Facts, closure: list[Facts], name: str = "", context: str = ""
         return Purpose("train", 0.8 if strong else 0.55, trains)
     if set(words(context)) & TRAIN_WORDS and reached & {"gradient", "learn"}:
         return Purpose("train", 0.6, abs(fact.main) or 1)
+    # Evolution and tables learn without gradients: what steps an environment that it made, is told
+    # how to learn and loads nothing, learns.
+    told = {word for option in fact.options for word in words(option)}
+    if "env_step" in signals and "make_env" in signals and "load" not in signals:
+        if told & _LEARNING_OPTIONS:
+            return Purpose("train", 0.8, signals["env_step"])
     if "load" in signals and acts and "gradient" not in signals:
         return Purpose("evaluate", 0.6, signals["load"])
     return Purpose("", 0.0)

@@ -205,7 +205,8 @@ def _adopted_part(facts: Facts, plots: bool) -> list[Block]:
             number(seen.get("p_better"), ".2g"), str(event.data.get("verdict")),
         ])  # fmt: skip
     columns = (
-        "adopted", "metric", "per seed", "IQM", "goal", "result", "against", "effect", "p", "verdict",
+        "adopted", "metric", "per seed", "IQM", "goal", "result", "against", "effect", "p",
+        "verdict",
     )  # fmt: skip
     note = (
         "These results were measured before this study or elsewhere, and adopted: they were not "

@@ -108,16 +108,16 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
         StudyError: Names the first thing that forbids it.
     """
     refuse_stopped(study)
-    damage = study.problems()
-    if damage:
+    reading = study.examine()
+    if reading.problems:
         raise StudyError(
-            f"The ledger of {study.task}/{study.name} is damaged, {damage[0]}.",
+            f"The ledger of {study.task}/{study.name} is damaged, {reading.problems[0]}.",
             "Run `assay study verify`; nothing is launched on a ledger that cannot be trusted.",
         )
     agreed = study.contract()
-    contract.require_approved(study, agreed)
+    events = reading.events
+    contract.require_approved(study, agreed, events)
     candidate = study.candidate(name)
-    events = list(study.ledger.events())
     status = states.current(events).get(name)
     if status not in _LAUNCHABLE:
         raise StudyError(

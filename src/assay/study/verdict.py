@@ -167,9 +167,10 @@ def _require_promoted(events: Sequence[Event], name: str, other: str) -> None:
             f"'{name}' cannot be validated: its verdict in the promotion phase {outcome}.",
             "Only what promotion accepts is run again on fresh seeds.",
         )
-    if given[-1].get("rival", other) != other:
+    before = given[-1].get("rival", other)
+    if before != other:
         raise StudyError(
-            f"'{name}' was promoted against '{given[-1]['rival']}'; the incumbent is now '{other}'.",
+            f"'{name}' was promoted against '{before}'; the incumbent is now '{other}'.",
             f"Judge it against that one first: assay study verdict {name} --phase promotion",
         )
 

@@ -13,6 +13,7 @@ observations of every kind, and with action masks where actions are discrete.
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -503,12 +504,16 @@ class AlgorithmContract:
 
     @pytest.mark.slow
     def test_compiled_step_does_what_the_eager_one_does(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Weights, optimizer state and metrics agree to rounding, on the same data."""
         if not has_compiler():
             pytest.skip("no C++ compiler")
-        monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+        # A cache of this session, in which the first step proves for all that torch can load one.
+        monkeypatch.setenv("ASSAY_CACHE", str(tmp_path_factory.getbasetemp() / "compiled"))
+        # The code between the kernels takes the compiler longest, and its speed is not tested.
+        options = importlib.import_module("torch._inductor.config").aot_inductor
+        monkeypatch.setattr(options, "compile_wrapper_opt_level", "O0", raising=False)
         case = self.first_case()
         options = {**self.settings, **self.compiled_settings}
         eager, compiled = (

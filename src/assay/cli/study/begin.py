@@ -109,7 +109,7 @@ def audit(
 
 
 def _show_adapter(found: Adapter) -> None:
-    from assay.study.repo_card import QUESTIONS
+    from assay.study.repo_card import QUESTIONS, shown
 
     rows = []
     for slot in QUESTIONS:
@@ -117,7 +117,7 @@ def _show_adapter(found: Adapter) -> None:
         rows += [
             (
                 slot if i == 0 else "",
-                _text(answer.value),
+                shown(answer.value).replace("`", ""),
                 f"{answer.confidence:.2f}",
                 ", ".join(answer.evidence[:2]),
             )
@@ -127,10 +127,6 @@ def _show_adapter(found: Adapter) -> None:
             rows.append((slot, "none", "", ""))
     columns = ("question", "answer", "confidence>", "evidence")
     output.show(output.table(columns, rows, title=f"Profile: {found.profile}"))
-
-
-def _text(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 @contract.command("new")
@@ -162,11 +158,13 @@ def new(
 
 def _hints(adapter: Adapter) -> str:
     """Return the audit's answers as comments."""
+    from assay.study.repo_card import shown
+
     lines = ["\n# What the audit found, to fill the above in by:\n"]
     for slot in ("train", "evaluate", "metrics", "guardrails", "logging", "reward"):
         for answer in getattr(adapter, slot)[:5]:
             place = answer.evidence[0] if answer.evidence else "a profile"
-            text = " ".join(_text(answer.value).split())
+            text = shown(answer.value).replace("`", "")
             lines.append(f"#   {slot}: {text}  ({place}, {answer.confidence:.2f})\n")
     return "".join(lines) if len(lines) > 1 else ""
 

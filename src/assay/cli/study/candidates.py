@@ -66,7 +66,7 @@ def baseline(
 
 def _plan(study: Study, name: str) -> dict[str, Any]:
     """Say what the baseline still needs, and what it shows once it has it."""
-    from assay.study import gate, results, verdict
+    from assay.study import gate, results
     from assay.study.kinds import DECIDING
 
     agreed = study.contract()
@@ -91,7 +91,7 @@ def _plan(study: Study, name: str) -> dict[str, Any]:
         lines.append("The noise floor and the A/A test come from them: assay study next")
         return facts | {"lines": lines}
     spread, same = gate.noise_floor(arms[0], arms[1], metric.direction)
-    alpha = gate.spend(agreed.evaluation, verdict.decisions(events))
+    alpha = gate.spend(agreed.evaluation, 0)  # every decision gets the same share
     needed = gate.seeds_needed(metric.minimum_effect, spread, alpha, agreed.evaluation.power)
     p = 2 * min(same.p_better, same.p_worse, 0.5)
     facts |= {"noise": spread, "aa_p": p, "alpha": alpha, "seeds_needed": needed}
