@@ -15,7 +15,7 @@ BENCH_STAMP := .venv-bench/.installed
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts bench docs clean
+.PHONY: help setup demo test lint types contracts bench docs proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,10 @@ bench: $(BENCH_STAMP) ## Measure speed side by side with the peers, in .venv-ben
 
 docs: setup ## Run every snippet of the documentation
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/test_docs.py $(ARGS)
+
+# For who changes assay.proto; its products are committed.
+proto: setup
+	$(BIN)/python -m assay.server.protocol.generate
 
 clean: ## Remove caches and build products (never runs or environments)
 	rm -rf build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

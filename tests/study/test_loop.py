@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from study_samples import add, candidate_values, make_study
 
-from assay.study import agenda, budget, candidates, runner, states, verdict
+from assay.study import agenda, budget, candidates, results, runner, states, verdict
 from assay.study.agenda import Step
 from assay.study.contract import approve
 from assay.study.layout import Study, StudyError, write_yaml_document
@@ -79,6 +80,8 @@ class TestLoop:
         assert study.ledger.verify() == []
         assert steps(study) == []
         # What comes now is laid over the incumbent's settings.
+        with pytest.raises(StudyError, match="only a completed one is judged"):
+            verdict.judge(study, "better", "validation", "agent")
         propose(study, "slower", sleep=0.01)
         candidates.validate(study, "slower", "agent")
         planned = runner.plan(study, "slower", "short", 0)
@@ -104,17 +107,24 @@ class TestLoop:
         reason, lines = loop(study)
         assert reason == "everything that was proposed is decided", lines
         assert now(study)["better"] == "accepted"
-        runs = [e.data["run"] for e in study.ledger.events() if e.kind == runner.PREPARED]
-        assert len(runs) == len(set(runs)) == 10 + 1 + 5 + 5
-        for run in runs:
-            started = study.path / "runs" / run / "out" / "starts"
-            assert started.read_text() == "x"
+        # Every seed has one result, and what a kill prevented from starting never started.
+        done = results.runs(study.ledger.events())
+        counted = [(run.candidate, run.phase, run.seed) for run in done if run.outcome == "done"]
+        assert len(counted) == len(set(counted)) == 10 + 1 + 5 + 5
+        assert len({run.id for run in done}) == len(done)
+        for run in done:
+            started = study.path / "runs" / run.id / "out" / "starts"
+            times = len(started.read_text()) if started.exists() else 0
+            assert times == int(run.outcome == "done"), run
 
     def test_the_budget_ends_it_and_what_is_complete_is_still_judged(self, tmp_path: Path) -> None:
         study = prepared(tmp_path, PLENTY | {"runs": 16})
         propose(study, "better", lr=0.009)
         reason, _ = loop(study)
         assert reason == "all 16 runs of the budget are used"
+        assert verdict.decisions(list(study.ledger.events())) == 1
+        with pytest.raises(StudyError, match="was judged in the promotion phase already"):
+            verdict.judge(study, "better", "promotion", "agent")
         assert verdict.decisions(list(study.ledger.events())) == 1
         assert [s.phase for s in steps(study)] == ["validation"]
 
@@ -150,6 +160,36 @@ class TestLoop:
         assert reason == "nothing is left but what was refused: " + (
             "lr=5.0 is out of scope: expected 0.0001 to 0.01."
         )
+
+    def test_nothing_is_run_that_could_not_be_judged(self, tmp_path: Path) -> None:
+        study = prepared(tmp_path)
+        values = study.contract().model_dump(mode="json")
+        values["evaluation"]["expected_candidates"] = 1
+        write_yaml_document(study.contract_path, Contract(**values))
+        approve(study, "evaluation", "ada")
+        propose(study, "worse", lr=0.0005)
+        loop(study)
+        propose(study, "better", lr=0.009)
+        reason, lines = loop(study)
+        assert reason == "the study's error rate is spent on 1 candidates, as many as expected"
+        assert now(study)["better"] == "validated" and lines == [
+            "better keeps to the contract and is frozen"
+        ]
+
+    def test_two_loops_share_a_study(self, tmp_path: Path) -> None:
+        study = prepared(tmp_path, PLENTY | {"parallel": 3})
+        propose(study, "better", lr=0.009)
+        propose(study, "worse", lr=0.0005)
+        others: list[tuple[str, list[str]]] = []
+        thread = threading.Thread(target=lambda: others.append(loop(study)))
+        thread.start()
+        mine = loop(study)
+        thread.join()
+        assert {mine[0], others[0][0]} == {"everything that was proposed is decided"}, mine[1]
+        assert not [line for line in mine[1] + others[0][1] if "left alone" in line]
+        events = list(study.ledger.events())
+        given = [(e.data["candidate"], e.data["phase"]) for e in events if e.kind == verdict.GIVEN]
+        assert len(given) == len(set(given))
 
     def test_the_kill_switch_ends_what_runs(self, tmp_path: Path) -> None:
         study = prepared(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -341,3 +342,20 @@ def test_no_command_imports_torch(tmp_path: Path) -> None:
     words = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
+
+
+def test_a_study_that_was_deleted_is_not_begun_anew_unnoticed(repository: Path) -> None:
+    shutil.rmtree(repository / ROOT)
+    said = study("init", "--task", "toy", "--study", "lr", code=2)
+    assert "There was a study toy/lr" in said
+    assert "git update-ref -d refs/rlxp/toy/lr/ledger" in said
+    assert not (repository / ROOT).exists()
+    study("init", "--task", "toy", "--study", "second")
+
+
+def test_a_clone_without_the_refs_is_anchored_anew_by_a_person(repository: Path) -> None:
+    study("contract", "approve", "all", "--by", "Ada")
+    subprocess.run(["git", "update-ref", "-d", "refs/rlxp/toy/lr/ledger"], check=True)
+    assert "which is gone" in told("verify", code=1)["toy/lr"][0]
+    study("anchor", "--why", "It was cloned without refs/rlxp.", "--by", "Ada")
+    assert told("verify") == {"toy/lr": []}

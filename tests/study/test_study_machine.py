@@ -63,31 +63,25 @@ def end(study: Study, run: str, outcome: str, gain: float) -> None:
     runner.finish(study, run)
 
 
+_TEMPLATE: list[Path] = []  # a machine is made by hypothesis, and cannot ask for a fixture
+
+
 @pytest.fixture(scope="module", autouse=True)
-def faked():
-    """Start no process, and do not look at this machine for every run."""
+def faked(tmp_path_factory):
+    """Start no process, do not look at this machine for every run, and make the baseline once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "_start_supervisor", begin)
         patch.setattr(runner.provenance, "collect", lambda *a, **k: FACTS)
-        yield
-
-
-_TEMPLATE: list[Path] = []
-
-
-def template() -> Path:
-    """Return a study with a baseline that has been run, made once."""
-    if not _TEMPLATE:
-        root = Path(tempfile.mkdtemp(prefix="machine"))
+        root = tmp_path_factory.mktemp("machine")
         study = make_study(root, budget={"wall_clock_hours": 50.0, "runs": 60, "parallel": 3})
         shutil.rmtree(root / ".git")
-        machine = Commands(study)
-        machine.propose("base")
-        machine.validate("base")
+        commands = Commands(study)
+        commands.propose("base")
+        commands.validate("base")
         for phase in kinds.DECIDING:
-            machine.run_phase("base", phase, 0.0)
-        _TEMPLATE.append(root)
-    return _TEMPLATE[0]
+            commands.run_phase("base", phase, 0.0)
+        _TEMPLATE[:] = [root]
+        yield
 
 
 class Commands:
@@ -212,7 +206,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="machine"))
-        shutil.copytree(template(), self.root, dirs_exist_ok=True)
+        shutil.copytree(_TEMPLATE[0], self.root, dirs_exist_ok=True)
         self.study = Study(self.root, "cartpole", "lr")
         self.commands = Commands(self.study)
 
@@ -300,7 +294,7 @@ TestMachine = Machine.TestCase
 
 @pytest.fixture
 def commands(tmp_path: Path) -> Commands:
-    shutil.copytree(template(), tmp_path, dirs_exist_ok=True)
+    shutil.copytree(_TEMPLATE[0], tmp_path, dirs_exist_ok=True)
     return Commands(Study(tmp_path, "cartpole", "lr"))
 
 

@@ -7,7 +7,7 @@ on fresh ones. Promotion and validation are audited and judged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,23 +49,30 @@ def agenda(events: Iterable[Event], agreed: Contract) -> list[Step]:
     return steps_of(Book.read(events), agreed)
 
 
-def steps_of(book: Book, agreed: Contract) -> list[Step]:
+def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list[Step]:
     """Return all steps that can be taken now, the most urgent first.
 
     Until the baseline is complete nothing else is on it: nothing can be held against nothing.
+
+    Args:
+        book: Where the study is.
+        agreed: Its contract.
+        without: Candidates that are left alone; the others do not wait for them.
     """
     names = book.baselines()
     if not names:
         return [Step("baseline", "there is no baseline, and nothing can be held against nothing")]
     first = [step for name in names[:1] for step in _baseline(book, agreed, name)]
     if first or not all(book.complete(agreed, names[0], phase) for phase in DECIDING):
-        return first
+        return [step for step in first if step.candidate not in without]
     steps: list[Step] = []
     for name, status in book.status.items():
         if name in names or status in ("rejected", "reverted", "accepted"):
             continue
         steps += _one(book, agreed, name, status)
-    return sorted([*steps, *_trials(book, agreed)], key=lambda step: step.action in PERSONAL)
+    steps = [step for step in steps if step.candidate not in without]
+    steps += _trials(book, agreed, without)
+    return sorted(steps, key=lambda step: step.action in PERSONAL)
 
 
 def _baseline(book: Book, agreed: Contract, name: str) -> list[Step]:
@@ -138,9 +145,9 @@ def _probe(book: Book, agreed: Contract, name: str) -> list[Step]:
     return [Step("summarise", f"all values of probe {plan} have been run", plan)]
 
 
-def _trials(book: Book, agreed: Contract) -> list[Step]:
+def _trials(book: Book, agreed: Contract, without: Container[str]) -> list[Step]:
     """Return what the short trials wait for: runs, or their ranking."""
-    cohort = book.cohort()
+    cohort = [name for name in book.cohort() if name not in without]
     smoke: tuple[Phase, ...] = ("smoke",) if "smoke" in agreed.baseline.shortened else ()
     steps = []
     for name in cohort:
@@ -148,7 +155,8 @@ def _trials(book: Book, agreed: Contract) -> list[Step]:
             if not book.complete(agreed, name, phase):
                 steps += _runs(book, agreed, name, phase)
                 break
-    pending = [n for n, s in book.status.items() if s == "draft" and n not in book.baselines()]
+    drafts = [name for name, status in book.status.items() if status == "draft"]
+    pending = [n for n in drafts if n not in without and n not in book.baselines()]
     busy = any(not book.complete(agreed, name, "short") for name in cohort)
     if steps or busy or pending or not cohort:
         return steps

@@ -25,6 +25,10 @@ class OverBudget(StudyError):
     """A run would bring the study beyond what is approved."""
 
 
+class Busy(StudyError):
+    """As many runs as the contract allows are under way; it can be tried again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What is spent and held back.
@@ -74,14 +78,15 @@ def reserve(writer: Writer, budget: Budget, run: str, request: BudgetRequest, ac
 
     Raises:
         OverBudget: It would exceed a limit; nothing is reserved.
-        StudyError: As many runs as allowed are under way, or the run has a reservation.
+        Busy: As many runs as allowed are under way.
+        StudyError: The run has a reservation.
     """
     events = list(writer.events())
     before = usage(events)
     if any(e.kind == RESERVED and e.data["run"] == run for e in events):
         raise StudyError(f"Run '{run}' has been launched before; a run is launched once.")
     if len(before.open) >= budget.parallel:
-        raise StudyError(
+        raise Busy(
             f"{len(before.open)} runs are under way, and the contract allows {budget.parallel}.",
             "Wait for one to end, or have a larger budget.parallel approved.",
         )

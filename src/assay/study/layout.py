@@ -167,7 +167,7 @@ class Study:
         if (self.path / "state.json").exists():
             head = self.state().head
             anchors["state.json"] = Head(head.seq, head.hash)
-        noted = self._noted()
+        noted = self.noted()
         if noted is not None:
             anchors[self.ref] = noted
         return anchors
@@ -269,8 +269,10 @@ class Study:
 
     def _noted_already(self) -> bool:
         """Say whether there is nothing to note; so it is in a copy that nobody wrote to."""
-        state = self._own_state()
-        if state is not None and state.ledger == self._file():
+        state, file = self._own_state(), self._file()
+        if state is None or state.ledger is None or file is None or state.ledger.size != file.size:
+            return False
+        if state.ledger == file:
             return True
         book = self._continued()
         begun = book is not None and bool(book.anchored or not (self.root / ".git").exists())
@@ -322,7 +324,7 @@ class Study:
 
     def _agrees(self, state: State) -> bool:
         """Say whether the Git ref notes the head of a state, if it notes anything."""
-        noted = self._noted()
+        noted = self.noted()
         if noted is None:
             return not state.progress.anchored
         return noted == Head(state.head.seq, state.head.hash)
@@ -333,7 +335,7 @@ class Study:
             book.kind[name] = self.candidate(name).kind
         return book
 
-    def _noted(self) -> Head | None:
+    def noted(self) -> Head | None:
         """Return the head that the Git ref notes, or None where there is none."""
         if not (self.root / ".git").exists():
             return None

@@ -7,12 +7,13 @@ does), keeps nothing in memory that matters, and can be killed and begun again a
 
 from __future__ import annotations
 
+import fcntl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from assay.core.errors import AssayError
-from assay.study import agenda, budget, contract, runner
+from assay.study import agenda, budget, contract, runner, verdict
 from assay.study.books import Book
 from assay.study.layout import Study, StudyError
 from assay.study.ledger import Event
@@ -86,14 +87,13 @@ class Loop:
             if not halted:
                 agreed = self.study.contract()
                 book = Book.read(events)
-                steps = agenda.steps_of(book, agreed)
-                steps = [step for step in steps if step.candidate not in self._stuck]
+                steps = agenda.steps_of(book, agreed, self._stuck)
                 safe = [s for s in steps if s.action not in ("run", "baseline", *agenda.PERSONAL)]
                 if safe:
                     self._take(safe[0])
                     continue
                 ending = ending or stop_rule(events, agreed)
-                ending = ending or self._advance(queue, steps, agreed, book)
+                ending = ending or self._advance(queue, steps, agreed, events, book)
             if (halted or ending) and not self._running:
                 return halted or ending
             self.wait(runner.POLL_SECONDS)
@@ -108,17 +108,31 @@ class Loop:
         return ""
 
     def _advance(
-        self, queue: Queue, steps: Sequence[agenda.Step], agreed: Contract, book: Book
+        self,
+        queue: Queue,
+        steps: Sequence[agenda.Step],
+        agreed: Contract,
+        events: Sequence[Event],
+        book: Book,
     ) -> str:
         """Launch what there is room for, or have more proposed; return why to end, or ""."""
         runs = [step for step in steps if step.action == "run"]
+        spent = verdict.decisions(events) >= agreed.evaluation.expected_candidates
+        if spent:  # what cannot be judged is not run; validation has no share of its own
+            baselines = book.baselines()
+            runs = [s for s in runs if s.phase == "validation" or s.candidate in baselines]
         under_way = {*book.under_way, *book.held}  # a run that is ending may be one of the two
         if under_way - set(self._running):
             queue.reap()  # another loop's, or what a killed one left behind
         free = agreed.budget.parallel - len(under_way)
         if runs and free > 0:
             return self._launch(queue, runs, free)
-        return "" if runs or under_way else self._propose(steps)
+        if runs or under_way:
+            return ""
+        if spent:
+            most = agreed.evaluation.expected_candidates
+            return f"the study's error rate is spent on {most} candidates, as many as expected"
+        return self._propose(steps)
 
     def _collect(self, queue: Queue) -> None:
         for run, lease in list(self._running.items()):
@@ -135,7 +149,9 @@ class Loop:
         try:
             self.say(agenda.take(self.study, step, self.actor))
         except StudyError as error:
-            self._leave(step.candidate, error.message)
+            # Another loop may have been faster, which is no fault of the candidate.
+            if step in agenda.agenda(self.study.ledger.events(), self.study.contract()):
+                self._leave(step.candidate, error.message)
 
     def _leave(self, candidate: str, why: str) -> None:
         self._stuck[candidate] = why
@@ -150,6 +166,8 @@ class Loop:
                 begun = queue.start(confirm=self.confirm, actor=self.actor)
             except budget.OverBudget as error:
                 return error.message
+            except budget.Busy:
+                return ""
             except Refused as error:
                 self._leave(error.candidate, error.message)
                 queue.cancel(error.candidate)
@@ -168,10 +186,21 @@ class Loop:
             if self._stuck:
                 return f"nothing is left but what was refused: {next(iter(self._stuck.values()))}"
             return "everything that was proposed is decided"
-        try:
-            made = self.proposer(self.study)
-        except AssayError as error:
-            return error.message
+        with open(self.study.path / "propose.lock", "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            agreed = self.study.contract()
+            book = Book.read(self.study.ledger.events())
+            if book.under_way or agenda.steps_of(book, agreed, self._stuck):
+                return ""  # another loop has proposed in the meantime
+            pools = agreed.evaluation.pools
+            most = sum(map(len, (pools.development, pools.promotion, pools.validation)))
+            left = agreed.budget.runs - book.launched
+            if left < most:
+                return f"{left} runs of the budget are left, and a candidate may take {most}"
+            try:
+                made = self.proposer(self.study)
+            except AssayError as error:
+                return error.message
         if not made:
             return "the proposer has no more candidates"
         self.say(f"proposed {', '.join(made)}")

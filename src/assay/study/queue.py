@@ -232,6 +232,7 @@ class Queue:
 
         Raises:
             OverBudget: There is no budget for it; it waits on.
+            Busy: Nothing more may run at the same time; it waits on.
             Refused: The launch is refused; the item is marked as failed.
         """
         begun = self.start(confirm=confirm, actor=actor)
@@ -249,6 +250,7 @@ class Queue:
 
         Raises:
             OverBudget: There is no budget for it; it waits on.
+            Busy: Nothing more may run at the same time; it waits on.
             Refused: The launch is refused; the item is marked as failed.
         """
         lease = self.lease(f"{platform.node()}-{os.getpid()}")
@@ -258,7 +260,7 @@ class Queue:
             planned = runner.launch(
                 self.study, lease.candidate, lease.phase, lease.seed, confirm=confirm, actor=actor
             )
-        except budget.OverBudget:
+        except (budget.OverBudget, budget.Busy):
             self.close(lease, "queued")
             raise
         except StudyError as error:

@@ -28,6 +28,8 @@ class Calls(Walker):
         label = self.label
         if full:
             receiver, _, tail = full.rpartition(".")
+            if self.scope and not receiver:
+                self.facts.calls.setdefault(self.scope, set()).add(tail)
             match = TERM.match(tail) if "Term" in tail else None
             slot = self.extra_terms.get(tail) or (match.lastgroup if match else None)
             if slot == "randomization" and tail.startswith("Event") and not draws(node):

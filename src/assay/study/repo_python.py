@@ -111,11 +111,17 @@ class _Reader(Calls):
                 for target in node.targets:
                     if isinstance(target, ast.Name) and isinstance(node.value.value, str):
                         self.constants[target.id] = node.value.value
-            runs = isinstance(node, ast.For | ast.While | ast.With) or (
-                isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-            )
-            if runs and not self.facts.main and not self.facts.path.endswith("__init__.py"):
-                self.facts.main = -node.lineno  # negative: it runs, but on import as well
+        own = {
+            node.name
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        }
+        for node in tree.body:
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                call = node.value
+                named = {item.id for item in (call.func, *call.args) if isinstance(item, ast.Name)}
+                if named & own and not {"register"} & set(words(self.dotted(call.func))):
+                    self.runs(node.lineno)  # `main()` or `app.run(main)`
         self.children(tree)
         for name, origin in self.constants.items():
             if name.startswith("tyro:"):
@@ -259,12 +265,14 @@ class _Reader(Calls):
             self._named(node, arguments, inside)
         for decorator in node.decorator_list:
             self._decorator(decorator, node.name, node.lineno)
-        outer = self.function, self.dicts, self.loops
+        outer = self.function, self.dicts, self.loops, self.scope
         self.function, self.dicts, self.loops = node.name, {}, 0
+        if not self.classes and not self.scope:
+            self.scope = node.name
         self.depth += 1
         self.children(node)
         self.depth -= 1
-        self.function, self.dicts, self.loops = outer
+        self.function, self.dicts, self.loops, self.scope = outer
 
     def _decorator(self, node: ast.AST, name: str, line: int) -> None:
         call = node.func if isinstance(node, ast.Call) else node

@@ -12,6 +12,9 @@ from assay.study.repo_files import words
 from assay.study.repo_syntax import LEAVES, fields_of, placeholder
 from assay.study.repo_words import PLACES, SLOTS
 
+# What a file does at its top is its purpose, if it is one of these.
+RUNS = {"learn", "gradient", "env_step", "train_call", "evaluate_call"}
+
 
 @dataclass(frozen=True)
 class Hit:
@@ -30,11 +33,13 @@ class Facts:
     imports: dict[str, str] = field(default_factory=dict)  # local name -> dotted origin
     modules: set[str] = field(default_factory=set)
     relative: bool = False
-    main: int = 0  # line of what runs when the file is run; 0 where nothing does
+    main: int = 0  # line of what runs when the file is run, negative if on import too; 0: nothing
     doc: str = ""
     options: dict[str, int] = field(default_factory=dict)  # command-line options, with dashes
     subcommands: dict[str, int] = field(default_factory=dict)
     signals: dict[str, int] = field(default_factory=dict)
+    scopes: dict[str, dict[str, int]] = field(default_factory=dict)  # signals, per function
+    calls: dict[str, set[str]] = field(default_factory=dict)  # functions of this file, per function
     config: dict[str, Hit] = field(default_factory=dict)
     logging: dict[str, Hit] = field(default_factory=dict)
     metrics: list[Hit] = field(default_factory=list)
@@ -72,6 +77,7 @@ class Walker:
         }
         self.classes: list[Owner] = []
         self.function = ""
+        self.scope = ""  # the function at the top of the file that the walk is in
         self.depth = 0  # of functions
         self.loops = 0
         self.label = ""
@@ -110,6 +116,8 @@ class Walker:
             head = self.dotted(node.value)
         elif isinstance(node, ast.Name):
             head = self.facts.imports.get(node.id, node.id)
+        elif parts:  # `(loss + penalty).backward()`
+            head = ""
         else:
             return ""
         return ".".join([head, *reversed(parts)])
@@ -117,6 +125,15 @@ class Walker:
     def signal(self, name: str, line: int) -> None:
         """Note something that the file does, where it does it first."""
         self.facts.signals.setdefault(name, line)
+        if self.scope:
+            self.facts.scopes.setdefault(self.scope, {}).setdefault(name, line)
+        elif name in RUNS and not self.classes and not self.depth:
+            self.runs(line)
+
+    def runs(self, line: int) -> None:
+        """Note that a file does something when it is run, though on import as well."""
+        if not self.facts.main and not self.facts.path.endswith("__init__.py"):
+            self.facts.main = -line
 
     def found(self, slot: str, name: str, line: int, confidence: float) -> None:
         """Note code of the task."""

@@ -82,6 +82,7 @@ def judge(study: Study, name: str, phase: Phase, actor: str) -> Verdict:
             raise StudyError(
                 f"Candidate '{name}' is {status or 'unknown'}; only a completed one is judged."
             )
+        _refuse_again(events, name, phase, rival(study, events))
         verdict = weigh(study, events, agreed, name, phase)
         standard = _standard(study, events, agreed)
         facts = {"candidate": name, "phase": phase, **standard, **as_data(verdict)}
@@ -90,6 +91,26 @@ def judge(study: Study, name: str, phase: Phase, actor: str) -> Verdict:
         if to is not None:
             states.move(writer, name, to, actor=actor, why=verdict.reasons[0])
     return verdict
+
+
+def _refuse_again(events: Sequence[Event], name: str, phase: Phase, other: str) -> None:
+    """Refuse a second verdict on the same evidence: it would spend the error rate twice.
+
+    Raises:
+        StudyError: Nothing was run since the last one, and the rival is the same.
+    """
+    runs = {e.data["run"]: e.data["candidate"] for e in events if e.kind == runner.PREPARED}
+    fresh = True
+    for event in events:
+        if event.kind == GIVEN and (event.data["candidate"], event.data["phase"]) == (name, phase):
+            fresh = event.data["rival"] != other
+        elif event.kind == runner.ENDED and runs.get(event.data["run"]) in (name, other):
+            fresh = True
+    if not fresh:
+        raise StudyError(
+            f"'{name}' was judged in the {phase} phase already, on the same runs.",
+            "The verdict is on record: assay study report. New evidence needs further seeds.",
+        )
 
 
 def _standard(study: Study, events: Sequence[Event], agreed: Contract) -> dict[str, object]:
@@ -219,7 +240,7 @@ def _invalid(
     if not audits[-1].data["passed"]:
         checks = audits[-1].data["checks"]
         failed = ", ".join(str(check["name"]) for check in checks if not check["passed"])
-        return f"The audit of the result failed: {failed}."
+        return f"By the audit of the result this does not hold: {failed}."
     return None
 
 

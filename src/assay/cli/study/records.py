@@ -9,7 +9,7 @@ import typer
 
 from assay.cli import output
 from assay.cli.study import common
-from assay.cli.study.common import AsJson, Name, Root, Task
+from assay.cli.study.common import AsJson, By, Name, Root, Task
 
 
 def next_step(
@@ -112,16 +112,30 @@ def verify(
             )
     else:
         studies = [common.read(root, task, study)]
-    found = {f"{s.task}/{s.name}": evidence.verify(s) for s in studies}
-    events = {f"{s.task}/{s.name}": s.ledger.head().seq for s in studies}
-    facts = {name: [str(problem) for problem in problems] for name, problems in found.items()}
+    facts: dict[str, list[str]] = {}
     lines = []
-    for name, problems in facts.items():
-        lines.append(f"{name}: {'DAMAGED' if problems else f'whole, {events[name]} events'}")
-        lines += [f"  {problem}" for problem in problems]
+    for found in studies:
+        name = f"{found.task}/{found.name}"
+        facts[name] = [str(problem) for problem in evidence.verify(found)]
+        whole = "DAMAGED" if facts[name] else f"whole, {found.ledger.head().seq} events"
+        lines += [f"{name}: {whole}", *(f"  {problem}" for problem in facts[name])]
     common.told(as_json, facts, lines)
     if any(facts.values()):
         raise typer.Exit(1)
+
+
+def anchor(
+    why: Annotated[str, typer.Option("--why", help="The reason, for the record.")],
+    root: Root = None,
+    task: Task = None,
+    study: Name = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Note the ledger's head in Git anew, after a clone that did not bring refs/rlxp along."""
+    found = common.read(root, task, study)
+    found.anchor_anew(common.actor(by), why)
+    common.told(as_json, {"ref": found.ref}, f"The ledger's head is noted in {found.ref}.")
 
 
 def demo(

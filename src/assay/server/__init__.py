@@ -1,0 +1,1 @@
+"""The training server: live systems act locally and learn centrally."""
