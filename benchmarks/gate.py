@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -107,6 +108,19 @@ def simulate(loops: int, seed: int = 0) -> dict[str, dict[str, float]]:
     return table
 
 
+def lines(content: Mapping[str, Any]) -> str:
+    """Return the evidence as a Markdown table."""
+    effects = [f"accepts a true effect of {effect:g} sd" for effect in EFFECTS]
+    head = ["rule", "seeds per arm", "loops with a wrong acceptance", *effects]
+    rows = [head, ["---"] * len(head)]
+    for name, row in content["rules"].items():
+        shares = [row["wrong"], *(row[f"power at {effect:g}"] for effect in EFFECTS)]
+        rows.append([name, f"{row['seeds']:.0f}", *(f"{share:.1%}" for share in shares)])
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    loops, candidates = content["loops"], content["candidates"]
+    return f"{table}\n\n{loops} loops of {candidates} candidates that are no better."
+
+
 def main() -> None:
     """Print the table, and store it if asked to."""
     parser = argparse.ArgumentParser(
@@ -116,10 +130,9 @@ def main() -> None:
     parser.add_argument("--store", action="store_true", help="write evidence/gate.json")
     options = parser.parse_args()
     table = simulate(options.loops)
-    for name, row in table.items():
-        print(f"{name:50}", "  ".join(f"{key} {value:.3f}" for key, value in row.items()))
+    evidence = {"schema": 1, "loops": options.loops, "candidates": CANDIDATES, "rules": table}
+    print(lines(evidence))
     if options.store:
-        evidence = {"loops": options.loops, "candidates": CANDIDATES, "rules": table}
         EVIDENCE.write_text(json.dumps(evidence, indent=1) + "\n")
 
 

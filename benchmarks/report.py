@@ -24,7 +24,7 @@ from assay.core.errors import EXIT_USER_ERROR, AssayError
 # Where each table goes. A file without the markers of a table does not show it.
 BENCHMARKS_README = evidence.ROOT / "README.md"
 PROJECT_README = evidence.ROOT.parent / "README.md"
-NAMES = ("learning", "speed", "priorities", "phases", "memory")
+NAMES = ("learning", "speed", "priorities", "phases", "memory", "gate")
 # Pages with a table of their own, called `evidence`; the index of algorithms is `algorithms`.
 DOCS = evidence.ROOT.parent / "docs"
 INDEX = DOCS / "algorithms" / "README.md"
@@ -185,6 +185,18 @@ def priorities_table() -> str:
         raise EvidenceError(f"'{evidence.PRIORITIES.name}' is refused: {error}.") from None
 
 
+def gate_table() -> str:
+    """Return how often the evidence gate errs and sees, if it was simulated."""
+    from gate import EVIDENCE, lines
+
+    if not EVIDENCE.exists():
+        return "Not simulated yet: `python benchmarks/gate.py --store`."
+    try:
+        return lines(evidence.read_json(EVIDENCE))
+    except (KeyError, TypeError, ValueError) as error:
+        raise EvidenceError(f"'{EVIDENCE.name}' is refused: {error}.") from None
+
+
 def tables() -> dict[str, str]:
     """Return every table from the committed evidence.
 
@@ -202,6 +214,7 @@ def tables() -> dict[str, str]:
         "priorities": priorities_table(),
         "phases": phases,
         "memory": memory_line(),
+        "gate": gate_table(),
     }
 
 

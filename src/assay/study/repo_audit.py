@@ -17,7 +17,9 @@ from typing import Any
 
 from assay.study.layout import StudyError
 from assay.study.models import Adapter, Answer
+from assay.study.repo_calls import is_metric
 from assay.study.repo_commands import (
+    EVALUATE_WORDS,
     Command,
     Purpose,
     evaluates,
@@ -25,15 +27,17 @@ from assay.study.repo_commands import (
     is_script,
     preference,
     purpose,
+    scoped,
     with_seed,
 )
 from assay.study.repo_files import Files, is_test, words
 from assay.study.repo_hints import HINTS, HintedAnswer, Hints, find_hints
 from assay.study.repo_python import read_imports, read_python
 from assay.study.repo_walk import Facts, Hit
-from assay.study.repo_words import AXES, SLOTS
+from assay.study.repo_words import AXES, OUTCOME_WORDS, SLOTS
 
-COMMANDS, FILES, METRICS, GUARDRAILS = 15, 25, 80, 30
+COMMANDS, FILES, METRICS, GUARDRAILS = 60, 200, 250, 100
+NAMES = 100  # of one file
 _EVIDENCE = 5
 _THRESHOLD = 0.5
 GUARDRAIL_WORDS = {
@@ -180,9 +184,22 @@ class _Audit:
         self.sure[kind, target] = max(confidence, self.sure.get((kind, target), 0.0))
 
     def _purpose(self, path: str, name: str = "", context: str = "") -> Purpose:
+        """Judge a script, or the function of it that an entry point calls."""
         if path not in self.facts:
             return Purpose("", 0.0)
-        return purpose(self.facts[path], self.closure(path), name, context)
+        fact, entry = self.facts[path], self.scripts.entries.get(name)
+        if entry is None or entry.function not in fact.functions:
+            return purpose(fact, self.closure(path), name, context)
+        beside = [e for e in self.scripts.entries.values() if e.target == path and e is not entry]
+        signals = scoped(fact, entry.function)
+        whole = fact.signals if not signals and not beside else signals
+        called = f"{name} {entry.function}"
+        judged = purpose(fact, self.closure(path), called, context, whole)
+        others = [e.name for e in beside if e.name.startswith(name)]
+        if not judged.kind and any(set(words(other)) & EVALUATE_WORDS for other in others):
+            # Of `walk` and `walk-eval`, the one without a purpose in its name trains.
+            return Purpose("train", 0.7, fact.functions[entry.function][0])
+        return judged
 
     def _kind(self, command: Command) -> str:
         verb = _verb(command)
@@ -377,17 +394,33 @@ class _Audit:
                     if not printed:
                         continue
                     name = name.removeprefix("stdout:")
-                last = name.rpartition("/")[2].lower().replace(" ", "_")
-                if last in AXES or not re.search("[A-Za-z]{2}", name):
-                    continue
-                confidence = hit.confidence - (0.0 if nearby else 0.1)
-                found.append(_Found(name, f"{fact.path}:{hit.line}", confidence))
+                if _measures(name):
+                    confidence = hit.confidence - (0.0 if nearby else 0.1)
+                    found.append(_Found(name, f"{fact.path}:{hit.line}", confidence))
+        found += self._handed_on()
         return _ranked(found, METRICS, key=_promise)
+
+    def _handed_on(self) -> Iterable[_Found]:
+        """Yield the keys of dictionaries that one function returns and another logs."""
+        makers: dict[str, list[Facts]] = {}
+        for fact in self._searched():
+            for function, keys in fact.returned.items():
+                if keys:
+                    makers.setdefault(function, []).append(fact)
+        for fact in self._searched():
+            for logged in fact.logged:
+                own = [maker for maker in makers.get(logged.function, ()) if maker is fact]
+                for maker in own or makers.get(logged.function, ()):
+                    for hit in maker.returned[logged.function]:
+                        name = logged.template.replace("{}", hit.name)
+                        if is_metric(name) and _measures(name):
+                            sure = logged.confidence - (0.0 if own else 0.15)
+                            yield _Found(name, f"{maker.path}:{hit.line}", max(sure, 0.5))
 
     def guardrails(self, metrics: Iterable[Answer]) -> tuple[Answer, ...]:
         extra = set(self.hints.guardrails)
         found = [
-            _Found(answer.value, place, answer.confidence * 0.9, "logged")
+            _Found(answer.value, place, max(answer.confidence * 0.9, _THRESHOLD), "logged")
             for answer in metrics
             for place in answer.evidence[:1]
             if _guards(str(answer.value), extra)
@@ -439,7 +472,7 @@ class _Audit:
             names = list(dict.fromkeys(hit.name for hit in hits if hit.name))
             strongest = sorted(hits, key=lambda hit: -hit.confidence)[:_EVIDENCE]
             evidence = tuple(dict.fromkeys(f"{path}:{h.line}" for h in strongest))
-            value = {"file": path, "names": names[:40]}
+            value = {"file": path, "names": names[:NAMES]}
             weight = (-confidence, path not in self.own, -min(len(names), 10), _place_key(path))
             answers.append((weight, Answer(value=value, confidence=confidence, evidence=evidence)))
         answers.sort(key=lambda item: item[0])
@@ -585,6 +618,15 @@ def _guards(name: str, extra: set[str]) -> bool:
     if named & _NO_GUARDRAIL:
         return False
     return bool(named & (GUARDRAIL_WORDS | extra)) or any(p <= named for p in _GUARDRAIL_PAIRS)
+
+
+def _measures(name: str) -> bool:
+    """Return whether a logged name is a metric, and no axis such as `time/step`."""
+    group, _, last = name.lower().replace(" ", "_").rpartition("/")
+    if not re.search("[A-Za-z]{2}", name):
+        return False
+    # `rewards/step` is the reward by steps.
+    return last not in AXES or bool(set(words(group)) & (OUTCOME_WORDS | {"length", "lengths"}))
 
 
 def _promise(name: str) -> int:

@@ -7,16 +7,21 @@ import re
 
 from assay.study.repo_files import words
 from assay.study.repo_syntax import draws, target_name
-from assay.study.repo_walk import Hit, Walker
+from assay.study.repo_walk import Hit, Logged, Walker
 from assay.study.repo_words import (
     LOADS,
+    METRIC_CALLS,
     METRIC_WORDS,
+    NOTES,
     OTHER_CONFIGS,
     OTHER_LOGGERS,
     OUTCOME_WORDS,
     SLOTS,
     TERM,
 )
+
+# The name of a metric in a group: `Loss / Policy loss`, `rewards/{name}`.
+_TAG = re.compile(r"[A-Za-z_][\w {}-]* ?/ ?[\w {}().%/-]+(?<!\.\w\w)(?<!\.\w\w\w)(?<!\.\w{4})")
 
 
 class Calls(Walker):
@@ -106,7 +111,9 @@ class Calls(Walker):
             self.sink("tensorboard", full, line, 0.95)
         elif root in OTHER_LOGGERS:
             self.sink("custom", root, line, 0.8)
-        elif full in ("csv.writer", "csv.DictWriter") or tail in ("CSVLogger", "CsvLogger"):
+        elif full in ("csv.writer", "csv.DictWriter") or (
+            tail[:3].lower() == "csv" and tail.endswith(("Logger", "Output", "OutputFormat"))
+        ):
             sure = "csv" in tail.lower() or self._about_metrics(node)
             self.sink("csv", full, line, 0.9 if sure else 0.6)
             for keyword in node.keywords:
@@ -206,7 +213,9 @@ class Calls(Walker):
                 stepped = self.dotted(argument)
                 if stepped.endswith(".step") and {"env", "envs"} & set(words(stepped)):
                     self.signal("env_step", line)
-        elif tail in ("train", "fit", "run", "train_loop", "run_training") and receiver:
+        elif receiver and tail in (
+            "train", "fit", "run", "train_loop", "run_training", "run_experiment",
+        ):  # fmt: skip
             if who & trainers and (
                 tail != "train" or given or who & trainers - {"model", "policy"}
             ):
@@ -220,7 +229,11 @@ class Calls(Walker):
             self.signal("learn", line)
         if name[:1] in (("evaluate",), ("eval",), ("enjoy",)) and tail != "eval":
             self.signal("evaluate_call", line)
-        loads = tail in LOADS or full in ("torch.load", "pickle.load", "jax.numpy.load")
+        elif name in (("rollout",), ("run", "episode"), ("run", "episodes")) and given:
+            self.signal("evaluate_call", line)
+        loads = tail in LOADS or full in (
+            "torch.load", "pickle.load", "cloudpickle.load", "jax.numpy.load", "joblib.load",
+        )  # fmt: skip
         last = receiver.rpartition(".")[2]
         if loads or (tail == "load" and (last[:1].isupper() or who & trainers)):
             self.signal("load", line)
@@ -246,41 +259,74 @@ class Calls(Walker):
             tags = [k.value for k in node.keywords if k.arg in ("tag", "name", "key")]
             first = tags[0] if tags else None
         text = self.text(first)
-        if tail in ("add_scalar", "log_scalar", "log_metric", "scalar_summary", "logkv",
-                    "logkv_mean", "record_mean", "record_tabular", "log_tabular",
-                    "add_scalars") or tail in self.metric_calls:  # fmt: skip
-            self.metric(text, node.lineno, 0.95)
+        if tail in METRIC_CALLS or tail in self.metric_calls:
+            self._tagged(first, text, node.lineno, 0.95)
             self.logged(node.args[:1], 0.9)
         elif tail == "scalar" and who & {"summary", "writer", "logger", "tb"}:
-            self.metric(text, node.lineno, 0.9)
-        elif tail == "record" and several and who & {"logger", "log", "writer"}:
-            self.metric(text, node.lineno, 0.95)
+            self._tagged(first, text, node.lineno, 0.9)
+        elif tail == "record" and several and who & {"logger", "log", "writer", "tabular"}:
+            self._tagged(first, text, node.lineno, 0.95)
         elif (
             tail == "log"
-            and text
+            and (text or (first is not None and self._key(first)))
             and several
             and " " not in text
             and receiver not in ("math", "logging")
         ):
             # `log("fps", fps)`, where `log` is neither a method nor the logarithm.
             if logger or receiver in ("self", ""):
-                self.metric(text, node.lineno, 0.85)
+                self._tagged(first, text, node.lineno, 0.85)
         elif tail in ("log", "log_metrics", "log_dict", "log_scalars", "write_scalars", "track"):
             if receiver not in ("math", "np", "numpy", "torch", "jax.numpy", "numpy.random"):
                 sure = bool(logger) or tail != "log"
                 self.logged(node.args, 0.95 if "wandb" in who else 0.85 if sure else 0.6)
-        elif tail == "store" and "logger" in who:
-            for keyword in node.keywords:
+        elif tail in ("store", "write") and who & {"logger", "metrics"}:
+            self.logged(node.args, 0.85)
+            for keyword in node.keywords if tail == "store" else ():
                 self.metric(keyword.arg or "", node.lineno, 0.85)
         elif tail == "report" and who & {"tune", "train", "session", "ray"}:
             self.logged(node.args, 0.85)
             for keyword in node.keywords:
                 self.metric(keyword.arg or "", node.lineno, 0.8)
-        elif tail == "update" and who & {"metrics"} and not who & {"self"}:
+        elif tail == "update" and who & {"metrics", "aggregator", "meters"} and not who & {"self"}:
             for keyword in node.keywords:
                 self.metric(keyword.arg or "", node.lineno, 0.65)
+            if several:
+                self._tagged(first, text, node.lineno, 0.8)
+        elif several and _TAG.fullmatch(text) and NOTES & set(words(tail)):
+            self._tagged(first, text, node.lineno, 0.75)  # `track_data("Loss / Policy", loss)`
         elif {"progress", "log", "report"} & set(words(tail)) and not full.startswith("logging"):
             self.logged(node.args, 0.6, plain=False)
+
+    def _key(self, node: ast.expr) -> ast.expr | None:
+        """Return the dictionary whose keys a loop goes through, where a name holds such a key."""
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and part.id in self.pairs:
+                return self.pairs[part.id]
+        return None
+
+    def _tagged(self, tag: ast.expr | None, text: str, line: int, confidence: float) -> None:
+        """Note what is logged under a tag, which may be made of the keys of a dictionary."""
+        source = self._key(tag) if tag is not None else None
+        if source is None:
+            self.metric(text, line, confidence)
+            return
+        # `losses/{name}` and the bare `name` are both a place for a key.
+        template = re.sub(r"\{\w*\}", "{}", text, count=1) if "{" in text else "{}"
+        hits = self.dicts.get(target_name(source), [])
+        made = self._maker(source)
+        for hit in hits:
+            self.metric(template.replace("{}", hit.name), hit.line, confidence - 0.1)
+        if made:
+            self.facts.logged.append(Logged(made, template, confidence - 0.1))
+        if not hits:
+            self.metric(text, line, confidence)
+
+    def _maker(self, node: ast.AST) -> str:
+        """Return the function that made a dictionary, where that can be seen."""
+        if isinstance(node, ast.Call):
+            return self.dotted(node.func).rpartition(".")[2]
+        return self.made.get(target_name(node), "") if isinstance(node, ast.Name) else ""
 
     def logged(self, nodes: list[ast.expr], confidence: float, *, plain: bool = True) -> None:
         """Note the keys of dictionaries that are logged, also through a variable."""
@@ -293,11 +339,26 @@ class Calls(Walker):
                 continue
             for hit in hits:
                 self.metric(hit.name, hit.line, confidence)
+            joined = [v for k, v in zip(node.keys, node.values, strict=True) if k is None] if (
+                isinstance(node, ast.Dict)
+            ) else [node]  # fmt: skip
+            for part in joined:
+                if self._maker(part) and plain:
+                    self.facts.logged.append(Logged(self._maker(part), "{}", confidence - 0.1))
+                if part is not node:
+                    for hit in self.dicts.get(target_name(part), []):
+                        self.metric(hit.name, hit.line, confidence)
 
     def metric(self, name: str, line: int, confidence: float) -> None:
         """Note the name of a metric, if it looks like one."""
         name = name.strip()
-        if name and re.fullmatch(r"[\w./ %()@\-\[\]{}+:&#|]{2,80}", name):
-            if re.sub(r"\{\w*\}|\W", "", name):
-                unsure = 0.2 if "{" in name else 0.0
-                self.facts.metrics.append(Hit(name, line, max(confidence - unsure, 0.5)))
+        if is_metric(name):
+            unsure = 0.2 if "{" in name else 0.0
+            self.facts.metrics.append(Hit(name, line, max(confidence - unsure, 0.5)))
+
+
+def is_metric(name: str) -> bool:
+    """Return whether a string can be the name of a metric."""
+    return bool(
+        re.fullmatch(r"[\w./ %()@\-\[\]{}+:&#|]{2,80}", name) and re.sub(r"\{\w*\}|\W", "", name)
+    )

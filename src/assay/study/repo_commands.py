@@ -24,6 +24,8 @@ OTHER_WORDS = {
     "download", "upload", "push", "deploy", "setup", "install", "lint", "docs", "profile", "sweep",
     "video", "teleop", "collect", "demo", "hub", "zero", "random", "list", "optimize", "tune",
     "parse", "create", "generate", "monitor", "tutorial", "bench", "benchmark", "speed",
+    "examine", "view", "viewer", "visu", "inspect", "debug", "show", "preview", "manual",
+    "interactive", "analyze", "analyse", "print", "check",
 }  # fmt: skip
 _EVALUATE_FLAG = re.compile(
     r"^(--?(eval|evaluate|evaluation|evaluate[-_]only|eval[-_]only|test|test[-_]only|play|enjoy)"
@@ -337,20 +339,42 @@ _LEARNING_OPTIONS = {
 }  # fmt: skip
 
 
-def purpose(fact: Facts, closure: list[Facts], name: str = "", context: str = "") -> Purpose:
+def scoped(fact: Facts, function: str) -> dict[str, int]:
+    """Return what one function does, and the functions of its file that it calls."""
+    found: dict[str, int] = {}
+    seen, todo = {function}, [function]
+    while todo:
+        name = todo.pop()
+        for signal, line in fact.scopes.get(name, {}).items():
+            found.setdefault(signal, line)
+        for called in sorted(fact.calls.get(name, set()) & set(fact.functions)):
+            if called not in seen:
+                seen.add(called)
+                todo.append(called)
+    return found
+
+
+def purpose(
+    fact: Facts,
+    closure: list[Facts],
+    name: str = "",
+    context: str = "",
+    signals: dict[str, int] | None = None,
+) -> Purpose:
     """Judge by its name and by what it and the files it uses do whether a script trains.
 
     Args:
         fact: The script.
         closure: The files of the repository that it imports, itself first.
-        name: The entry point, if it is called by one.
+        name: The entry point, if it is called by one, and its function.
         context: The heading that a document gives its command.
+        signals: What that function does; by default what the file does.
     """
     stem = fact.path.rpartition("/")[2].removesuffix(".py")
     if stem in ("__main__", "__init__", "main", "run", "cli"):
         stem = "/".join(fact.path.split("/")[-2:])
     named = set(words(stem)) | set(words(name))
-    signals = fact.signals
+    signals = fact.signals if signals is None else signals
     reached = {key for item in closure for key in item.signals}
     trains = next(
         (signals[key] for key in ("learn", "gradient", "train_call") if key in signals), 0

@@ -15,6 +15,7 @@ from assay.study.repo_calls import Calls
 from assay.study.repo_files import words
 from assay.study.repo_syntax import (
     LEAVES,
+    asks,
     assignments,
     computes,
     is_computed,
@@ -25,6 +26,7 @@ from assay.study.repo_syntax import (
 from assay.study.repo_walk import Facts, Hit, Owner
 from assay.study.repo_words import (
     CONFIGS,
+    DESCRIBES,
     DONE_NAMES,
     LAUNCHERS,
     NESTED,
@@ -34,8 +36,12 @@ from assay.study.repo_words import (
     REWARD_NAMES,
     RL_LIBRARIES,
     STEPS,
+    TABLES,
     TASK_ARGUMENTS,
 )
+
+# Where a part begins: nothing that closes or goes on with the one before.
+_PART = re.compile(r"^(?!else\b|elif\b|except\b|finally\b)[A-Za-z_@]")
 
 
 def read_python(path: str, text: str, vocabulary: dict[str, Any] | None = None) -> Facts:
@@ -50,13 +56,38 @@ def read_python(path: str, text: str, vocabulary: dict[str, Any] | None = None) 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(text)
+            try:
+                tree = ast.parse(text)
+            except SyntaxError:  # Python 2, templates, a newer Python
+                tree = _parse_parts(text)
+                read_imports(path, text, facts)
         facts.doc = ast.get_docstring(tree) or ""
         _Reader(facts, vocabulary or {}).module(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        # Python 2, templates, machine-written nests: what was seen before stays.
+        # Null bytes, machine-written nests: what was seen before stays.
         return read_imports(path, text, facts)
     return facts
+
+
+def _parse_parts(text: str) -> ast.Module:
+    """Return the functions, classes and statements of a file that can be parsed by themselves."""
+    module = ast.Module(body=[], type_ignores=[])
+    lines = text.split("\n")
+    found = [index for index, line in enumerate(lines) if _PART.match(line)]
+    # A decorator belongs to what follows it.
+    starts = [
+        index
+        for before, index in zip([-1, *found], found, strict=False)
+        if before < 0 or not lines[before].startswith("@")
+    ]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        try:
+            part = ast.parse("\n".join(lines[start:end]))
+        except SyntaxError:
+            continue
+        for node in part.body:
+            module.body.append(ast.increment_lineno(node, start))
+    return module
 
 
 def read_imports(path: str, text: str, facts: Facts | None = None) -> Facts:
@@ -146,9 +177,16 @@ class _Reader(Calls):
         note_import(self.facts, module, node.lineno)
 
     def _loop(self, node: ast.For | ast.While) -> None:
+        outer = self.pairs
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Tuple):
+            source, key = node.iter, node.target.elts[0]
+            items = isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute)
+            if items and source.func.attr == "items" and isinstance(key, ast.Name):
+                self.pairs = {**outer, key.id: source.func.value}
         self.loops += 1
         self.children(node)
         self.loops -= 1
+        self.pairs = outer
 
     def _if(self, node: ast.If) -> None:
         test = node.test
@@ -181,6 +219,10 @@ class _Reader(Calls):
         shaped = bool(steps) and any(name.startswith(("reset", "_reset")) for name in methods)
         inherits = bool(base_words & {"env", "environment", "wrapper"}) or any(
             base.endswith(("Task", "Env", "Robot")) for base in bases
+        )
+        # `class UnlockEnv(RoomGrid)`: the base is somewhere else, the name says what it is.
+        inherits = inherits or (
+            bool(steps and bases) and node.name.endswith(("Env", "Environment"))
         )
         wrapper = "wrapper" in base_words or node.name.endswith("Wrapper")
         rewarding = any(name.startswith(("_reward_", "compute_reward")) for name in methods)
@@ -265,14 +307,14 @@ class _Reader(Calls):
             self._named(node, arguments, inside)
         for decorator in node.decorator_list:
             self._decorator(decorator, node.name, node.lineno)
-        outer = self.function, self.dicts, self.loops, self.scope
-        self.function, self.dicts, self.loops = node.name, {}, 0
+        outer = self.function, self.dicts, self.made, self.loops, self.scope
+        self.function, self.dicts, self.made, self.loops = node.name, {}, {}, 0
         if not self.classes and not self.scope:
             self.scope = node.name
         self.depth += 1
         self.children(node)
         self.depth -= 1
-        self.function, self.dicts, self.loops, self.scope = outer
+        self.function, self.dicts, self.made, self.loops, self.scope = outer
 
     def _decorator(self, node: ast.AST, name: str, line: int) -> None:
         call = node.func if isinstance(node, ast.Call) else node
@@ -297,6 +339,14 @@ class _Reader(Calls):
             and isinstance(value.elts[-1], ast.Dict)
         ):
             self.keys(value.elts[-1], self.facts.infos, 0.6)
+        if value is not None:
+            # `return loss, {"loss": ...}` hands its metrics on as well.
+            for part in value.elts if isinstance(value, ast.Tuple) else [value]:
+                keys = self.dict_keys(part) or self.dicts.get(target_name(part), [])
+                self.facts.returned.setdefault(self.function, []).extend(keys)
+                if keys and self.function in DESCRIBES and self.classes:
+                    if self.classes[-1].environment:
+                        self.facts.infos.extend(keys)
         self.children(node)
 
     def _named(
@@ -338,7 +388,7 @@ class _Reader(Calls):
         no = named & {"reward", "print", "log", "on", "process", "count", "buffer", "mask", "plot"}
         # `is_terminated` among reward functions pays for the end, it does not bring it about.
         paid = owner is None and {"reward", "rewards"} & set(words(self.facts.path))
-        if ending and verb and not no and not paid and tasked and computes(node):
+        if ending and verb and not no and not paid and tasked and (computes(node) or asks(node)):
             self.found("termination", qualified, node.lineno, 0.85)
         if named & {"curriculum", "curricula"} and computes(node, strict=False):
             self.found("curriculum", qualified, node.lineno, 0.85)
@@ -393,8 +443,12 @@ class _Reader(Calls):
                         for hit in keys:
                             if "/" in hit.name or name == "metrics":
                                 self.metric(hit.name, hit.line, 0.65)
-            if isinstance(target, ast.Tuple) and isinstance(value, ast.Call):
-                self._unpacked(target, value)
+            if isinstance(value, ast.Call):
+                maker = self.dotted(value.func).rpartition(".")[2]
+                for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    self.made[target_name(part)] = maker
+                if isinstance(target, ast.Tuple):
+                    self._unpacked(target, value)
             if name in ("logger", "logger_type") and isinstance(value, ast.Constant):
                 if value.value in ("wandb", "tensorboard", "csv"):
                     self.sink(value.value, name, node.lineno, 0.7)
@@ -433,7 +487,9 @@ class _Reader(Calls):
             base = base.value
         name = target_name(base)
         hit = Hit(key, target.lineno, 0.7)
-        if name in ("extras", "extra") and (set(chain) & {"log", "episode", "metrics"}):
+        if name in ("extras", "extra") and (
+            set(chain) & {"log", "episode", "metrics"} or "/" in key.strip("/") or key.endswith("/")
+        ):
             self.facts.metrics.append(hit)
         elif chain and name in ("info", "infos") and set(chain) & {"log", "metrics"}:
             self.facts.metrics.append(hit)
@@ -448,6 +504,10 @@ class _Reader(Calls):
         """Note `rewards = {"alive": 1.0, ...}` and `reward_config=create(scales=create(...))`."""
         if label.lower() not in NESTED["reward"] or not isinstance(value, ast.Dict | ast.Call):
             return
+        if isinstance(value, ast.Call):
+            made = self.dotted(value.func).rpartition(".")[2]
+            if made not in TABLES and not set(words(made)) & (CONFIGS | {"reward", "rewards"}):
+                return  # `reward=Box(low=0, high=1)` is a space
         names: list[tuple[str, int]] = []
         nodes = list(ast.walk(value))
         if any(isinstance(node, ast.keyword) and node.arg == "func" for node in nodes):

@@ -83,6 +83,20 @@ def computes(node: ast.FunctionDef | ast.AsyncFunctionDef, *, strict: bool = Tru
     return True
 
 
+def asks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function gives back what a part of its object knows: `self.car.crashed`."""
+    body = body_of(node)
+    if len(body) != 1 or not isinstance(body[0], ast.Return):
+        return False
+    value = body[0].value
+    return (
+        isinstance(value, ast.Attribute)
+        and value.attr not in DONE_NAMES
+        and isinstance(value.value, ast.Attribute)
+        and not {"env", "manager", "state"} & set(words(value.value.attr))
+    )
+
+
 def yields(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Return whether a function gives back a value or writes it into a buffer."""
     for part in ast.walk(node):

@@ -25,6 +25,15 @@ class Hit:
     confidence: float = 0.8
 
 
+@dataclass(frozen=True)
+class Logged:
+    """A dictionary that is logged and was made by a function, here or elsewhere."""
+
+    function: str
+    template: str  # `losses/{}`: the name of a metric around a key
+    confidence: float
+
+
 @dataclass
 class Facts:
     """What a file does."""
@@ -44,6 +53,8 @@ class Facts:
     logging: dict[str, Hit] = field(default_factory=dict)
     metrics: list[Hit] = field(default_factory=list)
     infos: list[Hit] = field(default_factory=list)
+    returned: dict[str, list[Hit]] = field(default_factory=dict)  # keys, per function
+    logged: list[Logged] = field(default_factory=list)
     code: dict[str, list[Hit]] = field(default_factory=lambda: {slot: [] for slot in SLOTS})
     terms: list[tuple[str, str, str, int]] = field(default_factory=list)  # slot, name, func, line
     functions: dict[str, tuple[int, str]] = field(default_factory=dict)  # line, first argument
@@ -84,6 +95,8 @@ class Walker:
         self.constants: dict[str, str] = {}
         self.fields: dict[str, dict[str, int]] = {}  # of dataclasses
         self.dicts: dict[str, list[Hit]] = {}  # variables of this function that hold string keys
+        self.made: dict[str, str] = {}  # variables of this function, and what function made them
+        self.pairs: dict[str, ast.expr] = {}  # `key` in `for key, value in metrics.items()`
         self.place = bool(PLACES & set(words(facts.path)))
         self.rewarding = bool({"reward", "rewards", "mdp"} & set(words(facts.path)))
         self.handlers: dict[type[ast.AST], Callable[[Any], None]] = {}

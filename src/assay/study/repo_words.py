@@ -21,7 +21,16 @@ METRIC_WORDS = {
     "return", "returns", "reward", "rewards", "history", "eval", "evaluation", "episode",
     "episodes", "progress", "summary", "summaries", "performance", "success", "loss", "record",
 }  # fmt: skip
-OUTCOME_WORDS = {"reward", "rewards", "return", "returns", "score", "success", "loss", "rew"}
+METRIC_CALLS = {
+    "add_scalar", "log_scalar", "log_metric", "scalar_summary", "logkv", "logkv_mean",
+    "record_mean", "record_tabular", "log_tabular", "add_scalars", "add_metric", "register_key",
+    "track_data",
+}  # fmt: skip
+# Verbs of calls that note `group/name` with a value.
+NOTES = {"log", "track", "record", "add", "store", "scalar", "metric", "put", "note", "emit"}
+OUTCOME_WORDS = {
+    "reward", "rewards", "return", "returns", "score", "scores", "success", "loss", "rew",
+}  # fmt: skip
 # Names of a run's axis and of its bookkeeping, which are logged beside metrics and are none.
 AXES = {
     "step", "steps", "global_step", "globalstep", "epoch", "iteration", "iter", "timestep",
@@ -62,7 +71,7 @@ NO_REWARD = {
     "space", "spec", "to", "go", "weights", "loss", "learn", "train", "label", "relabel", "create",
     "make", "build", "percentile", "transform", "preprocess", "visualize", "extract", "stack",
     "shape", "spaces", "info", "type", "running", "manager", "expected", "original",
-    "dataset", "undiscounted",
+    "dataset", "undiscounted", "process", "default",
 }  # fmt: skip
 # A call that only repacks what it is given computes no reward.
 REPACKS = {
@@ -71,6 +80,7 @@ REPACKS = {
     "zeros", "ones", "empty", "full", "as", "dict", "list", "tuple", "reshape", "view", "append",
     "like", "detach", "cpu", "int", "bool", "denormalize", "zip", "map", "transform", "get", "pop",
     "items", "values", "tree", "vmap", "scan", "unreplicate", "step", "float32", "float64", "int32",
+    "clamp",
 }  # fmt: skip
 REWARD_NAMES = {"reward", "rewards", "rew", "rew_buf", "reward_buf", "total_reward", "_reward"}
 DONE_NAMES = {
@@ -78,6 +88,13 @@ DONE_NAMES = {
     "reset_buf", "time_out_buf", "truncations", "_done", "done_buf", "termination",
 }  # fmt: skip
 STEPS = {"step", "_step", "step_env", "step_wait", "post_physics_step", "after_step", "step_agent"}
+# Methods by which an environment says how it is going.
+DESCRIBES = {"evaluate", "get_info", "_get_info", "compute_info", "_info", "get_metrics"}
+# What a table of weights is made with.
+TABLES = {
+    "dict", "create", "ConfigDict", "FrozenDict", "SimpleNamespace", "EasyDict", "Munch", "AttrDict",
+    "OrderedDict",
+}  # fmt: skip
 TASK_ARGUMENTS = {
     "env", "state", "states", "obs", "observation", "observations", "action", "actions", "physics",
     "next_state", "next_obs", "data", "info", "achieved_goal", "desired_goal", "mjx_data",
