@@ -29,6 +29,7 @@ from assay.server.tensors import (
     split,
 )
 
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 LAYOUTS = {name: Layout(spec) for name, spec in SPECS.items()}
 
 
@@ -76,7 +77,7 @@ def reason_of(batch: pb.Batch, name: str = "vector") -> Reason:
     seed=st.integers(0, 1000),
     compress=st.booleans(),
     event=st.booleans(),
-    patches=st.dictionaries(st.integers(0, 2**64 - 1), st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=3),
+    patches=st.dictionaries(st.integers(0, 2**64 - 1), FLOATS, max_size=3),
     frame=st.sampled_from([FRAME_BYTES, 1500]),
 )  # fmt: skip
 def test_a_batch_comes_out_as_it_went_in(

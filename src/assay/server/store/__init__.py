@@ -1,0 +1,1 @@
+"""The durable store: segment files with what clients sent, and a registry of everything else."""
