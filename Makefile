@@ -15,7 +15,7 @@ BENCH_STAMP := .venv-bench/.installed
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts bench docs proto clean
+.PHONY: help setup demo test lint types contracts cpp bench docs proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -26,7 +26,7 @@ demo: setup ## See an agent learn, an honest comparison, and a whole study judge
 	@$(BIN)/assay demo
 	@$(BIN)/assay study demo
 
-test: lint types contracts ## Run lint, types, import contracts and all tests
+test: lint types contracts cpp ## Run lint, types, import contracts and all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
 
 lint: setup ## Check style and formatting
@@ -38,6 +38,11 @@ types: setup ## Check types
 
 contracts: setup ## Check who imports whom
 	$(BIN)/lint-imports
+
+# The C++ client; skipped, with the reason, where its compiler or libraries cannot be had.
+cpp:
+	@mkdir -p build
+	@clients/cpp/test.sh build/cpp $(JOBS)
 
 bench: $(BENCH_STAMP) ## Measure speed side by side with the peers, in .venv-bench
 	$(BENCH_BIN)/python benchmarks/speed.py $(ARGS)

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from server_samples import SPECS
 
@@ -166,6 +166,7 @@ plain = st.recursive(
 
 
 @given(st.dictionaries(st.text(), plain, max_size=4))
+@settings(deadline=None)
 def test_no_plain_json_breaks_the_reader(values: dict[str, Any]) -> None:
     try:
         spec = read_spec(json.dumps(values))
@@ -175,6 +176,7 @@ def test_no_plain_json_breaks_the_reader(values: dict[str, Any]) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=3), plain, max_size=4))
+@settings(deadline=None)
 def test_settings_keep_their_hash_through_json(settings: dict[str, Any]) -> None:
     try:
         spec = read_spec(changed(settings=settings))

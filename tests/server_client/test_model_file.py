@@ -84,6 +84,15 @@ def test_a_missing_tensor_is_named():
         make_snapshot(architecture(), {"w": arrays()["w"]})
 
 
+def test_a_tensor_belongs_to_one_layer():
+    square = {"w": np.eye(3, dtype=np.float32), "b": np.zeros(3, np.float32)}
+    layer = arch.Dense(weight="w", bias="b")
+    inputs = (arch.Entry(key=None, width=3),)
+    make_snapshot(architecture(inputs=inputs, layers=(layer,)), square)
+    with pytest.raises(ModelError, match="Two layers use the tensor 'w'"):
+        make_snapshot(architecture(inputs=inputs, layers=(layer, layer)), square)
+
+
 def test_another_digest_is_refused():
     data = make_snapshot(architecture(), arrays()).data
     with pytest.raises(ModelError, match="SHA-256"):
@@ -142,7 +151,7 @@ def test_descriptions_that_are_not_of_the_schema_are_refused(change, words):
 
 @pytest.mark.parametrize("size", [model_file.MAX_HEADER + 1, 2**63, 2**64 - 1])
 def test_a_huge_header_is_refused_before_it_is_read(size):
-    with pytest.raises(ModelError, match="header"):
+    with pytest.raises(ModelError, match="header claims"):
         parse_snapshot(size.to_bytes(8, "little") + b"{}")
 
 

@@ -147,6 +147,38 @@ class TestSync:
         assert study.problems() == []
 
 
+class TestAnUnreadableState:
+    @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff"])
+    def test_it_hides_nothing_and_is_made_anew(self, study: Study, data: bytes) -> None:
+        study.sync()
+        state = (study.path / "state.json").read_bytes()
+        (study.path / "state.json").write_bytes(data)
+        (found,) = study.problems()
+        assert found.reason.startswith("state.json cannot be read")
+        assert found.reason.endswith("it is derived from the ledger, and can be deleted")
+        study.sync()
+        assert study.problems() == []
+        assert (
+            json.loads((study.path / "state.json").read_bytes())["head"]
+            == (json.loads(state)["head"])
+        )
+
+    def test_a_ref_can_be_made_again_under_it(self, study: Study) -> None:
+        study.sync()
+        (study.path / "state.json").write_bytes(b"")
+        git(study, "update-ref", "-d", study.ref)
+        study.anchor_anew("ada", "this is a clone")
+        assert study.problems() == []
+
+    def test_it_is_no_way_to_launder(self, study: Study) -> None:
+        study.sync()
+        rewritten(study, '"by":"ada"', '"by":"eve"')
+        (study.path / "state.json").write_bytes(b"")
+        assert any("history was rewritten" in str(problem) for problem in study.problems())
+        with pytest.raises(LedgerError, match="rewritten"):
+            study.sync()
+
+
 class TestForgery:
     def test_state_and_ledger_rewritten_alike(self, study: Study) -> None:
         study.sync()

@@ -10,8 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from study_samples import contract_values
 
+from assay.study.books import Book
 from assay.study.budget import SETTLED, WARNED, reserve, settle, usage
-from assay.study.contract import approve, missing, require_approved
+from assay.study.contract import approve, missing, require_approved, unapproved
 from assay.study.layout import Study, StudyError, write_yaml_document
 from assay.study.ledger import Ledger, digest
 from assay.study.models import APPROVALS, Budget, BudgetRequest, Contract
@@ -75,6 +76,42 @@ class TestApproval:
         approve(study, "budget", "ada")
         edit(study, lambda v: v["approvals"]["budget"].update(by="grace"))
         assert "budget" in missing(study)
+
+    def test_an_approval_that_was_withdrawn_does_not_come_back(self, study: Study) -> None:
+        for name in APPROVALS:
+            approve(study, name, "ada")
+        generous = study.contract_path.read_text()
+        edit(study, lambda v: v["budget"].update(runs=11))
+        approve(study, "budget", "ada")
+        assert missing(study) == {}
+        study.contract_path.write_text(generous)  # whole, with the approval that it had
+        assert list(missing(study)) == ["budget"]
+        assert missing(study)["budget"].endswith("is not the last one in the ledger")
+        book = Book.read(study.ledger.events())
+        assert unapproved(study.contract(), book.approvals) == missing(study)
+
+    @pytest.mark.parametrize(
+        ("words", "files", "named"),
+        [
+            (["{python}", "tools/score.py"], [], "tools/score.py"),
+            (["{python}", "tools/score.py"], ["*.py"], "tools/score.py"),
+            (["{python}", "-m", "tools.score"], [], "tools/score.py"),
+            (["{python}", "tools/score.py"], ["tools/*.py"], ""),
+            (["{python}", "-m", "tools.score"], ["tools/score.py"], ""),
+            (["{python}", "-m", "installed.elsewhere", "--episodes", "{episodes}"], [], ""),
+        ],
+    )
+    def test_a_script_that_measures_has_to_be_protected(self, study, words, files, named) -> None:
+        (study.root / "tools").mkdir()
+        (study.root / "tools/score.py").write_text("")
+        edit(study, lambda v: v["evaluation"].update(command=words, files=files))
+        if named:
+            with pytest.raises(StudyError, match=f"runs '{named}', which is not in evaluation"):
+                approve(study, "evaluation", "ada")
+            assert "evaluation" in missing(study)
+        else:
+            approve(study, "evaluation", "ada")
+            assert "evaluation" not in missing(study)
 
     def test_comments_of_the_contract_are_kept(self, study: Study) -> None:
         text = "# why: see the minutes\n" + study.contract_path.read_text()

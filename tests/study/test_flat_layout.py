@@ -39,7 +39,7 @@ def tree(root: Path) -> dict[str, bytes]:
 
 def test_it_is_read_like_any_other(root: Path) -> None:
     before = tree(root)
-    assert is_flat(root) and setup.flat_study(root) and find_root(root / ROOT) == root
+    assert is_flat(root) and find_root(root / ROOT) == root
     study = open_study(root)
     assert (study.task, study.name, study.flat) == ("cartpole", "lr", True)
     assert open_study(root, "cartpole", "lr").path == root / ROOT

@@ -14,13 +14,26 @@ from assay.study.layout import (
     ROOT,
     Study,
     StudyError,
+    checked_name,
     export_schemas,
     find_root,
     open_study,
     read_yaml_document,
+    write_json_document,
     write_yaml_document,
 )
-from assay.study.models import DOCUMENTS, Candidate, Contract, Registry, State
+from assay.study.models import (
+    DOCUMENTS,
+    EXCEPTIONS,
+    LONGEST_ID,
+    Anchor,
+    Candidate,
+    Contract,
+    Hardware,
+    Parameter,
+    Registry,
+    State,
+)
 
 
 @pytest.fixture
@@ -37,7 +50,10 @@ def test_what_is_written_is_read_back(study: Study) -> None:
     assert study.contract() == Contract(**contract_values())
     assert study.candidate("c1") == Candidate(**candidate_values())
     study.ledger.append("note", {}, actor="ada")
-    study.write_state(State(task="cartpole", study="lr", candidates={"c1": "draft"}))
+    head = study.ledger.head()
+    anchor = Anchor(seq=head.seq, hash=head.hash)
+    state = State(task="cartpole", study="lr", head=anchor, candidates={"c1": "draft"})
+    write_json_document(study.path / "state.json", state)
     assert study.state().candidates == {"c1": "draft"}
     assert study.anchors() == {"state.json": study.ledger.head()}
 
@@ -182,3 +198,40 @@ def test_an_approval_covers_its_part_alone() -> None:
     other = Contract(**values)
     assert one.part("budget") != other.part("budget")
     assert one.part("metrics") == other.part("metrics")
+
+
+@pytest.mark.parametrize("path", ["/tmp/x.json", "../../x.json", "a/../../b.csv", ".."])
+def test_a_metric_is_read_from_the_output_alone(path: str) -> None:
+    values = contract_values()
+    values["metrics"]["primary"]["source"]["path"] = path
+    with pytest.raises(ValueError, match="leaves the run's output directory"):
+        Contract(**values)
+
+
+def test_an_id_leaves_room_for_the_names_of_its_runs() -> None:
+    longest = Candidate(**candidate_values(id="a" * LONGEST_ID)).id
+    run = f"{longest}-validation-{2**63 - 1}-2"
+    assert checked_name(run, "run") == run
+    with pytest.raises(ValueError, match="it has 47 characters; 46 at most"):
+        Candidate(**candidate_values(id=longest + "a"))
+
+
+def test_an_exception_that_nothing_knows() -> None:
+    with pytest.raises(ValueError, match="unknown exception 'dirty-treee'; known: aa-test"):
+        Contract(**contract_values(experiment={"exceptions": {"dirty-treee": "why not"}}))
+    for name in EXCEPTIONS:
+        Contract(**contract_values(experiment={"exceptions": {name: "why not"}}))
+
+
+def test_the_gpus_of_a_run() -> None:
+    assert Hardware(kind="gpu").gpus == 1 and Hardware(kind="gpu", gpus=4).gpus == 4
+    assert Hardware().gpus == 0
+    with pytest.raises(ValueError, match="no GPU-hours would be counted"):
+        Hardware(kind="gpu", gpus=0)
+
+
+@pytest.mark.parametrize("value", [3.0, 3.5, True, "3", float("nan")])
+def test_a_whole_number(value: object) -> None:
+    parameter = Parameter(kind="int", low=1, high=5)
+    assert parameter.refusal(value) == "expected a whole number"
+    assert parameter.refusal(3) is None and "1 to 5" in str(parameter.refusal(6))

@@ -255,7 +255,8 @@ class TestHealth:
     def test_a_run_that_is_over(self, study: Study, outcome: str, level: str) -> None:
         self.begun(study)
         facts = {"outcome": outcome, "exit_code": 0, "reason": "because", "hours": 0.1}
-        (study.path / "runs/c1-short-0/exit.json").write_text(json.dumps(facts))
+        record = study.run("c1-short-0").model_copy(update=facts)
+        write_json_document(study.path / "runs/c1-short-0/run.json", record)
         [process] = [f for f in health(study, "c1-short-0") if f.name == "process"]
         assert process.level == level and f"{outcome}, because" in process.detail
         assert "output" not in self.of(study)

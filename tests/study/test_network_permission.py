@@ -10,7 +10,7 @@ import yaml
 from study_samples import candidate_values, contract_values, make_study
 
 from assay.study import candidates, extractors, runner
-from assay.study.contract import approve, refuse_network, remote, require_network
+from assay.study.contract import approve, refuse_network, remote
 from assay.study.layout import Study, StudyError
 from assay.study.models import Candidate, Contract, MetricSource
 
@@ -25,25 +25,6 @@ def change(study: Study, **parts: dict[str, Any]) -> None:
     for part, settings in parts.items():
         values[part] |= settings
     study.contract_path.write_text(yaml.safe_dump(values, sort_keys=False))
-
-
-def test_every_permission_that_is_missing_is_named(study: Study) -> None:
-    with pytest.raises(StudyError) as found:
-        require_network(study, "Reading a run of W&B", wandb=True)
-    assert "Reading a run of W&B needs the network" in found.value.message
-    assert "experiment.network is false; experiment.wandb is false" in found.value.message
-    change(study, experiment={"network": True})
-    with pytest.raises(StudyError, match=r"experiment.wandb is false; .* was changed after ada"):
-        require_network(study, "Reading a run of W&B", wandb=True)
-    with pytest.raises(StudyError, match=r"allow: the experiment .* was changed after ada"):
-        require_network(study, "Cloning")
-    approve(study, "experiment", "ada")
-    require_network(study, "Cloning")
-    with pytest.raises(StudyError, match=r"allow: experiment.wandb is false"):
-        require_network(study, "Reading a run of W&B", wandb=True)
-    change(study, experiment={"wandb": True})
-    approve(study, "experiment", "ada")
-    require_network(study, "Reading a run of W&B", wandb=True)
 
 
 @pytest.mark.parametrize(

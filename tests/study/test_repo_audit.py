@@ -13,7 +13,7 @@ import yaml
 
 from assay.study.layout import StudyError
 from assay.study.models import Adapter
-from assay.study.repo_audit import audit
+from assay.study.repo_audit import audit, inspect
 from assay.study.repo_card import task_card
 from assay.study.repo_hints import profiles
 
@@ -99,12 +99,83 @@ def test_commands_say_how_settings_are_passed() -> None:
         for name in NAMES
         if name != "not_rl"
     }
-    assert formats.pop("hydra_walker") == formats.pop("manager_terms") == "{name}={value}"
+    for name in ("hydra_walker", "hydra_targets", "manager_terms"):
+        assert formats.pop(name) == "{name}={value}"
     assert set(formats.values()) == {"--{name}={value}"}
 
 
 def test_a_dataclass_behind_a_command_line_is_no_second_system() -> None:
     assert [answer.value for answer in audit(REPOSITORIES / "single_tyro").config] == ["tyro"]
+
+
+def test_a_script_without_a_command_line_takes_no_settings(tmp_path: Path) -> None:
+    flat = "import gymnasium as gym\n\n\ndef ppo():\n    trainer.train(n_epochs=3)\n\n\nppo()\n"
+    write(tmp_path, ppo_dot_py=flat, tool_dot_py="import argparse\nargparse.ArgumentParser()\n")
+    found = audit(tmp_path).train
+    assert items("train", found) == {"python ppo.py"}
+    assert found[0].value["parameter_format"] == ""
+    write(tmp_path, README_dot_md="```\npython ppo.py --lr 0.1\n```\n")
+    assert audit(tmp_path).train[0].value["parameter_format"] == "--{name}={value}"
+
+
+def test_a_module_that_sets_things_up_on_import_is_no_script(tmp_path: Path) -> None:
+    library = """
+import gymnasium as gym
+import torch
+
+torch.set_printoptions(precision=3)
+WEIGHTS = torch.load("weights.pt")
+
+class Runner:
+    def run_train(self, agent):
+        agent.learn(total=1)
+"""
+    write(tmp_path, lib__runner_dot_py=library)
+    assert audit(tmp_path).train == audit(tmp_path).launcher == ()
+
+
+def test_a_file_that_does_not_parse_is_read_in_parts(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        train_dot_py="import gym\nprint 'old'\n\n@note\ndef main():\n    agent.learn(10)\n\n"
+        "def old():\n    print 'older'\n\nif __name__ == '__main__':\n    main()\n",
+    )
+    inspected = inspect(tmp_path)
+    assert items("train", inspected.adapter.train) == {"python train.py"}
+    assert inspected.adapter.train[0].evidence == ("train.py:6", "train.py:11")
+    assert inspected.findings == ("unreadable code: no valid Python, read in parts: train.py.",)
+
+
+def test_metrics_that_a_function_returns_and_another_logs(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        agent_dot_py="class Agent:\n    def update(self, reward):\n"
+        "        return loss, {'q_loss': 1, 'kind': 'sac', 'on': True}\n\n"
+        "    def to_dict(self):\n        return {'width': 64}\n",
+        train_dot_py="""
+import gymnasium
+from agent import Agent
+
+if __name__ == "__main__":
+    agent = Agent()
+    logger.log(agent.to_dict())
+    for step in range(9):
+        obs, reward, done, info = env.step(agent.act(obs))
+        loss, stats = agent.update(reward)
+        for key, value in stats.items():
+            writer.add_scalar("losses/" + key, value, step)
+        history["Reward / Total"].append(reward)
+        writer.add_scalar("rewards/step", reward)
+        writer.add_scalar("charts/step", step)
+""",
+    )
+    wanted = {"losses/q_loss", "Reward / Total", "rewards/step"}
+    assert items("metrics", audit(tmp_path).metrics) == wanted
+
+
+def test_large_repositories_keep_all_their_files(tmp_path: Path) -> None:
+    write(tmp_path, **{f"envs__env_{number}_dot_py": STEP for number in range(60)})
+    assert len(audit(tmp_path).reward) == 60
 
 
 # ---------------------------------------------------------------------- a repository can be odd
@@ -145,10 +216,21 @@ def test_what_cannot_be_read_does_no_harm(tmp_path: Path) -> None:
     # The parser takes this one, but a walk by recursion goes too deep.
     (tmp_path / "sum.py").write_text("import wandb\nreward = " + " + ".join(["a"] * 2500))
     (tmp_path / "odd.yaml").write_text("reward: [unclosed\n\t- : :")
+    (tmp_path / "nulls.py").write_bytes(b"import gym\nx = 1\n" * 900 + b"\0\0")
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "folder.py" / "README.md").mkdir()
+    (tmp_path / "pyproject.toml.d").mkdir()
+    (tmp_path / "setup.cfg").mkdir()
+    (tmp_path / "notes.ipynb").write_text('{"cells": [')
+    (tmp_path / "a\nb.py").write_text(STEP)
+    (tmp_path / os.fsdecode(b"caf\xe9.py")).write_text(STEP)
     os.mkfifo(tmp_path / "pipe.py")
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "dangling.py").symlink_to(tmp_path / "nowhere.py")
-    assert items("reward", audit(tmp_path).reward) == {"env.py::Env.step"}
+    inspected = inspect(tmp_path)
+    assert items("reward", inspected.adapter.reward) == {"env.py::Env.step"}
+    assert inspected.adapter.model_dump_json()
+    assert "unreadable code" in inspected.findings[0]
 
 
 def test_nothing_outside_of_the_repository_is_read(tmp_path: Path) -> None:
@@ -267,6 +349,44 @@ def test_profiles_are_packaged_and_known_by_name(tmp_path: Path) -> None:
         audit(tmp_path, "mjlap")
     with pytest.raises(StudyError, match="is no directory"):
         audit(tmp_path / "nowhere")
+
+
+def test_a_profile_that_does_not_fit_is_a_named_trouble(tmp_path: Path) -> None:
+    write(tmp_path, env_dot_py=STEP)
+    assert inspect(tmp_path).findings == inspect(tmp_path, "generic").findings == ()
+    (finding,) = inspect(tmp_path, "mjlab").findings
+    assert finding.startswith("profile mismatch: this does not look like 'mjlab'")
+    assert "imports or needs mjlab" in finding and "read as 'generic'" in finding
+    assert f"- **Trouble**: {finding}" in task_card(tmp_path, audit(tmp_path), (finding,))
+    # Any one sign is enough: an import, a dependency, a file.
+    write(tmp_path, task_dot_py="from mjlab.envs import Env\n")
+    assert inspect(tmp_path, "mjlab").findings == ()
+    (finding,) = inspect(tmp_path, "holosoma").findings
+    assert finding.startswith("profile mismatch")
+    write(tmp_path, requirements_dot_txt="holosoma\n")
+    assert inspect(tmp_path, "holosoma").findings == ()
+    write(tmp_path, **{"adapter-hints_dot_yaml": "name: ours\nimports: [ours]\n"})
+    assert (
+        inspect(tmp_path).findings[0].startswith("profile mismatch: this does not look like 'our")
+    )
+
+
+def test_a_repository_without_rl_says_so(tmp_path: Path) -> None:
+    write(tmp_path, shop_dot_py="print(1)\n")
+    assert [text.partition(":")[0] for text in inspect(tmp_path).findings] == [
+        "no reinforcement learning"
+    ]
+
+
+def test_the_seed_of_a_stack_goes_to_its_training_alone(tmp_path: Path) -> None:
+    train = "import tyro\nimport mjlab\nrunner.learn(1)\ntyro.cli(main)\n"
+    play = "import tyro\nimport mjlab\nmodel = Model.load(path)\nenv.step(1)\ntyro.cli(main)\n"
+    other = "import argparse\nimport gym\nargparse.ArgumentParser()\nagent.learn(1)\n"
+    readme = "```\npython train.py\npython play.py\npython learn.py\n```\n"
+    write(tmp_path, train_dot_py=train, play_dot_py=play, learn_dot_py=other, README_dot_md=readme)
+    found = audit(tmp_path, "mjlab")
+    assert items("train", found.train) == {"python train.py --agent.seed {seed}", "python learn.py"}
+    assert items("evaluate", found.evaluate) == {"python play.py"}
 
 
 def test_a_profile_is_recognised_and_invents_nothing(tmp_path: Path) -> None:

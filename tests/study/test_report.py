@@ -38,7 +38,6 @@ from assay.study.models import (
     Candidate,
     Contract,
     Phase,
-    State,
 )
 
 SEEDS = {"promotion": (1, 2, 3, 4, 5), "validation": (11, 12, 13, 14, 15)}
@@ -403,7 +402,7 @@ class TestIncomplete:
         assert "> **Attention:**" in report.report(study)
 
     def test_a_ledger_that_was_written_anew(self, study: Study) -> None:
-        study.write_state(State(task="cartpole", study="lr"))
+        study.sync()
         path, head = study.path / "state.json", study.ledger.head().hash
         path.write_text(path.read_text().replace(head, "1" * 64))
         assert "history was rewritten" in page(study).text

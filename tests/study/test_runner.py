@@ -24,7 +24,7 @@ from assay.study.contract import approve
 from assay.study.layout import ROOT, Study, StudyError
 from assay.study.ledger import Writer
 from assay.study.models import Candidate
-from assay.study.runner import ENDED, LAUNCHED, MEASURED, PREPARED
+from assay.study.runner import ENDED, EXITED, LAUNCHED, MEASURED, PREPARED
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ class TestLaunch:
         assert record.metrics == {"return": 102.0, "hours": 1.0}
         assert record.commit and not record.dirty and record.host
         assert kinds(study, run) == [
-            budget.RESERVED, PREPARED, LAUNCHED, budget.SETTLED, MEASURED, ENDED,
+            budget.RESERVED, PREPARED, LAUNCHED, EXITED, budget.SETTLED, MEASURED, ENDED,
         ]  # fmt: skip
         assert states.current(study.ledger.events())["c1"] == "completed"
         used = budget.usage(study.ledger.events())
@@ -177,7 +177,7 @@ ATTACKS = {
     ),
     "forges an approval": (
         lambda s: change_contract(s, lambda v: v["approvals"]["task"].update(by="grace")),
-        "not in the ledger",
+        "not the last one in the ledger",
     ),
     "reuses a good seed": (use_a_seed, "a seed is not run again"),
     "is stopped": (lambda s: runner.stop(s, "too hot", "ada"), "too hot"),
@@ -243,7 +243,7 @@ class TestStopping:
         pid = next(e.data["pid"] for e in study.ledger.events() if e.kind == LAUNCHED)
         runner.stop(study, "enough", "ada")
         record = runner.wait(study, run, 60)
-        assert (record.outcome, record.reason) == ("killed", "the kill switch is on")
+        assert (record.outcome, record.reason) == ("lost", "the kill switch was on")
         assert not alive(pid)
         with pytest.raises(StudyError, match="enough"):
             launch(study)

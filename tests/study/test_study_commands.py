@@ -17,7 +17,10 @@ from typer.testing import CliRunner
 
 from assay.cli.app import app
 from assay.study import layout
+from assay.study.agenda import steps_of
+from assay.study.books import Attempt, Book
 from assay.study.layout import ROOT
+from assay.study.ledger import Ledger
 
 TRAIN = """\
 import argparse, json, pathlib, random
@@ -359,3 +362,136 @@ def test_a_clone_without_the_refs_is_anchored_anew_by_a_person(repository: Path)
     assert "which is gone" in told("verify", code=1)["toy/lr"][0]
     study("anchor", "--why", "It was cloned without refs/rlxp.", "--by", "Ada")
     assert told("verify") == {"toy/lr": []}
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+def test_a_file_of_candidates_that_is_no_text(repository: Path) -> None:
+    (repository / "c.yaml").write_bytes(b"id: caf\xe9\n")
+    assert "'c.yaml' is no UTF-8 text" in study("propose", "c.yaml", code=2)
+    (repository / "c.yaml").write_text("id: [")
+    assert "'c.yaml' is malformed in line 1" in study("propose", "c.yaml", code=2)
+    assert "Cannot read 'none.yaml'" in study("propose", "none.yaml", code=2)
+
+
+@pytest.mark.parametrize("words", [("propose", "--optuna", 2), ("baseline",)])
+@pytest.mark.parametrize("hours", [("--hours", -1), ("--hours", 0), ("--gpu-hours", -1)])
+def test_hours_that_nobody_can_run(
+    repository: Path, words: tuple[Any, ...], hours: tuple[Any, ...]
+) -> None:
+    extra = () if hours[0] == "--hours" else ("--hours", 0.001)
+    said = study(*words, *hours, *extra, code=2)
+    assert "what one run asks for" in said and "hours" in said
+
+
+def test_an_id_that_is_too_long_for_its_runs(repository: Path) -> None:
+    text = CANDIDATES.replace("id: bigger", f"id: {'b' * 75}")
+    (repository / "c.yaml").write_text(text)
+    assert "runs are named after it" in study("propose", "c.yaml", code=2)
+
+
+def test_all_candidates_of_a_file_or_none(repository: Path) -> None:
+    (repository / "c.yaml").write_text(CANDIDATES)
+    study("propose", "c.yaml")
+    more = yaml.safe_load(CANDIDATES)
+    more[0]["id"] = "fresh"
+    (repository / "more.yaml").write_text(yaml.safe_dump(more))
+    assert "There is a candidate 'smaller' already" in study("propose", "more.yaml", code=2)
+    assert "fresh" not in told("status")["candidates"]
+    assert not (place(repository) / "candidates/fresh.yaml").exists()
+    more[0]["study"] = "other"
+    (repository / "more.yaml").write_text(yaml.safe_dump(more[:1]))
+    assert "is written for toy/other; expected toy/lr" in study("propose", "more.yaml", code=2)
+
+
+def test_many_candidates_are_written_in_one_go(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = yaml.safe_load(CANDIDATES)[0]
+    many = [one | {"id": f"c{i}"} for i in range(40)]
+    (repository / "many.yaml").write_text(yaml.safe_dump(many))
+    reads = []
+    events = Ledger.events
+    monkeypatch.setattr(Ledger, "events", lambda self: reads.append(1) or events(self))
+    study("propose", "many.yaml")
+    assert len(reads) <= 3
+    study("baseline")
+    calls = []
+    baselines = Book.baselines
+    monkeypatch.setattr(Book, "baselines", lambda self: calls.append(1) or baselines(self))
+    book, agreed = layout.open_study(repository).book()[0], layout.open_study(repository).contract()
+    for phase, pool in (("promotion", "promotion"), ("validation", "validation")):
+        seeds = getattr(agreed.evaluation.pools, pool)
+        book.runs.setdefault("baseline", []).extend(
+            Attempt(f"b-{seed}", phase, seed, "done", "") for seed in seeds
+        )
+    book.status["baseline"] = "completed"
+    assert len(steps_of(book, agreed)) == 40 and len(calls) <= 3
+
+
+def test_a_reward_that_is_engineered_without_a_reflection(repository: Path) -> None:
+    one = yaml.safe_load(CANDIDATES)[0] | {"kind": "reward-engineering", "why_none": "I say so"}
+    (repository / "c.yaml").write_text(yaml.safe_dump(one))
+    assert "builds on no reward reflection" in study("propose", "c.yaml", code=2)
+    fill(repository, experiment={"exceptions": {"reward-reflection": "the reward is new"}})
+    assert told("propose", "c.yaml")["proposed"] == ["bigger"]
+
+
+@pytest.mark.parametrize("where", ["nowhere", "below", "empty"])
+def test_a_place_that_is_no_git_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    root = tmp_path / "here"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("COLUMNS", "400")
+    if where != "nowhere":
+        subprocess.run(
+            ["git", "init", "-q"], cwd=tmp_path if where == "below" else root, check=True
+        )
+    words = {
+        "nowhere": "is in no Git repository",
+        "below": "is not the top of its Git repository",
+        "empty": "is a Git repository without a commit",
+    }
+    (warning,) = told("init", "--task", "toy", "--study", "lr")["warnings"]
+    assert words[where] in warning and "patches are refused" in warning
+    assert f"Warning: '{root}' {words[where]}" in study("init", "--study", "b", "--activate")
+    (root / "train.py").write_text(TRAIN)
+    fill(root)
+    assert (
+        words[where]
+        in told("contract", "check", "--study", "lr", "--task", "toy", code=2)["warnings"][0]
+    )
+    patch = "--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-import argparse\n+import sys\n"
+    one = yaml.safe_load(CANDIDATES)[0] | {"change": {"patch": patch}}
+    (root / "c.yaml").write_text(yaml.safe_dump(one))
+    at = ("--task", "toy", "--study", "lr")
+    study("propose", "c.yaml", *at)
+    if where != "empty":
+        said = study("validate", "bigger", *at, code=2)
+        assert "is not the top of a Git repository, and a patch needs one" in said
+
+
+def test_a_repository_has_no_warnings(repository: Path) -> None:
+    assert told("init", "--study", "b", "--activate")["warnings"] == []
+    assert told("contract", "check", "--task", "toy", "--study", "lr", code=2)["warnings"] == []
+
+
+def test_nothing_that_is_protected_is_said(repository: Path) -> None:
+    fill(repository, evaluation={"files": []})
+    (warning,) = told("contract", "check", code=2)["warnings"]
+    assert warning.startswith("nothing is protected")
+    fill(repository, evaluation={"files": [], "command": ["{python}", "train.py"]})
+    said = study("contract", "check", code=2)
+    assert "The evaluation command runs 'train.py', which is not in evaluation.files" in said
+
+
+def test_help_says_what_is_so(repository: Path) -> None:
+    assert "by default the working directory" in study("init", "--help")
+    assert "a token stands for one run alone" in study("loop", "--help")
+    fill(repository)
+    study("contract", "approve", "all", "--by", "Ada")
+    token = "RUN_CANDIDATE:0123456789ab"
+    assert "does not confirm a loop" in study("loop", "--execute", "--confirm", token, code=2)

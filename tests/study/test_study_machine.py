@@ -18,7 +18,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from study_samples import candidate_values, make_study
 
 from assay.core.errors import AssayError
-from assay.runs.files import dump_json
 from assay.study import (
     agenda,
     budget,
@@ -58,8 +57,7 @@ def end(study: Study, run: str, outcome: str, gain: float) -> None:
     row = {"eval/return_mean": 100.0 + gain + noise, "time/elapsed": 1.0}
     (place / "out" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     code = 0 if outcome == "done" else 1
-    facts = {"outcome": outcome, "exit_code": code, "reason": "", "hours": 1e-4}
-    (place / "exit.json").write_bytes(dump_json(facts))
+    runner.exited(study, run, outcome, "", code, 1e-4)
     runner.finish(study, run)
 
 
@@ -369,6 +367,114 @@ def test_illegal_moves_would_be_seen(commands: Commands) -> None:
     assert illegal(list(study.ledger.events())) == [
         "c1 went from validated to accepted", "c1 was accepted on None alone",
     ]  # fmt: skip
+
+
+class TestDoubtfulBaselines:
+    """Nothing is run against a baseline that cannot be used; a person is told the way out."""
+
+    @pytest.fixture
+    def second(self, commands: Commands) -> Commands:
+        """Give the baseline up for another, of which nothing is run yet."""
+        commands.give_up("base")
+        values = candidate_values(
+            id="base2", kind="baseline", change={}, budget={"wall_clock_hours": 0.5}
+        )
+        candidates.propose(commands.study, Candidate(**values), "agent")
+        commands.validate("base2")
+        return commands
+
+    def steps(self, commands: Commands) -> list[agenda.Step]:
+        events = commands.study.ledger.events()
+        steps = agenda.agenda(events, commands.study.contract())
+        commands.study.sync()  # and what is kept in state.json comes to the same
+        assert agenda.steps_of(Book(commands.study.state()), commands.study.contract()) == steps
+        return steps
+
+    def run(self, commands: Commands, phase: Phase, seed: int, outcome: str, gain=0.0) -> None:
+        run = commands.launch("base2", phase, seed)
+        assert run is not None
+        end(commands.study, run, outcome, gain)
+
+    def waive(self, commands: Commands, rule: str) -> None:
+        path = commands.study.contract_path
+        values = yaml.safe_load(path.read_text())
+        values.setdefault("experiment", {})["exceptions"] = {rule: "we know why"}
+        path.write_text(yaml.safe_dump(values, sort_keys=False))
+
+    def test_a_failed_seed_is_said_at_once(self, second: Commands) -> None:
+        self.run(second, "promotion", 1, "done")
+        assert {step.action for step in self.steps(second)} == {"run"}
+        self.run(second, "promotion", 2, "failed")
+        [step] = self.steps(second)
+        assert (step.action, step.candidate, step.phase) == ("debug", "base2", "promotion")
+        assert "failed on seeds [2]" in step.reason and "give-up base2" in step.reason
+        assert "run base2 --phase promotion --seed N" in step.reason
+        assert next_step(second.study).safe is False
+        contract_before = second.study.contract_path.read_text()
+        self.waive(second, "failed-baseline")
+        assert {step.action for step in self.steps(second)} == {"run"}
+        second.study.contract_path.write_text(contract_before)
+        self.run(second, "promotion", 2, "done")  # the second attempt is what counts
+        assert {step.action for step in self.steps(second)} == {"run"}
+
+    def test_another_baseline_takes_its_place(self, second: Commands) -> None:
+        commands = second
+        self.run(commands, "promotion", 1, "failed")
+        commands.give_up("base2")
+        [step] = self.steps(commands)
+        assert step.action == "baseline"
+        values = candidate_values(
+            id="base3", kind="baseline", change={}, budget={"wall_clock_hours": 0.5}
+        )
+        candidates.propose(commands.study, Candidate(**values), "agent")
+        commands.validate("base3")
+        for phase in kinds.DECIDING:
+            commands.run_phase("base3", phase, 0.0)
+        accept(commands, "c2")
+        assert states.current(commands.study.ledger.events())["c2"] == "accepted"
+
+    def test_a_baseline_with_too_few_results_decides_nothing(self, second: Commands) -> None:
+        for _ in range(kinds.MOST_LOST):
+            self.run(second, "promotion", 1, "failed")
+        [step] = self.steps(second)
+        assert "failed on seeds [1]" in step.reason and "once more" not in step.reason
+        for phase in kinds.DECIDING:
+            second.run_phase("base2", phase, 0.0)
+        second.propose("c2")
+        second.validate("c2")
+        second.run_phase("c2", "promotion", 40.0)
+        second.audit("c2", "promotion")
+        with pytest.raises(AssayError, match="'base2' has 4 seeds with a result"):
+            verdict.judge(second.study, "c2", "promotion", "agent")
+
+    def test_killed_runs_are_said_before_every_audit_fails(self, second: Commands) -> None:
+        self.run(second, "promotion", 1, "lost")
+        assert {step.action for step in self.steps(second)} == {"run"}
+        self.run(second, "promotion", 2, "lost")
+        [step] = self.steps(second)
+        assert step.action == "debug" and "base2-promotion-1, base2-promotion-2" in step.reason
+
+    @pytest.mark.parametrize(("shift", "odd"), [(0.0, False), (40.0, True)])
+    def test_halves_that_differ_ask_for_a_person(self, second, shift: float, odd: bool) -> None:
+        second.run_phase("base2", "promotion", 0.0)
+        second.run_phase("base2", "validation", shift)
+        steps = self.steps(second)
+        assert ("debug" in [step.action for step in steps]) is odd
+        if odd:
+            [step] = steps
+            assert "the A/A test of base2 has p = " in step.reason and "aa-test" in step.reason
+            self.waive(second, "aa-test")
+        assert {(s.action, s.candidate) for s in self.steps(second)} == {("run", "c1")}
+
+    def test_who_was_promoted_is_held_against_the_new_one(self, commands: Commands) -> None:
+        commands.propose("c2")
+        commands.validate("c2")
+        commands.run_phase("c2", "promotion", 40.0)
+        commands.audit("c2", "promotion")
+        commands.judge("c2", "promotion")
+        assert Book.read(commands.study.ledger.events()).judged == {("c2", "promotion"): "accept"}
+        commands.give_up("base")
+        assert Book.read(commands.study.ledger.events()).judged == {}
 
 
 class TestVerdictsStand:

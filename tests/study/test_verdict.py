@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +59,40 @@ def add(study: Study, name: str, **changes: Any) -> None:
     candidates.validate(study, name, "agent")
 
 
-def fake(study: Study, name: str, phase: Phase, gain: float = 0.0, **shifts: float) -> None:
-    """Put finished runs on record, artifacts included, without training anything."""
+def fake(
+    study: Study,
+    name: str,
+    phase: Phase,
+    gain: float = 0.0,
+    *,
+    seeds: Sequence[int] = (),
+    without: str = "",
+    **shifts: float,
+) -> None:
+    """Put finished runs on record, artifacts included, without training anything.
+
+    Args:
+        study: Whose.
+        name: The candidate.
+        phase: What for.
+        gain: Of the primary metric and the training reward.
+        seeds: Those that are run; all of the pool if empty.
+        without: A metric that is not written.
+        **shifts: Of other metrics.
+    """
     measured = protocol.protocol_hash(study.root, study.contract())
     # Arms whose seeds differ by a constant would leave a paired test without any spread.
-    noises = NOISE if name == "base" else NOISE + OTHER
+    noises = NOISE if name.startswith("base") else NOISE + OTHER
     for seed, noise in zip(SEEDS[phase], noises, strict=True):
+        if seeds and seed not in seeds:
+            continue
         row = {
             "return": 100 + noise + gain, "falls": 5 + noise / 10, "reward": 50 + noise + gain,
             "cheat": 1 + noise, "speed": 3 + noise / 10, "energy": 2, "episode_length": 200 + noise,
             "at_limit": 0.1,
         }  # fmt: skip
         row |= {key: row[key] + shift for key, shift in shifts.items()}
+        row.pop(without, None)
         run = f"{name}-{phase}-{seed}"
         out = study.path / "runs" / run / "out"
         out.mkdir(parents=True)
@@ -81,7 +104,8 @@ def fake(study: Study, name: str, phase: Phase, gain: float = 0.0, **shifts: flo
                 "protocol": measured, "registration": frozen,
             }  # fmt: skip
             writer.append(runner.PREPARED, facts, actor="test")
-            writer.append(runner.MEASURED, {"run": run, "metrics": row}, actor="test")
+            seen = {metric.name: row.get(metric.name) for metric in study.contract().metrics.all()}
+            writer.append(runner.MEASURED, {"run": run, "metrics": seen}, actor="test")
             end = {"run": run, "outcome": "done", "reason": "", "hours": 0.01, "exit_code": 0}
             writer.append(runner.ENDED, end, actor="test")
     with study.ledger.transaction() as writer:
@@ -146,6 +170,15 @@ def test_a_guardrail_breach_rejects_what_is_better(study: Study) -> None:
         ({"gain": 10.0, "speed": 97.0}, "no reward component took over"),
         ({"gain": -0.5, "episode_length": 500.0}, "episode_length is not exploited"),
         ({"gain": 10.0, "at_limit": 0.85}, "at_limit: actions do not ride their limits"),
+        # The task got better, and by next to nothing of what moved with it.
+        ({"gain": 5.0, "reward": 100.0}, "the task got better with its reward"),
+        ({"gain": 5.0, "episode_length": 500.0}, "episode_length is not exploited"),
+        # Who does not write what is looked at has not passed.
+        ({"gain": 10.0, "without": "reward"}, "the task got better with its reward"),
+        ({"gain": 10.0, "without": "cheat"}, "the honeypot is untouched"),
+        ({"gain": 10.0, "without": "energy"}, "no reward component took over"),
+        ({"gain": 10.0, "without": "episode_length"}, "episode_length is not exploited"),
+        ({"gain": 10.0, "without": "at_limit"}, "at_limit: actions do not ride their limits"),
     ],
 )
 def test_reward_hacking_is_named_and_makes_the_evidence_invalid(study, shifts, check) -> None:
@@ -156,6 +189,122 @@ def test_reward_hacking_is_named_and_makes_the_evidence_invalid(study, shifts, c
     given = verdict.judge(study, "c1", "promotion", "agent")
     assert given.outcome == "invalid" and check in given.reasons[0]
     assert verdict.decisions(list(study.ledger.events())) == 0  # no alpha is spent on it
+
+
+def test_a_guardrail_that_is_not_written_rejects_what_is_better(study: Study) -> None:
+    add(study, "c1")
+    fake(study, "c1", "promotion", gain=14.0, without="falls")
+    assert judged(study, "c1") == "reject"
+
+
+def lose(study: Study, name: str, phase: Phase, seed: int, number: int = 1) -> None:
+    """Put a run on record whose supervisor was killed."""
+    run = f"{name}-{phase}-{seed}-lost{number}"
+    with study.ledger.transaction() as writer:
+        facts = {
+            "run": run, "candidate": name, "phase": phase, "seed": seed, "argv": [],
+            "protocol": "", "registration": "",
+        }  # fmt: skip
+        writer.append(runner.PREPARED, facts, actor="test")
+        end = {"run": run, "outcome": "lost", "reason": "killed", "hours": 0.01, "exit_code": None}
+        writer.append(runner.ENDED, end, actor="test")
+
+
+@pytest.mark.parametrize("name", ["base", "c1"])
+def test_runs_that_were_killed_count_in_both_arms(tmp_path: Path, name: str) -> None:
+    study = Study(tmp_path, "cartpole", "lr")
+    study.path.mkdir(parents=True)
+    write_yaml_document(study.contract_path, contract())
+    add(study, "base", kind="baseline", change={})
+    add(study, "c1")
+    for seed in (1, 2):
+        lose(study, name, "promotion", seed)
+    lose(study, name, "validation", 11)  # which is another phase
+    fake(study, "base", "promotion")
+    fake(study, "c1", "promotion", gain=14.0)
+    found = result_audit.audit(study, "c1", "promotion", "agent")
+    [failed] = [check for check in found.checks if not check.passed]
+    assert failed.name == "no run was lost on the way"
+    assert f"{name}-promotion-1-lost1, {name}-promotion-2-lost1 were stopped" in failed.detail
+    found = result_audit.audit(study, "c1", "validation", "agent") if name == "c1" else None
+    assert found is None or "1 of c1 and 0 of base were lost" in [c.detail for c in found.checks]
+
+
+class TestTheWholePool:
+    """Nobody chooses when to look, and nobody looks for nothing."""
+
+    def test_a_part_of_a_pool_is_not_judged(self, study: Study) -> None:
+        add(study, "c1")
+        fake(study, "c1", "promotion", gain=14.0, seeds=(1, 2, 3, 5))
+        result_audit.audit(study, "c1", "promotion", "agent")
+        for look in (verdict.weigh, verdict.rehearse):
+            events = list(study.ledger.events())
+            with pytest.raises(StudyError, match=r"'c1' has no run of seeds \[4\]"):
+                look(study, events, study.contract(), "c1", "promotion")
+        with pytest.raises(StudyError, match=r"seeds \[4\]"):
+            verdict.judge(study, "c1", "promotion", "agent")
+        assert verdict.decisions(list(study.ledger.events())) == 0
+
+    def test_a_larger_pool_is_wanted_in_both_arms(self, study: Study) -> None:
+        values = study.contract().model_dump(mode="json")
+        values["evaluation"]["pools"]["promotion"] = [1, 2, 3, 4, 5, 6]
+        write_yaml_document(study.contract_path, Contract(**values))
+        add(study, "c1")
+        fake(study, "c1", "promotion", gain=14.0)
+        result_audit.audit(study, "c1", "promotion", "agent")
+        with pytest.raises(StudyError, match=r"'base' has no run of seeds \[6\]"):
+            verdict.judge(study, "c1", "promotion", "agent")
+
+    def test_a_seed_that_was_lost_for_good_is_not_waited_for(self, study: Study) -> None:
+        add(study, "c1")
+        for number in (1, 2):
+            lose(study, "c1", "promotion", 4, number)
+        fake(study, "c1", "promotion", gain=14.0, seeds=(1, 2, 3, 5))
+        assert judged(study, "c1") == "invalid"
+
+    def test_a_rehearsal_shows_nothing_until_the_verdict_is_on_record(self, study: Study) -> None:
+        add(study, "c1")
+        fake(study, "c1", "promotion", gain=14.0)
+
+        def rehearse() -> verdict.Verdict:
+            events = list(study.ledger.events())
+            return verdict.rehearse(study, events, study.contract(), "c1", "promotion")
+
+        with pytest.raises(StudyError, match="not been audited"):
+            rehearse()
+        result_audit.audit(study, "c1", "promotion", "agent")
+        seen = rehearse()
+        assert seen.outcome == "open" and seen.comparison is None and seen.guardrails == {}
+        assert seen.seeds_needed is None and "p =" not in " ".join(seen.reasons)
+        assert "alpha 0.0025" in seen.reasons[0]
+        given = verdict.judge(study, "c1", "promotion", "agent")
+        assert (rehearse().outcome, rehearse().reasons) == ("accept", given.reasons)
+
+    def test_invalid_evidence_is_said_beforehand(self, study: Study) -> None:
+        add(study, "c1")
+        fake(study, "c1", "promotion", gain=14.0, cheat=9.0)
+        result_audit.audit(study, "c1", "promotion", "agent")
+        events = list(study.ledger.events())
+        seen = verdict.rehearse(study, events, study.contract(), "c1", "promotion")
+        assert seen.outcome == "invalid" and "honeypot" in seen.reasons[0]
+
+
+def test_a_changed_contract_does_not_hand_out_more_than_alpha(study: Study) -> None:
+    values = study.contract().model_dump(mode="json")
+    shares = []
+    for i, expected in enumerate((2, 200, 200)):
+        values["evaluation"]["expected_candidates"] = expected
+        write_yaml_document(study.contract_path, Contract(**values))
+        candidates.give_up(study, f"base{i or ''}", "ada", "it was measured by another contract")
+        add(study, f"base{i + 1}", kind="baseline", change={})
+        for phase in SEEDS:
+            fake(study, f"base{i + 1}", phase)
+        add(study, f"c{i}")
+        fake(study, f"c{i}", "promotion", gain=0.5)
+        result_audit.audit(study, f"c{i}", "promotion", "agent")
+        shares.append(verdict.judge(study, f"c{i}", "promotion", "agent").alpha)
+    assert shares == pytest.approx([0.025, 0.025 / 199, 0.025 / 199])
+    assert verdict.spent(list(study.ledger.events())) == pytest.approx(sum(shares))
 
 
 def test_edited_and_deleted_artifacts_are_found(study: Study) -> None:

@@ -6,6 +6,8 @@ Importing this module registers them with Gymnasium; `assay.envs.make` does. Els
 * `assay/CartPoleNoVel-v1`: CartPole-v1 whose velocities are hidden.
 * `assay/Recall-v0`: name the cue that was shown at the beginning.
 * `assay/Chain-v0`: a reward at the far end of a chain, which a random walk does not reach.
+
+It also registers the tasks of `assay.envs.systems`, which are imported when they are made.
 """
 
 from __future__ import annotations
@@ -234,3 +236,7 @@ def _register(name: str, single: Any, batched: Any, limit: int | None = None) ->
 _register("CartPoleNoVel-v1", make_cartpole_no_vel, CartPoleNoVel, 500)
 _register("Recall-v0", make_recall, Recall)
 _register("Chain-v0", make_chain, Chain)
+
+# Not imported here: reading a workload needs SciPy, which takes its time.
+gym.register("assay/JobScheduling-v0", entry_point="assay.envs.systems.scheduling:JobScheduling")
+gym.register("assay/CompactionRate-v0", entry_point="assay.envs.systems.tuning:CompactionRate")

@@ -289,7 +289,7 @@ class _Checker:
         return width
 
     def _dense(self, weight: str, bias: str, width: int) -> int:
-        shape = self._shape(weight)
+        shape = self.shapes.get(weight, (1, width))
         if len(shape) != 2:
             raise ModelError(f"Tensor '{weight}' has the shape {list(shape)}; expected a matrix.")
         self._expect(weight, shape[0], width)
@@ -297,17 +297,16 @@ class _Checker:
         return shape[0]
 
     def _expect(self, name: str, *shape: int) -> None:
-        found = self._shape(name)
+        found = self.shapes.get(name)
+        if found is None:
+            raise ModelError(f"The model file lacks the tensor '{name}'.")
+        if name in self.used:
+            raise ModelError(f"Two layers use the tensor '{name}'.")
+        self.used.add(name)
         if found != shape:
             raise ModelError(
                 f"Tensor '{name}' has the shape {list(found)}; expected {list(shape)}."
             )
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        if name not in self.shapes:
-            raise ModelError(f"The model file lacks the tensor '{name}'.")
-        self.used.add(name)
-        return self.shapes[name]
 
 
 def _header(raw: bytes) -> dict[str, Any]:

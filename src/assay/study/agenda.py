@@ -7,13 +7,15 @@ on fresh ones. Promotion and validation are audited and judged.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from assay.study import results, states
 from assay.study.books import Book as Book
-from assay.study.kinds import DECIDING, POOLS
+from assay.study.kinds import DECIDING, MOST_LOST, MOST_RUNS_LOST, POOLS
 from assay.study.kinds import RANKED as PROMOTED
 from assay.study.layout import Study, StudyError
 from assay.study.ledger import Event
@@ -23,6 +25,8 @@ Action = Literal[
     "baseline", "validate", "run", "promote", "audit", "judge", "summarise", "debug", "extend",
 ]  # fmt: skip
 PERSONAL = ("debug", "extend")  # a person has to think first
+AA, GAPS = "aa-test", "failed-baseline"  # exceptions of the contract
+_UNREMARKABLE = 2.5  # standard errors; no t-test calls less than 2.57 significant at 1 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +80,65 @@ def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list
 
 
 def _baseline(book: Book, agreed: Contract, name: str) -> list[Step]:
-    waiting = _unready(book, name)
+    waiting = _unready(book, name) or _spoilt(book, agreed, name)
     if waiting is not None:
         return [waiting]
     smoke: tuple[Phase, ...] = ("smoke",) if "smoke" in agreed.baseline.shortened else ()
     for phase in smoke:
         if not book.complete(agreed, name, phase):
             return _runs(book, agreed, name, phase)
-    return [step for phase in DECIDING for step in _runs(book, agreed, name, phase)]
+    runs = [step for phase in DECIDING for step in _runs(book, agreed, name, phase)]
+    if runs or not all(book.complete(agreed, name, phase) for phase in DECIDING):
+        return runs
+    p = None if AA in agreed.experiment.exceptions else _differing(book, agreed, name)
+    if p is None:
+        return []
+    reason = (
+        f"the A/A test of {name} has p = {p:.1g}: its two pools of seeds differ by more than seeds "
+        f"explain; find out why and {_instead(name)}, or have it waived (exception '{AA}')"
+    )
+    return [Step("debug", reason, name)]
+
+
+def _instead(name: str) -> str:
+    return f"give it up (give-up {name} --why TEXT) and plan another (assay study baseline)"
+
+
+def _spoilt(book: Book, agreed: Contract, name: str) -> Step | None:
+    """Return what makes a baseline useless, whatever is still run of it; a person decides."""
+    for phase in DECIDING:
+        failed = book.failed(agreed, name, phase)
+        if failed and GAPS not in agreed.experiment.exceptions:
+            reason = (
+                f"{name} failed on seeds {list(failed)} in the {phase} phase; look at the log, "
+            )
+            if max(failed.values()) < MOST_LOST:
+                reason += f"and run each once more (run {name} --phase {phase} --seed N); or "
+            reason += f"{_instead(name)}, or have them left out (exception '{GAPS}')"
+            return Step("debug", reason, name, phase)
+        lost = [run.id for run in book.of(name) if (run.phase, run.outcome) == (phase, "lost")]
+        if len(lost) > MOST_RUNS_LOST:
+            reason = (
+                f"{', '.join(lost)} were lost, so that no candidate's audit against {name} would "
+                f"pass; {_instead(name)}"
+            )
+            return Step("debug", reason, name, phase)
+    return None
+
+
+def _differing(book: Book, agreed: Contract, name: str) -> float | None:
+    """Return the p-value of a baseline's A/A test if it is too small, else None."""
+    metric = agreed.metrics.primary
+    arms = [book.measured(name, phase, metric.name) for phase in DECIDING]
+    if min(map(len, arms)) < 2:
+        return None
+    means = [statistics.fmean(arm.values()) for arm in arms]
+    error = math.sqrt(sum(statistics.variance(arm.values()) / len(arm) for arm in arms))
+    if error > 0 and abs(means[0] - means[1]) < _UNREMARKABLE * error:
+        return None  # by a look that loads nothing
+    from assay.study import gate
+
+    return gate.differ(arms[0], arms[1], metric.direction)
 
 
 def _one(book: Book, agreed: Contract, name: str, status: Status) -> list[Step]:
@@ -156,7 +211,8 @@ def _trials(book: Book, agreed: Contract, without: Container[str]) -> list[Step]
                 steps += _runs(book, agreed, name, phase)
                 break
     drafts = [name for name, status in book.status.items() if status == "draft"]
-    pending = [n for n in drafts if n not in without and n not in book.baselines()]
+    baselines = book.baselines()
+    pending = [n for n in drafts if n not in without and n not in baselines]
     busy = any(not book.complete(agreed, name, "short") for name in cohort)
     if steps or busy or pending or not cohort:
         return steps

@@ -7,6 +7,7 @@ decided by and no more: of a candidate that is decided, its state and kind alone
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ class Book:
         kind: What each one is; "" where no event says so.
         probe: The probe that each belongs to, if any.
         runs: Those that are over; of undecided candidates, baselines and probes.
+        scores: Of the baselines' runs, every metric.
         under_way: Runs that are prepared and not over: candidate, phase and seed.
         audited: Candidate and phase.
         judged: The last outcome, by candidate and phase.
@@ -48,7 +50,7 @@ class Book:
         holders: Accepted candidates that were not taken back; the last one is the incumbent.
         launched: How many runs there were in all.
         held: Runs that are reserved and not settled.
-        approvals: Who approved which hash, by the part of the contract.
+        approvals: Who approved which hash last, by the part of the contract.
         anchored: The Git ref that notes the ledger's head, or "".
     """
 
@@ -59,6 +61,7 @@ class Book:
         self.kind = dict(kept.kinds)
         self.probe = dict(kept.probes)
         self.runs = {name: [Attempt(*run) for run in runs] for name, runs in kept.attempts.items()}
+        self.scores = {run: dict(metrics) for run, metrics in kept.scores.items()}
         self.under_way = dict(kept.open)
         self.audited = {(name, phase) for name, phases in kept.audited.items() for phase in phases}
         self.judged = {
@@ -71,7 +74,7 @@ class Book:
         self.holders = list(kept.holders)
         self.launched = kept.runs
         self.held = dict.fromkeys(kept.held)
-        self.approvals = {item: set(given) for item, given in kept.approvals.items()}
+        self.approvals = dict(kept.approvals)
         self.anchored = kept.anchored
 
     @classmethod
@@ -107,6 +110,7 @@ class Book:
             kinds=self.kind,
             probes=self.probe,
             attempts={name: tuple(map(tuple, runs)) for name, runs in self.runs.items()},
+            scores=self.scores,
             open=self.under_way,
             audited=audited,
             judged=judged,
@@ -115,7 +119,7 @@ class Book:
             holders=tuple(self.holders),
             runs=self.launched,
             held=tuple(self.held),
-            approvals={item: tuple(sorted(given)) for item, given in self.approvals.items()},
+            approvals=self.approvals,
             anchored=self.anchored,
         )
         return State(
@@ -154,6 +158,23 @@ class Book:
         """Say whether a phase has all its results."""
         return not self.left(agreed, name, phase) and not self.open(name, phase)
 
+    def failed(self, agreed: Contract, name: str, phase: Phase) -> dict[int, int]:
+        """Return the seeds of a phase whose last result is a failure, and how often they were run.
+
+        What was lost is no result.
+        """
+        runs = [run for run in self.of(name) if run.phase == phase]
+        last = {run.seed: run.outcome for run in runs if run.outcome != "lost"}
+        times = Counter(run.seed for run in runs)
+        pool: Iterable[int] = getattr(agreed.evaluation.pools, kinds.POOLS[phase])
+        return {seed: times[seed] for seed in pool if last.get(seed, "done") != "done"}
+
+    def measured(self, name: str, phase: Phase, metric: str) -> dict[int, float]:
+        """Return what a baseline's runs that are done say of a metric, by seed."""
+        done = (run for run in self.of(name) if (run.phase, run.outcome) == (phase, "done"))
+        found = {run.seed: self.scores.get(run.id, {}).get(metric) for run in done}
+        return {seed: score for seed, score in found.items() if score is not None}
+
     def baselines(self) -> list[str]:
         """Return the candidates that others are held against, the oldest first."""
         return [n for n, k in self.kind.items() if k == "baseline" and self.status[n] != "rejected"]
@@ -175,8 +196,8 @@ class Book:
     # ------------------------------------------------------------------ one fold per kind of event
 
     def _approved(self, data: Mapping[str, Any]) -> None:
-        words = (str(data["by"]), str(data["hash"]))
-        self.approvals.setdefault(str(data["item"]), set()).add(words)
+        # The last word counts alone: an approval of something else withdraws the one before.
+        self.approvals[str(data["item"])] = (str(data["by"]), str(data["hash"]))
 
     def _moved(self, data: Mapping[str, Any]) -> None:
         name, to = str(data["candidate"]), data["to"]
@@ -187,8 +208,9 @@ class Book:
             self.holders.append(name)
         elif to == "reverted" and name in self.holders:
             self.holders.remove(name)
-        if to in ("accepted", "reverted"):
-            # Who was found better than the last incumbent has yet to be held against the new one.
+        replaced = to == "rejected" and self.kind[name] == "baseline"
+        if to in ("accepted", "reverted") or replaced:
+            # Who was found better than the last rival has yet to be held against the new one.
             self.judged = {key: seen for key, seen in self.judged.items() if seen != "accept"}
         if to in DECIDED and self.kind[name] not in _COMPARED:
             self.runs.pop(name, None)
@@ -215,6 +237,11 @@ class Book:
     def _prepared(self, data: Mapping[str, Any]) -> None:
         place = (str(data["candidate"]), str(data["phase"]), int(data["seed"]))
         self.under_way[str(data["run"])] = place
+
+    def _measured(self, data: Mapping[str, Any]) -> None:
+        run = str(data["run"])
+        if run in self.under_way and self.kind.get(self.under_way[run][0]) == "baseline":
+            self.scores[run] = dict(data["metrics"])
 
     def _ended(self, data: Mapping[str, Any]) -> None:
         run = str(data["run"])
@@ -248,6 +275,7 @@ _FOLDS: dict[str, Callable[[Book, Mapping[str, Any]], None]] = {
     kinds.RESERVED: Book._reserved,
     kinds.SETTLED: Book._settled,
     kinds.PREPARED: Book._prepared,
+    kinds.MEASURED: Book._measured,
     kinds.ENDED: Book._ended,
     kinds.AUDITED: Book._audited,
     kinds.GIVEN: Book._judged,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from assay.runs.git import git
 from assay.study import probe, protocol, reflection, runner, states
 from assay.study.contract import refuse_network
-from assay.study.isolation import kept
+from assay.study.isolation import kept, pinned
 from assay.study.layout import Study, StudyError, write_yaml_document
 from assay.study.ledger import Event
 from assay.study.models import Candidate, Contract
@@ -95,10 +96,19 @@ def give_up(study: Study, name: str, actor: str, why: str) -> None:
 
 
 def standing(study: Study, events: Sequence[Event], agreed: Contract) -> tuple[str, dict[str, Any]]:
-    """Return what changes are laid over: the incumbent's commit ("" for HEAD) and settings."""
+    """Return what changes are laid over: the incumbent's commit and settings.
+
+    Without an incumbent it is the commit that the study's first candidate was registered on, so
+    that what is committed later is part of no arm; "" where there is no Git.
+    """
     holder = runner.incumbent(events)
     if not holder:
-        return "", dict(agreed.baseline.parameters)
+        first = next((e for e in events if e.kind == runner.REGISTERED), None)
+        settings = dict(agreed.baseline.parameters)
+        if first is not None:
+            return str(first.data["base"]), settings
+        head = git(study.root, "rev-parse", "HEAD").strip() if pinned(study.root) else ""
+        return head, settings
     registered = runner.registration(events, holder).data
     if not study.candidate(holder).change.patch:
         return str(registered["base"]), dict(registered["parameters"])

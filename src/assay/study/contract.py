@@ -7,7 +7,7 @@ without a trace. It counts only if both name the same hash and the part still ha
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from assay.core.errors import nearest
 from assay.study import kinds
 from assay.study.layout import Study, StudyError, read_yaml_document, write_text
 from assay.study.ledger import Event, digest
-from assay.study.models import APPROVALS, Approval, Contract
+from assay.study.models import APPROVALS, Approval, Candidate, Contract
+from assay.study.protocol import matching
 
 EVENT = kinds.APPROVED
 _ONLINE = ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL")
@@ -28,7 +29,7 @@ def approve(study: Study, item: str, by: str) -> Approval:
     """Record that `by` approves a part of the contract as it is now.
 
     Raises:
-        StudyError: There is no such part, or no name.
+        StudyError: There is no such part, or no name, or what is to measure is not protected.
     """
     if item not in APPROVALS:
         raise StudyError(f"There is no part '{item}' to approve.", nearest(item, APPROVALS))
@@ -36,6 +37,8 @@ def approve(study: Study, item: str, by: str) -> Approval:
         raise StudyError("An approval needs a name.", "Say who approves it with --by NAME.")
     with study.ledger.transaction() as writer:
         contract = study.contract()
+        if item == "evaluation":
+            refuse_unguarded(study.root, contract)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         approval = Approval(by=by.strip(), at=at, hash=digest(contract.part(item)))
         values = {"item": item, **approval.model_dump()}
@@ -54,22 +57,25 @@ def missing(
         contract: As it was just read; read anew if None.
         events: Of the ledger, as they were just read; read anew if None.
     """
-    recorded: dict[str, set[tuple[str, str]]] = {}
-    for event in study.ledger.events() if events is None else events:
-        if event.kind == EVENT:
-            words = (str(event.data["by"]), str(event.data["hash"]))
-            recorded.setdefault(str(event.data["item"]), set()).add(words)
-    return unapproved(contract or study.contract(), recorded)
+    given = study.ledger.events() if events is None else events
+    return unapproved(contract or study.contract(), last_words(given))
 
 
-def unapproved(
-    contract: Contract, recorded: Mapping[str, Collection[tuple[str, str]]]
-) -> dict[str, str]:
+def last_words(events: Iterable[Event]) -> dict[str, tuple[str, str]]:
+    """Return who approved which hash last, by the part; what was said before is withdrawn."""
+    return {
+        str(event.data["item"]): (str(event.data["by"]), str(event.data["hash"]))
+        for event in events
+        if event.kind == EVENT
+    }
+
+
+def unapproved(contract: Contract, recorded: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     """Return the parts that are not approved as they are, each with the reason.
 
     Args:
         contract: As it is now.
-        recorded: Who approved which hash by the ledger, by the part.
+        recorded: Who approved which hash last by the ledger, by the part.
     """
     reasons = {}
     for item, what in APPROVALS.items():
@@ -78,8 +84,10 @@ def unapproved(
             reasons[item] = f"{what} is not approved"
         elif approval.hash != digest(contract.part(item)):
             reasons[item] = f"{what} was changed after {approval.by} approved it on {approval.at}"
-        elif (approval.by, approval.hash) not in recorded.get(item, ()):
+        elif item not in recorded:
             reasons[item] = f"the approval of {what} is not in the ledger"
+        elif (approval.by, approval.hash) != recorded[item]:
+            reasons[item] = f"the approval of {what} is not the last one in the ledger"
     return reasons
 
 
@@ -101,26 +109,46 @@ def require_approved(
         )
 
 
-def require_network(study: Study, what: str, *, wandb: bool = False) -> None:
-    """Refuse to use the network until a person has approved that.
-
-    Whatever could fetch or send asks here first.
-
-    Args:
-        study: Whose contract is asked.
-        what: What would use it, as the subject of a sentence.
-        wandb: Whether it is W&B.
+def refuse_unreflected(agreed: Contract, candidate: Candidate) -> None:
+    """Refuse reward engineering that builds on no reflection, unless the contract says why.
 
     Raises:
-        StudyError: Names every permission that is missing.
+        StudyError: It does not; the candidate's own word is not enough.
     """
-    agreed = study.contract()
-    lacking = _forbidden(agreed, wandb)
-    reason = missing(study, agreed).get("experiment")
-    if reason:
-        lacking.append(reason)
-    if lacking:
-        raise _no_network(what, lacking)
+    waived = "reward-reflection" in agreed.experiment.exceptions
+    if candidate.kind == "reward-engineering" and not candidate.reflection and not waived:
+        raise StudyError(
+            f"'{candidate.id}' changes the reward and builds on no reward reflection.",
+            "Make one of an earlier run (assay study reflect RUN) and name it in 'reflection', or "
+            "agree in the contract on why there is none: experiment.exceptions.reward-reflection.",
+        )
+
+
+def refuse_unguarded(root: Path, agreed: Contract) -> None:
+    """Refuse an evaluation whose own script may be changed.
+
+    Raises:
+        StudyError: The evaluation command runs a file of the repository that is not among
+            `evaluation.files`.
+    """
+    kept = {path for pattern in agreed.evaluation.files for path in matching(root, pattern)}
+    before = ""
+    for word in agreed.evaluation.command:
+        names = [word]
+        if before == "-m":
+            names = [word.replace(".", "/") + end for end in (".py", "/__main__.py")]
+        for name in names:
+            path = (root / agreed.baseline.cwd / name).resolve()
+            if not path.is_file() or not path.is_relative_to(root.resolve()):
+                continue
+            short = path.relative_to(root.resolve()).as_posix()
+            if short not in kept:
+                raise StudyError(
+                    f"The evaluation command runs '{short}', which is not in evaluation.files, so "
+                    "that it could be changed between two runs.",
+                    f"Add '{short}', and what it imports, to evaluation.files.",
+                )
+        before = word
 
 
 def refuse_network(agreed: Contract) -> None:

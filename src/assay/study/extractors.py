@@ -63,10 +63,12 @@ def series(source: MetricSource, out: Path, log: Path) -> list[Point]:
         return _stdout(source, log)
     reader = READERS[source.kind]
     # A pipe or device in a run's output would hold up whoever reads it.
-    found_paths = out.glob(source.path or DEFAULT_PATHS[source.kind])
-    paths = sorted(p for p in found_paths if p.is_file())
+    pattern = source.path or DEFAULT_PATHS[source.kind]
+    try:
+        paths = sorted(p for p in out.glob(pattern) if p.is_file())
+    except ValueError as error:
+        raise StudyError(f"'{pattern}' is no pattern for files: {error}.") from None
     if not paths:
-        pattern = source.path or DEFAULT_PATHS[source.kind]
         there = ", ".join(sorted(p.name for p in out.iterdir())[:10]) if out.is_dir() else "nothing"
         raise StudyError(f"No file matches '{pattern}' in the run's output; it holds: {there}.")
     found: Series = {}
@@ -119,11 +121,14 @@ def _stdout(source: MetricSource, log: Path) -> list[Point]:
             f"The pattern '{source.key}' has no group.", "Put the number in parentheses."
         )
     points: list[Point] = []
-    with open(log, errors="replace") as file:
-        for line in file:
-            match = pattern.search(line)
-            if match:
-                points.append((float(len(points)), _number(match[1])))
+    try:
+        with open(log, errors="replace") as file:
+            for line in file:
+                match = pattern.search(line)
+                if match:
+                    points.append((float(len(points)), _number(match[1])))
+    except OSError as error:
+        raise StudyError(f"What the run printed cannot be read: {error.strerror}.") from None
     if not points:
         raise StudyError(f"No line of the run's output matches '{source.key}'.")
     return points

@@ -11,7 +11,7 @@ import fcntl
 import re
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from assay.runs.git import GitError, git, repository
 from assay.study.layout import ROOT, Study, StudyError
@@ -19,6 +19,16 @@ from assay.study.models import Contract
 from assay.study.protocol import in_scope, protected_files
 
 REFS = "refs/rlxp"
+
+
+def pinned(root: Path) -> bool:
+    """Say whether runs get a tree of a commit, which takes the top of a Git repository."""
+    top = repository(root)
+    if top is None or top.resolve() != root.resolve():
+        return False
+    with contextlib.suppress(GitError):
+        return bool(git(root, "rev-parse", "--verify", "--quiet", "HEAD"))
+    return False
 
 
 def require_repository(root: Path) -> None:
@@ -99,6 +109,7 @@ def worktree(
     try:
         if patch:
             _apply(place, patch)
+        _refuse_links(place)
         really = git(place, "diff", "--cached", "--name-only", "--no-renames", "-z", "HEAD")
         refuse_out_of_scope(root, contract, [path for path in really.split("\0") if path])
         before = protected_files(root, contract)
@@ -107,11 +118,46 @@ def worktree(
         if {path: after.get(path) for path in ours} != ours:
             odd = next(path for path in ours if after.get(path) != ours[path])
             raise StudyError(f"'{odd}' is not what it is in the repository: it is protected.")
-        keep(study, name, place)
+        for path in contract.baseline.untracked:
+            _link(root, place, path)
+        if patch:
+            keep(study, name, place)
         yield place
     finally:
         with _serialised(study):
             _remove(root, place)
+
+
+def _refuse_links(place: Path) -> None:
+    """Refuse a patch that makes a link or a submodule: what it leads to is outside of Git's sight.
+
+    Raises:
+        StudyError: Names it.
+    """
+    raw = git(place, "diff", "--cached", "--raw", "--no-renames", "-z", "HEAD").split("\0")
+    for facts, path in zip(raw[::2], raw[1::2], strict=False):
+        if facts.split(" ")[1] in ("120000", "160000"):
+            raise StudyError(f"The patch makes '{path}' a symbolic link or a submodule.")
+
+
+def _link(root: Path, place: Path, path: str) -> None:
+    """Let a run see a path of the repository that Git does not hold.
+
+    Raises:
+        StudyError: It is not there, leaves the repository, or is in Git after all.
+    """
+    source, target = root / path, place / path
+    if path.startswith("/") or ".." in PurePosixPath(path).parts or not source.exists():
+        raise StudyError(
+            f"'{path}' of baseline.untracked is no path in '{root}'.",
+            "Name files or directories relative to the repository's top.",
+        )
+    if target.exists():
+        raise StudyError(
+            f"'{path}' of baseline.untracked is in Git.", "Leave it out: runs have it anyway."
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.symlink_to(source.resolve())
 
 
 def _apply(place: Path, patch: str) -> None:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,12 +27,11 @@ from assay.runs.files import dump_json, run_error, write_atomic
 from assay.runs.git import GitError, git
 from assay.study import kinds
 from assay.study.books import Book, disagreements
-from assay.study.ledger import Head, Ledger, LedgerError, Problem, Reading
+from assay.study.ledger import Event, Head, Ledger, LedgerError, Problem, Reading
 from assay.study.models import (
     DOCUMENTS,
     VERSION,
     Adapter,
-    Anchor,
     Candidate,
     Contract,
     LedgerFile,
@@ -43,6 +44,7 @@ ROOT = ".rlxp"
 INSIDE = ("registry.yaml", "shared", "tasks")  # all that stands directly below it
 ASIDE = "migrating"  # where files are while they move out of the flat layout
 FLAT = ("contract.yaml", "ledger.jsonl", "state.json")  # what stood there once
+_DERIVED = ("state.json disagrees", "state.json cannot be read")  # how such problems begin
 _GONE = "its head is noted in the Git ref"
 _WHY_GONE = (
     "which is gone: it was deleted, not fetched with the repository "
@@ -150,12 +152,6 @@ class Study:
         """Read the state."""
         return read_json_document(self.path / "state.json", State)
 
-    def write_state(self, state: State) -> None:
-        """Write the state, with the ledger's head anchored in it."""
-        head = self.ledger.head()
-        anchored = state.model_copy(update={"head": Anchor(seq=head.seq, hash=head.hash)})
-        write_json_document(self.path / "state.json", anchored)
-
     @property
     def ref(self) -> str:
         """Return the Git ref that notes the ledger's head."""
@@ -177,18 +173,43 @@ class Study:
         problems: list[Problem] = []
         anchors: dict[str, Head] = {}
         kept = None
-        try:
-            anchors = self.anchors()
-            kept = self.state() if "state.json" in anchors else None
-        except AssayError as error:
-            problems.append(Problem(0, error.message))
+        # Each anchor by itself: what is wrong with one does not hide the other.
+        if (self.path / "state.json").exists():
+            try:
+                kept = self.state()
+                anchors["state.json"] = Head(kept.head.seq, kept.head.hash)
+            except AssayError as error:
+                reason = f"state.json cannot be read: {error.message.rstrip('.')}; it is derived "
+                problems.append(Problem(0, reason + "from the ledger, and can be deleted"))
+        chain = self._chain()
+        if chain:
+            anchors[self.ref] = chain[0]
         reading = self.ledger.read(anchors)
-        begun = [str(e.data["ref"]) for e in reading.events if e.kind == kinds.ANCHORED]
-        if begun and begun[-1] and self.ref not in anchors:
-            problems.append(Problem(0, f"{_GONE} {begun[-1]}, {_WHY_GONE}"))
-        if kept is not None and not reading.problems:
-            problems += disagreements(kept, reading.events)
+        if not reading.problems:
+            problems += self._unchained(reading.events, chain)
+            problems += disagreements(kept, reading.events) if kept is not None else []
         return Reading(reading.events, [*reading.problems, *problems], reading.size)
+
+    def _unchained(self, events: Sequence[Event], chain: Sequence[Head]) -> list[Problem]:
+        """Say where the heads that Git noted, one commit after another, are not the ledger's."""
+        begun = [event for event in events if event.kind == kinds.ANCHORED]
+        if not begun or not begun[-1].data["ref"]:
+            return []
+        if begun[-1].data["ref"] != self.ref:
+            reason = f"its head was noted in {begun[-1].data['ref']}, and this is {self.ref}"
+            return [Problem(begun[-1].seq, f"{reason}: it is the ledger of another study")]
+        if not chain:
+            return [Problem(0, f"{_GONE} {self.ref}, {_WHY_GONE}")]
+        hashes = {event.seq: event.hash for event in events}
+        for noted in chain:
+            if hashes.get(noted.seq) != noted.hash:
+                reason = f"{self.ref} once noted event {noted.seq} by another hash"
+                return [Problem(noted.seq, f"{reason}: history was rewritten")]
+        if chain[-1].seq > begun[-1].seq:
+            reason = f"the commits of {self.ref} begin with event {chain[-1].seq}, and it was "
+            reason += f"noted there from event {begun[-1].seq} on: the ref was made anew"
+            return [Problem(begun[-1].seq, reason)]
+        return []
 
     def problems(self) -> list[Problem]:
         """Find everything that is wrong with the ledger, its anchors and state.json."""
@@ -229,7 +250,7 @@ class Study:
             if book is None:
                 reading = self.examine()
                 # What is derived is made anew, whatever state.json says.
-                broken = [p for p in reading.problems if "state.json disagrees" not in p.reason]
+                broken = [p for p in reading.problems if not p.reason.startswith(_DERIVED)]
                 if broken:
                     raise LedgerError(
                         f"The ledger of {self.task}/{self.name} is damaged, {broken[0]}.",
@@ -254,7 +275,7 @@ class Study:
         """
         if not why.strip():
             raise StudyError("Anchoring anew needs a reason.", "Say it with --why TEXT.")
-        others = [p for p in self.problems() if not p.reason.startswith(_GONE)]
+        others = [p for p in self.problems() if not p.reason.startswith((_GONE, *_DERIVED))]
         if others:
             raise StudyError(
                 f"The ledger of {self.task}/{self.name} is damaged, {others[0]}.",
@@ -340,22 +361,49 @@ class Study:
         if not (self.root / ".git").exists():
             return None
         try:
-            values = json.loads(git(self.root, "cat-file", "blob", self.ref))
-            return Head(int(values["seq"]), str(values["hash"]))
-        except (GitError, ValueError, TypeError, KeyError):
+            commit = git(self.root, "cat-file", "commit", self.ref)
+        except GitError:
             return None
+        return _head(commit.partition("\n\n")[2])
+
+    def _chain(self) -> list[Head]:
+        """Return all heads that the Git ref noted, the newest first."""
+        if not (self.root / ".git").exists():
+            return []
+        try:
+            lines = git(self.root, "rev-list", "--format=%B", self.ref).splitlines()
+        except GitError:
+            return []
+        heads = [_head(line) for line in lines if line.startswith("{")]
+        # A note that says nothing stands for no event, so that it is found wrong.
+        return [head or Head(-1, "") for head in heads]
 
     def _note(self, head: Head) -> bool:
-        """Note a head in the Git ref; say whether Git did."""
+        """Note a head in a commit upon those that the Git ref has; say whether Git did."""
         if not (self.root / ".git").exists():
             return False
+        before = self.noted()
+        if before == head:
+            return True
         text = json.dumps({"seq": head.seq, "hash": head.hash}) + "\n"
+        stream = (
+            f"commit {self.ref}\ncommitter assay <assay@localhost> {int(time.time())} +0000\n"
+            f"data {len(text)}\n{text}" + (f"from {self.ref}^0\n" if before else "")
+        )
         try:
-            blob = git(self.root, "hash-object", "-w", "--stdin", data=text.encode()).strip()
-            git(self.root, "update-ref", self.ref, blob)
+            git(self.root, "fast-import", "--quiet", data=stream.encode())
         except GitError:
             return False
         return True
+
+
+def _head(text: str) -> Head | None:
+    """Return the head that a note in Git names, or None if it names none."""
+    try:
+        values = json.loads(text)
+        return Head(int(values["seq"]), str(values["hash"]))
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def checked_name(name: str, what: str) -> str:
@@ -470,8 +518,20 @@ def read_yaml_document(path: Path, model: type[ModelT]) -> ModelT:
         StudyError: It is missing, malformed (line and column are named), of an unknown schema
             version, or says something that the model does not allow.
     """
+    documents = read_yaml(path)
+    if len(documents) > 1:
+        raise StudyError(f"'{path}' holds {len(documents)} YAML documents; expected one.")
+    return _parsed(path, documents[0] if documents else None, model)
+
+
+def read_yaml(path: Path) -> list[Any]:
+    """Return the documents of a YAML file as plain values.
+
+    Raises:
+        StudyError: It is missing, no text, or malformed (line and column are named).
+    """
     try:
-        values = yaml.load(path.read_text(), Loader=_Loader)
+        return list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=_Loader))
     except OSError as error:
         raise StudyError(*run_error(error, f"read '{path}'").args) from None
     except UnicodeDecodeError as error:
@@ -481,7 +541,6 @@ def read_yaml_document(path: Path, model: type[ModelT]) -> ModelT:
         place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise StudyError(f"'{path}' is malformed{place}: {problem}.") from None
-    return _parsed(path, values, model)
 
 
 def read_json_document(path: Path, model: type[ModelT]) -> ModelT:

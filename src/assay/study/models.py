@@ -6,6 +6,7 @@ by itself, so that an edit voids exactly the approval that covered it.
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
@@ -14,6 +15,7 @@ from assay.core.config import Model
 
 VERSION = 1
 PLACEHOLDER = "FILL IN"
+LONGEST_ID = 46  # of a candidate; the names of its runs add phase, seed and attempt
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -54,6 +56,14 @@ APPROVALS: dict[str, str] = {
     "experiment": "the experiment inside scope and budget",
 }
 
+EXCEPTIONS: dict[str, str] = {
+    "aa-test": "go on although the halves of the baseline differ",
+    "adopted": "the study shows results that were measured before it; nothing is run",
+    "dirty-tree": "launch although the working tree has uncommitted changes",
+    "failed-baseline": "go on with a baseline some of whose seeds failed",
+    "reward-reflection": "reward engineering without a reward reflection",
+}
+
 
 class Part(Model):
     """A part of a file; its schema is built when it is first used, which few commands do."""
@@ -83,7 +93,7 @@ class MetricSource(Part):
         "wandb",
         "sb3-monitor",
         "sb3-evaluations",
-    ] = Field(description="The format.")
+    ] = Field(description="The format, read by Assay itself; no code of the repository is run.")
     path: str = Field("", description="File or glob, relative to the run's output directory.")
     key: Text = Field(description="Column, tag or dotted key; for stdout a pattern with a group.")
     step: str | None = Field(None, description="Column or key of the step axis.")
@@ -91,6 +101,17 @@ class MetricSource(Part):
         "last", description="How a series becomes one number per seed."
     )
     tail: float = Field(0.1, gt=0, le=1, description="Share of the series that tail-mean takes.")
+
+    @field_validator("path")
+    @classmethod
+    def _inside(cls, path: str) -> str:
+        parts = PurePosixPath(path)
+        if parts.is_absolute() or ".." in parts.parts:
+            raise ValueError(
+                f"'{path}' leaves the run's output directory; write it relative to that, "
+                "without '..'"
+            )
+        return path
 
 
 class Metric(Part):
@@ -187,8 +208,8 @@ class Parameter(Part):
         if self.kind == "choice":
             allowed = ", ".join(map(repr, self.choices))
             return None if value in self.choices else f"expected one of {allowed}"
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or (self.kind == "int" and value != int(value)):
+        kinds = int if self.kind == "int" else int | float  # 3.0 is written differently from 3
+        if not isinstance(value, kinds) or isinstance(value, bool):
             return f"expected {'a whole number' if self.kind == 'int' else 'a number'}"
         assert self.low is not None and self.high is not None
         if not self.low <= value <= self.high:
@@ -228,11 +249,26 @@ class Hardware(Part):
     """Where it runs."""
 
     kind: Literal["cpu", "gpu"] = Field("cpu", description="What a run needs.")
-    gpus: int = Field(0, ge=0, description="GPUs per run.")
+    gpus: int = Field(0, ge=0, description="GPUs per run; 1 by default where the kind is gpu.")
     gpu_model: str = Field("", description="Part of the GPU's name, if it matters.")
     launcher: Literal["local", "tmux", "torchrun", "slurm", "ray", "kubernetes", "custom"] = Field(
-        "local", description="How runs are started."
+        "local",
+        description="What the baseline command starts runs with; recorded and approved, for "
+        "people. Assay itself starts that command on this machine.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_at_least(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("kind") == "gpu":
+            return {"gpus": 1} | values
+        return values
+
+    @model_validator(mode="after")
+    def _some(self) -> Hardware:
+        if self.kind == "gpu" and not self.gpus:
+            raise ValueError("the kind is gpu and gpus is 0: no GPU-hours would be counted")
+        return self
 
 
 class Baseline(Part):
@@ -251,8 +287,11 @@ class Baseline(Part):
     )
     env: dict[str, str] = Field({}, description="Environment variables to set.")
     env_allow: tuple[str, ...] = Field(
-        ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV"),
-        description="Environment variables that are passed on.",
+        ("PATH", "HOME", "LANG", "VIRTUAL_ENV"),
+        description="Environment variables that are passed on; the same in all deciding runs.",
+    )
+    untracked: tuple[str, ...] = Field(
+        (), description="Paths that Git does not hold and runs need (data, build outputs)."
     )
 
     @field_validator("shortened")
@@ -300,8 +339,15 @@ class Evaluation(Part):
         (), description="Run after training; empty where training itself writes the metric."
     )
     episodes: int = Field(gt=0, description="Per seed, averaged inside it.")
-    deterministic: bool = Field(True, description="Whether the policy acts greedily.")
-    checkpoint: Literal["last", "best-on-held-out"] = Field("last", description="What is measured.")
+    deterministic: bool = Field(
+        True,
+        description="Whether the policy acts greedily; recorded and hashed, for people: the "
+        "commands are what does it.",
+    )
+    checkpoint: Literal["last", "best-on-held-out"] = Field(
+        "last",
+        description="What is measured; recorded and hashed, for people: the commands do it.",
+    )
     files: tuple[str, ...] = Field((), description="Globs of the files that do the measuring.")
     pools: Pools = Field(description="Training seeds, by use.")
     test: Literal["auto", "welch", "paired", "permutation"] = Field(
@@ -337,7 +383,17 @@ class Experiment(Part):
     stop: StopRules = Field(StopRules(), description="When to end.")
     network: bool = Field(False, description="Whether runs and audits may use the network.")
     wandb: bool = Field(False, description="Whether W&B may be read over the network.")
-    exceptions: dict[str, Text] = Field({}, description="Rules that are waived, and why.")
+    exceptions: dict[str, Text] = Field(
+        {}, description=f"Rules that are waived, and why; known: {', '.join(EXCEPTIONS)}."
+    )
+
+    @field_validator("exceptions")
+    @classmethod
+    def _known(cls, exceptions: dict[str, str]) -> dict[str, str]:
+        unknown = sorted(set(exceptions) - set(EXCEPTIONS))
+        if unknown:
+            raise ValueError(f"unknown exception {unknown[0]!r}; known: {', '.join(EXCEPTIONS)}")
+        return exceptions
 
 
 class Approval(Part):
@@ -440,15 +496,32 @@ class Candidate(Document):
     budget: BudgetRequest
     expected: Text = Field(description="Which metric moves which way, and how far.")
     guardrails: tuple[str, ...] = Field((), description="What could get worse.")
-    invariants: tuple[str, ...] = Field((), description="What must stay as it is.")
+    invariants: tuple[str, ...] = Field(
+        (),
+        description="What must stay as it is, in words for people; what is enforced are the "
+        "contract's guardrails, scope and protected files.",
+    )
     rollback: Text = Field(description="How it is undone.")
     proposer: str = Field("agent", description="Who proposed it.")
     evidence: tuple[str, ...] = Field((), description="Earlier runs and files it builds on.")
     reflection: str = Field("", description="Reward reflection it builds on.")
     probe: str = Field("", description="Probe summary it builds on.")
-    why_none: str = Field("", description="Why there is no reflection or probe.")
+    why_none: str = Field(
+        "",
+        description="Why there is no reflection or probe; of a reflection the contract has to "
+        "say so as well, in experiment.exceptions.reward-reflection.",
+    )
     curriculum: Curriculum | None = Field(None)
     environment: EnvironmentGeneration | None = Field(None)
+
+    @field_validator("id")
+    @classmethod
+    def _leaves_room(cls, name: str) -> str:
+        if len(name) > LONGEST_ID:
+            raise ValueError(
+                f"it has {len(name)} characters; {LONGEST_ID} at most, as runs are named after it"
+            )
+        return name
 
     @model_validator(mode="after")
     def _complete(self) -> Candidate:
@@ -492,13 +565,12 @@ class RunRecord(Document):
     host: str = ""
     gpu: str = ""
     protocol: Sha256 = Field(description="Hash of the evaluation protocol.")
-    started: str = ""
     ended: str = ""
     exit_code: int | None = None
     outcome: Literal["running", "done", "failed", "killed", "lost"] = "running"
     reason: str = ""
     hours: float = Field(0.0, ge=0)
-    artifacts: dict[str, Sha256] = Field({}, description="Hashes of what it wrote, by file.")
+    artifacts: dict[str, str] = Field({}, description="Hashes of what it wrote, by file.")
     metrics: dict[str, float | None] = Field({}, description="What was extracted.")
 
 
@@ -636,6 +708,9 @@ class Progress(Part):
     attempts: dict[str, tuple[tuple[str, str, int, str, str], ...]] = Field(
         {}, description="Runs that are over: name, phase, seed, outcome, reason; by candidate."
     )
+    scores: dict[str, dict[str, float | None]] = Field(
+        {}, description="What the baselines' runs measured: metrics, by run."
+    )
     open: dict[str, tuple[str, str, int]] = Field(
         {}, description="Runs that are prepared and not over: candidate, phase, seed."
     )
@@ -646,8 +721,8 @@ class Progress(Part):
     holders: tuple[str, ...] = Field((), description="Accepted and not reverted, oldest first.")
     runs: int = Field(0, ge=0, description="Launched in all.")
     held: tuple[str, ...] = Field((), description="Runs that are reserved and not settled.")
-    approvals: dict[str, tuple[tuple[str, str], ...]] = Field(
-        {}, description="Who approved which hash, by the part of the contract."
+    approvals: dict[str, tuple[str, str]] = Field(
+        {}, description="Who approved which hash last, by the part of the contract."
     )
     anchored: str = Field("", description="The Git ref that notes the ledger's head.")
 

@@ -179,20 +179,20 @@ def health(study: Study, run: str, now: float | None = None) -> list[Finding]:
     """
     record, agreed = study.run(run), study.contract()
     place = study.path / "runs" / record.id
-    over = _json(place / "exit.json")
+    over = record.outcome != "running"
     findings = []
-    if over is None:
+    if not over:
         now = time.time() if now is None else now
         request = study.candidate(record.candidate).budget.wall_clock_hours
         findings += _process(agreed, place, request, now)
         if (study.path / STOP).exists():
             findings.append(Finding("kill switch", "stop", "it is on"))
     else:
-        good = over.get("outcome") == "done"
-        reason = over.get("reason") or f"exit code {over.get('exit_code')}"
-        detail = f"it is over: {over.get('outcome')}, {reason}"
+        good = record.outcome == "done"
+        reason = record.reason or f"exit code {record.exit_code}"
+        detail = f"it is over: {record.outcome}, {reason}"
         findings.append(Finding("process", "ok" if good else "warn", detail))
-    return findings + learning(agreed, place, over=over is not None)
+    return findings + learning(agreed, place, over=over)
 
 
 def _process(agreed: Contract, place: Path, request: float, now: float) -> list[Finding]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from assay.core.config import parse
 from assay.core.errors import MissingExtraError
-from assay.study import candidates, results, states
-from assay.study.layout import Study, StudyError
+from assay.study import results, states
+from assay.study.contract import refuse_unreflected
+from assay.study.layout import Study, StudyError, read_yaml, write_yaml_document
 from assay.study.models import BudgetRequest, Candidate, Change, Phase
 
 
@@ -24,26 +24,47 @@ def from_file(study: Study, path: Path, actor: str) -> list[str]:
     Raises:
         StudyError: The file is malformed, or holds none.
     """
-    try:
-        documents = list(yaml.safe_load_all(path.read_text()))
-    except OSError as error:
-        raise StudyError(f"Cannot read '{path}': {error.strerror}.") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise StudyError(f"'{path}' is malformed{place}.") from None
     found = [
         parse(Candidate, {"task": study.task, "study": study.name} | values, what=f"'{path}'")
-        for values in _flat(documents, path)
+        for values in _flat(read_yaml(path), path)
     ]
     if not found:
         raise StudyError(f"'{path}' holds no candidate.")
-    twice = {c.id for c in found if [d.id for d in found].count(c.id) > 1}
+    counts = Counter(candidate.id for candidate in found)
+    twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
-        raise StudyError(f"'{path}' names '{sorted(twice)[0]}' twice.")
+        raise StudyError(f"'{path}' names '{twice[0]}' twice.")
     for candidate in found:
-        candidates.propose(study, candidate, actor)
+        if candidate.kind == "reward-engineering" and not candidate.reflection:
+            refuse_unreflected(study.contract(), candidate)
+    _write(study, found, actor)
     return [candidate.id for candidate in found]
+
+
+def _write(study: Study, found: Sequence[Candidate], actor: str) -> None:
+    """Write candidates down as drafts, all or none, for which the ledger is read once.
+
+    Raises:
+        StudyError: A name is taken, or one belongs elsewhere.
+    """
+    with study.ledger.transaction() as writer:
+        known = states.current(writer.events())
+        for candidate in found:
+            if (candidate.task, candidate.study) != (study.task, study.name):
+                raise StudyError(
+                    f"Candidate '{candidate.id}' is written for {candidate.task}/"
+                    f"{candidate.study}; expected {study.task}/{study.name}."
+                )
+            if candidate.id in known:
+                raise StudyError(
+                    f"There is a candidate '{candidate.id}' already.",
+                    "Give the new one another id.",
+                )
+        for candidate in found:
+            write_yaml_document(study.candidate_path(candidate.id), candidate)
+            facts = {"kind": candidate.kind, "probe": candidate.probe}
+            why = candidate.hypothesis
+            states.move(writer, candidate.id, "draft", actor=actor, why=why, **facts)
 
 
 def _flat(documents: list[Any], path: Path) -> Iterator[dict[str, Any]]:
@@ -112,9 +133,9 @@ def from_optuna(
             rollback="Keep the incumbent's settings.",
             proposer="optuna",
         )
-        candidates.propose(study, candidate, actor)
-        made.append(name)
-    return made
+        made.append(candidate)
+    _write(study, made, actor)
+    return [candidate.id for candidate in made]
 
 
 def _distribution(optuna: Any, parameter: Any) -> Any:

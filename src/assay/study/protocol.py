@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from assay.study.layout import ROOT, StudyError
 from assay.study.ledger import digest
@@ -54,7 +55,7 @@ def protocol_hash(root: Path, contract: Contract) -> Sha256:
     return digest(
         {
             "env": [contract.task.env, contract.task.env_version],
-            "evaluation": contract.evaluation.model_dump(mode="json"),
+            "evaluation": _fixed(contract),
             "metrics": measured,
             "files": files,
             "extractors": extractors,
@@ -69,11 +70,16 @@ def registration_hash(candidate: Candidate, contract: Contract, protocol: str) -
             "candidate": candidate.model_dump(mode="json"),
             "primary": contract.metrics.primary.model_dump(mode="json"),
             "guardrails": [g.model_dump(mode="json") for g in contract.metrics.guardrails],
-            "evaluation": contract.evaluation.model_dump(mode="json"),
+            "evaluation": _fixed(contract),
             "stop": contract.experiment.stop.model_dump(mode="json"),
             "protocol": protocol,
         }
     )
+
+
+def _fixed(contract: Contract) -> dict[str, Any]:
+    """Return the evaluation without its pools: more seeds, approved, measure the same thing."""
+    return contract.evaluation.model_dump(mode="json", exclude={"pools"})
 
 
 def matching(root: Path, pattern: str) -> list[str]:
@@ -116,8 +122,9 @@ def _glob_match(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 
 
 def fingerprint(path: Path) -> str:
-    """Return the hash of a file's bytes; of a symbolic link, that of where it leads."""
+    """Return the hash of a file's bytes; of a symbolic link, also of where it leads."""
     if path.is_symlink():
-        return "link:" + hashlib.sha256(str(path.readlink()).encode()).hexdigest()
+        name = hashlib.sha256(str(path.readlink()).encode()).hexdigest()
+        return f"link:{name}" + (f":{fingerprint(path.resolve())}" if path.is_file() else "")
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -21,7 +21,6 @@ from assay.study.ledger import Event
 from assay.study.models import Phase, QueueItem, QueueManifest, RunRecord
 
 PHASES: tuple[Phase, ...] = ("smoke", "short", "promotion", "validation")
-OPEN = ("queued", "leased", "running", "stale")
 LEASE_SECONDS = 60.0
 ATTEMPTS = 3
 

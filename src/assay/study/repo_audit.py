@@ -30,11 +30,11 @@ from assay.study.repo_commands import (
     scoped,
     with_seed,
 )
-from assay.study.repo_files import Files, is_test, words
-from assay.study.repo_hints import HINTS, HintedAnswer, Hints, find_hints
+from assay.study.repo_files import MAX_FILES, Files, is_test, words
+from assay.study.repo_hints import HINTS, HintedAnswer, Hints, find_hints, mismatch
 from assay.study.repo_python import read_imports, read_python
 from assay.study.repo_walk import Facts, Hit
-from assay.study.repo_words import AXES, OUTCOME_WORDS, SLOTS
+from assay.study.repo_words import AXES, HANDS_ON, OTHER_CONFIGS, OUTCOME_WORDS, SLOTS
 
 COMMANDS, FILES, METRICS, GUARDRAILS = 60, 200, 250, 100
 NAMES = 100  # of one file
@@ -51,7 +51,9 @@ _GUARDRAIL_PAIRS = (
     {"action", "rate"}, {"action", "smooth"}, {"dof", "acc"}, {"joint", "acc"}, {"out", "bounds"},
     {"off", "track"}, {"bad", "orientation"}, {"error", "vel"}, {"action", "acc"},
 )  # fmt: skip
-_NO_GUARDRAIL = {"loss", "contact_email", "air", "coef", "coefficient", "lr"}
+_NO_GUARDRAIL = {
+    "loss", "contact_email", "air", "coef", "coefficient", "lr", "sigma", "last", "prev",
+}  # fmt: skip
 # What could be a study's primary metric comes first.
 _PROMISING = (
     {"success", "solved", "score", "winrate"}, {"return", "returns", "reward", "rewards"},
@@ -65,6 +67,13 @@ _YAML_SLOTS = {
         r"^(domain_rand(omi[sz]ation)?|randomi[sz]ation(_params)?|randomi[sz]e\w*|dr_params)$"
     ),
 }
+_SINKS = {
+    "tensorboardlogger": "tensorboard", "summarywriter": "tensorboard", "wandblogger": "wandb",
+    "csvlogger": "csv", "mlflowlogger": "custom", "neptunelogger": "custom",
+    "cometlogger": "custom",
+}  # fmt: skip
+_TARGET = re.compile(rf"^\s*-?\s*_target_:\s*[\"']?[\w.]*\.({'|'.join(_SINKS)})\b", re.IGNORECASE)
+_ASIDE = {"benchmarks", "benchmarking", "profiling"}
 _OFF = {"false", "null", "none", "~", "off", "no", "0", "{}", "[]", "''", '""'}
 
 
@@ -74,6 +83,9 @@ _INTERESTING = re.compile(
     r"|[Cc]onfig|\.step\(|\.backward\(|[Ee]nv|[Mm]etric|scalar|argparse|flags|command|Writer"
     r"|yaml|json|csv|wandb|difficulty"
 )
+
+# What steps an environment or pays a reward; imports are looked at in any case.
+_RL = re.compile(r"[Rr]eward|\b_?rew\b|Rew|\.step\(")
 
 
 @dataclass(frozen=True)
@@ -93,27 +105,47 @@ class _Audit:
         self.files = Files(root)
         self.hints = hints
         self.facts: dict[str, Facts] = {}
-        vocabulary = dict(hints.vocabulary)
         collecting = gc.isenabled()
         # Syntax trees are many small objects that die together: collecting them halves the speed.
         gc.disable()
         try:
-            for path in self.files.ending(".py"):
-                if not any(fnmatch.fnmatch(path, glob) for glob in hints.ignore):
-                    text = self.files.text(path)
-                    whole = not is_test(path) and _INTERESTING.search(text) is not None
-                    self.facts[path] = (
-                        read_python(path, text, vocabulary) if whole else read_imports(path, text)
-                    )
+            self._read()
         finally:
             if collecting:
                 gc.enable()
         self.scripts = find_commands(self.files, self.facts)
         self._imported: dict[str, list[str]] = {}
+        self._relevant: list[Facts] = []  # once the commands are known
         self.closures: dict[tuple[str, int], list[Facts]] = {}
         self.chosen: dict[str, list[str]] = {"train": [], "evaluate": []}
         self.sure: dict[tuple[str, str], float] = {}
         self.own: set[str] = set()  # files that training and evaluation use
+
+    def _read(self) -> None:
+        """Read what can show that this is about RL first, and the rest only if it is."""
+        vocabulary = dict(self.hints.vocabulary)
+        paths = [
+            path
+            for path in self.files.ending(".py")
+            if not any(fnmatch.fnmatch(path, glob) for glob in self.hints.ignore)
+        ]
+        rest: list[str] = []
+        found: dict[str, Facts] = {}
+        for path in paths:
+            text = self.files.text(path)
+            whole = not is_test(path) and _INTERESTING.search(text) is not None
+            if whole and not _RL.search(text):
+                rest.append(path)
+                whole = False
+            fact = read_python(path, text, vocabulary) if whole else read_imports(path, text)
+            fact.modules.update(self.files.named_in(text))
+            found[path] = fact
+        self.facts = found
+        if self.is_rl():
+            for path in rest:
+                text = self.files.text(path)
+                found[path] = read_python(path, text, vocabulary)
+                found[path].modules.update(self.files.named_in(text))
 
     # ------------------------------------------------------------------ what uses what
 
@@ -150,6 +182,24 @@ class _Audit:
             if any(slot == "reward" for slot, *_ in fact.terms):
                 return True
         return False
+
+    def troubles(self) -> tuple[str, ...]:
+        """Return what stands in the way of good answers, each with its name."""
+        imported = {m.partition(".")[0] for fact in self.facts.values() for m in fact.modules}
+        found = [mismatch(self.files.root, self.hints, imported)]
+        if not self.is_rl():
+            found.append(
+                "no reinforcement learning: nothing here steps an environment, computes a reward "
+                "or imports a library that does, so every answer is none."
+            )
+        broken = [path for path, fact in self.facts.items() if fact.broken]
+        if broken:
+            more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
+            shown = ", ".join(broken[:3])
+            found.append(f"unreadable code: no valid Python, read in parts: {shown}{more}.")
+        if self.files.left_out:
+            found.append(f"too many files: only the first {MAX_FILES:,} were read.")
+        return tuple(text for text in found if text)
 
     # ------------------------------------------------------------------ commands
 
@@ -221,7 +271,7 @@ class _Audit:
         confidence = base.get(best.source, 0.75)
         if judged.sure < _THRESHOLD and not (best.entry and _verb(best)):
             confidence -= 0.35
-        if is_test(target) or "benchmarks" in target.split("/"):
+        if is_test(target) or _ASIDE & set(target.split("/")):
             confidence -= 0.3
         if confidence < _THRESHOLD:
             return None
@@ -229,7 +279,7 @@ class _Audit:
         places = [command.place for command in commands]
         if judged.kind == kind:
             places.insert(1, f"{target}:{judged.line}")
-        return self._answer(best.argv, target, confidence, places, _verb(best))
+        return self._answer(kind, best.argv, target, confidence, places, _verb(best))
 
     def _undocumented(self, seen: set[tuple[str, str]]) -> Iterable[tuple[str, str, Answer]]:
         runner = ("uv", "run") if self.scripts.uv else ()
@@ -245,12 +295,13 @@ class _Audit:
                         places = [entry.place, verbs[verb]]
                         self._choose(verb_kind, entry.target, 0.8)
                         argv = (*runner, name, verb)
-                        answer = self._answer(argv, entry.target, 0.8, places, verb)
+                        answer = self._answer(verb_kind, argv, entry.target, 0.8, places, verb)
                         yield verb_kind, entry.target, answer
             elif kind and (kind, entry.target) not in seen:
                 self._choose(kind, entry.target, 0.85)
                 places = [entry.place, f"{entry.target}:{judged.line}"]
-                yield kind, entry.target, self._answer((*runner, name), entry.target, 0.85, places)
+                answer = self._answer(kind, (*runner, name), entry.target, 0.85, places)
+                yield kind, entry.target, answer
                 covered.add(entry.target)
         for path, fact in self.facts.items():
             if path in covered or not is_script(fact):
@@ -258,13 +309,15 @@ class _Audit:
             judged = self._purpose(path)
             # What runs on import as well is a script only if it says so by its name.
             sure = judged.sure - (0.15 if fact.main < 0 else 0.0)
+            sure -= 0.3 if _ASIDE & set(path.split("/")) else 0.0
             if judged.kind and sure >= 0.6:
                 self._choose(judged.kind, path, sure * 0.85)
                 module = re.sub(r"(/__main__)?\.py$", "", path.removeprefix("src/"))
                 target = ("-m", module.replace("/", ".")) if fact.relative else (path,)
                 argv = (*runner, "python", *target)
                 places = [f"{path}:{judged.line}", f"{path}:{abs(fact.main)}"]
-                yield judged.kind, path, self._answer(argv, path, sure * 0.85, places)
+                answer = self._answer(judged.kind, argv, path, sure * 0.85, places)
+                yield judged.kind, path, answer
 
     def _subcommands(self, target: str) -> dict[str, str]:
         """Return the verbs of a command-line program, each with its place."""
@@ -276,8 +329,16 @@ class _Audit:
                 found.setdefault(verb, f"{fact.path}:{line}")
         return found
 
+    def _of_stack(self, target: str) -> bool:
+        """Return whether a script belongs to the stack that the hints are about."""
+        if not self.hints.imports:
+            return True
+        roots = {module.partition(".")[0] for module in self.facts[target].modules}
+        return bool(roots & set(self.hints.imports))
+
     def _answer(
         self,
+        kind: str,
         argv: tuple[str, ...],
         target: str,
         confidence: float,
@@ -285,25 +346,40 @@ class _Audit:
         verb: str = "",
     ) -> Answer:
         fact = self.facts[target]
-        systems = {key for item in self.closure(target, 2) for key in item.config}
-        hydra = "hydra" in fact.config or ("hydra" in systems and not fact.options)
+        systems = {
+            key
+            for item in self.closure(target, 2)
+            if item is fact or not is_script(item)
+            for key, hit in item.config.items()
+            if _takes_settings(key, hit)
+        }
+        hydra = "hydra" in systems and ("hydra" in fact.config or not fact.options)
         style = "{name}={value}" if hydra else "--{name}={value}"
-        if "gin" in fact.config and "absl" not in systems and not fact.options:
+        bindings = [option for option in fact.options if option.endswith(("bindings", "gin_param"))]
+        if "gin" in systems and bindings:
+            style = bindings[0] + "={name}={value}"
+        elif "gin" in fact.config and "absl" not in systems and not fact.options:
             style = "--gin_bindings={name}={value}"
+        custom = fact.config.get("custom")
+        if custom is not None and custom.name == "sacred":
+            style = "{name}={value}" if "with" in argv else ""
         called = fact.config or argv[0] in self.scripts.entries or bool(verb)
         if not systems and not called:
-            style = ""  # it takes no settings
-        elif called and self.hints.parameter_format:
+            style = _style(argv)
+        elif called and self.hints.parameter_format and self._of_stack(target):
             style = self.hints.parameter_format
         options = dict(fact.options)
-        for item in self.closure(target, 2)[1:]:
+        # A script with a command line of its own does not take that of what it imports.
+        alone = {"tyro", "hydra"} & set(fact.config) and "argparse" not in fact.config
+        for item in self.closure(target, 2)[1:] if not alone or verb else ():
             of_verb = bool(verb) and item.path.endswith(f"/{verb}.py")
             if of_verb or (not is_script(item) and ({"argparse", "absl"} & set(item.config))):
                 options = {**item.options, **options}
         if hydra and not options:
             options = self._hydra_seed(target)
-        if self.hints.seed and called and not any(o.endswith("seed") for o in options):
-            options = {self.hints.seed: 0}
+        if kind == "train" and self._of_stack(target) and called:
+            if self.hints.seed and not any(option.endswith("seed") for option in options):
+                options = {self.hints.seed: 0}
         command = with_seed(argv, options)
         value = {"command": list(command), "parameter_format": style}
         evidence = tuple(dict.fromkeys(places))[:_EVIDENCE]
@@ -322,13 +398,27 @@ class _Audit:
 
     def relevant(self) -> list[Facts]:
         """Return the files that training and evaluation use; without any, all but the tests."""
+        if self._relevant:
+            return self._relevant
         paths: dict[str, Facts] = {}
-        for target in [*self.chosen["train"], *self.chosen["evaluate"]]:
+        scripts = [*self.chosen["train"], *self.chosen["evaluate"]]
+        for target in [*scripts, *(self._instantiated() if scripts else ())]:
             for fact in self.closure(target, depth=12):
                 if not is_test(fact.path) or fact.path == target:
                     paths.setdefault(fact.path, fact)
         self.own = set(paths)
-        return list(paths.values()) or [f for p, f in self.facts.items() if not is_test(p)]
+        self._relevant = list(paths.values()) or self._searched()
+        return self._relevant
+
+    def _instantiated(self) -> Iterable[str]:
+        """Yield the files of what settings name, to be made when a script is run."""
+        for path in self.files.ending(".yaml", ".yml"):
+            text = "" if is_test(path) else self.files.text(path)
+            if "_target_" in text:
+                for name in re.findall(r"_target_:\s*[\"']?([\w.]+)", text):
+                    target = self.files.module(name.rpartition(".")[0]) if "." in name else None
+                    if target in self.facts and target is not None:
+                        yield target
 
     def config(self) -> tuple[Answer, ...]:
         near = self.relevant()
@@ -370,9 +460,15 @@ class _Audit:
         found = []
         for fact in near:
             for sink, hit in fact.logging.items():
-                weak = fact.path not in self.own and bool(self.own)
-                confidence = hit.confidence - (0.2 if weak else 0.0)
-                found.append(_Found(sink, f"{fact.path}:{hit.line}", confidence, hit.name))
+                if sink != "stdout" or self.own:  # what a library prints is no record
+                    found.append(_Found(sink, f"{fact.path}:{hit.line}", hit.confidence, hit.name))
+        for path in self.files.ending(".yaml", ".yml") if near else ():
+            if not is_test(path) and not path.startswith("."):
+                for number, line in enumerate(self.files.text(path).split("\n"), 1):
+                    target = _TARGET.match(line)  # what Hydra will make an instance of
+                    if target:
+                        sink = _SINKS[target[1].lower()]
+                        found.append(_Found(sink, f"{path}:{number}", 0.8, target[1]))
         if not found:
             # Metrics go somewhere, by a way that is none of the known ones.
             for fact in near:
@@ -409,9 +505,23 @@ class _Audit:
                     makers.setdefault(function, []).append(fact)
         for fact in self._searched():
             for logged in fact.logged:
-                own = [maker for maker in makers.get(logged.function, ()) if maker is fact]
-                for maker in own or makers.get(logged.function, ()):
-                    for hit in maker.returned[logged.function]:
+                # `to_dict` gives settings back as well, and what is not used here is another's.
+                used = {item.path for item in self.closure(fact.path, 6)}
+                used |= self.own if fact.path in self.own else set()
+                named = set(words(logged.function))
+                function = logged.function.rpartition(".")[2]
+                known = [
+                    maker
+                    for maker in makers.get(function, [])
+                    if maker.path in used
+                    and HANDS_ON & (named | set(words(maker.path.rpartition("/")[2])))
+                ]
+                if not known and is_metric(logged.instead) and _measures(logged.instead):
+                    place = f"{fact.path}:{logged.line}"
+                    yield _Found(logged.instead, place, max(logged.confidence - 0.1, 0.5))
+                own = [maker for maker in known if maker is fact]
+                for maker in own or known:
+                    for hit in maker.returned[function]:
                         name = logged.template.replace("{}", hit.name)
                         if is_metric(name) and _measures(name):
                             sure = logged.confidence - (0.0 if own else 0.15)
@@ -559,6 +669,14 @@ class _Audit:
         return ""
 
 
+@dataclass(frozen=True)
+class Inspected:
+    """What an audit found, and what a person should know about it."""
+
+    adapter: Adapter
+    findings: tuple[str, ...]  # troubles by their names, such as `profile mismatch: ...`
+
+
 def audit(root: Path, profile: str | None = None) -> Adapter:
     """Return how a repository is trained, evaluated, configured and logged.
 
@@ -570,12 +688,22 @@ def audit(root: Path, profile: str | None = None) -> Adapter:
     Raises:
         StudyError: There is no such directory or profile, or its hints are malformed.
     """
+    return inspect(root, profile).adapter
+
+
+def inspect(root: Path, profile: str | None = None) -> Inspected:
+    """Return what `audit` does, together with the troubles that it met.
+
+    Raises:
+        StudyError: There is no such directory or profile, or its hints are malformed.
+    """
     if not root.is_dir():
         raise StudyError(f"'{root}' is no directory.", "Name a repository with --root.")
     hints = find_hints(root, profile)
     found = _Audit(root, hints)
+    findings = found.troubles()
     if not found.is_rl():
-        return Adapter(profile=hints.name)
+        return Inspected(Adapter(profile=hints.name), findings)
     answers = found.commands()
     answers["config"] = found.config()
     answers["logging"] = found.logging()
@@ -584,7 +712,7 @@ def audit(root: Path, profile: str | None = None) -> Adapter:
     answers.update(found.code())
     answers["launcher"] = found.launcher(answers["train"])
     found.hinted(answers)
-    return Adapter(profile=hints.name, **answers)
+    return Inspected(Adapter(profile=hints.name, **answers), findings)
 
 
 # ---------------------------------------------------------------------- rules on names and text
@@ -605,6 +733,21 @@ def _verb_kind(verb: str) -> str:
     if first in (("eval",), ("evaluate",), ("enjoy",), ("play",)) and len(words(verb)) == 1:
         return "evaluate"
     return ""
+
+
+def _takes_settings(system: str, hit: Hit) -> bool:
+    """Return whether a config system reads the command line."""
+    if system == "hydra":  # `hydra.compose` and the like take no arguments from it
+        tail = hit.name.rpartition(".")[2]
+        return tail == "main" or "hydra" in tail.lower()
+    return system in {"tyro", "argparse", "absl", "gin"} or hit.name in OTHER_CONFIGS
+
+
+def _style(argv: tuple[str, ...]) -> str:
+    """Return how a command takes settings, judged by those that a document gives it."""
+    if any(re.match(r"--[a-z]", part) for part in argv):
+        return "--{name}={value}"
+    return "{name}={value}" if any(re.match(r"[a-z][\w.]*=", part) for part in argv) else ""
 
 
 def _place_key(place: str) -> tuple[bool, int, str]:

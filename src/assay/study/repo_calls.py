@@ -23,6 +23,9 @@ from assay.study.repo_words import (
 # The name of a metric in a group: `Loss / Policy loss`, `rewards/{name}`.
 _TAG = re.compile(r"[A-Za-z_][\w {}-]* ?/ ?[\w {}().%/-]+(?<!\.\w\w)(?<!\.\w\w\w)(?<!\.\w{4})")
 
+# A file that a writer of results is made with.
+_RESULTS = re.compile(r"(?:.*/)?\w*(?:metrics|scores|progress|results|log|stats)\w*\.(jsonl|csv)")
+
 
 class Calls(Walker):
     """The rules that look at calls."""
@@ -142,6 +145,10 @@ class Calls(Walker):
         elif root in ("rsl_rl", "rl_games", "skrl") and tail.endswith(("Runner", "Trainer")):
             # These write TensorBoard files unless they are told otherwise.
             self.sink("tensorboard", full, line, 0.6)
+        elif tail[:1].isupper() and any(_RESULTS.fullmatch(self.text(a)) for a in node.args):
+            for name in map(self.text, node.args):
+                if _RESULTS.fullmatch(name):
+                    self.sink(name.rpartition(".")[2], full, line, 0.75)
         elif (full == "print" or tail == "info") and self.loops and node.args:
             self._printed(node)
 
@@ -169,7 +176,12 @@ class Calls(Walker):
                     isinstance(part, ast.Constant) and str(part.value).endswith("\n")
                     for part in ast.walk(node)
                 )
-                if newline:
+                what = item.args[0]
+                hits = self.dict_keys(what) or self.dicts.get(target_name(what), [])
+                spread = [part.id for part in ast.walk(what) if isinstance(part, ast.Name)]
+                keys = [hit.name for hit in hits]
+                about = set(words(" ".join([*keys, *spread, self.facts.path])))
+                if newline and (METRIC_WORDS & about or self._about_metrics(item)):
                     self.sink("jsonl", "json.dumps", node.lineno, 0.85)
                     self.logged(item.args[:1], 0.8)
                 elif self._about_metrics(item):
@@ -208,6 +220,10 @@ class Calls(Walker):
             self.signal("env_step", line)
         elif tail == "learn" and receiver:
             self.signal("learn", line)
+        elif (tail == "tell" and given) or (
+            tail in ("step", "run") and who & {"searcher", "solver"}
+        ):
+            self.signal("learn", line)  # evolution is asked for candidates and told how they did
         elif tail in ("vmap", "jit", "pmap"):
             for argument in node.args[:1]:  # `jax.vmap(env.step)(...)`
                 stepped = self.dotted(argument)
@@ -225,6 +241,11 @@ class Calls(Walker):
         elif name[:1] in (("train",), ("learn",)) or name[-1:] in (("training",), ("train",)):
             if not receiver or who & {"train", "training", "trainer"} or "." in full:
                 self.signal("train_call", line)
+        made = name[:1] in (("make",), ("create",), ("build",), ("get",), ("configure",))
+        if full.startswith(("torch.optim.", "optax.")) or (
+            made and name[-1] in ("optimizer", "optimizers") and "trajectory" not in name
+        ):
+            self.signal("optimizer", line)
         if (tail in ("Tuner", "run_experiments") and root == "ray") or full == "ray.tune.run":
             self.signal("learn", line)
         if name[:1] in (("evaluate",), ("eval",), ("enjoy",)) and tail != "eval":
@@ -280,8 +301,9 @@ class Calls(Walker):
             if receiver not in ("math", "np", "numpy", "torch", "jax.numpy", "numpy.random"):
                 sure = bool(logger) or tail != "log"
                 self.logged(node.args, 0.95 if "wandb" in who else 0.85 if sure else 0.6)
-        elif tail in ("store", "write") and who & {"logger", "metrics"}:
-            self.logged(node.args, 0.85)
+        elif tail in ("store", "write", "add") and who & {"logger", "metrics"}:
+            group = [self.text(k.value) for k in node.keywords if k.arg == "prefix"]
+            self.logged(node.args[:1], 0.85, prefix=group[0] if group else "")
             for keyword in node.keywords if tail == "store" else ():
                 self.metric(keyword.arg or "", node.lineno, 0.85)
         elif tail == "report" and who & {"tune", "train", "session", "ray"}:
@@ -293,6 +315,11 @@ class Calls(Walker):
                 self.metric(keyword.arg or "", node.lineno, 0.65)
             if several:
                 self._tagged(first, text, node.lineno, 0.8)
+        elif tail == "append" and isinstance(node.func, ast.Attribute):
+            holder = node.func.value  # `history["Reward / Total"].append(total)`
+            tag = self.text(holder.slice) if isinstance(holder, ast.Subscript) else ""
+            if _TAG.fullmatch(tag):
+                self.metric(tag, node.lineno, 0.7)
         elif several and _TAG.fullmatch(text) and NOTES & set(words(tail)):
             self._tagged(first, text, node.lineno, 0.75)  # `track_data("Loss / Policy", loss)`
         elif {"progress", "log", "report"} & set(words(tail)) and not full.startswith("logging"):
@@ -318,18 +345,21 @@ class Calls(Walker):
         for hit in hits:
             self.metric(template.replace("{}", hit.name), hit.line, confidence - 0.1)
         if made:
-            self.facts.logged.append(Logged(made, template, confidence - 0.1))
-        if not hits:
+            self.facts.logged.append(Logged(made, template, confidence - 0.1, line, text))
+        elif not hits:
             self.metric(text, line, confidence)
 
     def _maker(self, node: ast.AST) -> str:
         """Return the function that made a dictionary, where that can be seen."""
         if isinstance(node, ast.Call):
-            return self.dotted(node.func).rpartition(".")[2]
+            return ".".join(self.dotted(node.func).split(".")[-2:])
         return self.made.get(target_name(node), "") if isinstance(node, ast.Name) else ""
 
-    def logged(self, nodes: list[ast.expr], confidence: float, *, plain: bool = True) -> None:
+    def logged(
+        self, nodes: list[ast.expr], confidence: float, *, plain: bool = True, prefix: str = ""
+    ) -> None:
         """Note the keys of dictionaries that are logged, also through a variable."""
+        template = f"{prefix}/{{}}" if prefix else "{}"
         for node in nodes:
             if isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and plain):
                 hits = self.dict_keys(node)
@@ -338,16 +368,16 @@ class Calls(Walker):
             else:
                 continue
             for hit in hits:
-                self.metric(hit.name, hit.line, confidence)
+                self.metric(template.replace("{}", hit.name), hit.line, confidence)
             joined = [v for k, v in zip(node.keys, node.values, strict=True) if k is None] if (
                 isinstance(node, ast.Dict)
             ) else [node]  # fmt: skip
             for part in joined:
                 if self._maker(part) and plain:
-                    self.facts.logged.append(Logged(self._maker(part), "{}", confidence - 0.1))
+                    self.facts.logged.append(Logged(self._maker(part), template, confidence - 0.1))
                 if part is not node:
                     for hit in self.dicts.get(target_name(part), []):
-                        self.metric(hit.name, hit.line, confidence)
+                        self.metric(template.replace("{}", hit.name), hit.line, confidence)
 
     def metric(self, name: str, line: int, confidence: float) -> None:
         """Note the name of a metric, if it looks like one."""

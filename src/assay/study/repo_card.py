@@ -27,12 +27,13 @@ _ENVIRONMENT = re.compile(
 )
 
 
-def task_card(root: Path, adapter: Adapter) -> str:
+def task_card(root: Path, adapter: Adapter, findings: tuple[str, ...] = ()) -> str:
     """Return `task_card.md`: what the task seems to be, with the lines that say so.
 
     Args:
         root: The repository.
         adapter: What its audit found.
+        findings: The troubles that it met.
     """
     files = Files(root)
     lines = [f"# Task card: {_plain(root.resolve().name)}", ""]
@@ -40,6 +41,8 @@ def task_card(root: Path, adapter: Adapter) -> str:
         f"Read from the files with profile `{adapter.profile}`; nothing was imported or run. Every",
         "answer below is a candidate until a person approves it in the contract.",
         "",
+        *(f"- **Trouble**: {_plain(finding)}" for finding in findings),
+        *([""] if findings else []),
         "## What the task seems to be",
         "",
     ]

@@ -24,11 +24,11 @@ OTHER_WORDS = {
     "download", "upload", "push", "deploy", "setup", "install", "lint", "docs", "profile", "sweep",
     "video", "teleop", "collect", "demo", "hub", "zero", "random", "list", "optimize", "tune",
     "parse", "create", "generate", "monitor", "tutorial", "bench", "benchmark", "speed",
-    "examine", "view", "viewer", "visu", "inspect", "debug", "show", "preview", "manual",
-    "interactive", "analyze", "analyse", "print", "check",
+    "visualizer", "viz", "vis", "browser", "examine", "view", "viewer", "visu", "inspect", "debug",
+    "show", "preview", "manual", "interactive", "analyze", "analyse", "print", "check",
 }  # fmt: skip
 _EVALUATE_FLAG = re.compile(
-    r"^(--?(eval|evaluate|evaluation|evaluate[-_]only|eval[-_]only|test|test[-_]only|play|enjoy)"
+    r"^(--?(eval|evaluate|evaluation|test|play|enjoy)([-_]only)?"
     r"(=(true|1))?|\+?(test|eval|evaluate|play)=true|\+?(train|--train)=false|--no-?train"
     r"|(--)?mode=(eval|evaluate|test|play|enjoy))$",
     re.IGNORECASE,
@@ -43,6 +43,7 @@ _RUNNERS = {
     ("accelerate", "launch"),
 }
 _INTERPRETER = re.compile(r"^(.*/)?(python|python3|python3\.\d+|torchrun|ipython)$")
+_RUNS = re.compile(r"python|\.py|torchrun|\$|\bcd\s|-m\s")
 _ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
 _SEED = re.compile(r"(^|[.\-_])seed$", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"<[^>]*>|\.\.\.|\[[a-z_ ]+\]|/path/to|your[-_ ]", re.IGNORECASE)
@@ -82,6 +83,10 @@ class Scripts:
     commands: list[Command] = field(default_factory=list)
     entries: dict[str, Entry] = field(default_factory=dict)
     uv: bool = False
+
+    def mentions(self, text: str) -> bool:
+        """Return whether a line may run something, before it is taken apart."""
+        return _RUNS.search(text) is not None or any(name in text for name in self.entries)
 
 
 def find_commands(files: Files, facts: dict[str, Facts]) -> Scripts:
@@ -144,6 +149,8 @@ def _in_text(files: Files, scripts: Scripts, path: str, text: str, source: str) 
         if source in ("readme", "docs"):
             pieces += re.findall(r"`{1,3}\s*([^`]+?)\s*`{1,3}", line)
         for piece in pieces:
+            if not scripts.mentions(piece):
+                continue
             for part in re.split(r"&&|;|\|\||\s\|\s|\s>+\s*\S+|\s&$", piece):
                 words_ = _split(_substituted(part, values))
                 if words_[:1] == ["cd"] and len(words_) > 1:
@@ -208,7 +215,7 @@ def _command(
             parts = parts[1:]
         else:
             break
-    if not parts or "--help" in parts or "-h" in parts:
+    if not parts or {"--help", "-h", "print_config", "--print_config"} & set(parts):
         return None
     cwd, here = places
     near = tuple(dict.fromkeys((f"{here}/{cwd}".strip("/"), cwd.rstrip("/"), "", here)))
@@ -377,7 +384,7 @@ def purpose(
     signals = fact.signals if signals is None else signals
     reached = {key for item in closure for key in item.signals}
     trains = next(
-        (signals[key] for key in ("learn", "gradient", "train_call") if key in signals), 0
+        (signals[k] for k in ("learn", "gradient", "train_call", "optimizer") if k in signals), 0
     )
     acts = "env_step" in signals or "evaluate_call" in signals
     others = named & OTHER_WORDS
@@ -389,7 +396,7 @@ def purpose(
         if trains or reached & {"learn", "gradient"}:
             return Purpose("train", 0.95 if trains else 0.85, trains or abs(fact.main) or 1)
         return Purpose("train", 0.4, abs(fact.main) or 1)
-    if named & EVALUATE_WORDS and not named & TRAIN_WORDS:
+    if named & EVALUATE_WORDS and not named & TRAIN_WORDS and not others:
         line = signals.get("env_step") or signals.get("evaluate_call") or signals.get("load") or 0
         if line or reached & {"env_step", "evaluate_call"}:
             return Purpose("evaluate", 0.9 if line else 0.7, line or abs(fact.main) or 1)
@@ -397,7 +404,11 @@ def purpose(
     if others:
         return Purpose("", 0.0)
     if trains and ("learn" in signals or acts or "make_env" in signals or "env_step" in reached):
-        strong = "learn" in signals or ("gradient" in signals and "env_step" in signals)
+        learns = "gradient" in signals or "optimizer" in signals
+        # With a command line of its own it is a script, even if helpers step the environment.
+        strong = "learn" in signals or (
+            learns and ("env_step" in signals or (fact.main > 0 and bool(fact.config)))
+        )
         return Purpose("train", 0.8 if strong else 0.55, trains)
     if set(words(context)) & TRAIN_WORDS and reached & {"gradient", "learn"}:
         return Purpose("train", 0.6, abs(fact.main) or 1)
@@ -455,6 +466,7 @@ def preference(command: Command) -> tuple[int, ...]:
         _SOURCES.index(command.source),
         bool(_PLACEHOLDER.search(text)),
         command.distributed,
+        len(command.argv) < 3,  # a script that is only named
         root,
         len(command.argv) > 12,
         int(command.place.rpartition(":")[2]),

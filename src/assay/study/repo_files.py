@@ -25,7 +25,9 @@ SUFFIXES = {
     ".slurm", ".sbatch", ".gin", ".mk",
 }  # fmt: skip
 NAMES = {"Makefile", "makefile", "GNUmakefile", "justfile", "Justfile", "Dockerfile", "Procfile"}
-_TEST_DIRECTORY = re.compile(r"(^|/)(tests?|unittests?)/")
+_TEST_DIRECTORY = re.compile(r"(^|/)(tests?|testing|unittests?)/")
+# A string such as "walker.agents.sac:SAC".
+_NAMED = re.compile(r"[\"']([A-Za-z_]\w*(?:\.[A-Za-z_]\w*){1,8})(?::\w+)?[\"']")
 _TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
 
 
@@ -57,6 +59,7 @@ class Files:
 
     def _walk(self) -> Iterator[str]:
         count = 0
+        self.left_out = False
         for place, directories, names in os.walk(self.root, followlinks=False):
             directories[:] = sorted(name for name in directories if not self._skip(place, name))
             for name in sorted(names):
@@ -66,9 +69,13 @@ class Files:
                 path = os.path.join(place, name)
                 if not self._readable(path, bare=not suffix and name not in NAMES):
                     continue
-                yield os.path.relpath(path, self.root).replace(os.sep, "/")
+                relative = os.path.relpath(path, self.root).replace(os.sep, "/")
+                if not relative.isprintable():  # a name that no report could show
+                    continue
+                yield relative
                 count += 1
                 if count >= MAX_FILES:
+                    self.left_out = True
                     return
 
     def _skip(self, place: str, name: str) -> bool:
@@ -110,6 +117,15 @@ class Files:
         except UnicodeDecodeError:
             text = data.decode("latin-1")
         return text.replace("\r\n", "\n").replace("\r", "\n")
+
+    def named_in(self, text: str) -> set[str]:
+        """Return the modules of this repository that a file names in strings, to import later."""
+        found = set()
+        for name in _NAMED.findall(text):
+            module = name if name in self._modules else name.rpartition(".")[0]
+            if "." in module and module in self._modules:
+                found.add(module)
+        return found
 
     def ending(self, *suffixes: str) -> list[str]:
         """Return the paths that end with one of the suffixes."""
@@ -160,6 +176,7 @@ def _container(path: str) -> str:
     return place.rpartition("/")[0] if package else place
 
 
+@functools.lru_cache(maxsize=100_000)
 def is_test(path: str) -> bool:
     """Return whether a file belongs to a repository's tests."""
     return bool(_TEST_FILE.search(path) or _TEST_DIRECTORY.search(path))

@@ -67,12 +67,16 @@ def find_hints(root: Path, profile: str | None) -> Hints:
                 f"There is no profile '{profile}'.",
                 f"{nearest(profile, profiles())} Or name a file of hints ({HINTS}).",
             )
-        return _read_hints(str(path), path.read_text(errors="replace"))
+        try:
+            text = path.read_text(errors="replace")
+        except OSError as error:
+            raise StudyError(f"The hints '{profile}' cannot be read: {error.strerror}.") from None
+        return _read_hints(str(path), text)
     if profile is not None:
         return _read_hints(profile, place.joinpath(f"{profile}.yaml").read_text())
     for own in (root / HINTS, root / ROOT / HINTS):
-        if own.is_file() and not own.is_symlink():
-            return _read_hints(str(own), own.read_text(errors="replace"))
+        if _text(own):
+            return _read_hints(str(own), _text(own))
     known = [_read_hints(n, place.joinpath(f"{n}.yaml").read_text()) for n in profiles()]
     for hints in known:
         if any((root / name).exists() for name in hints.files):
@@ -84,16 +88,54 @@ def find_hints(root: Path, profile: str | None) -> Hints:
     return next(hints for hints in known if hints.name == "generic")
 
 
+def mismatch(root: Path, hints: Hints, imported: set[str]) -> str:
+    """Return what is wrong where a repository is not of the stack that its hints are about.
+
+    Args:
+        root: The repository.
+        hints: What was asked for.
+        imported: The packages that its files import.
+
+    Returns:
+        One sentence that begins with `profile mismatch`; empty if they fit, or if the hints do not
+        say how their stack is recognised.
+    """
+    signs = [f"imports or needs {name}" for name in hints.imports]
+    signs += [f"has {name}" for name in hints.files]
+    fits = (
+        bool((imported | _declared(root)) & set(hints.imports))
+        or any((root / name).exists() for name in hints.files)
+        or not signs
+    )
+    if fits:
+        return ""
+    likely = find_hints(root, None).name
+    return (
+        f"profile mismatch: this does not look like '{hints.name}', since nothing here "
+        f"{' or '.join(signs)}; without --profile it is read as '{likely}'."
+    )
+
+
 def _declared(root: Path) -> set[str]:
     """Return the packages that a project says it needs."""
     found: set[str] = set()
     for name in ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt"):
         path = root / name
-        if path.is_file() and not path.is_symlink() and path.stat().st_size < 1_000_000:
-            text = path.read_text(errors="replace")
+        text = _text(path)
+        if text:
             found |= set(re.findall(r"^\s*[\"']?([A-Za-z][\w-]+)", text, flags=re.MULTILINE))
             found |= set(re.findall(r"[\"']([A-Za-z][\w-]+)", text))
     return {name.lower().replace("-", "_") for name in found}
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file; empty if it is none, leads elsewhere, is huge or locked."""
+    try:
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > 1_000_000:
+            return ""
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _read_hints(name: str, text: str) -> Hints:

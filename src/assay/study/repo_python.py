@@ -28,11 +28,13 @@ from assay.study.repo_words import (
     CONFIGS,
     DESCRIBES,
     DONE_NAMES,
+    FILE_NAMES,
     LAUNCHERS,
     NESTED,
     NO_REWARD,
     OTHER_CONFIGS,
     OUTCOME_WORDS,
+    RANDOMIZES,
     REWARD_NAMES,
     RL_LIBRARIES,
     STEPS,
@@ -40,6 +42,7 @@ from assay.study.repo_words import (
     TASK_ARGUMENTS,
 )
 
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
 # Where a part begins: nothing that closes or goes on with the one before.
 _PART = re.compile(r"^(?!else\b|elif\b|except\b|finally\b)[A-Za-z_@]")
 
@@ -59,12 +62,14 @@ def read_python(path: str, text: str, vocabulary: dict[str, Any] | None = None) 
             try:
                 tree = ast.parse(text)
             except SyntaxError:  # Python 2, templates, a newer Python
+                facts.broken = True
                 tree = _parse_parts(text)
                 read_imports(path, text, facts)
         facts.doc = ast.get_docstring(tree) or ""
         _Reader(facts, vocabulary or {}).module(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         # Null bytes, machine-written nests: what was seen before stays.
+        facts.broken = True
         return read_imports(path, text, facts)
     return facts
 
@@ -93,10 +98,9 @@ def _parse_parts(text: str) -> ast.Module:
 def read_imports(path: str, text: str, facts: Facts | None = None) -> Facts:
     """Return no more than what a file imports, which needs no syntax tree."""
     facts = facts or Facts(path)
-    for number, line in enumerate(text.split("\n"), 1):
-        found = re.match(r"^\s*(?:from|import)\s+([\w.]+)", line)
-        if found and found[1] not in facts.modules:
-            note_import(facts, found[1], number)
+    for found in _IMPORT.finditer(text):
+        if found[1] not in facts.modules:
+            note_import(facts, found[1], text.count("\n", 0, found.start(1)) + 1)
     return facts
 
 
@@ -180,9 +184,10 @@ class _Reader(Calls):
         outer = self.pairs
         if isinstance(node, ast.For) and isinstance(node.target, ast.Tuple):
             source, key = node.iter, node.target.elts[0]
-            items = isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute)
-            if items and source.func.attr == "items" and isinstance(key, ast.Name):
-                self.pairs = {**outer, key.id: source.func.value}
+            called = source.func if isinstance(source, ast.Call) else None
+            if isinstance(called, ast.Attribute) and isinstance(key, ast.Name):
+                if called.attr == "items":
+                    self.pairs = {**outer, key.id: called.value}
         self.loops += 1
         self.children(node)
         self.loops -= 1
@@ -221,9 +226,8 @@ class _Reader(Calls):
             base.endswith(("Task", "Env", "Robot")) for base in bases
         )
         # `class UnlockEnv(RoomGrid)`: the base is somewhere else, the name says what it is.
-        inherits = inherits or (
-            bool(steps and bases) and node.name.endswith(("Env", "Environment"))
-        )
+        named_so = node.name.endswith(("Env", "Environment"))
+        inherits = inherits or (bool(steps and bases) and named_so)
         wrapper = "wrapper" in base_words or node.name.endswith("Wrapper")
         rewarding = any(name.startswith(("_reward_", "compute_reward")) for name in methods)
         context = Owner(node.name, bool(methods) and (shaped or inherits or rewarding), wrapper)
@@ -231,6 +235,10 @@ class _Reader(Calls):
             full = self.dotted(base)
             if full.partition(".")[0] in ("rsl_rl", "rl_games", "skrl") and "Runner" in full:
                 self.sink("tensorboard", full, node.lineno, 0.6)
+        known = set(bases) & set(self.facts.functions)
+        if not self.classes and ("__call__" in methods or "term" in base_words or known):
+            # A term of a manager may be an object that is called.
+            self.facts.functions[node.name] = node.lineno, "env"
         if context.environment and not wrapper:
             self.facts.environments.append(Hit(node.name, node.lineno))
         self._class_config(node, methods, base_words)
@@ -321,7 +329,7 @@ class _Reader(Calls):
         full = self.dotted(call)
         tail = full.rpartition(".")[2]
         if "hydra" in full.lower():
-            self.facts.config.setdefault("hydra", Hit(full, line, 0.95))
+            self.facts.config["hydra"] = Hit(full, line, 0.95)
         elif full.startswith("gin.") or full == "gin":
             self.facts.config.setdefault("gin", Hit(full, line, 0.95))
         elif full in ("ray.remote",):
@@ -355,6 +363,7 @@ class _Reader(Calls):
         name_words = words(node.name)
         if not name_words:
             return
+        self._in_place(node, arguments, inside)
         named = set(name_words)
         owner = self.classes[-1] if inside else None
         if owner is not None and "buffer" in words(owner.name):
@@ -368,38 +377,64 @@ class _Reader(Calls):
         )
         if owner is not None and owner.environment and node.name in STEPS:
             self._step(node, qualified, owner)
-        if named & {"reward", "rewards", "rew"} and not named & NO_REWARD and computes(node):
+        no = NO_REWARD
+        if owner is not None and owner.environment and name_words[0] in ("compute", "calc"):
+            no = NO_REWARD - {"normalized"}  # `compute_normalized_reward` works it out
+        if named & {"reward", "rewards", "rew"} and not named & no and computes(node):
             prefix = re.match(r"_?(reward|rew)_\w", node.name) and owner is not None
             if prefix and owner is not None and owner.environment:
                 self.found("reward", qualified, node.lineno, 0.95)
                 self.term("reward", re.sub(r"^_?(reward|rew)_", "", node.name), "", node.lineno)
-            elif name_words[-1] in ("reward", "rewards", "fn", "function") or named & {
+            elif name_words[-1] in ("reward", "rewards", "rew", "fn", "function") or named & {
                 "compute", "calc", "calculate", "get", "penalty",
             }:  # fmt: skip
                 if tasked:
                     self.found("reward", qualified, node.lineno, 0.85)
         ending = named & {
             "termination", "terminations", "terminated", "terminate", "done", "dones", "terminal",
-            "truncated", "truncation",
+            "truncated", "truncation", "absorbing",
         }  # fmt: skip
         verb = name_words[0] in {
             "check", "compute", "get", "is", "should", "calc", "has", "evaluate", "termination",
         } or len(name_words) == 1  # fmt: skip
-        no = named & {"reward", "print", "log", "on", "process", "count", "buffer", "mask", "plot"}
+        other = named & {
+            "reward",
+            "print",
+            "log",
+            "on",
+            "process",
+            "count",
+            "buffer",
+            "mask",
+            "plot",
+        }
         # `is_terminated` among reward functions pays for the end, it does not bring it about.
         paid = owner is None and {"reward", "rewards"} & set(words(self.facts.path))
-        if ending and verb and not no and not paid and tasked and (computes(node) or asks(node)):
-            self.found("termination", qualified, node.lineno, 0.85)
+        # What is handed the reward packs a step up.
+        packs = owner is None and {"reward", "rewards"} & set(arguments)
+        if ending and verb and not other and not paid and not packs and tasked:
+            if computes(node) or asks(node):
+                self.found("termination", qualified, node.lineno, 0.85)
         if named & {"curriculum", "curricula"} and computes(node, strict=False):
             self.found("curriculum", qualified, node.lineno, 0.85)
         elif named & {"difficulty"} and named & {"update", "schedule", "increase", "adjust"}:
             self.found("curriculum", qualified, node.lineno, 0.6)
-        random = named & {"randomize", "randomise", "randomization", "randomisation"} or {
-            "domain", "rand",
-        } <= named  # fmt: skip
+        random = named & RANDOMIZES or {"domain", "rand"} <= named
         if random and not named & {"seed", "seeds", "weights", "layers", "order", "policy"}:
             if computes(node, strict=False):
                 self.found("randomization", qualified, node.lineno, 0.85)
+
+    def _in_place(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef, arguments: list[str], inside: bool
+    ) -> None:
+        """Note the functions of a file that is called after what they are: `termination_fns.py`."""
+        if inside or self.depth or self.classes or node.name.startswith("_"):
+            return
+        stem = set(words(self.facts.path.rpartition("/")[2].removesuffix(".py")))
+        if arguments and set(arguments[:2]) & (TASK_ARGUMENTS | {"act", "ob", "next_ob"}):
+            for slot, names in FILE_NAMES.items():
+                if stem & names and computes(node):
+                    self.found(slot, node.name, node.lineno, 0.8)
 
     def _step(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef, qualified: str, owner: Owner
@@ -444,7 +479,7 @@ class _Reader(Calls):
                             if "/" in hit.name or name == "metrics":
                                 self.metric(hit.name, hit.line, 0.65)
             if isinstance(value, ast.Call):
-                maker = self.dotted(value.func).rpartition(".")[2]
+                maker = ".".join(self.dotted(value.func).split(".")[-2:])
                 for part in target.elts if isinstance(target, ast.Tuple) else [target]:
                     self.made[target_name(part)] = maker
                 if isinstance(target, ast.Tuple):

@@ -29,9 +29,11 @@ class Hit:
 class Logged:
     """A dictionary that is logged and was made by a function, here or elsewhere."""
 
-    function: str
+    function: str  # with what it was called on: `report.to_dict`
     template: str  # `losses/{}`: the name of a metric around a key
     confidence: float
+    line: int = 0
+    instead: str = ""  # what the metrics are called where that function is not found
 
 
 @dataclass
@@ -42,6 +44,7 @@ class Facts:
     imports: dict[str, str] = field(default_factory=dict)  # local name -> dotted origin
     modules: set[str] = field(default_factory=set)
     relative: bool = False
+    broken: bool = False  # no valid Python
     main: int = 0  # line of what runs when the file is run, negative if on import too; 0: nothing
     doc: str = ""
     options: dict[str, int] = field(default_factory=dict)  # command-line options, with dashes
@@ -179,7 +182,10 @@ class Walker:
                 "Video", "Histogram", "Image", "Table", "Html", "Plotly", "Object3D",
             )  # fmt: skip
             name = self.text(key) if key is not None else ""
-            if name and not media and not isinstance(value, ast.Dict):
+            said = isinstance(value, ast.JoinedStr) or (
+                isinstance(value, ast.Constant) and isinstance(value.value, str | bool)
+            )
+            if name and not media and not said and not isinstance(value, ast.Dict):
                 into.append(Hit(name, key.lineno if key else node.lineno, confidence))
 
     def text(self, node: ast.AST | None) -> str:
@@ -193,6 +199,9 @@ class Walker:
                 str(part.value) if isinstance(part, ast.Constant) else placeholder(part)
                 for part in node.values
             )
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "format":  # `"losses/{}".format(name)`
+                return re.sub(r"\{[^}]*\}", "{}", self.text(node.func.value))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             left = self.text(node.left) or placeholder(node.left)
             right = self.text(node.right) or placeholder(node.right)

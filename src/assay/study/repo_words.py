@@ -15,16 +15,25 @@ RL_LIBRARIES = {
 }  # fmt: skip
 # Logging libraries that are none of the named sinks.
 OTHER_LOGGERS = {"mlflow", "neptune", "comet_ml", "aim", "clearml", "trackio", "swanlab", "visdom"}
-OTHER_CONFIGS = {"click", "typer", "fire", "draccus", "simple_parsing", "jsonargparse", "chz"}
+OTHER_CONFIGS = {
+    "click", "typer", "fire", "draccus", "simple_parsing", "jsonargparse", "chz", "sacred",
+}  # fmt: skip
 METRIC_WORDS = {
     "metric", "metrics", "result", "results", "log", "logs", "stat", "stats", "score", "scores",
     "return", "returns", "reward", "rewards", "history", "eval", "evaluation", "episode",
     "episodes", "progress", "summary", "summaries", "performance", "success", "loss", "record",
+    "scalar", "scalars",
 }  # fmt: skip
 METRIC_CALLS = {
     "add_scalar", "log_scalar", "log_metric", "scalar_summary", "logkv", "logkv_mean",
     "record_mean", "record_tabular", "log_tabular", "add_scalars", "add_metric", "register_key",
     "track_data",
+}  # fmt: skip
+# Words in the names of functions that give metrics back.
+HANDS_ON = {
+    "update", "train", "learn", "step", "evaluate", "eval", "evaluation", "loss", "losses",
+    "optimize", "fit", "run", "episode", "rollout", "metrics", "metric", "stats", "statistics",
+    "log", "logs", "info", "report", "test", "summary", "result", "results", "performance",
 }  # fmt: skip
 # Verbs of calls that note `group/name` with a value.
 NOTES = {"log", "track", "record", "add", "store", "scalar", "metric", "put", "note", "emit"}
@@ -71,7 +80,7 @@ NO_REWARD = {
     "space", "spec", "to", "go", "weights", "loss", "learn", "train", "label", "relabel", "create",
     "make", "build", "percentile", "transform", "preprocess", "visualize", "extract", "stack",
     "shape", "spaces", "info", "type", "running", "manager", "expected", "original",
-    "dataset", "undiscounted", "process", "default",
+    "dataset", "undiscounted", "process", "default", "from", "obs", "actions", "observations",
 }  # fmt: skip
 # A call that only repacks what it is given computes no reward.
 REPACKS = {
@@ -80,20 +89,23 @@ REPACKS = {
     "zeros", "ones", "empty", "full", "as", "dict", "list", "tuple", "reshape", "view", "append",
     "like", "detach", "cpu", "int", "bool", "denormalize", "zip", "map", "transform", "get", "pop",
     "items", "values", "tree", "vmap", "scan", "unreplicate", "step", "float32", "float64", "int32",
-    "clamp",
+    "clamp", "repeat", "tile", "expand",
+}  # fmt: skip
+RANDOMIZES = {
+    "randomize", "randomise", "randomization", "randomisation", "randomizations", "randomisations",
 }  # fmt: skip
 REWARD_NAMES = {"reward", "rewards", "rew", "rew_buf", "reward_buf", "total_reward", "_reward"}
 DONE_NAMES = {
     "done", "dones", "terminated", "terminations", "truncated", "terminal", "terminate", "is_done",
-    "reset_buf", "time_out_buf", "truncations", "_done", "done_buf", "termination",
+    "reset_buf", "time_out_buf", "truncations", "_done", "done_buf", "termination", "absorbing",
 }  # fmt: skip
 STEPS = {"step", "_step", "step_env", "step_wait", "post_physics_step", "after_step", "step_agent"}
 # Methods by which an environment says how it is going.
 DESCRIBES = {"evaluate", "get_info", "_get_info", "compute_info", "_info", "get_metrics"}
 # What a table of weights is made with.
 TABLES = {
-    "dict", "create", "ConfigDict", "FrozenDict", "SimpleNamespace", "EasyDict", "Munch", "AttrDict",
-    "OrderedDict",
+    "dict", "create", "ConfigDict", "FrozenDict", "SimpleNamespace", "EasyDict", "Munch",
+    "AttrDict", "OrderedDict",
 }  # fmt: skip
 TASK_ARGUMENTS = {
     "env", "state", "states", "obs", "observation", "observations", "action", "actions", "physics",
@@ -110,6 +122,12 @@ PLACES = {
     "task",
     "tasks",
     "mdp",
+}
+# Files of functions that are terms, or become them.
+FILE_NAMES = {
+    "reward": {"reward", "rewards"},
+    "termination": {"termination", "terminations"},
+    "curriculum": {"curriculum", "curriculums", "curricula"},
 }
 CONFIGS = {"cfg", "config", "configuration", "args", "arguments", "settings", "hyperparameters"}
 LOADS = {

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from assay.study import extractors, gate, protocol, results, runner, verdict
+from assay.study import extractors, gate, kinds, protocol, results, runner, verdict
 from assay.study.layout import Study, StudyError, write_json_document
 from assay.study.models import AuditCheck, Contract, Metric, Phase, ResultAudit
 
 DOMINANT = 0.8  # share of the summed reward at which one component is said to dominate
 RIDING = 0.9  # share of actions at their limit
+FAR = 10.0  # deviations; what moves farther is to have moved the task as well
+PROPORTION = 0.1  # least share of its way that the task is to have come along
 TOLERANCE = 1e-9
 
 
@@ -40,7 +42,7 @@ def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
             _artifacts(study, agreed, mine),
             _protocol(study, agreed, mine, theirs),
             _seeds(agreed, mine, theirs, phase),
-            _losses(done, name, phase),
+            _losses(done, (name, other), phase),
             *_hacking(study, agreed, mine, theirs),
         ]
         found = ResultAudit(
@@ -114,13 +116,17 @@ def _seeds(
     return _check(name, True, ", ".join(str(run.seed) for run in mine))
 
 
-def _losses(done: Sequence[results.Run], name: str, phase: Phase) -> AuditCheck:
+def _losses(done: Sequence[results.Run], arms: Sequence[str], phase: Phase) -> AuditCheck:
+    """Look for runs that someone may have killed because they did not please, in either arm."""
     title = "no run was lost on the way"
-    lost = [run.id for run in done if run.candidate == name and run.outcome == "lost"]
-    lost = [run for run in lost if f"-{phase}-" in run]
-    if len(lost) > 1:
-        return _check(title, False, f"the supervisors of {', '.join(lost)} were killed")
-    return _check(title, True, f"{len(lost)} lost")
+    counts = []
+    for name in arms:
+        mine = (run for run in done if (run.candidate, run.phase) == (name, phase))
+        lost = [run.id for run in mine if run.outcome == "lost"]
+        if len(lost) > kinds.MOST_RUNS_LOST:
+            return _check(title, False, f"{', '.join(lost)} were stopped on the way")
+        counts.append(f"{len(lost)} of {name}")
+    return _check(title, True, f"{' and '.join(counts)} were lost")
 
 
 # ---------------------------------------------------------------------- is it the task that got
@@ -148,6 +154,24 @@ def _hacking(
     return checks
 
 
+def _unwritten(metrics: Sequence[Metric], runs: Sequence[results.Run]) -> str:
+    """Name a metric that a finished run did not write, or return "".
+
+    A check that sees nothing would pass, so whoever wants to pass it would only have to be silent.
+    """
+    for run in runs:
+        for metric in metrics:
+            value = run.metrics.get(metric.name)
+            if run.outcome == "done" and (value is None or not math.isfinite(value)):
+                return f"run {run.id} did not write {metric.name}"
+    return ""
+
+
+def _outran(moved: float, task: float, least: float) -> bool:
+    """Say whether something moved by many deviations and the task did not come along."""
+    return (moved > least and task <= 0) or (moved > FAR and task < PROPORTION * moved)
+
+
 def _values(runs: Sequence[results.Run], metric: Metric) -> list[float]:
     found = [run.metrics.get(metric.name) for run in runs]
     return [value for value in found if value is not None]
@@ -167,8 +191,11 @@ def _reward_against_task(
     primary: Metric, reward: Metric, mine: Sequence[results.Run], theirs: Sequence[results.Run]
 ) -> AuditCheck:
     name = "the task got better with its reward"
+    silent = _unwritten([reward], [*mine, *theirs])
+    if silent:
+        return _check(name, False, silent)
     task, trained = _gain(primary, mine, theirs), _gain(reward, mine, theirs)
-    hacked = trained > 2 and task <= 0
+    hacked = _outran(trained, task, least=2)
     detail = f"{reward.name} moved by {trained:+.1f} and {primary.name} by {task:+.1f} deviations"
     return _check(name, not hacked, detail)
 
@@ -177,9 +204,15 @@ def _honeypot(
     metric: Metric, mine: Sequence[results.Run], theirs: Sequence[results.Run]
 ) -> AuditCheck:
     name = "the honeypot is untouched"
-    arms = [{run.seed: run.metrics.get(metric.name) for run in runs} for runs in (theirs, mine)]
-    if any(value is None for arm in arms for value in arm.values()):
-        return _check(name, False, f"{metric.name} is missing from a run")
+    silent = _unwritten([metric], [*mine, *theirs])
+    if silent:
+        return _check(name, False, silent)
+    arms = [
+        {run.seed: run.metrics.get(metric.name) for run in runs if run.outcome == "done"}
+        for runs in (theirs, mine)
+    ]
+    if min(map(len, arms)) < 2:
+        return _check(name, True, "too few runs are done to compare it")
     seen = gate.compare(arms[0], arms[1], direction=metric.direction)
     moved = min(seen.p_better, seen.p_worse) < 0.025 and abs(seen.effect) > TOLERANCE
     return _check(name, not moved, f"{metric.name} moved by {seen.effect:+.4g}")
@@ -195,6 +228,9 @@ def _domination(
     components: Sequence[Metric], mine: Sequence[results.Run], theirs: Sequence[results.Run]
 ) -> AuditCheck:
     name = "no reward component took over"
+    silent = _unwritten(components, [*mine, *theirs])
+    if silent:
+        return _check(name, False, silent)
     after, before = _shares(components, mine), _shares(components, theirs)
     for component, share in after.items():
         if share > DOMINANT and before[component] <= DOMINANT:
@@ -230,10 +266,13 @@ def _exploit(
     mine: Sequence[results.Run],
     theirs: Sequence[results.Run],
 ) -> AuditCheck:
-    """Look for episodes that changed their length while the task did not get better."""
+    """Look for episodes that changed their length while the task did not get better with it."""
     name = f"{metric.name} is not exploited"
+    silent = _unwritten([metric], [*mine, *theirs])
+    if silent:
+        return _check(name, False, silent)
     moved, task = _gain(metric, mine, theirs), _gain(primary, mine, theirs)
-    hacked = abs(moved) > 5 and task <= 0
+    hacked = _outran(abs(moved), task, least=5)
     detail = f"it moved by {moved:+.1f} deviations, {primary.name} by {task:+.1f}"
     return _check(name, not hacked, detail)
 
@@ -242,6 +281,9 @@ def _riding(
     metric: Metric, mine: Sequence[results.Run], theirs: Sequence[results.Run]
 ) -> AuditCheck:
     name = f"{metric.name}: actions do not ride their limits"
+    silent = _unwritten([metric], [*mine, *theirs])
+    if silent:
+        return _check(name, False, silent)
     after, before = (float(np.mean(_values(runs, metric) or [0.0])) for runs in (mine, theirs))
     hacked = after > RIDING and before <= RIDING
     return _check(name, not hacked, f"{before:.2f} before, {after:.2f} now")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from assay.study.kinds import ENDED, MEASURED, PREPARED
+from assay.study.kinds import ENDED, MEASURED, MOST_LOST, PREPARED
 from assay.study.ledger import Event
 from assay.study.models import Phase
 
@@ -85,6 +86,16 @@ def arm(done: Sequence[Run], candidate: str, phase: Phase, metric: str) -> Score
             continue
         scores[run.seed] = run.metrics.get(metric) if run.outcome == "done" else None
     return dict(sorted(scores.items()))
+
+
+def exhausted(done: Sequence[Run], candidate: str, phase: Phase) -> set[int]:
+    """Return the seeds that were lost as often as they may be run: they have no result for good."""
+    lost = Counter(
+        run.seed
+        for run in done
+        if (run.candidate, run.phase, run.outcome) == (candidate, phase, "lost")
+    )
+    return {seed for seed, times in lost.items() if times >= MOST_LOST}
 
 
 def selected(done: Sequence[Run], candidate: str, phase: Phase) -> list[Run]:

@@ -9,7 +9,11 @@ is killed and when, and `recover` can tell from the files what happened.
 The order of a launch, each step a point at which a kill must do no harm:
 
     recorded (file) -> prepared and reserved (ledger) -> supervisor started -> claimed (file)
-    -> process started -> launched (ledger) -> exit (file) -> ended, settled, measured (ledger)
+    -> process started -> launched (ledger) -> exited (ledger) -> settled, measured, ended (ledger)
+
+In a Git repository a run gets a worktree of the commit that its candidate was registered on, so
+that nothing that was edited, added or committed since has a part in it; an evaluation command gets
+another one, which training never saw.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,10 +53,14 @@ from assay.study.protocol import fingerprint
 
 PREPARED = kinds.PREPARED
 LAUNCHED = kinds.LAUNCHED
+EXITED = kinds.EXITED
 ENDED = kinds.ENDED
 MEASURED = kinds.MEASURED
 REGISTERED = kinds.REGISTERED
 CONFIRM = "RUN_CANDIDATE"
+STOPPED = "study.stopped"
+RESUMED = "study.resumed"
+SWITCHED = "the kill switch was on"
 STOP = kinds.STOP
 
 POOLS = kinds.POOLS
@@ -143,7 +151,10 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
     refuse_scope(study, agreed, candidate)
     refuse_hardware(agreed)
     refuse_dirty(study, agreed)
-    run = _run_name(events, name, phase, seed)
+    run = _run_name(events, candidate, phase, seed)
+    given = environment(agreed)
+    if phase in DECIDING:
+        refuse_other_environment(events, given)
     shortened = agreed.baseline.shortened.get(phase, {})
     out = (study.path / "runs" / run / "out").resolve()
     return Plan(
@@ -154,7 +165,7 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
         argv=command(agreed, seed, out, registered["parameters"] | shortened),
         evaluation=_filled(agreed.evaluation.command, "evaluation", seed, out, agreed),
         cwd=agreed.baseline.cwd,
-        env=environment(agreed),
+        env=given,
         token=f"{CONFIRM}:{token[:12]}",
         protocol=measured,
     )
@@ -166,12 +177,21 @@ def refuse_stopped(study: Study) -> None:
     Raises:
         StudyError: It is.
     """
-    switch = study.path / STOP
-    if switch.exists():
+    reason = stopped(study)
+    if reason is not None:
         raise StudyError(
-            f"The study is stopped: {switch.read_text().strip() or 'no reason given'}.",
+            f"The study is stopped: {reason or 'no reason given'}.",
             "A person lets it go on with: assay study stop --off",
         )
+
+
+def stopped(study: Study) -> str | None:
+    """Return why the study is stopped, by its switch or its ledger, or None if it is not."""
+    switch = study.path / STOP
+    if switch.exists():
+        return switch.read_text().strip()
+    said = [e for e in study.ledger.events() if e.kind in (STOPPED, RESUMED)]
+    return str(said[-1].data["reason"]) if said and said[-1].kind == STOPPED else None
 
 
 def refuse_scope(study: Study, agreed: Contract, candidate: Candidate) -> None:
@@ -207,8 +227,8 @@ def refuse_hardware(agreed: Contract) -> None:
     fitting = [gpu for gpu in found if wanted.lower() in gpu.lower()]
     if len(fitting) < max(1, agreed.hardware.gpus):
         raise StudyError(
-            f"The contract asks for {max(1, agreed.hardware.gpus)} GPU(s) {wanted}; this machine "
-            f"has {', '.join(found) or 'none'}.",
+            f"GPU missing: the contract asks for {max(1, agreed.hardware.gpus)} GPU(s) {wanted}; "
+            f"this machine has {', '.join(found) or 'none'}.",
             "This is a blocker of the environment: run the study where the hardware is.",
         )
 
@@ -291,6 +311,30 @@ def environment(agreed: Contract) -> dict[str, str]:
     return passed | local | agreed.baseline.env
 
 
+def fingerprints(env: Mapping[str, str]) -> dict[str, str]:
+    """Return a hash of every variable's value: enough to tell that one changed."""
+    return {name: digest(value)[:16] for name, value in sorted(env.items())}
+
+
+def refuse_other_environment(events: Sequence[Event], env: Mapping[str, str]) -> None:
+    """Refuse to decide by runs that were given different variables.
+
+    Raises:
+        StudyError: Names the first variable that differs from the study's earlier deciding runs.
+    """
+    earlier = [
+        e.data["environment"] for e in events
+        if e.kind == PREPARED and e.data["phase"] in DECIDING and "environment" in e.data
+    ]  # fmt: skip
+    now = fingerprints(env)
+    if earlier and earlier[-1] != now:
+        odd = next(n for n in sorted({*earlier[-1], *now}) if earlier[-1].get(n) != now.get(n))
+        raise StudyError(
+            f"The environment variable {odd} is not what it was in the study's earlier runs.",
+            "Launch as before, or fix it for all runs in baseline.env and have that approved.",
+        )
+
+
 def incumbent(events: Sequence[Event]) -> str:
     """Return the candidate that was last accepted and not reverted, or "" for the baseline."""
     holders: list[str] = []
@@ -318,14 +362,18 @@ def registration(events: Sequence[Event], name: str) -> Event:
     )
 
 
-def _run_name(events: Sequence[Event], name: str, phase: Phase, seed: int) -> str:
+def _run_name(events: Sequence[Event], candidate: Candidate, phase: Phase, seed: int) -> str:
     """Name the next attempt at a seed.
+
+    What was lost may be run again, and so may a baseline's seed that failed: candidates are held
+    against a whole baseline.
 
     Raises:
         StudyError: The seed has a result, or is under way: results are not thrown again.
     """
-    attempts = 0
+    name, attempts = candidate.id, 0
     outcomes = {e.data["run"]: e.data["outcome"] for e in events if e.kind == ENDED}
+    again = ("lost", "failed", "killed") if candidate.kind == "baseline" else ("lost",)
     for event in events:
         if event.kind != PREPARED:
             continue
@@ -339,7 +387,7 @@ def _run_name(events: Sequence[Event], name: str, phase: Phase, seed: int) -> st
                 f"Run '{data['run']}' is under way.",
                 "Wait for it, or let `assay study status` find out that it is lost.",
             )
-        if outcome == "done" or (phase in DECIDING and outcome != "lost"):
+        if outcome == "done" or (phase in DECIDING and outcome not in again):
             raise StudyError(
                 f"Seed {seed} of '{name}' has a result in the {phase} phase (run "
                 f"'{data['run']}': {outcome}); a seed is not run again.",
@@ -347,8 +395,8 @@ def _run_name(events: Sequence[Event], name: str, phase: Phase, seed: int) -> st
             )
     if phase in DECIDING and attempts >= MOST_LOST:
         raise StudyError(
-            f"Seed {seed} of '{name}' was lost {attempts} times in the {phase} phase.",
-            "Find out what kills its supervisor; a seed is not thrown until it pleases.",
+            f"Seed {seed} of '{name}' was lost or failed {attempts} times in the {phase} phase.",
+            "Find out why; a seed is not thrown until it pleases.",
         )
     taken = {e.data["run"] for e in events if e.kind == budget.RESERVED}
     while (run := f"{name}-{phase}-{seed}" + (f"-{attempts + 1}" if attempts else "")) in taken:
@@ -394,14 +442,14 @@ def launch(
     agreed = study.contract()
     place = study.path / "runs" / planned.run
     write_json_document(place / "run.json", _record(study, planned))
-    write_atomic(place / "plan.json", dump_json({"env": planned.env, "actor": actor}))
+    write_text(place / "plan.json", dump_json({"env": planned.env, "actor": actor}).decode())
     between("recorded")
     with study.ledger.transaction() as writer:
         budget.reserve(writer, agreed.budget, planned.run, planned.candidate.budget, actor)
         facts = {
             "run": planned.run, "candidate": name, "phase": phase, "seed": seed,
             "argv": list(planned.argv), "evaluation": list(planned.evaluation),
-            "protocol": planned.protocol,
+            "protocol": planned.protocol, "environment": fingerprints(planned.env),
             "registration": registration(list(writer.events()), name).data["hash"],
         }  # fmt: skip
         writer.append(PREPARED, facts, actor=actor)
@@ -428,7 +476,7 @@ def _record(study: Study, planned: Plan) -> RunRecord:
         evaluation=planned.evaluation,
         cwd=planned.cwd,
         out="out",
-        env=facts["environment"],
+        env=planned.env,
         commit=code.get("sha", ""),
         dirty=bool(code.get("dirty", False)),
         diff=code.get("diff", "") and digest(code["diff"]),
@@ -496,38 +544,41 @@ def supervise(study: Study, run: str, between: Callable[[str], None] = lambda st
         return
     between("claimed")
     _become_subreaper()
-    agreed, record = study.contract(), study.run(run)
-    started = time.time()
+    started = time.monotonic()
     exit_code: int | None = None
     outcome, reason = "failed", ""
-    program = record.argv[0]
+    program = ""
     try:
-        with _tree(study, agreed, record) as tree, open(place / "stdout.log", "ab") as log:
+        agreed, record, env, actor = _orders(study, run)
+        with open(place / "stdout.log", "ab") as log:
             (place / "out").mkdir(exist_ok=True)
-            settings = json.loads((place / "plan.json").read_bytes())
             for words in filter(None, (record.argv, record.evaluation)):
                 program = words[0]
-                process = subprocess.Popen(
-                    list(words),
-                    cwd=tree / record.cwd,
-                    env=settings["env"],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    preexec_fn=_die_with_parent,
-                )
-                between("running")
-                _note(place / "process.json", process.pid)
-                if words is record.argv:
-                    started = time.time()
-                    facts = {"run": run, "pid": process.pid, "host": platform.node()}
-                    study.ledger.append(LAUNCHED, facts, actor=settings["actor"])
-                    between("launched")
-                outcome, reason = _watch(study, agreed, record, process, place, started)
-                exit_code = process.wait()
+                training = words is record.argv
+                with _tree(study, agreed, record, training) as tree:
+                    process = subprocess.Popen(
+                        list(words),
+                        cwd=tree / record.cwd,
+                        env=env,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                        preexec_fn=_die_with_parent,
+                    )
+                    between("running")
+                    _note(place / "process.json", process.pid)
+                    if training:
+                        started = time.monotonic()
+                        facts = {"run": run, "pid": process.pid, "host": platform.node()}
+                        study.ledger.append(LAUNCHED, facts, actor=actor)
+                        between("launched")
+                    outcome, reason = _watch(study, agreed, record, process, place, started)
+                    exit_code = process.wait()
+                    # What training left running must not reach into its evaluation.
+                    _kill_descendants()
                 if outcome == "done" and exit_code:
-                    what = "it" if words is record.argv else "its evaluation"
+                    what = "it" if training else "its evaluation"
                     outcome, reason = "failed", f"{what} exited with {exit_code}"
                 if outcome != "done":
                     break
@@ -539,12 +590,52 @@ def supervise(study: Study, run: str, between: Callable[[str], None] = lambda st
         outcome, reason = "failed", f"it could not be started: {error}"
     finally:
         _kill_descendants()
-    hours = (time.time() - started) / 3600
-    facts = {"outcome": outcome, "exit_code": exit_code, "reason": reason, "hours": hours}
-    write_atomic(place / "exit.json", dump_json(facts))
+    exited(study, run, outcome, reason, exit_code, (time.monotonic() - started) / 3600)
     between("exited")
     finish(study, run)
     between("finished")
+
+
+def _orders(study: Study, run: str) -> tuple[Contract, RunRecord, dict[str, str], str]:
+    """Return what to run as the ledger has it; files that say otherwise are not believed.
+
+    Returns:
+        The contract, the record, the environment and who launched it.
+
+    Raises:
+        StudyError: A file was changed since the launch.
+    """
+    events = list(study.ledger.events())
+    orders = next(e for e in events if e.kind == PREPARED and e.data["run"] == run)
+    record = study.run(run)
+    told = (list(record.argv), list(record.evaluation))
+    settings = json.loads((study.path / "runs" / run / "plan.json").read_bytes())
+    agreed = study.contract()
+    contract.require_approved(study, agreed)
+    measured = protocol.protocol_hash(study.root, agreed)
+    candidate = study.candidate(record.candidate)
+    changed = {
+        "its command": told != (orders.data["argv"], orders.data["evaluation"]),
+        "its environment": fingerprints(settings["env"]) != orders.data["environment"],
+        "its candidate, or how it is measured,": orders.data["registration"]
+        != protocol.registration_hash(candidate, agreed, measured),
+    }
+    for what, is_so in changed.items():
+        if is_so:
+            raise StudyError(f"{what} was changed after the launch")
+    return agreed, record, settings["env"], orders.actor
+
+
+def exited(
+    study: Study, run: str, outcome: str, reason: str, exit_code: int | None, hours: float
+) -> None:
+    """Put on record how a run ended and what it wrote, before anybody else can touch that."""
+    place = study.path / "runs" / run
+    facts = {
+        "run": run, "outcome": outcome, "reason": reason, "exit_code": exit_code,
+        "hours": max(0.0, hours), "artifacts": digest(artifacts(place / "out")),
+    }  # fmt: skip
+    study.ledger.append(EXITED, facts, actor="assay")
 
 
 def _watch(
@@ -563,7 +654,8 @@ def _watch(
     while process.poll() is None:
         now = time.time()
         if now - beat >= HEARTBEAT_SECONDS:
-            write_atomic(place / "heartbeat.json", dump_json({"time": now}))
+            with contextlib.suppress(OSError):  # a full disk ends the run soon enough
+                write_atomic(place / "heartbeat.json", dump_json({"time": now}))
             beat = now
             reason = health.look(now)
             if reason:
@@ -571,8 +663,8 @@ def _watch(
                 return "killed", reason
         if (study.path / STOP).exists():
             _end(process)
-            return "killed", "the kill switch is on"
-        if now - started > limit:
+            return "lost", SWITCHED  # no result of the candidate's: the seed may be run again
+        if time.monotonic() - started > limit:
             _end(process)
             return (
                 "killed",
@@ -594,14 +686,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _tree(study: Study, agreed: Contract, record: RunRecord) -> Iterator[Path]:
-    """Yield the tree to run in: a worktree of its own for changed code, else the repository."""
+def _tree(study: Study, agreed: Contract, record: RunRecord, training: bool) -> Iterator[Path]:
+    """Yield the tree to run in: a worktree of the registered commit, with the patch if any."""
     patch = study.candidate(record.candidate).change.patch
     base = registration(list(study.ledger.events()), record.candidate).data["base"]
-    if not patch and not base:
+    if not base:
         yield study.root
         return
-    with worktree(study, agreed, record.id, patch, base or "HEAD") as place:
+    name = record.id if training else f"{record.id}.evaluation"
+    with worktree(study, agreed, name, patch, base) as place:
         yield place
 
 
@@ -664,36 +757,40 @@ def _kill_descendants() -> None:
 
 
 def finish(study: Study, run: str) -> None:
-    """Bring the ledger and the record up to what the run's files say; twice does no harm."""
+    """Bring the ledger and the record up to how the run exited; twice does no harm."""
     place = study.path / "runs" / run
-    facts = json.loads((place / "exit.json").read_bytes())
     with study.ledger.transaction() as writer:
         events = list(writer.events())
         if any(e.kind == ENDED and e.data["run"] == run for e in events):
             return
+        facts = next(dict(e.data) for e in events if e.kind == EXITED and e.data["run"] == run)
+        orders = next(e for e in events if e.kind == PREPARED and e.data["run"] == run)
         record = study.run(run)
         values, missing = _measure(study, record)
+        written = artifacts(place / "out")
+        if facts["outcome"] == "done" and digest(written) != facts["artifacts"]:
+            missing = "what it wrote was changed after it had ended"
         if facts["outcome"] == "done" and missing:
             facts |= {"outcome": "failed", "reason": missing}
+        told = {key: facts[key] for key in ("outcome", "reason", "exit_code", "hours")}
         ended = datetime.now(UTC).isoformat(timespec="seconds")
-        written = artifacts(place / "out")
-        record = record.model_copy(
-            update={**facts, "ended": ended, "metrics": values, "artifacts": written}
-        )
+        ordered = {key: tuple(orders.data[key]) for key in ("argv", "evaluation")}
+        measured = {"ended": ended, "metrics": values, "artifacts": written}
+        record = record.model_copy(update=told | ordered | measured)
         write_json_document(place / "run.json", record)
         gpus = study.contract().hardware.gpus if record.gpu else 0
-        budget.settle(writer, run, facts["hours"], facts["hours"] * gpus)
+        budget.settle(writer, run, told["hours"], told["hours"] * gpus)
         if not any(e.kind == MEASURED and e.data["run"] == run for e in events):
             writer.append(MEASURED, {"run": run, "metrics": values}, actor="assay")
         sealed = digest(record.model_dump(mode="json"))
-        writer.append(ENDED, {"run": run, **facts, "record": sealed}, actor="assay")
+        writer.append(ENDED, {"run": run, **told, "record": sealed}, actor="assay")
         _close_candidate(writer, record.candidate, record)
     study.sync()
 
 
 def artifacts(out: Path) -> dict[str, str]:
-    """Return the hash of every file that a run wrote, by its path; links are not followed."""
-    paths = [path for path in sorted(out.rglob("*")) if path.is_file() and not path.is_symlink()]
+    """Return the hash of every file that a run wrote, by its path; of a link, with its target."""
+    paths = [path for path in sorted(out.rglob("*")) if path.is_symlink() or path.is_file()]
     return {path.relative_to(out).as_posix(): fingerprint(path) for path in paths}
 
 
@@ -749,12 +846,12 @@ def recover(study: Study) -> list[str]:
             age = (datetime.now(UTC) - datetime.fromisoformat(event.time)).total_seconds()
             if age < START_SECONDS or not _claim(place, "recovery"):
                 continue
-            _lose(place, "it was prepared and never started", 0.0)
+            _lose(study, run, "it was prepared and never started", 0.0)
         elif _supervised(place):
             continue
-        elif not (place / "exit.json").exists():
+        else:
             _kill_orphan(place)
-            _lose(place, "its supervisor was killed", _hours_until_last_beat(place))
+            _lose(study, run, "its supervisor was killed", _hours_until_last_beat(place))
         finish(study, run)
         found.append(run)
     _close_left(study, events)
@@ -813,15 +910,24 @@ def _hours_until_last_beat(place: Path) -> float:
     return 0.0
 
 
-def _lose(place: Path, reason: str, hours: float) -> None:
-    facts = {"outcome": "lost", "exit_code": None, "reason": reason, "hours": hours}
-    write_atomic(place / "exit.json", dump_json(facts))
+def _lose(study: Study, run: str, reason: str, hours: float) -> None:
+    """Put on record that a run was lost, unless its supervisor said how it exited."""
+    facts = {
+        "run": run, "outcome": "lost", "reason": reason, "exit_code": None, "hours": hours,
+        "artifacts": digest({}),
+    }  # fmt: skip
+    with study.ledger.transaction() as writer:
+        if not any(e.kind == EXITED and e.data["run"] == run for e in writer.events()):
+            writer.append(EXITED, facts, actor="assay")
 
 
 def stop(study: Study, reason: str, actor: str) -> None:
     """Turn the kill switch on: what runs is ended, and nothing is launched until it is off."""
-    write_text(study.path / STOP, reason.strip() + "\n")
-    study.ledger.append("study.stopped", {"reason": reason}, actor=actor)
+    switch = study.path / STOP
+    switch.touch()  # which takes no room on a full disk
+    with contextlib.suppress(OSError):
+        switch.write_text(reason.strip() + "\n")
+    study.ledger.append(STOPPED, {"reason": reason.strip()}, actor=actor)
 
 
 def go_on(study: Study, actor: str) -> None:
@@ -830,11 +936,10 @@ def go_on(study: Study, actor: str) -> None:
     Raises:
         StudyError: It is not on.
     """
-    switch = study.path / STOP
-    if not switch.exists():
+    if stopped(study) is None:
         raise StudyError("The kill switch is not on.", "There is nothing to take off.")
-    study.ledger.append("study.resumed", {}, actor=actor)
-    switch.unlink()
+    study.ledger.append(RESUMED, {}, actor=actor)
+    (study.path / STOP).unlink(missing_ok=True)
 
 
 def main() -> None:

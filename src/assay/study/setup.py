@@ -7,7 +7,9 @@ import os
 from pathlib import Path
 
 from assay.runs.files import dump_json, run_error, write_atomic
+from assay.runs.git import repository
 from assay.study import kinds
+from assay.study.isolation import pinned
 from assay.study.layout import (
     ASIDE,
     INSIDE,
@@ -74,9 +76,21 @@ def initialise(root: Path, task: str, study: str, *, actor: str, activate: bool 
     return made
 
 
-def flat_study(root: Path) -> bool:
-    """Say whether `.rlxp` has the old flat layout: one implicit task and study."""
-    return is_flat(root)
+def without_git(root: Path) -> list[str]:
+    """Return what a study lacks that is not at the top of a Git repository with a commit."""
+    if pinned(root):
+        return []
+    top = repository(root)
+    if top is None:
+        place = "is in no Git repository"
+    elif top.resolve() != root.resolve():
+        place = f"is not the top of its Git repository, which is '{top}'"
+    else:
+        place = "is a Git repository without a commit"
+    return [
+        f"'{root}' {place}: patches are refused, runs use the files as they lie there and cannot "
+        "say which code they ran, and a ledger that is written anew as a whole does not show"
+    ]
 
 
 def migrate(root: Path, *, actor: str) -> Study:

@@ -7,6 +7,7 @@ runs the winner and the baseline again on fresh seeds; only then does the incumb
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from assay.study import candidates, gate, kinds, results, runner, states
@@ -42,18 +43,20 @@ def noise(study: Study, events: Sequence[Event], agreed: Contract) -> float:
     """Return the spread over seeds, from the baseline's A/A test.
 
     Raises:
-        StudyError: The baseline has not been run on both deciding pools.
+        StudyError: The baseline has too few results in one of the deciding pools.
     """
     name = rival(study, events)
     metric = agreed.metrics.primary
     done = results.runs(events)
     first, second = (results.arm(done, name, phase, metric.name) for phase in runner.DECIDING)
     for phase, scores in zip(runner.DECIDING, (first, second), strict=True):
-        if len(scores) < gate.MINIMUM_SEEDS:
+        known = sum(score is not None for score in scores.values())
+        if known < gate.MINIMUM_SEEDS:
             raise StudyError(
-                f"'{name}' has {len(scores)} seeds in the {phase} phase; the noise floor needs "
-                f"{gate.MINIMUM_SEEDS} in each.",
-                "Run the baseline on both pools before any candidate is judged.",
+                f"'{name}' has {known} seeds with a result in the {phase} phase; the noise floor "
+                f"needs {gate.MINIMUM_SEEDS} in each.",
+                "Run the baseline on both pools before any candidate is judged; where its runs "
+                "failed, give it up and run another.",
             )
     return gate.noise_floor(first, second, metric.direction)[0]
 
@@ -77,11 +80,7 @@ def judge(study: Study, name: str, phase: Phase, actor: str) -> Verdict:
             )
         events = list(writer.events())
         agreed = study.contract()
-        status = states.current(events).get(name)
-        if status != "completed":
-            raise StudyError(
-                f"Candidate '{name}' is {status or 'unknown'}; only a completed one is judged."
-            )
+        _require_completed(events, name)
         _refuse_again(events, name, phase, rival(study, events))
         verdict = weigh(study, events, agreed, name, phase)
         standard = _standard(study, events, agreed)
@@ -93,20 +92,66 @@ def judge(study: Study, name: str, phase: Phase, actor: str) -> Verdict:
     return verdict
 
 
+def rehearse(
+    study: Study, events: Sequence[Event], agreed: Contract, name: str, phase: Phase
+) -> Verdict:
+    """Say whether a candidate could be judged now, and show nothing of what would come out.
+
+    Whoever saw p before it is recorded could stop where it pleases, at no cost. A verdict that is
+    on record already is shown again.
+
+    Raises:
+        StudyError: There is not enough to decide on.
+    """
+    other = rival(study, events)
+    if not _fresh(events, name, phase, other):
+        last = next(e.data for e in reversed(events) if _is_verdict(e, name, phase))
+        alpha = math.nan if last["alpha"] is None else float(last["alpha"])
+        needed = last["seeds_needed"]
+        return Verdict(last["outcome"], tuple(last["reasons"]), alpha=alpha, seeds_needed=needed)
+    _require_completed(events, name)
+    found = weigh(study, events, agreed, name, phase)
+    if found.outcome == "invalid":
+        return found
+    reason = (
+        f"It can be judged, at alpha {found.alpha:.2g}: all seeds of the {phase} pool are there. "
+        "What comes out is shown when it is recorded."
+    )
+    return Verdict("open", (reason,), alpha=found.alpha)
+
+
+def _require_completed(events: Sequence[Event], name: str) -> None:
+    status = states.current(events).get(name)
+    if status != "completed":
+        raise StudyError(
+            f"Candidate '{name}' is {status or 'unknown'}; only a completed one is judged."
+        )
+
+
+def _is_verdict(event: Event, name: str, phase: Phase) -> bool:
+    data = event.data
+    return event.kind == GIVEN and (data["candidate"], data["phase"]) == (name, phase)
+
+
+def _fresh(events: Sequence[Event], name: str, phase: Phase, other: str) -> bool:
+    """Say whether there is evidence that no verdict on this rival has been given on."""
+    runs = {e.data["run"]: e.data["candidate"] for e in events if e.kind == runner.PREPARED}
+    fresh = True
+    for event in events:
+        if _is_verdict(event, name, phase):
+            fresh = event.data["rival"] != other
+        elif event.kind == runner.ENDED and runs.get(event.data["run"]) in (name, other):
+            fresh = True
+    return fresh
+
+
 def _refuse_again(events: Sequence[Event], name: str, phase: Phase, other: str) -> None:
     """Refuse a second verdict on the same evidence: it would spend the error rate twice.
 
     Raises:
         StudyError: Nothing was run since the last one, and the rival is the same.
     """
-    runs = {e.data["run"]: e.data["candidate"] for e in events if e.kind == runner.PREPARED}
-    fresh = True
-    for event in events:
-        if event.kind == GIVEN and (event.data["candidate"], event.data["phase"]) == (name, phase):
-            fresh = event.data["rival"] != other
-        elif event.kind == runner.ENDED and runs.get(event.data["run"]) in (name, other):
-            fresh = True
-    if not fresh:
+    if not _fresh(events, name, phase, other):
         raise StudyError(
             f"'{name}' was judged in the {phase} phase already, on the same runs.",
             "The verdict is on record: assay study report. New evidence needs further seeds.",
@@ -132,27 +177,33 @@ def _standard(study: Study, events: Sequence[Event], agreed: Contract) -> dict[s
         "test": evaluation.test,
         "error_rate": evaluation.alpha,
         "decided_before": decisions(events),
+        "spent_before": spent(events),
     }
 
 
 def weigh(
     study: Study, events: Sequence[Event], agreed: Contract, name: str, phase: Phase
 ) -> Verdict:
-    """Return the verdict that the record allows, without writing it down."""
+    """Return the verdict that the record allows, without writing it down.
+
+    Raises:
+        StudyError: There is not enough to decide on; a part of a pool never is.
+    """
     other = rival(study, events)
     if other == name:
         raise StudyError(f"'{name}' is what candidates are held against; it is not judged itself.")
     if phase == "validation":
         _require_promoted(events, name, other)
-    spread = noise(study, events, agreed)
     done = results.runs(events)
+    spread = noise(study, events, agreed)
+    _require_pool(agreed, done, name, other, phase)
     reason = _invalid(study, events, agreed, done, name, other, phase)
     if reason:
         return Verdict("invalid", (reason,))
     metric = agreed.metrics.primary
     alpha = agreed.evaluation.alpha
     if phase == "promotion":
-        alpha = gate.spend(agreed.evaluation, decisions(events))
+        alpha = gate.spend(agreed.evaluation, decisions(events), spent(events))
     guards = [
         (
             guard,
@@ -196,13 +247,42 @@ def _require_promoted(events: Sequence[Event], name: str, other: str) -> None:
         )
 
 
+def _require_pool(
+    agreed: Contract, done: Sequence[results.Run], name: str, other: str, phase: Phase
+) -> None:
+    """Refuse to judge a part of a pool: who may choose when to look finds something in noise.
+
+    A seed that was lost as often as it may be run is not waited for; the audit speaks of it.
+
+    Raises:
+        StudyError: An arm has seeds to run.
+    """
+    pool = getattr(agreed.evaluation.pools, runner.POOLS[phase])
+    for who in (other, name):
+        arm = results.arm(done, who, phase, agreed.metrics.primary.name)
+        over = {*arm, *results.exhausted(done, who, phase)}
+        missing = [seed for seed in pool if seed not in over]
+        if missing:
+            raise StudyError(
+                f"'{who}' has no run of seeds {missing} in the {phase} phase.",
+                "A candidate is judged once, on the whole pool in both arms: run them first.",
+            )
+
+
+def _spending(events: Sequence[Event]) -> list[Event]:
+    """Return the verdicts that have spent a share of the error rate."""
+    given = [e for e in events if e.kind == GIVEN and e.data["phase"] == "promotion"]
+    return [e for e in given if e.data["outcome"] != "invalid"]
+
+
 def decisions(events: Sequence[Event]) -> int:
     """Return how many decisions have spent a share of the error rate."""
-    return sum(
-        1
-        for e in events
-        if e.kind == GIVEN and e.data["phase"] == "promotion" and e.data["outcome"] != "invalid"
-    )
+    return len(_spending(events))
+
+
+def spent(events: Sequence[Event]) -> float:
+    """Return what they have spent of it in all, whatever the contract expected at the time."""
+    return math.fsum(float(e.data.get("alpha") or 0.0) for e in _spending(events))
 
 
 def _invalid(

@@ -4,15 +4,20 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <new>
 #include <utility>
 
 #include "json.h"
 
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "Model files are little-endian, and so must be the machine that reads them."
+#endif
+
 namespace assay {
 namespace {
 
-constexpr std::int64_t kMost = std::int64_t{1} << 53;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 53;
 
 struct Place {
   std::size_t begin;
@@ -41,7 +46,7 @@ Result<Place> place(const std::string& name, const Json& entry, std::size_t avai
   Place found{0, 0, name, {}};
   std::size_t bytes = sizeof(float);
   for (const Json& width : shape) {
-    const auto number = wholeNumber(width, 1, kMost);
+    const auto number = wholeNumber(width, 1, kMostBytes);
     if (!number || static_cast<std::size_t>(*number) > available / bytes) {
       return layout(tensor + "has a width that does not fit into the file.");
     }
@@ -51,8 +56,8 @@ Result<Place> place(const std::string& name, const Json& entry, std::size_t avai
   if (!offsets.is_array() || offsets.size() != 2) {
     return layout(tensor + "has data_offsets other than two numbers.");
   }
-  const auto begin = wholeNumber(offsets[0], 0, kMost);
-  const auto end = wholeNumber(offsets[1], 0, kMost);
+  const auto begin = wholeNumber(offsets[0], 0, kMostBytes);
+  const auto end = wholeNumber(offsets[1], 0, kMostBytes);
   if (!begin || !end || *end < *begin || static_cast<std::size_t>(*end) > available ||
       static_cast<std::size_t>(*end - *begin) != bytes) {
     return layout(tensor + "claims bytes that do not fit its shape or the file.");
@@ -124,7 +129,8 @@ Result<TensorFile> read(const unsigned char* bytes, std::size_t size) {
     std::memcpy(tensor.values.data(), body + one.begin, one.end - one.begin);
     if (!std::all_of(tensor.values.begin(), tensor.values.end(),
                      [](float value) { return std::isfinite(value); })) {
-      return Error{ErrorCode::NotFinite, "Tensor '" + one.name + "' holds a number that is not finite."};
+      return Error{ErrorCode::NotFinite,
+                   "Tensor '" + one.name + "' holds a number that is not finite."};
     }
     file.tensors.emplace(one.name, std::move(tensor));
   }
@@ -141,6 +147,8 @@ Result<TensorFile> readTensors(const void* data, std::size_t size) {
     return read(static_cast<const unsigned char*>(data), size);
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::OutOfMemory, "There is not enough memory for the model."};
+  } catch (const std::exception& error) {
+    return layout(std::string("The model file cannot be read: ") + error.what());
   }
 }
 

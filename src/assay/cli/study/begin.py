@@ -21,7 +21,10 @@ contract = typer.Typer(
 
 
 def init(
-    root: Root = None,
+    root: Annotated[
+        Path | None,
+        typer.Option("--root", help="The target repository; by default the working directory."),
+    ] = None,
     task: Annotated[str | None, typer.Option("--task", help="Name of the task.")] = None,
     study: Annotated[str, typer.Option("--study", help="Name of the study.")] = "first",
     activate: Annotated[
@@ -31,7 +34,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Begin a study in a repository. Nothing of the repository is run."""
-    from assay.study.setup import initialise
+    from assay.study.setup import initialise, without_git
 
     place = (root or Path.cwd()).resolve()
     name = task or re.sub(r"[^A-Za-z0-9._-]+", "-", place.name).strip("-.") or "task"
@@ -42,9 +45,11 @@ def init(
         "study": made.name,
         "path": made.path,
         "contract": made.contract_path,
+        "warnings": without_git(place),
     }
     lines = [
         f"Study {made.task}/{made.name} is begun in {made.path}",
+        *(f"Warning: {warning}" for warning in without_git(place)),
         "Next: assay study audit          # find out how the repository is trained and measured",
         f"Then fill in {made.contract_path}",
     ]
@@ -83,7 +88,7 @@ def audit(
         write_text,
         write_yaml_document,
     )
-    from assay.study.repo_audit import audit
+    from assay.study.repo_audit import inspect
     from assay.study.repo_card import task_card
 
     place = root or Path.cwd()
@@ -92,17 +97,21 @@ def audit(
             place = find_root(place)
         except StudyError:  # no study above: look at this very directory
             write = False
-    found = audit(place, profile)
+    seen = inspect(place, profile)
+    found = seen.adapter
     written: list[Path] = []
     if write and (place / ROOT).is_dir():
         opened = open_study(place, task, study)
         opened.require_writable()
         write_yaml_document(opened.task_path / "adapter.yaml", found)
-        write_text(opened.task_path / "task_card.md", task_card(place, found))
+        write_text(opened.task_path / "task_card.md", task_card(place, found, seen.findings))
         written = [opened.task_path / "adapter.yaml", opened.task_path / "task_card.md"]
     if as_json:
-        output.print_json({**found.model_dump(mode="json"), "written": written})
+        facts = {"findings": seen.findings, "written": written}
+        output.print_json(found.model_dump(mode="json") | facts)
         return
+    for finding in seen.findings:
+        output.note(f"Warning: {finding}")
     _show_adapter(found)
     for path in written:
         output.say(f"Written: {path}")
@@ -201,17 +210,29 @@ def check(
     """Check the contract against its schema and the repository; exit 2 if it is not ready."""
     from assay.core.errors import EXIT_USER_ERROR
     from assay.study import protocol, runner
-    from assay.study.contract import missing
+    from assay.study.contract import missing, refuse_unguarded
+    from assay.study.setup import without_git
 
     found = common.read(root, task, study)
     agreed = found.contract()
     runner.command(agreed, 0, found.path, dict(agreed.baseline.parameters))
+    refuse_unguarded(found.root, agreed)
     measured = protocol.protocol_hash(found.root, agreed)
     kept = protocol.protected_files(found.root, agreed)
     reasons = missing(found, agreed)
-    facts = {"valid": True, "protocol": measured, "protected": sorted(kept), "missing": reasons}
+    warnings = without_git(found.root)
+    if not kept:
+        warnings.append(
+            "nothing is protected: if files of the repository do the measuring, name them in "
+            "evaluation.files"
+        )
+    facts = {
+        "valid": True, "protocol": measured, "protected": sorted(kept), "missing": reasons,
+        "warnings": warnings,
+    }  # fmt: skip
     lines = [
         f"The contract is well formed. Protocol {measured[:12]}, {len(kept)} protected files.",
+        *(f"Warning: {warning}" for warning in warnings),
         *(f"  {item}: {reason}" for item, reason in reasons.items()),
     ]
     if reasons:

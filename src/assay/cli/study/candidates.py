@@ -31,7 +31,7 @@ def baseline(
     """Plan the baseline: its runs, its A/A test, and what its noise lets you see."""
     from assay.study import candidates
     from assay.study.layout import StudyError
-    from assay.study.models import BudgetRequest, Candidate
+    from assay.study.models import Candidate
 
     with common.opened(root, task, study) as found:
         agreed = found.contract()
@@ -39,9 +39,12 @@ def baseline(
         names = book.baselines()
         made = not names
         if made:
+            given_up = list(book.kind.values()).count("baseline")
             pools = agreed.evaluation.pools
             runs = len(pools.promotion) + len(pools.validation)
-            share = hours or agreed.budget.wall_clock_hours / agreed.budget.runs
+            share = hours
+            if share is None:
+                share = agreed.budget.wall_clock_hours / agreed.budget.runs
             if share * runs > agreed.budget.wall_clock_hours:
                 raise StudyError(
                     f"{runs} runs of the baseline at {share:g} hours exceed the study's "
@@ -49,12 +52,12 @@ def baseline(
                     "Ask for fewer --hours a run, or agree on a larger budget.",
                 )
             plan = Candidate(
-                id="baseline",
+                id=f"baseline-{given_up + 1}" if given_up else "baseline",
                 task=found.task,
                 study=found.name,
                 kind="baseline",
                 hypothesis="It is what candidates are held against, and shows the noise.",
-                budget=BudgetRequest(wall_clock_hours=share, gpu_hours=gpu_hours),
+                budget=request_of(found, share, gpu_hours),
                 expected="The two halves of its seeds do not differ (A/A).",
                 rollback="Nothing is changed.",
             )
@@ -145,10 +148,12 @@ def propose(
 
 def request_of(study: Study, hours: float | None, gpu_hours: float) -> Any:
     """Return what a run may use: what was said, or what the baseline asked for."""
+    from assay.core.config import parse
     from assay.study.models import BudgetRequest
 
     if hours is not None:
-        return BudgetRequest(wall_clock_hours=hours, gpu_hours=gpu_hours)
+        asked = {"wall_clock_hours": hours, "gpu_hours": gpu_hours}
+        return parse(BudgetRequest, asked, what="what one run asks for")
     names = study.book()[0].baselines()
     if names:
         return study.candidate(names[0]).budget

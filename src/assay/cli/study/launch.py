@@ -184,7 +184,9 @@ def promote(
 
 def loop(
     execute: Execute = False,
-    confirm: Confirm = "",
+    confirm: Annotated[
+        str, typer.Option("--confirm", help="RUN_CANDIDATE; a token stands for one run alone.")
+    ] = "",
     optuna: Annotated[
         int, typer.Option("--optuna", min=0, help="Have so many sampled when all are decided.")
     ] = 0,

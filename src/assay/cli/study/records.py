@@ -102,16 +102,8 @@ def verify(
 ) -> None:
     """Check ledger, anchors and evidence; exit 1 and name the place if something is wrong."""
     from assay.study import evidence
-    from assay.study.layout import StudyError
 
-    if path is not None:
-        studies = evidence.studies(path)
-        if not studies:
-            raise StudyError(
-                f"There is no study in '{path}'.", "Name a directory with .rlxp in it."
-            )
-    else:
-        studies = [common.read(root, task, study)]
+    studies = evidence.studies(path) if path is not None else [common.read(root, task, study)]
     facts: dict[str, list[str]] = {}
     lines = []
     for found in studies:

@@ -160,7 +160,7 @@ def verdict(
     name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
     phase: Phase = "promotion",
     dry: Annotated[
-        bool, typer.Option("--dry-run", help="Say what it would be; spend no alpha.")
+        bool, typer.Option("--dry-run", help="Say whether it could be judged; spend no alpha.")
     ] = False,
     root: Root = None,
     task: Task = None,
@@ -174,7 +174,7 @@ def verdict(
     with common.opened(root, task, study) as found:
         if dry:
             events = list(found.ledger.events())
-            seen = verdict.weigh(found, events, found.contract(), name, phase)
+            seen = verdict.rehearse(found, events, found.contract(), name, phase)
         else:
             seen = verdict.judge(found, name, phase, common.actor(by))
         status = found.book()[0].status.get(name)

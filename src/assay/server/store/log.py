@@ -16,8 +16,11 @@ that segment cannot be reached.
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,9 +111,11 @@ class SegmentLog:
         self._segment = 0
         self._end = 0  # of what is committed in the open segment
         self._written = 0  # records since then
+        self._dirty = False  # whether the file may hold more than is committed
         self._tail = 0  # where the next record goes
         self._readers: dict[int, int] = {}
-        directory.mkdir(parents=True, exist_ok=True)
+        self._reading = threading.Lock()  # or a descriptor would be closed under a reader
+        make_directory(directory)
         self._recover()
 
     def _recover(self) -> None:
@@ -120,12 +125,14 @@ class SegmentLog:
             path = self.path_of(first)
             size = path.stat().st_size
             with open(path, "rb") as file:
-                good = file.read(len(_FILE_HEADER)) == _FILE_HEADER
-            if not good:
-                # It was being created, or is none of ours; either way there is nothing to save.
-                path.rename(path.with_suffix(".damaged"))
+                header = file.read(len(_FILE_HEADER))
+            if header != _FILE_HEADER:
+                if size <= len(_FILE_HEADER):  # the crash came while it was being created
+                    path.unlink()
+                else:
+                    path.rename(path.with_suffix(".damaged"))
+                    self.damage.append(Damage(path, 0, size, True, "it has no header"))
                 fsync_directory(self.directory)
-                self.damage.append(Damage(path, 0, size, True, "it has no header"))
                 continue
             end, last = len(_FILE_HEADER), first - 1
             reason = None
@@ -174,6 +181,7 @@ class SegmentLog:
         if self._file is None:
             self._create(self.last + self._written + 1)
         assert self._file is not None
+        self._dirty = True
         pieces: list[bytes] = []
         places: list[Place] = []
         offset = self._tail
@@ -211,11 +219,12 @@ class SegmentLog:
         self.last += self._written
         self._written = 0
         self._end = self._tail
+        self._dirty = False
 
     def rollback(self) -> None:
         """Take back what was not committed."""
         self._written = 0
-        if self._file is None:
+        if self._file is None or not self._dirty:
             return
         try:
             os.ftruncate(self._file, self._end)
@@ -226,6 +235,7 @@ class SegmentLog:
             self._close_file()
         else:
             self._tail = self._end
+            self._dirty = False
 
     def read(self, place: Place) -> bytes:
         """Return the body of a record.
@@ -234,7 +244,8 @@ class SegmentLog:
             StoreError: It is not there or damaged.
         """
         try:
-            data = os.pread(self._reader(place.segment), place.size, place.offset)
+            with self._reading:
+                data = os.pread(self._reader(place.segment), place.size, place.offset)
         except OSError as error:
             raise StoreError(
                 f"Cannot read '{self.path_of(place.segment)}': {error.strerror}.",
@@ -265,14 +276,12 @@ class SegmentLog:
     def drop_before(self, position: int) -> list[int]:
         """Delete the segments that hold nothing at this position or behind it."""
         segments = self.segments()
-        dropped = [
-            first for first, following in zip(segments, segments[1:], strict=False)
-            if following <= position
-        ]  # fmt: skip
-        for first in dropped:
-            if first in self._readers:
-                os.close(self._readers.pop(first))
-            self.path_of(first).unlink()
+        dropped = [first for first, end in itertools.pairwise(segments) if end <= position]
+        with self._reading:
+            for first in dropped:
+                if first in self._readers:
+                    os.close(self._readers.pop(first))
+                self.path_of(first).unlink()
         if dropped:
             fsync_directory(self.directory)
         return dropped
@@ -282,9 +291,10 @@ class SegmentLog:
         if self._written:
             self.rollback()
         self._close_file()
-        for descriptor in self._readers.values():
-            os.close(descriptor)
-        self._readers.clear()
+        with self._reading:
+            for descriptor in self._readers.values():
+                os.close(descriptor)
+            self._readers.clear()
 
     def _records(self, first: int, limit: int | None) -> Iterator[tuple[Place, bytes] | Damage]:
         """Yield the records of a segment below a position, then its damage, if there is any."""
@@ -351,3 +361,13 @@ class SegmentLog:
                 f"The log '{self.directory}' could not be written or mended; it takes nothing.",
                 "Check the disk, then start the server again.",
             )
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory that survives a power cut, and those above it."""
+    if not path.is_dir():
+        if path.exists():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        make_directory(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+        fsync_directory(path.parent)

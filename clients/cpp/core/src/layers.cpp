@@ -1,0 +1,468 @@
+#include "layers.h"
+
+#include <Eigen/Dense>
+#include <algorithm>
+#include <cmath>
+
+namespace assay {
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Vector = Eigen::Matrix<float, Eigen::Dynamic, 1>;
+using ConstMatrixMap = Eigen::Map<const Matrix>;
+using ConstVectorMap = Eigen::Map<const Vector>;
+using VectorMap = Eigen::Map<Vector>;
+using ArrayMap = Eigen::Map<Eigen::Array<float, Eigen::Dynamic, 1>>;
+using ConstArrayMap = Eigen::Map<const Eigen::Array<float, Eigen::Dynamic, 1>>;
+
+Eigen::Index index(std::size_t n) { return static_cast<Eigen::Index>(n); }
+
+/// out = W in + b, without a temporary.
+void affine(const std::vector<float>& weight, const std::vector<float>& bias, const float* in,
+            std::size_t inWidth, float* out) noexcept {
+  const Eigen::Index rows = index(bias.size());
+  VectorMap y(out, rows);
+  y = ConstVectorMap(bias.data(), rows);
+  y.noalias() += ConstMatrixMap(weight.data(), rows, index(inWidth)) *
+                 ConstVectorMap(in, index(inWidth));
+}
+
+/// (1 + tanh(x / 2)) / 2, which cannot overflow.
+template <typename Array>
+void sigmoid(Array&& x) noexcept {
+  x = (x * 0.5F).tanh() * 0.5F + 0.5F;
+}
+
+void activate(ActivationKind kind, float* values, std::size_t size) noexcept {
+  ArrayMap x(values, index(size));
+  switch (kind) {
+    case ActivationKind::None:
+      break;
+    case ActivationKind::Tanh:
+      x = x.tanh();
+      break;
+    case ActivationKind::Relu:
+      x = x.max(0.0F);
+      break;
+    case ActivationKind::Elu:
+      x = x.max(0.0F) + (x.min(0.0F).exp() - 1.0F);
+      break;
+    case ActivationKind::Silu:
+      x = x * ((x * 0.5F).tanh() * 0.5F + 0.5F);
+      break;
+    case ActivationKind::Gelu:
+      // x/2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+      x = x * (((x * x * 0.044715F + 1.0F) * x * 0.7978845608F).tanh() * 0.5F + 0.5F);
+      break;
+  }
+}
+
+class Dense final : public Layer {
+ public:
+  Dense(std::vector<float> weight, std::vector<float> bias, std::size_t in, ActivationKind kind)
+      : Layer(in, bias.size()), weight_(std::move(weight)), bias_(std::move(bias)), kind_(kind) {}
+
+  void run(const float* in, float* out, float*, float*) const noexcept override {
+    affine(weight_, bias_, in, inWidth(), out);
+    activate(kind_, out, outWidth());
+  }
+
+ private:
+  std::vector<float> weight_;
+  std::vector<float> bias_;
+  ActivationKind kind_;
+};
+
+class LoneActivation final : public Layer {
+ public:
+  LoneActivation(std::size_t width, ActivationKind kind) : Layer(width, width), kind_(kind) {}
+
+  void run(const float* in, float* out, float*, float*) const noexcept override {
+    std::copy(in, in + inWidth(), out);
+    activate(kind_, out, outWidth());
+  }
+
+ private:
+  ActivationKind kind_;
+};
+
+class LayerNorm final : public Layer {
+ public:
+  LayerNorm(std::vector<float> weight, std::vector<float> bias, float eps)
+      : Layer(bias.size(), bias.size()),
+        weight_(std::move(weight)),
+        bias_(std::move(bias)),
+        eps_(eps) {}
+
+  void run(const float* in, float* out, float*, float*) const noexcept override {
+    const Eigen::Index n = index(inWidth());
+    const ConstArrayMap x(in, n);
+    ArrayMap y(out, n);
+    y = x - x.mean();
+    const float scale = 1.0F / std::sqrt(y.square().mean() + eps_);
+    y = y * scale * ConstArrayMap(weight_.data(), n) + ConstArrayMap(bias_.data(), n);
+  }
+
+ private:
+  std::vector<float> weight_;
+  std::vector<float> bias_;
+  float eps_;
+};
+
+class BatchNorm final : public Layer {
+ public:
+  BatchNorm(const std::vector<float>& weight, std::vector<float> bias, std::vector<float> mean,
+            const std::vector<float>& variance, float eps)
+      : Layer(bias.size(), bias.size()), bias_(std::move(bias)), mean_(std::move(mean)) {
+    for (std::size_t i = 0; i < weight.size(); ++i) {
+      factor_.push_back(weight[i] / std::sqrt(variance[i] + eps));
+    }
+  }
+
+  void run(const float* in, float* out, float*, float*) const noexcept override {
+    const Eigen::Index n = index(inWidth());
+    ArrayMap(out, n) = (ConstArrayMap(in, n) - ConstArrayMap(mean_.data(), n)) *
+                           ConstArrayMap(factor_.data(), n) +
+                       ConstArrayMap(bias_.data(), n);
+  }
+
+ private:
+  std::vector<float> factor_;
+  std::vector<float> bias_;
+  std::vector<float> mean_;
+};
+
+/// Layers one after another, inside another layer.
+class Stream {
+ public:
+  Stream(const std::vector<LayerSpec>& specs, std::size_t width, TensorShop& shop) {
+    for (const LayerSpec& spec : specs) {
+      layers_.push_back(makeLayer(spec, width, shop));
+      width = layers_.back()->outWidth();
+      widest_ = std::max(widest_, width);
+    }
+  }
+
+  [[nodiscard]] std::size_t outWidth() const noexcept { return layers_.back()->outWidth(); }
+  [[nodiscard]] std::size_t scratchSize() const noexcept { return 2 * widest_; }
+
+  /// Return the output, which lies in `scratch`.
+  float* run(const float* in, float* scratch) const noexcept {
+    float* out = scratch;
+    float* other = scratch + widest_;
+    for (const auto& layer : layers_) {
+      layer->run(in, out, nullptr, nullptr);
+      in = out;
+      std::swap(out, other);
+    }
+    return other;
+  }
+
+ private:
+  LayerList layers_;
+  std::size_t widest_ = 0;
+};
+
+/// Q = V + A - mean(A).
+class Dueling final : public Layer {
+ public:
+  Dueling(std::size_t in, Stream value, Stream advantage)
+      : Layer(in, advantage.outWidth()),
+        value_(std::move(value)),
+        advantage_(std::move(advantage)) {}
+
+  [[nodiscard]] std::size_t scratchSize() const noexcept override {
+    return value_.scratchSize() + advantage_.scratchSize();
+  }
+
+  void run(const float* in, float* out, float* scratch, float*) const noexcept override {
+    const float value = *value_.run(in, scratch);
+    const float* advantage = advantage_.run(in, scratch + value_.scratchSize());
+    const ConstArrayMap a(advantage, index(outWidth()));
+    ArrayMap(out, index(outWidth())) = a + (value - a.mean());
+  }
+
+ private:
+  Stream value_;
+  Stream advantage_;
+};
+
+/// Expected returns of each action's atoms.
+class Atoms final : public Layer {
+ public:
+  Atoms(std::size_t in, std::size_t actions, std::size_t atoms, Stream advantage,
+        std::unique_ptr<const Stream> value, std::vector<float> support)
+      : Layer(in, actions),
+        atoms_(atoms),
+        advantage_(std::move(advantage)),
+        value_(std::move(value)),
+        support_(std::move(support)) {}
+
+  [[nodiscard]] std::size_t scratchSize() const noexcept override {
+    return advantage_.scratchSize() + (value_ ? value_->scratchSize() : 0) + atoms_;
+  }
+
+  void run(const float* in, float* out, float* scratch, float*) const noexcept override {
+    const Eigen::Index actions = index(outWidth());
+    const Eigen::Index count = index(atoms_);
+    float* table = advantage_.run(in, scratch);
+    float* rest = scratch + advantage_.scratchSize();
+    ArrayMap baseline(rest, count);
+    if (value_) {
+      // V_k + A_ak - mean_a A_ak
+      const float* value = value_->run(in, rest + count);
+      baseline = ConstArrayMap(table, count);
+      for (Eigen::Index a = 1; a < actions; ++a) {
+        baseline += ConstArrayMap(table + a * count, count);
+      }
+      baseline = ConstArrayMap(value, count) - baseline / static_cast<float>(actions);
+    }
+    for (Eigen::Index a = 0; a < actions; ++a) {
+      ArrayMap atoms(table + a * count, count);
+      if (value_) {
+        atoms += baseline;
+      }
+      if (support_.empty()) {
+        out[a] = atoms.mean();
+      } else {
+        atoms = (atoms - atoms.maxCoeff()).exp();
+        out[a] = (atoms * ConstArrayMap(support_.data(), count)).sum() / atoms.sum();
+      }
+    }
+  }
+
+ private:
+  std::size_t atoms_;
+  Stream advantage_;
+  std::unique_ptr<const Stream> value_;
+  std::vector<float> support_;
+};
+
+struct Gate {
+  std::vector<float> input;
+  std::vector<float> bias;
+  std::vector<float> hidden;
+  std::size_t in;
+};
+
+/// What GRU and LSTM share: gates over the input and over the last output.
+class Gated : public Layer {
+ public:
+  Gated(std::size_t in, std::size_t size, std::size_t gates, std::vector<Gate> layers)
+      : Layer(in, size), width_(gates * size), layers_(std::move(layers)) {}
+
+  [[nodiscard]] std::size_t scratchSize() const noexcept override { return 2 * width_; }
+
+ protected:
+  /// Write the gates' inputs: from x with the bias, and from h.
+  void project(const Gate& gate, const float* x, const float* h, float* fromX,
+               float* fromH) const noexcept {
+    affine(gate.input, gate.bias, x, gate.in, fromX);
+    VectorMap(fromH, index(width_)).noalias() =
+        ConstMatrixMap(gate.hidden.data(), index(width_), index(outWidth())) *
+        ConstVectorMap(h, index(outWidth()));
+  }
+
+  [[nodiscard]] std::size_t width() const noexcept { return width_; }
+  [[nodiscard]] const std::vector<Gate>& layers() const noexcept { return layers_; }
+
+ private:
+  std::size_t width_;
+  std::vector<Gate> layers_;
+};
+
+/// Gates reset, keep, new; the state is h of each layer.
+class Gru final : public Gated {
+ public:
+  using Gated::Gated;
+
+  [[nodiscard]] std::size_t stateSize() const noexcept override {
+    return layers().size() * outWidth();
+  }
+
+  void run(const float* in, float* out, float* scratch, float* state) const noexcept override {
+    const Eigen::Index n = index(outWidth());
+    float* fromX = scratch;
+    float* fromH = scratch + width();
+    const float* x = in;
+    for (const Gate& gate : layers()) {
+      project(gate, x, state, fromX, fromH);
+      ArrayMap gates(fromX, 2 * n);
+      gates += ConstArrayMap(fromH, 2 * n);
+      sigmoid(gates);
+      // n = tanh(x' + r h''),  h' = n + z (h - n)
+      ArrayMap fresh(fromX + 2 * n, n);
+      fresh = (fresh + ConstArrayMap(fromX, n) * ConstArrayMap(fromH + 2 * n, n)).tanh();
+      ArrayMap h(state, n);
+      h = fresh + ConstArrayMap(fromX + n, n) * (h - fresh);
+      x = state;
+      state += n;
+    }
+    std::copy(x, x + n, out);
+  }
+};
+
+/// Gates input, forget, output, new; the state is c and h of each layer.
+class Lstm final : public Gated {
+ public:
+  using Gated::Gated;
+
+  [[nodiscard]] std::size_t stateSize() const noexcept override {
+    return 2 * layers().size() * outWidth();
+  }
+
+  void run(const float* in, float* out, float* scratch, float* state) const noexcept override {
+    const Eigen::Index n = index(outWidth());
+    float* gates = scratch;
+    float* fromH = scratch + width();
+    const float* x = in;
+    for (const Gate& gate : layers()) {
+      ArrayMap c(state, n);
+      ArrayMap h(state + n, n);
+      project(gate, x, state + n, gates, fromH);
+      ArrayMap all(gates, 4 * n);
+      all += ConstArrayMap(fromH, 4 * n);
+      ArrayMap open(gates, 3 * n);
+      sigmoid(open);
+      // c' = f c + i g,  h' = o tanh(c')
+      c = ConstArrayMap(gates + n, n) * c +
+          ConstArrayMap(gates, n) * ConstArrayMap(gates + 3 * n, n).tanh();
+      h = ConstArrayMap(gates + 2 * n, n) * c.tanh();
+      x = state + n;
+      state += 2 * n;
+    }
+    std::copy(x, x + n, out);
+  }
+};
+
+std::unique_ptr<const Layer> makeGated(const LayerSpec& spec, std::size_t width, TensorShop& shop) {
+  const std::size_t gates = spec.kind == LayerKind::Gru ? 3 : 4;
+  if (gates * spec.size > kMaxWidth) {
+    throw ShapeError{"A memory is too wide."};
+  }
+  std::vector<Gate> layers;
+  std::size_t in = width;
+  for (const GateSpec& gate : spec.gates) {
+    layers.push_back({shop.matrix(gate.input, gates * spec.size, in),
+                      shop.vector(gate.bias, gates * spec.size),
+                      shop.matrix(gate.hidden, gates * spec.size, spec.size), in});
+    in = spec.size;
+  }
+  if (spec.kind == LayerKind::Gru) {
+    return std::make_unique<Gru>(width, spec.size, gates, std::move(layers));
+  }
+  return std::make_unique<Lstm>(width, spec.size, gates, std::move(layers));
+}
+
+std::unique_ptr<const Layer> makeAtoms(const LayerSpec& spec, std::size_t width, TensorShop& shop) {
+  if (spec.actions * spec.atoms > kMaxWidth) {
+    throw ShapeError{"There are too many atoms."};
+  }
+  Stream advantage(spec.advantage, width, shop);
+  std::unique_ptr<const Stream> value;
+  if (!spec.value.empty()) {
+    value = std::make_unique<const Stream>(spec.value, width, shop);
+  }
+  if (advantage.outWidth() != spec.actions * spec.atoms ||
+      (value && value->outWidth() != spec.atoms)) {
+    throw ShapeError{"A stream of the head does not give as many numbers as there are atoms."};
+  }
+  std::vector<float> support;
+  if (!spec.support.empty()) {
+    support = shop.vector(spec.support, spec.atoms);
+  }
+  return std::make_unique<Atoms>(width, spec.actions, spec.atoms, std::move(advantage),
+                                 std::move(value), std::move(support));
+}
+
+}  // namespace
+
+Tensor& TensorShop::find(const std::string& name) {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    throw ShapeError{"The model file lacks the tensor '" + name + "'."};
+  }
+  return found->second;
+}
+
+std::vector<float> TensorShop::take(const std::string& name) {
+  // Each tensor belongs to one layer, so that layers hold no more than the file.
+  if (!used_.insert(name).second) {
+    throw ShapeError{"Two layers use the tensor '" + name + "'."};
+  }
+  return std::move(find(name).values);
+}
+
+std::vector<float> TensorShop::vector(const std::string& name, std::size_t size) {
+  const Tensor& tensor = find(name);
+  if (tensor.shape != std::vector<std::size_t>{size}) {
+    throw ShapeError{"Tensor '" + name + "' is not a vector of " + std::to_string(size) + "."};
+  }
+  return take(name);
+}
+
+std::vector<float> TensorShop::matrix(const std::string& name, std::size_t rows,
+                                      std::size_t columns) {
+  const Tensor& tensor = find(name);
+  if (tensor.shape != std::vector<std::size_t>{rows, columns}) {
+    throw ShapeError{"Tensor '" + name + "' is not a matrix of " + std::to_string(rows) + " by " +
+                     std::to_string(columns) + "."};
+  }
+  return take(name);
+}
+
+std::size_t TensorShop::rows(const std::string& name) {
+  const Tensor& tensor = find(name);
+  if (tensor.shape.size() != 2) {
+    throw ShapeError{"Tensor '" + name + "' is not a matrix."};
+  }
+  return tensor.shape[0];
+}
+
+void TensorShop::finish() const {
+  for (const auto& [name, tensor] : tensors_) {
+    if (used_.count(name) == 0) {
+      throw ShapeError{"No layer uses the tensor '" + name + "'."};
+    }
+  }
+}
+
+std::unique_ptr<const Layer> makeLayer(const LayerSpec& spec, std::size_t width, TensorShop& shop) {
+  switch (spec.kind) {
+    case LayerKind::Dense: {
+      const std::size_t rows = shop.rows(spec.weight);
+      return std::make_unique<Dense>(shop.matrix(spec.weight, rows, width),
+                                     shop.vector(spec.bias, rows), width, spec.activation);
+    }
+    case LayerKind::LayerNorm:
+      return std::make_unique<LayerNorm>(shop.vector(spec.weight, width),
+                                         shop.vector(spec.bias, width), spec.eps);
+    case LayerKind::BatchNorm: {
+      const std::vector<float> variance = shop.vector(spec.variance, width);
+      if (std::any_of(variance.begin(), variance.end(), [](float v) { return v < 0.0F; })) {
+        throw ShapeError{"Tensor '" + spec.variance + "' holds a negative variance."};
+      }
+      return std::make_unique<BatchNorm>(shop.vector(spec.weight, width),
+                                         shop.vector(spec.bias, width),
+                                         shop.vector(spec.mean, width), variance, spec.eps);
+    }
+    case LayerKind::Activation:
+      return std::make_unique<LoneActivation>(width, spec.activation);
+    case LayerKind::Dueling: {
+      Stream value(spec.value, width, shop);
+      Stream advantage(spec.advantage, width, shop);
+      if (value.outWidth() != 1) {
+        throw ShapeError{"The value stream does not give one number."};
+      }
+      return std::make_unique<Dueling>(width, std::move(value), std::move(advantage));
+    }
+    case LayerKind::Atoms:
+      return makeAtoms(spec, width, shop);
+    case LayerKind::Gru:
+    case LayerKind::Lstm:
+      return makeGated(spec, width, shop);
+  }
+  throw ShapeError{"Unknown kind of layer."};
+}
+
+}  // namespace assay

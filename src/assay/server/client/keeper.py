@@ -1,0 +1,177 @@
+"""The models that a client has: the current one, the last good one, and their copies on the disk.
+
+The sending side offers bytes. They are verified, built and warmed up there; what acts sees a new
+model by one assignment. Acting never reads a file and never waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from assay.core.errors import AssayError
+from assay.server.client.policy import Policy, PolicyError
+from assay.server.model_architecture import ModelError
+from assay.server.model_file import Snapshot, parse_snapshot, read_snapshot
+
+_NAME = re.compile(r"(\d+)-(\d+)-([0-9a-f]{64})\.safetensors")
+_KEPT = 2
+_WARM_UP = 3
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A model that is ready to act.
+
+    Attributes:
+        policy: Acts.
+        version: Of the model.
+        epoch: Of the learner.
+        sha256: Of the file.
+        fresh_at: When the server last said that this is the model to use, by the client's clock.
+    """
+
+    policy: Policy
+    version: int
+    epoch: int
+    sha256: str
+    fresh_at: float
+
+
+class ModelKeeper:
+    """Verifies, keeps and hands out models.
+
+    Args:
+        observation: The canonical observation space that models must be made for.
+        action: The canonical action space, likewise; both as `describe_space` has them.
+        directory: Where good models are kept, or None to keep none.
+        clock: Seconds that only grow.
+
+    Attributes:
+        current: What to act with, or None. Replaced by one assignment.
+        last_good: The model before it, or the one found on the disk at the start.
+        accepted: Models that became current.
+        rejected: Models that were refused.
+        last_rejection: Why, of the last one; "" if none was.
+        disk_errors: Times that a model could not be kept.
+    """
+
+    def __init__(
+        self,
+        observation: dict[str, Any],
+        action: dict[str, Any],
+        directory: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._observation, self._action = observation, action
+        self._directory = directory
+        self._clock = clock
+        self.current: Loaded | None = None
+        self.last_good: Loaded | None = None
+        self.accepted = self.rejected = self.disk_errors = 0
+        self.last_rejection = ""
+        if directory is not None:
+            self.last_good = self._newest_on_disk(directory)
+
+    def offer(self, data: bytes, sha256: str) -> bool:
+        """Make a model current if it is good; return whether it is.
+
+        Args:
+            data: The model file.
+            sha256: What the server says its digest is.
+        """
+        known = self.current
+        if known is not None and known.sha256 == sha256.lower():
+            known.fresh_at = self._clock()
+            return True
+        try:
+            snapshot = parse_snapshot(data, sha256)
+            loaded = self._load(snapshot, self._clock())
+        except (AssayError, PolicyError, MemoryError) as error:
+            self.rejected += 1
+            self.last_rejection = str(error)
+            return False
+        self._keep(snapshot)
+        if known is not None:
+            self.last_good = known
+        self.current = loaded
+        self.accepted += 1
+        return True
+
+    def confirm(self, sha256: str) -> bool:
+        """Note that the server still wants the current model; return whether it is that one."""
+        known = self.current
+        if known is None or known.sha256 != sha256.lower():
+            return False
+        known.fresh_at = self._clock()
+        return True
+
+    def _load(self, snapshot: Snapshot, fresh_at: float) -> Loaded:
+        """Build a model and make it act, so that the first real call is no slower than others."""
+        architecture = snapshot.architecture
+        for what, found, expected in (
+            ("observation", architecture.observation, self._observation),
+            ("action", architecture.action, self._action),
+        ):
+            if found != expected:
+                raise ModelError(f"The model's {what} space is {found}; expected {expected}.")
+        policy = Policy(snapshot)
+        rng = np.random.default_rng(0)
+        obs: Any = {
+            entry.key: np.array(entry.starts, np.float32)
+            if entry.sizes
+            else np.zeros(entry.width, np.float32)
+            for entry in architecture.inputs
+        }
+        obs = obs[None] if None in obs else obs
+        mask = np.ones(policy.mask_size, np.int8) if policy.mask_size else None
+        for _ in range(_WARM_UP):
+            policy.act(obs, mask, rng)
+            policy.act(obs)
+        policy.reset()
+        return Loaded(policy, architecture.version, architecture.epoch, snapshot.sha256, fresh_at)
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        if self._directory is None:
+            return
+        architecture = snapshot.architecture
+        name = f"{architecture.epoch:08d}-{architecture.version:012d}-{snapshot.sha256}.safetensors"
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            snapshot.write(self._directory / name)
+            for path in _by_age(self._directory)[:-_KEPT]:
+                path.unlink(missing_ok=True)
+        except (AssayError, OSError):
+            self.disk_errors += 1  # a full disk is no reason not to act with a good model
+
+    def _newest_on_disk(self, directory: Path) -> Loaded | None:
+        for path in reversed(_by_age(directory)):
+            match = _NAME.fullmatch(path.name)
+            assert match is not None
+            try:
+                snapshot = read_snapshot(path, match[3])
+                # The wall clock may have jumped: an age is never negative.
+                age = max(0.0, time.time() - path.stat().st_mtime)
+                return self._load(snapshot, self._clock() - age)
+            except (AssayError, PolicyError, OSError) as error:
+                self.rejected += 1
+                self.last_rejection = str(error)
+        return None
+
+
+def _by_age(directory: Path) -> list[Path]:
+    """Return the kept models, the one that was kept last at the end."""
+    found: list[tuple[float, str, Path]] = []
+    with contextlib.suppress(OSError):
+        for path in directory.iterdir():
+            if _NAME.fullmatch(path.name):
+                with contextlib.suppress(OSError):
+                    found.append((path.stat().st_mtime, path.name, path))
+    return [path for _, _, path in sorted(found)]

@@ -1,0 +1,266 @@
+"""What waits to be sent: bounded, counted, and without a lock between acting and sending.
+
+One side acts and offers (its calls are serialised by the agent), the other side sends. They meet in
+a deque, whose ends are atomic, and every counter is written by one side alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from assay.core.types import Tree, pack, tree_leaves
+
+Array = np.ndarray[Any, Any]
+Overflow = Literal["block", "drop_oldest", "reservoir"]
+
+
+@dataclass(slots=True)
+class Step:
+    """One decision and what came of it; arrays have a leading axis of 1.
+
+    Attributes:
+        obs: The canonical observation, its action mask included.
+        action: What was done, canonical.
+        raw: The action before it was clipped, which a Gaussian's log-probability belongs to.
+        log_prob: Of what the policy did.
+        version: Of the model that decided; 0 where none did.
+        flags: Why the step is no sample of the policy (`Flag`); 0 if it is one.
+        event: Number of the decision.
+        reward: Sum of the rewards since.
+        terminated: The episode ended here by itself.
+        truncated: The episode was cut off here.
+        final: The observation after a truncated step.
+    """
+
+    obs: Tree
+    action: Array
+    raw: Array
+    log_prob: float
+    version: int
+    flags: int
+    event: int
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    final: Tree = None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive steps, of one episode or several.
+
+    Attributes:
+        steps: The steps, which nobody changes any more.
+        episode: Number of the first step's episode.
+        start_step: Number of the first step within its episode.
+        bootstrap: The observation after the last step, where its episode goes on; else None.
+    """
+
+    steps: tuple[Step, ...]
+    episode: int
+    start_step: int
+    bootstrap: Tree = None
+
+    def fields(self) -> dict[str, Array]:
+        """Return the arrays by the names of `assay.server.tensors`; the sender's thread pays."""
+        steps = self.steps
+        finals = [step.final for step in steps if step.truncated and not step.terminated]
+        if self.bootstrap is not None:
+            finals.append(self.bootstrap)
+        fields = pack("obs", _join([step.obs for step in steps], steps[0].obs))
+        fields |= {
+            "action": np.concatenate([step.action for step in steps]),
+            "reward": np.array([step.reward for step in steps], np.float32),
+            "log_prob": np.array([step.log_prob for step in steps], np.float32),
+            "version": np.array([step.version for step in steps], np.int64),
+            "shield": np.array([step.flags != 0 for step in steps]),
+            "terminated": np.array([step.terminated for step in steps]),
+            "truncated": np.array([step.truncated for step in steps]),
+            "event": np.array([step.event for step in steps], np.uint64),
+        }
+        return fields | pack("bootstrap", _join(finals, steps[0].obs))
+
+    def raw_actions(self) -> Array:
+        """Return the actions before clipping [T, ...]."""
+        return np.concatenate([step.raw for step in self.steps])
+
+    def flags(self) -> Array:
+        """Return the flags [T], one bit for each reason."""
+        return np.array([step.flags for step in self.steps], np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class RewardPatch:
+    """A reward that came after its step had been closed.
+
+    Attributes:
+        event: Number of the decision it belongs to.
+        reward: What is added to the step's reward.
+    """
+
+    event: int
+    reward: float
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Return no steps."""
+        return ()
+
+
+Item = Segment | RewardPatch
+
+
+class Outbox:
+    """Segments that wait for the transport, or for its acknowledgement.
+
+    Args:
+        capacity: Most steps held, those under way included.
+        overflow: What gives when it is full. `block`: the caller of `reward` and `end` waits, up
+            to a limit, and then the new steps are dropped; `drop_oldest`: what waits longest is
+            dropped; `reservoir`: what is kept is an even sample of all that came since it was
+            full. What is under way is never dropped.
+        rng: Draws the reservoir.
+    """
+
+    def __init__(self, capacity: int, overflow: Overflow, rng: np.random.Generator) -> None:
+        self.capacity = capacity
+        self.overflow = overflow
+        self._rng = rng
+        self._queue: deque[Item] = deque()
+        self._under_way: deque[tuple[int, Item]] = deque()  # the sender's alone
+        self._next_seq = 1
+        self._seen_while_full = 0
+        # Written by the acting side:
+        self.offered_steps = 0
+        self.dropped_steps = 0
+        self.dropped_items = 0
+        # Written by the sending side:
+        self.acknowledged_steps = 0
+
+    # ------------------------------------------------------------------ the acting side
+
+    @property
+    def held_steps(self) -> int:
+        """Return how many steps wait or are under way."""
+        return self.offered_steps - self.dropped_steps - self.acknowledged_steps
+
+    def has_room(self, steps: int) -> bool:
+        """Say whether so many more steps fit."""
+        return self.held_steps + steps <= self.capacity
+
+    def offer(self, item: Item) -> bool:
+        """Take an item in, making room as the policy says; return whether it was kept."""
+        count = len(item.steps)
+        self.offered_steps += count
+        # A reward is small, but without steps there is no end to them either.
+        full = (
+            len(self._queue) >= 2 * self.capacity if count == 0 else self.held_steps > self.capacity
+        )
+        if not full:
+            self._seen_while_full = 0
+            self._queue.append(item)
+            return True
+        if self.overflow == "drop_oldest":
+            return self._drop_oldest(item)
+        if self.overflow == "reservoir":
+            return self._sample(item)
+        self._count_dropped(item)
+        return False
+
+    def wait_for_room(
+        self, steps: int, seconds: float, sleep: Callable[[float], None] = time.sleep
+    ) -> bool:
+        """Wait until so many steps fit, without any lock; return whether they do."""
+        pause = 0.001
+        waited = 0.0
+        while not self.has_room(steps):
+            if waited >= seconds:
+                return False
+            sleep(pause)
+            waited += pause
+        return True
+
+    def _drop_oldest(self, item: Item) -> bool:
+        self._queue.append(item)
+        kept = True
+        while self.held_steps > self.capacity or len(self._queue) > 2 * self.capacity:
+            try:
+                oldest = self._queue.popleft()
+            except IndexError:  # all that is left is under way
+                break
+            self._count_dropped(oldest)
+            kept = kept and oldest is not item
+        return kept
+
+    def _sample(self, item: Item) -> bool:
+        # Algorithm R over what came since the outbox was full. The sender may take from the left
+        # meanwhile: what it took is no longer a candidate.
+        waiting: list[Item] = []
+        try:
+            while True:
+                waiting.append(self._queue.popleft())
+        except IndexError:
+            pass
+        if self._seen_while_full == 0:
+            self._seen_while_full = len(waiting)
+        self._seen_while_full += 1
+        place = int(self._rng.integers(self._seen_while_full))
+        kept = place < len(waiting)
+        if kept:
+            self._count_dropped(waiting.pop(place))
+            waiting.append(item)
+        else:
+            self._count_dropped(item)
+        # Segments differ in length: one for one may not be enough.
+        while waiting and self.held_steps > self.capacity:
+            gone = waiting.pop(int(self._rng.integers(len(waiting))))
+            self._count_dropped(gone)
+            kept = kept and gone is not item
+        self._queue.extend(waiting)
+        return kept
+
+    def _count_dropped(self, item: Item) -> None:
+        self.dropped_steps += len(item.steps)
+        self.dropped_items += 1
+
+    # ------------------------------------------------------------------ the sending side
+
+    def take(self) -> tuple[int, Item] | None:
+        """Return the next item with its sequence number, now under way; None if none waits."""
+        try:
+            item = self._queue.popleft()
+        except IndexError:
+            return None
+        # Numbers are given here, after the drops, so that the server sees no gap.
+        numbered = (self._next_seq, item)
+        self._next_seq += 1
+        self._under_way.append(numbered)
+        return numbered
+
+    def acknowledge(self, seq: int) -> None:
+        """Forget what is durable on the server: everything up to `seq`."""
+        while self._under_way and self._under_way[0][0] <= seq:
+            _, item = self._under_way.popleft()
+            self.acknowledged_steps += len(item.steps)
+
+    @property
+    def empty(self) -> bool:
+        """Say whether nothing waits and nothing is under way."""
+        return not self._queue and not self._under_way
+
+    def under_way(self) -> tuple[tuple[int, Item], ...]:
+        """Return what was taken and not acknowledged, in order."""
+        return tuple(self._under_way)
+
+
+def _join(trees: list[Tree], like: Tree) -> Tree:
+    """Return observations one below the other; where there are none, arrays of no rows."""
+    if isinstance(like, dict):
+        return {key: _join([tree[key] for tree in trees], like[key]) for key in like}
+    return np.concatenate(trees) if trees else tree_leaves(like)[0][:0]

@@ -1,0 +1,1 @@
+"""Gaits for a biped."""
