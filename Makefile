@@ -40,7 +40,7 @@ contracts: setup ## Check who imports whom
 	$(BIN)/lint-imports
 
 # The C++ client; skipped, with the reason, where its compiler or libraries cannot be had.
-cpp:
+cpp: ## Build and test the C++ client
 	@mkdir -p build
 	@clients/cpp/test.sh build/cpp $(JOBS)
 
@@ -52,7 +52,7 @@ docs: setup ## Run every snippet of the documentation
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/test_docs.py $(ARGS)
 
 # For who changes assay.proto; its products are committed.
-proto: setup
+proto: setup ## Generate the wire format again, after a change of assay.proto
 	$(BIN)/python -m assay.server.protocol.generate
 
 clean: ## Remove caches and build products (never runs or environments)

@@ -2,8 +2,8 @@
 
     python benchmarks/server_act.py [--calls 20000] [--cpp build/cpp]
 
-Three ways through Python are timed: the policy alone, the whole client (fallback chain, shield and
-record included), and the policy that knows no client, through the agent that `assay.load` returns.
+Three ways through Python are timed: the learner's own `act` on a batch of one, the policy from a
+model file, and the whole client, with its fallback chain, shield and record.
 C++ is timed by its own program, `act-benchmark`, if it was built (`make cpp`). The targets are a
 p50 of 20 us or less for the client in Python and a p99 of 3 us or less in C++.
 """
@@ -50,7 +50,7 @@ def main() -> None:
     options = parser.parse_args()
     program = options.cpp / "core" / "act-benchmark"
     print("8-64-64-4, microseconds: p50 / p99")
-    columns = ("torch-side agent", "policy", "whole client", "C++")
+    columns = ("learner", "policy", "whole client", "C++")
     print(f"{'head':<18}" + "".join(f"{name:>18}" for name in columns))
     for name, (algorithm, action, safe, settings) in CASES.items():
         row = measure(algorithm, action, safe, settings, options.calls, program)

@@ -19,7 +19,20 @@ import assay
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "assay"
-TARGETS = {"help", "setup", "demo", "test", "lint", "types", "contracts", "bench", "docs", "clean"}
+TARGETS = {
+    "help",
+    "setup",
+    "demo",
+    "test",
+    "lint",
+    "types",
+    "contracts",
+    "cpp",
+    "bench",
+    "docs",
+    "proto",
+    "clean",
+}
 MAX_ALGORITHM_LINES = 300
 
 IMPORT_ALL = """

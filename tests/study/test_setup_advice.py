@@ -109,7 +109,7 @@ class TestProposers:
     @pytest.mark.parametrize(
         ("text", "reason"),
         [
-            ("a: [", "line 1, column"),
+            ("a: [", "line [12], column"),
             ("[]", "holds no candidate"),
             ("3", "holds int where a candidate"),
             ("id: x\nkind: nonsense", "Bad settings"),

@@ -16,7 +16,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from study_samples import candidate_values, make_study
+from typer.testing import CliRunner
 
+from assay.cli.app import app
 from assay.core.errors import AssayError
 from assay.study import (
     agenda,
@@ -446,6 +448,29 @@ class TestDoubtfulBaselines:
         second.audit("c2", "promotion")
         with pytest.raises(AssayError, match="'base2' has 4 seeds with a result"):
             verdict.judge(second.study, "c2", "promotion", "agent")
+
+    def test_the_command_plans_another_under_its_own_name(self, commands: Commands) -> None:
+        def planned() -> str:
+            words = ["study", "baseline", "--root", str(commands.study.root), "--json"]
+            result = CliRunner().invoke(app, words)
+            assert result.exit_code == 0, result.output
+            return json.loads(result.stdout)["baseline"]
+
+        assert planned() == "base"
+        commands.give_up("base")
+        assert planned() == planned() == "baseline-2"
+
+    def test_the_command_does_not_show_what_a_verdict_would_be(self, commands: Commands) -> None:
+        commands.propose("c2")
+        commands.validate("c2")
+        commands.run_phase("c2", "promotion", 40.0)
+        commands.audit("c2", "promotion")
+        words = ["study", "verdict", "c2", "--dry-run", "--root", str(commands.study.root)]
+        seen = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+        assert (seen["outcome"], seen["comparison"]) == ("open", None)
+        assert "p =" not in CliRunner().invoke(app, words).output
+        commands.judge("c2", "promotion")
+        assert "p =" in CliRunner().invoke(app, words).output
 
     def test_killed_runs_are_said_before_every_audit_fails(self, second: Commands) -> None:
         self.run(second, "promotion", 1, "lost")

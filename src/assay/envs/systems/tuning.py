@@ -141,7 +141,7 @@ class CompactionRate(gym.Env[np.ndarray, np.ndarray]):
 
     Observation: what an operator's dashboard shows of the last interval, with noise, scaled to
     the order of 1: throughput of reads and of writes, their averages over the last hour or so,
-    the logarithm of the slowdown, the debt as estimated (off by a tenth or so, and with what is
+    the logarithm of the slowdown, the debt as estimated (off by some percent, and with what is
     being merged counted in), background work done, the knob's last value, the time of day (sine
     and cosine), and the work under way. Hidden are the true debt, when the merges will be
     complete, how busy the day will be, whether a burst goes on, and throttled writes.
@@ -235,7 +235,7 @@ class CompactionRate(gym.Env[np.ndarray, np.ndarray]):
             2.0 * self._mean_reads,
             10.0 * self._mean_writes,
             self._slowed * noise[2],
-            store.debt * noise[3] / SLOW,
+            store.debt * (1.0 + 0.3 * (noise[3] - 1.0)) / SLOW,
             store.background / MOST_BACKGROUND,
             self._knob,
             math.sin(angle),

@@ -307,7 +307,7 @@ class ClientAgent:
         try:
             mask = self._checked_mask(mask)
             tree = self._observations.one(obs, mask if self.settings.masks else None)
-            inside = action_mask(tree) if mask is None else None
+            inside = action_mask(tree) if self._masked and mask is None else None
             if inside is not None:
                 mask = self._checked_mask(inside[0])
         except BadMaskError:

@@ -371,10 +371,13 @@ class _SquashedGaussian(_Box):
         u, log_prob = values[:n], 0.0
         if noise is not None:
             for i, z in enumerate(noise):
-                log_std = min(max(values[n + i], self.least), self.most)
+                log_std = values[n + i]
+                if not self.least <= log_std <= self.most:
+                    log_std = min(max(log_std, self.least), self.most)
                 u[i] += math.exp(log_std) * z
-                # log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u))
-                slope = 2.0 * (_LOG_2 - u[i] - _softplus(-2.0 * u[i]))
+                # log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(1 + exp(-2|u|)))
+                far = abs(u[i])
+                slope = 2.0 * (_LOG_2 - far - math.log1p(math.exp(-2.0 * far)))
                 log_prob -= 0.5 * z * z + log_std + _HALF_LOG_2PI + slope
         return self.scaled([math.tanh(v) for v in u]), log_prob
 
