@@ -77,6 +77,11 @@ class TestRulesByHand:
         jobs = [job(0, 3, 50, 100), job(1, 4, 50), job(2, 1, 40, 120), job(3, 1, 40, 90)]
         assert simulate(BASELINES["EASY"], jobs, 4).start == [0, 50, 100, 3]
 
+    def test_backfilling_uses_what_the_first_leaves_over(self) -> None:
+        # The second is promised 100 and leaves one processor: the third may have it for long.
+        jobs = [job(0, 3, 100), job(1, 3, 50), job(2, 1, 500)]
+        assert simulate(BASELINES["EASY"], jobs, 4).start == [0, 100, 2]
+
     def test_promise(self) -> None:
         cluster = Cluster([job(0, 1, 30), job(0, 2, 60), job(0, 1, 60), job(0, 3, 5)], 4)
         for number in range(3):

@@ -124,7 +124,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Study:
     values = yaml.safe_load(study.contract_path.read_text())
     values["metrics"]["primary"]["minimum_effect"] = 5.0
     values["evaluation"]["expected_candidates"] = 1
-    printed = {"kind": "stdout", "key": r"trained (\d*)"}
+    printed = {"kind": "stdout", "key": r"trained (\d+)"}
     values["metrics"]["diagnostics"] = [{"name": "printed", "source": printed}]
     study.contract_path.write_text(yaml.safe_dump(values, sort_keys=False))
     approve(study, "metrics", "ada")

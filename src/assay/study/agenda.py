@@ -15,7 +15,7 @@ from typing import Literal
 
 from assay.study import results, states
 from assay.study.books import Book as Book
-from assay.study.kinds import DECIDING, MOST_LOST, MOST_RUNS_LOST, POOLS
+from assay.study.kinds import DECIDING, MOST_LOST, MOST_RUNS_LOST, POOLS, SWITCHED
 from assay.study.kinds import RANKED as PROMOTED
 from assay.study.layout import Study, StudyError
 from assay.study.ledger import Event
@@ -116,7 +116,8 @@ def _spoilt(book: Book, agreed: Contract, name: str) -> Step | None:
                 reason += f"and run each once more (run {name} --phase {phase} --seed N); or "
             reason += f"{_instead(name)}, or have them left out (exception '{GAPS}')"
             return Step("debug", reason, name, phase)
-        lost = [run.id for run in book.of(name) if (run.phase, run.outcome) == (phase, "lost")]
+        over = [run for run in book.of(name) if run.phase == phase]
+        lost = [r.id for r in over if r.outcome == "lost" and r.reason != SWITCHED]
         if len(lost) > MOST_RUNS_LOST:
             reason = (
                 f"{', '.join(lost)} were lost, so that no candidate's audit against {name} would "

@@ -7,7 +7,7 @@ from typing import Any
 
 from assay.runs.git import git
 from assay.study import probe, protocol, reflection, runner, states
-from assay.study.contract import refuse_network
+from assay.study.contract import refuse_network, refuse_unreflected
 from assay.study.isolation import kept, pinned
 from assay.study.layout import Study, StudyError, write_yaml_document
 from assay.study.ledger import Event
@@ -15,24 +15,34 @@ from assay.study.models import Candidate, Contract
 
 
 def propose(study: Study, candidate: Candidate, actor: str) -> None:
-    """Write a new candidate down as a draft.
+    """Write a new candidate down as a draft; see `propose_all`."""
+    propose_all(study, [candidate], actor)
+
+
+def propose_all(study: Study, found: Sequence[Candidate], actor: str) -> None:
+    """Write candidates down as drafts, all or none, for which the ledger is read once.
 
     Raises:
-        StudyError: Its name is taken, or it belongs elsewhere.
+        StudyError: A name is taken, or one belongs elsewhere.
     """
-    if (candidate.task, candidate.study) != (study.task, study.name):
-        raise StudyError(
-            f"Candidate '{candidate.id}' is written for {candidate.task}/{candidate.study}; "
-            f"expected {study.task}/{study.name}."
-        )
     with study.ledger.transaction() as writer:
-        if candidate.id in states.current(writer.events()):
-            raise StudyError(
-                f"There is a candidate '{candidate.id}' already.", "Give the new one another id."
-            )
-        write_yaml_document(study.candidate_path(candidate.id), candidate)
-        facts = {"kind": candidate.kind, "probe": candidate.probe}
-        states.move(writer, candidate.id, "draft", actor=actor, why=candidate.hypothesis, **facts)
+        known = states.current(writer.events())
+        for candidate in found:
+            if (candidate.task, candidate.study) != (study.task, study.name):
+                raise StudyError(
+                    f"Candidate '{candidate.id}' is written for {candidate.task}/"
+                    f"{candidate.study}; expected {study.task}/{study.name}."
+                )
+            if candidate.id in known:
+                raise StudyError(
+                    f"There is a candidate '{candidate.id}' already.",
+                    "Give the new one another id.",
+                )
+        for candidate in found:
+            write_yaml_document(study.candidate_path(candidate.id), candidate)
+            facts = {"kind": candidate.kind, "probe": candidate.probe}
+            why = candidate.hypothesis
+            states.move(writer, candidate.id, "draft", actor=actor, why=why, **facts)
 
 
 def validate(study: Study, name: str, actor: str) -> str:
@@ -45,6 +55,7 @@ def validate(study: Study, name: str, actor: str) -> str:
     """
     agreed, candidate = study.contract(), study.candidate(name)
     refuse_network(agreed)
+    refuse_unreflected(agreed, candidate)
     runner.refuse_scope(study, agreed, candidate)
     base, parameters = standing(study, list(study.ledger.events()), agreed)
     parameters |= candidate.change.parameters

@@ -110,7 +110,7 @@ def spend(evaluation: Evaluation, decided: int, spent: float | None = None) -> f
         >>> evaluation = Evaluation(episodes=10, pools=pools, expected_candidates=20)
         >>> spend(evaluation, decided=3)
         0.0025
-        >>> spend(evaluation, decided=10, spent=0.04)  # they were given more than a twentieth each
+        >>> round(spend(evaluation, decided=10, spent=0.04), 6)  # they were given more each
         0.001
     """
     way_out = "Close this study with its report, and begin a new one for further candidates."

@@ -26,6 +26,7 @@ GIVEN = "verdict.given"
 RANKED = "trials.ranked"
 SUMMARISED = "probe.summarised"
 
+SWITCHED = "the kill switch was on"  # why a run ended that was stopped with all others
 STOP = "STOP"  # the kill switch, a file in the study's directory
 
 POOLS: dict[Phase, str] = {

@@ -118,6 +118,7 @@ class Loop:
         """Launch what there is room for, or have more proposed; return why to end, or ""."""
         runs = [step for step in steps if step.action == "run"]
         spent = verdict.decisions(events) >= agreed.evaluation.expected_candidates
+        everything = len(runs)
         if spent:  # what cannot be judged is not run; validation has no share of its own
             baselines = book.baselines()
             runs = [s for s in runs if s.phase == "validation" or s.candidate in baselines]
@@ -129,7 +130,7 @@ class Loop:
             return self._launch(queue, runs, free)
         if runs or under_way:
             return ""
-        if spent:
+        if spent and (everything or self.proposer is not None):
             most = agreed.evaluation.expected_candidates
             return f"the study's error rate is spent on {most} candidates, as many as expected"
         return self._propose(steps)

@@ -71,7 +71,8 @@ def plan_probe(study: Study, plan: ProbePlan, actor: str = "assay") -> Path:
             "Probe a float or an int.",
         )
     for value in plan.values:
-        reason = known.refusal(value)
+        whole = known.kind == "int" and value == int(value)
+        reason = known.refusal(int(value) if whole else value)
         if reason:
             raise StudyError(f"{plan.parameter}={value!r} is out of scope: {reason}.")
     if len(set(plan.values)) != len(plan.values):

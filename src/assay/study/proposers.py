@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from assay.core.config import parse
 from assay.core.errors import MissingExtraError
-from assay.study import results, states
+from assay.study import candidates, results, states
 from assay.study.contract import refuse_unreflected
-from assay.study.layout import Study, StudyError, read_yaml, write_yaml_document
+from assay.study.layout import Study, StudyError, read_yaml
 from assay.study.models import BudgetRequest, Candidate, Change, Phase
 
 
@@ -37,34 +37,8 @@ def from_file(study: Study, path: Path, actor: str) -> list[str]:
     for candidate in found:
         if candidate.kind == "reward-engineering" and not candidate.reflection:
             refuse_unreflected(study.contract(), candidate)
-    _write(study, found, actor)
+    candidates.propose_all(study, found, actor)
     return [candidate.id for candidate in found]
-
-
-def _write(study: Study, found: Sequence[Candidate], actor: str) -> None:
-    """Write candidates down as drafts, all or none, for which the ledger is read once.
-
-    Raises:
-        StudyError: A name is taken, or one belongs elsewhere.
-    """
-    with study.ledger.transaction() as writer:
-        known = states.current(writer.events())
-        for candidate in found:
-            if (candidate.task, candidate.study) != (study.task, study.name):
-                raise StudyError(
-                    f"Candidate '{candidate.id}' is written for {candidate.task}/"
-                    f"{candidate.study}; expected {study.task}/{study.name}."
-                )
-            if candidate.id in known:
-                raise StudyError(
-                    f"There is a candidate '{candidate.id}' already.",
-                    "Give the new one another id.",
-                )
-        for candidate in found:
-            write_yaml_document(study.candidate_path(candidate.id), candidate)
-            facts = {"kind": candidate.kind, "probe": candidate.probe}
-            why = candidate.hypothesis
-            states.move(writer, candidate.id, "draft", actor=actor, why=why, **facts)
 
 
 def _flat(documents: list[Any], path: Path) -> Iterator[dict[str, Any]]:
@@ -134,7 +108,7 @@ def from_optuna(
             proposer="optuna",
         )
         made.append(candidate)
-    _write(study, made, actor)
+    candidates.propose_all(study, made, actor)
     return [candidate.id for candidate in made]
 
 

@@ -152,6 +152,9 @@ class _Reader(Calls):
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
         }
         for node in tree.body:
+            if isinstance(node, ast.Assign | ast.Expr) and isinstance(node.value, ast.Call):
+                if self.dotted(node.value.func).endswith(".parse_args"):
+                    self.runs(node.lineno)  # a program without a main function
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                 call = node.value
                 named = {item.id for item in (call.func, *call.args) if isinstance(item, ast.Name)}

@@ -122,7 +122,8 @@ def _losses(done: Sequence[results.Run], arms: Sequence[str], phase: Phase) -> A
     counts = []
     for name in arms:
         mine = (run for run in done if (run.candidate, run.phase) == (name, phase))
-        lost = [run.id for run in mine if run.outcome == "lost"]
+        # What a person stopped for all is on record as that.
+        lost = [r.id for r in mine if r.outcome == "lost" and r.reason != runner.SWITCHED]
         if len(lost) > kinds.MOST_RUNS_LOST:
             return _check(title, False, f"{', '.join(lost)} were stopped on the way")
         counts.append(f"{len(lost)} of {name}")

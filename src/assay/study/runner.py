@@ -60,7 +60,7 @@ REGISTERED = kinds.REGISTERED
 CONFIRM = "RUN_CANDIDATE"
 STOPPED = "study.stopped"
 RESUMED = "study.resumed"
-SWITCHED = "the kill switch was on"
+SWITCHED = kinds.SWITCHED
 STOP = kinds.STOP
 
 POOLS = kinds.POOLS
@@ -634,6 +634,7 @@ def exited(
     facts = {
         "run": run, "outcome": outcome, "reason": reason, "exit_code": exit_code,
         "hours": max(0.0, hours), "artifacts": digest(artifacts(place / "out")),
+        "log": fingerprint(place / "stdout.log") if (place / "stdout.log").exists() else "",
     }  # fmt: skip
     study.ledger.append(EXITED, facts, actor="assay")
 
@@ -923,6 +924,7 @@ def _lose(study: Study, run: str, reason: str, hours: float) -> None:
 
 def stop(study: Study, reason: str, actor: str) -> None:
     """Turn the kill switch on: what runs is ended, and nothing is launched until it is off."""
+    study.require_writable()
     switch = study.path / STOP
     switch.touch()  # which takes no room on a full disk
     with contextlib.suppress(OSError):

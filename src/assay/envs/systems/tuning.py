@@ -73,9 +73,9 @@ class Day:
         peak, width = rng.normal(15.0, 1.5), rng.uniform(3.5, 5.0)
         away = (hour - peak + 12.0) % 24.0 - 12.0
         busy = np.exp(-0.5 * (away / width) ** 2)
-        reads = rng.uniform(0.12, 0.2) + rng.uniform(0.22, 0.34) * busy
+        reads = rng.uniform(0.12, 0.2) + rng.uniform(0.18, 0.28) * busy
         writes = rng.uniform(0.02, 0.035) + rng.uniform(0.035, 0.06) * busy
-        reads = reads * _noise(rng, 0.06) * _bursts(rng, 3.0, 12.0, 1.35)
+        reads = reads * _noise(rng, 0.06) * _bursts(rng, 3.0, 12.0, 1.3)
         writes = writes * _noise(rng, 0.15) * _bursts(rng, 3.0, 10.0, 2.5)
         self.reads: list[float] = reads.tolist()
         self.writes: list[float] = writes.tolist()
@@ -355,7 +355,7 @@ Settings = tuple[float, ...]
 RULES: dict[str, tuple[Callable[..., Controller], tuple[tuple[float, float], ...]]] = {
     "constant": (constant, ((0.0, 1.0),)),
     "threshold": (threshold, ((0.0, 1.0), (0.1, 1.6), (0.0, 0.6), (0.2, 1.0))),
-    "PI": (proportional_integral, ((0.0, 1.2), (0.0, 2.0), (0.0, 0.05), (0.0, 1.0))),
+    "PI": (proportional_integral, ((0.0, 1.2), (0.0, 0.5), (0.0, 0.005), (0.2, 0.6))),
     "timetable": (timetable, ((7.0, 14.0), (14.0, 24.0), (0.0, 0.6), (0.2, 1.0), (0.3, 1.5))),
 }
 
