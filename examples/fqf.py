@@ -32,7 +32,7 @@ if __name__ == "__main__":
     learned = run.agent().algorithm
     features = learned.q.encoder(torch.ones(1, 1))
     fractions = learned.proposal(features)
-    values = learned.q.quantiles(features, fractions.midpoints)[0, :, 1]
+    values = learned.q.quantiles(features, fractions.midpoints)[0, 1]
     print("cuts of [0, 1]:", *(f"{tau:.2f}" for tau in fractions.tau[0].tolist()))
     print("ticket pays:   ", *(f"{value:.1f}" for value in values.tolist()))
     print(f"ticket's worth: {(fractions.mass[0] * values).sum():.1f}, safe: 1.0")

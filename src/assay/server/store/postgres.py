@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import psycopg
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
+_LOCK_SECONDS = 5.0
 
 
 class PostgresRegistry(SqlRegistry):
@@ -93,7 +94,13 @@ class PostgresRegistry(SqlRegistry):
         # Held by the session: it goes when this process does, however that ends.
         digest = hashlib.sha256(f"assay registry {self._schema}".encode()).digest()
         number = int.from_bytes(digest[:8], "big", signed=True)
-        row = connection.execute("SELECT pg_try_advisory_lock(%s)", (number,)).fetchone()
+        # A server that has just stopped may hold it for another moment.
+        end = time.monotonic() + _LOCK_SECONDS
+        while True:
+            row = connection.execute("SELECT pg_try_advisory_lock(%s)", (number,)).fetchone()
+            if (row is not None and row[0]) or time.monotonic() > end:
+                break
+            time.sleep(0.05)
         if row is None or not row[0]:
             raise StoreError(
                 f"Another server uses the schema '{self._schema}' of this database.",
