@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from assay.study import adopt, budget, evidence, report, runner, states, verdict
+from assay.study import adopt, budget, evidence, report, states, verdict
 from assay.study.adopt import ADOPTED, SHOWN, WITHDRAWN, Claim, Source
+from assay.study.books import Book
 from assay.study.layout import Study, StudyError
 from assay.study.ledger import canonical
 from assay.study.setup import initialise
@@ -141,7 +142,7 @@ class TestShowing:
     def test_nothing_that_decides_knows_of_it(self, study: Study) -> None:
         adopt.adopt(study, everything(), [CLAIM], "ada")
         events = list(study.ledger.events())
-        assert runner.incumbent(events) == "" and states.current(events) == {}
+        assert Book.read(events).incumbent == "" and states.current(events) == {}
         assert verdict.decisions(events) == 0
         assert budget.usage(events).runs == 0
 

@@ -55,7 +55,13 @@ class TestCode:
         (study.root / "helper.py").write_text("BONUS = 50\n")
         git = ["git", *IDENTITY, "commit", "-qam", "innocent"]
         subprocess.run(git, cwd=study.root, check=True)
-        assert value(study, launch(study)) == 1.0
+        run = launch(study)
+        assert value(study, run) == 1.0
+        # And the record names the commit that was run, not the one that is checked out.
+        assert (
+            study.run(run).commit
+            == runner.registration(list(study.ledger.events()), "c1").data["base"]
+        )
 
     def test_a_file_that_shadows_an_import(self, study: Study) -> None:
         row = json.dumps({"eval/return_mean": 999, "time/elapsed": 1})
@@ -157,6 +163,20 @@ class TestEnvironment:
         with pytest.raises(StudyError, match="variable PATH is not what it was"):
             launch(study, 2, "promotion")
 
+    def test_secrets_are_not_written_down(self, study: Study, monkeypatch) -> None:
+        values = yaml.safe_load(study.contract_path.read_text())
+        values["baseline"]["env_allow"] = ["PATH", "WANDB_API_KEY"]
+        study.contract_path.write_text(yaml.safe_dump(values))
+        approve(study, "baseline", "ada")
+        monkeypatch.setenv("WANDB_API_KEY", "hush-hush")
+        run = launch(study)
+        assert runner.wait(study, run, 60).env["WANDB_API_KEY"] == "(kept secret)"
+        place = study.path / "runs" / run
+        holding = [p.name for p in place.rglob("*") if p.is_file() and b"hush" in p.read_bytes()]
+        assert holding == ["plan.json"]
+        assert (place / "plan.json").stat().st_mode & 0o077 == 0
+        assert "hush" not in study.ledger.path.read_text()
+
     def test_it_is_on_record(self, study: Study) -> None:
         record = runner.wait(study, launch(study), 60)
         assert record.env == {"PATH": os.environ["PATH"], "WANDB_MODE": "offline"}
@@ -244,3 +264,22 @@ def test_a_pool_may_grow_when_that_is_approved(study: Study) -> None:
         launch(study, 6, "promotion")
     approve(study, "evaluation", "ada")
     assert value(study, launch(study, 6, "promotion")) == 108.0
+
+
+@pytest.mark.parametrize(
+    ("stated", "reason"),
+    [({"command": ["other.py", "{seed}"]}, "states the command"), ({"seeds": [1, 2]}, "promotion")],
+)
+def test_a_candidate_that_states_its_own_plans(study: Study, stated: dict, reason: str) -> None:
+    candidates.propose(study, Candidate(**candidate_values(id="own", **stated)), "agent")
+    with pytest.raises(StudyError, match=reason):
+        candidates.validate(study, "own", "agent")
+
+
+def test_a_candidate_that_states_what_was_agreed(study: Study) -> None:
+    agreed = study.contract()
+    stated = {"command": agreed.baseline.command, "seeds": agreed.evaluation.pools.promotion}
+    candidates.propose(study, Candidate(**candidate_values(id="same", **stated)), "agent")
+    candidates.validate(study, "same", "agent")
+    registered = runner.registration(list(study.ledger.events()), "same").data
+    assert registered["seeds"]["promotion"] == [1, 2, 3, 4, 5]

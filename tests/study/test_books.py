@@ -122,7 +122,6 @@ class TestSync:
         events = list(study.ledger.events())
         book, used = Book.read(events), budget.usage(events)
         assert (book.launched, tuple(book.held)) == (used.runs, used.open)
-        assert book.incumbent == runner.incumbent(events)
         over = [(r.id, r.outcome) for r in results.runs(events)]
         assert [(r.id, r.outcome) for r in book.of("c1")] == over
         assert missing(study) == {}

@@ -15,6 +15,7 @@ from study_samples import add, candidate_values, make_study
 
 from assay.study import agenda, budget, candidates, results, runner, states, verdict
 from assay.study.agenda import Step
+from assay.study.books import Book
 from assay.study.contract import approve
 from assay.study.layout import Study, StudyError, write_yaml_document
 from assay.study.loop import Loop
@@ -76,7 +77,7 @@ class TestLoop:
         assert (used.runs, used.open) == (10 + 3 + 2 * 5 + 5, ())
         spent = [e.data["alpha"] for e in events if e.kind == verdict.GIVEN]
         assert spent == [0.0125, 0.0125, 0.05] or spent == [0.0125, 0.05, 0.0125]
-        assert runner.incumbent(events) == "better"
+        assert Book.read(events).incumbent == "better"
         assert study.ledger.verify() == []
         assert steps(study) == []
         # What comes now is laid over the incumbent's settings.

@@ -12,6 +12,7 @@ import pytest
 from study_samples import candidate_values, contract_values
 
 from assay.study import candidates, protocol, result_audit, results, runner, states, verdict
+from assay.study.books import Book
 from assay.study.layout import Study, StudyError, write_yaml_document
 from assay.study.models import Candidate, Contract, Phase
 
@@ -128,11 +129,11 @@ def test_a_better_candidate_is_promoted_validated_and_becomes_the_incumbent(stud
     fake(study, "c1", "promotion", gain=14.0)
     assert judged(study, "c1") == "accept"
     assert state(study, "c1") == "completed"  # not yet: fresh seeds decide
-    assert runner.incumbent(list(study.ledger.events())) == ""
+    assert Book.read(study.ledger.events()).incumbent == ""
     fake(study, "c1", "validation", gain=8.0)
     assert judged(study, "c1", "validation") == "accept"
     assert state(study, "c1") == "accepted"
-    assert runner.incumbent(list(study.ledger.events())) == "c1"
+    assert Book.read(study.ledger.events()).incumbent == "c1"
 
 
 def test_a_winner_that_does_not_repeat_itself_is_not_accepted(study: Study) -> None:
@@ -142,7 +143,7 @@ def test_a_winner_that_does_not_repeat_itself_is_not_accepted(study: Study) -> N
     fake(study, "c1", "validation", gain=0.0)
     assert judged(study, "c1", "validation") == "reject"
     assert state(study, "c1") == "rejected"
-    assert runner.incumbent(list(study.ledger.events())) == ""
+    assert Book.read(study.ledger.events()).incumbent == ""
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 from assay.runs.git import git
 from assay.study import probe, protocol, reflection, runner, states
+from assay.study.books import Book
 from assay.study.contract import refuse_network, refuse_unreflected
 from assay.study.isolation import kept, pinned
 from assay.study.layout import Study, StudyError, write_yaml_document
@@ -57,6 +58,7 @@ def validate(study: Study, name: str, actor: str) -> str:
     refuse_network(agreed)
     refuse_unreflected(agreed, candidate)
     runner.refuse_scope(study, agreed, candidate)
+    _refuse_other_plans(agreed, candidate)
     base, parameters = standing(study, list(study.ledger.events()), agreed)
     parameters |= candidate.change.parameters
     runner.command(agreed, 0, study.path, parameters)
@@ -85,9 +87,31 @@ def validate(study: Study, name: str, actor: str) -> str:
             "candidate": name, "hash": frozen, "protocol": measured,
             "base": base, "parameters": parameters,
             "kind": candidate.kind, "probe": candidate.probe,
+            "seeds": agreed.evaluation.pools.model_dump(mode="json"),
         }  # fmt: skip
         writer.append(runner.REGISTERED, facts, actor=actor)
     return frozen
+
+
+def _refuse_other_plans(agreed: Contract, candidate: Candidate) -> None:
+    """Refuse a candidate that states another command or other seeds than were agreed on.
+
+    Raises:
+        StudyError: It does.
+    """
+    if candidate.command and candidate.command != agreed.baseline.command:
+        raise StudyError(
+            f"Candidate '{candidate.id}' states the command {' '.join(candidate.command)!r}; the "
+            f"contract's is {' '.join(agreed.baseline.command)!r}.",
+            "Leave it out, or agree on another baseline command.",
+        )
+    pool = agreed.evaluation.pools.promotion
+    if candidate.seeds and set(candidate.seeds) != set(pool):
+        raise StudyError(
+            f"Candidate '{candidate.id}' states the seeds {list(candidate.seeds)}; the contract's "
+            f"promotion pool is {list(pool)}.",
+            "Leave them out, or agree on another pool.",
+        )
 
 
 def give_up(study: Study, name: str, actor: str, why: str) -> None:
@@ -112,7 +136,7 @@ def standing(study: Study, events: Sequence[Event], agreed: Contract) -> tuple[s
     Without an incumbent it is the commit that the study's first candidate was registered on, so
     that what is committed later is part of no arm; "" where there is no Git.
     """
-    holder = runner.incumbent(events)
+    holder = Book.read(events).incumbent
     if not holder:
         first = next((e for e in events if e.kind == runner.REGISTERED), None)
         settings = dict(agreed.baseline.parameters)

@@ -493,6 +493,12 @@ class Candidate(Document):
     kind: Kind
     hypothesis: Text = Field(description="What should happen, and why.")
     change: Change = Field(Change())
+    command: tuple[str, ...] = Field(
+        (), description="The contract's baseline command, if it is stated; no other is accepted."
+    )
+    seeds: tuple[int, ...] = Field(
+        (), description="Promotion seeds, if they are stated; they must be the contract's pool."
+    )
     budget: BudgetRequest
     expected: Text = Field(description="Which metric moves which way, and how far.")
     guardrails: tuple[str, ...] = Field((), description="What could get worse.")

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.study import monitor, results, runner
+from assay.study.books import Book
 from assay.study.extractors import Point
 from assay.study.layout import Study, StudyError, read_json_document, write_json_document
 from assay.study.ledger import Event, digest
@@ -110,7 +111,7 @@ def _rivals(
     study: Study, events: Sequence[Event], done: Sequence[results.Run], mine: results.Run
 ) -> list[results.Run]:
     """Return the runs to hold this one against: those of the incumbent or baseline, same phase."""
-    holder = runner.incumbent(events)
+    holder = Book.read(events).incumbent
     names = [holder] if holder else [
         name for name in study.candidates() if study.candidate(name).kind == "baseline"
     ]  # fmt: skip

@@ -38,7 +38,7 @@ import psutil
 from assay.core.errors import AssayError
 from assay.runs import provenance
 from assay.runs.files import dump_json, write_atomic
-from assay.runs.git import git, repository
+from assay.runs.git import GitError, git, repository
 from assay.study import budget, contract, extractors, kinds, monitor, protocol, states
 from assay.study.isolation import (
     changed_files,
@@ -61,6 +61,7 @@ CONFIRM = "RUN_CANDIDATE"
 STOPPED = "study.stopped"
 RESUMED = "study.resumed"
 SWITCHED = kinds.SWITCHED
+LOCKS = ("uv.lock", "poetry.lock", "requirements.txt")
 STOP = kinds.STOP
 
 POOLS = kinds.POOLS
@@ -92,6 +93,7 @@ class Plan:
         env: The whole environment of the process.
         token: What `--confirm` must say.
         protocol: Hash of how it is measured.
+        base: The commit whose code it runs, or "" for the directory as it is.
     """
 
     run: str
@@ -104,6 +106,7 @@ class Plan:
     env: dict[str, str]
     token: str
     protocol: str
+    base: str
 
 
 # ---------------------------------------------------------------------- before a launch
@@ -168,6 +171,7 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
         env=given,
         token=f"{CONFIRM}:{token[:12]}",
         protocol=measured,
+        base=registered["base"],
     )
 
 
@@ -335,19 +339,6 @@ def refuse_other_environment(events: Sequence[Event], env: Mapping[str, str]) ->
         )
 
 
-def incumbent(events: Sequence[Event]) -> str:
-    """Return the candidate that was last accepted and not reverted, or "" for the baseline."""
-    holders: list[str] = []
-    for event in events:
-        if event.kind != states.EVENT:
-            continue
-        if event.data["to"] == "accepted":
-            holders.append(str(event.data["candidate"]))
-        elif event.data["to"] == "reverted":
-            holders.remove(str(event.data["candidate"]))
-    return holders[-1] if holders else ""
-
-
 def registration(events: Sequence[Event], name: str) -> Event:
     """Return the event by which a candidate was frozen.
 
@@ -443,6 +434,7 @@ def launch(
     place = study.path / "runs" / planned.run
     write_json_document(place / "run.json", _record(study, planned))
     write_text(place / "plan.json", dump_json({"env": planned.env, "actor": actor}).decode())
+    (place / "plan.json").chmod(0o600)  # the environment may hold what only this user may read
     between("recorded")
     with study.ledger.transaction() as writer:
         budget.reserve(writer, agreed.budget, planned.run, planned.candidate.budget, actor)
@@ -463,9 +455,10 @@ def launch(
 
 def _record(study: Study, planned: Plan) -> RunRecord:
     facts = provenance.collect(list(planned.argv), cwd=study.root)
-    code = facts["git"] or {}
-    locks = [study.root / name for name in ("uv.lock", "poetry.lock", "requirements.txt")]
-    lock = next((path for path in locks if path.exists()), None)
+    # A worktree of a commit has nothing uncommitted, whatever the repository's own tree has.
+    code = {"sha": planned.base} if planned.base else facts["git"] or {}
+    locks = (_text_of(study, planned.base, name) for name in LOCKS)
+    lock = next((text for text in locks if text is not None), None)
     gpus = facts["hardware"]["gpus"]
     return RunRecord(
         id=planned.run,
@@ -476,16 +469,26 @@ def _record(study: Study, planned: Plan) -> RunRecord:
         evaluation=planned.evaluation,
         cwd=planned.cwd,
         out="out",
-        env=planned.env,
+        env={n: "(kept secret)" if provenance.is_secret(n) else v for n, v in planned.env.items()},
         commit=code.get("sha", ""),
         dirty=bool(code.get("dirty", False)),
         diff=code.get("diff", "") and digest(code["diff"]),
-        lock=digest(lock.read_text(errors="replace")) if lock else "",
+        lock=digest(lock) if lock is not None else "",
         versions=facts["packages"],
         host=platform.node(),
         gpu=", ".join(map(str, gpus)) if gpus else "",
         protocol=planned.protocol,
     )
+
+
+def _text_of(study: Study, base: str, name: str) -> str | None:
+    """Return a file as the run sees it, or None if there is none."""
+    if not base:
+        path = study.root / name
+        return path.read_text(errors="replace") if path.is_file() else None
+    with contextlib.suppress(GitError):
+        return git(study.root, "show", f"{base}:{name}")
+    return None
 
 
 def _start_supervisor(study: Study, run: str) -> None:
