@@ -24,6 +24,8 @@ _HOME = {
     "open_run": "assay.api",
     "Agent": "assay.api",
     "Run": "assay.api",
+    "connect": "assay.server.client.connect",
+    "connect_env": "assay.server.client.adapter",
     "compare": "assay.evaluation.compare",
     "evaluate": "assay.evaluation.evaluate",
     "events": "assay.loops.events",

@@ -3,7 +3,8 @@
 One gradient step on each short rollout: policy gradient with advantages, squared value error,
 entropy bonus. RMSprop has its epsilon inside the root, as in the reference implementation.
 
-Deviations: advantages may be generalised (gae_lambda below 1; the paper's n-step return is 1).
+Deviations: advantages may be generalised (gae_lambda below 1; the paper's n-step return is 1). Data
+of clients whose policy mu is out of date is weighted by min(1, pi/mu).
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ class A2C(Algorithm):
             "target": target,
             "weight": data.valid.astype(np.float32),
         }
+        if "policy_weight" in data.extras:  # data of policies out of date
+            flat |= {name: data.extras[name] for name in ("policy_weight", "log_prob")}
         size = data.length * data.num_envs
         tensors = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in flat.items()}
         batch = pack("obs", obs) | {k: v.to(self.device) for k, v in tensors.items()}
@@ -109,10 +112,17 @@ class A2C(Algorithm):
         mask = action_mask(obs)
         params, value = self.net(obs)
         log_prob = self.distribution.log_prob(params, batch["action"], mask)
-        entropy = losses.weighted_mean(self.distribution.entropy(params, mask), weight)
+        entropy = self.distribution.entropy(params, mask)
         advantage = batch["advantage"]
+        sampled = weight if "policy_weight" not in batch else weight * batch["policy_weight"]
         if hp.normalize_advantage:
-            advantage = losses.normalize_advantages(advantage, weight)
+            advantage = losses.normalize_advantages(advantage, sampled)
+        if "policy_weight" in batch:
+            # min(1, pi/mu), and 0 where something else than a policy acted
+            ratio = (log_prob.detach() - batch["log_prob"]).exp().clamp(max=1.0)
+            advantage = advantage * ratio * batch["policy_weight"]
+            entropy = entropy * batch["policy_weight"]
+        entropy = losses.weighted_mean(entropy, weight)
         # grad log pi(a|s) A(s, a)
         policy_loss = -losses.weighted_mean(log_prob * advantage, weight)
         value_loss = losses.value_loss(value, batch["target"], weight)

@@ -144,6 +144,8 @@ class IMPALA(Algorithm):
             "bootstrap": bootstrap,
             "cut": cut,
         }
+        if "policy_weight" in data.extras:  # 0 where something else than a policy acted
+            arrays["policy_weight"] = data.extras["policy_weight"].reshape(size)
         tensors = {k: torch.from_numpy(v).to(self.device) for k, v in arrays.items()}
         return pack("obs", self.policy.forward.tensors(self.normalized(obs))) | tensors
 
@@ -170,7 +172,7 @@ class IMPALA(Algorithm):
         mask = action_mask(obs)
         params, value = self.net(obs)
         log_prob = self.distribution.log_prob(params, batch["action"], mask)
-        entropy = losses.weighted_mean(self.distribution.entropy(params, mask), weight)
+        entropy = self.distribution.entropy(params, mask)
         log_ratio = log_prob.detach() - batch["log_prob"].reshape(-1)
         # v: [T, N], V(s_t); what follows the last row is in the batch
         v = value.detach().reshape(shape)
@@ -181,8 +183,12 @@ class IMPALA(Algorithm):
             hp.gamma, hp.trace_lambda, hp.rho_bar, hp.c_bar,
         )  # fmt: skip
         target, advantage = target.reshape(-1), advantage.reshape(-1)
+        sampled = weight if "policy_weight" not in batch else weight * batch["policy_weight"]
         if hp.normalize_advantage:
-            advantage = losses.normalize_advantages(advantage, weight)
+            advantage = losses.normalize_advantages(advantage, sampled)
+        if "policy_weight" in batch:
+            advantage, entropy = (x * batch["policy_weight"] for x in (advantage, entropy))
+        entropy = losses.weighted_mean(entropy, weight)
         # grad log pi(a|s) rho (r + gamma v' - V(s)); rho is in the advantage
         policy_loss = -losses.weighted_mean(log_prob * advantage, weight)
         value_loss = losses.value_loss(value, target, weight)

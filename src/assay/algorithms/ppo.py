@@ -166,6 +166,8 @@ class PPO(Algorithm):
             "target": target,
             "weight": data.valid.astype(np.float32),
         }
+        if "policy_weight" in data.extras:  # 0 where something else than the policy acted
+            flat["policy_weight"] = data.extras["policy_weight"]
         size = data.length * data.num_envs
         tensors = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in flat.items()}
         return pack("obs", obs) | {k: v.to(self.device) for k, v in tensors.items()} | novel
@@ -194,10 +196,14 @@ class PPO(Algorithm):
         mask = action_mask(obs)
         params, value = self.net(obs)
         log_prob = self.distribution.log_prob(params, batch["action"], mask)
-        entropy = losses.weighted_mean(self.distribution.entropy(params, mask), weight)
+        entropy = self.distribution.entropy(params, mask)
         advantage = batch["advantage"]
+        sampled = weight if "policy_weight" not in batch else weight * batch["policy_weight"]
         if hp.normalize_advantage:
-            advantage = losses.normalize_advantages(advantage, weight)
+            advantage = losses.normalize_advantages(advantage, sampled)
+        if "policy_weight" in batch:
+            advantage = advantage * batch["policy_weight"]
+        entropy = losses.weighted_mean(entropy, weight)
         # L^CLIP = E[min(r A, clip(r, 1 - eps, 1 + eps) A)]
         policy = losses.ppo_policy_loss(
             log_prob, batch["log_prob"], advantage, batch["clip"], weight

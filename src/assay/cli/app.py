@@ -19,6 +19,7 @@ from assay.cli import (
     plot,
     resume,
     runs,
+    serve,
     study,
     train,
 )
@@ -59,6 +60,7 @@ app.command("algorithms")(algorithms.algorithms)
 app.add_typer(envs.app, name="envs")
 app.command("export")(export.export)
 app.add_typer(study.app, name="study")
+app.add_typer(serve.app, name="serve")
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 

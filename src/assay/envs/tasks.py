@@ -239,4 +239,8 @@ _register("Chain-v0", make_chain, Chain)
 
 # Not imported here: reading a workload needs SciPy, which takes its time.
 gym.register("assay/JobScheduling-v0", entry_point="assay.envs.systems.scheduling:JobScheduling")
-gym.register("assay/CompactionRate-v0", entry_point="assay.envs.systems.tuning:CompactionRate")
+gym.register(
+    "assay/CompactionRate-v0",
+    entry_point="assay.envs.systems.tuning:make_compaction_rate",
+    vector_entry_point="assay.envs.systems.tuning:CompactionRate",
+)

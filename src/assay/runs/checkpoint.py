@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import load, save, save_file
 
 from assay.core.errors import CheckpointError
 from assay.core.types import State
@@ -229,6 +229,42 @@ def prune(directory: Path, keep: int) -> list[Path]:
             raise run_error(error, f"delete the checkpoint '{path}'") from None
         shutil.rmtree(aside, ignore_errors=True)
     return doomed
+
+
+def state_to_bytes(state: State) -> bytes:
+    """Return a state as the bytes of one safetensors file; the same state gives the same bytes.
+
+    Raises:
+        TypeError: It holds what a checkpoint cannot; its path is named.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    tree = _split(state, (), arrays)
+    text = json.dumps({"format": FORMAT, "schema": SCHEMA, "state": tree}, allow_nan=False)
+    # One entry: the library writes several in any order.
+    return save(arrays, metadata={"assay": text})
+
+
+def state_from_bytes(data: bytes) -> State:
+    """Return the state that `state_to_bytes` wrote.
+
+    Raises:
+        CheckpointError: It is torn, altered, foreign or from a newer Assay.
+    """
+    try:
+        size = int.from_bytes(data[:8], "little")
+        found = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["assay"])
+        if found["format"] != FORMAT:
+            raise CheckpointError("These bytes are not a state of Assay.")
+        if found["schema"] > SCHEMA:
+            raise CheckpointError(
+                f"The state was written by a newer Assay (schema {found['schema']}; this one "
+                f"reads up to {SCHEMA}).",
+                "Upgrade Assay to load it.",
+            )
+        state: State = _join(found["state"], load(data))
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise CheckpointError(f"The state is torn, altered or foreign: {error!r}.") from None
+    return state
 
 
 # Writing

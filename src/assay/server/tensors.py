@@ -42,6 +42,8 @@ ZSTD_LEVEL = 1
 OBS = "obs"
 BOOTSTRAP = "bootstrap"
 EVENT = "event"
+RAW_ACTION = "raw_action"
+MOST_FLAGS = 31  # every bit of `assay.server.client.shield.Flag`
 
 _HEADER_ROOM = 1024  # of a frame, for everything that is not the tensors
 _TENSOR_ROOM = 96  # for a tensor's shape, tags and lengths, next to its name
@@ -149,11 +151,13 @@ class Layout:
             Field("reward", _wire("float32"), (), _find_not_finite),
             Field("log_prob", _wire("float32"), (), _find_not_finite),
             Field("version", _wire("int64"), (), _find_outside(0, None), Reason.BAD_VERSION),
+            Field("flags", np.dtype(np.uint8), (), _find_outside(0, MOST_FLAGS), Reason.BAD_FLAG),
             *(
                 Field(name, flag, (), _find_no_flag, Reason.BAD_FLAG)
-                for name in ("shield", "terminated", "truncated")
+                for name in ("terminated", "truncated")
             ),
             Field(EVENT, _wire("uint64"), (), None, optional=True),
+            *_raw_action(spec),
         )
         self.bootstrap = tuple(_observation(name, leaf) for name, leaf in finals.items())
         self._by_name = {one.name: one for one in (*self.steps, *self.bootstrap)}
@@ -547,6 +551,16 @@ def _action(spec: PolicySpec) -> Field:
     return Field("action", dtype, shape, check, Reason.ACTION_OUT_OF_BOUNDS)
 
 
+def _raw_action(spec: PolicySpec) -> tuple[Field, ...]:
+    """Return the field of what a Box action was before it was clipped."""
+    if not isinstance(spec.action, Box):
+        return ()
+    # Unbounded, as the samples of a Gaussian are.
+    return (
+        Field(RAW_ACTION, _wire("float32"), spec.action.shape, _find_not_finite, optional=True),
+    )
+
+
 def _cast(limit: NDArray[np.float64], dtype: np.dtype[Any]) -> Array:
     if dtype.kind == "f":
         # Finite even where there is no bound, since an infinite action is never one.
@@ -648,7 +662,9 @@ def _bad_value(one: Field, array: Array, index: int) -> RejectionError:
         Reason.NOT_FINITE: "expected a finite number",
         Reason.ACTION_OUT_OF_BOUNDS: "that is out of the bounds of the action",
         Reason.OBSERVATION_OUT_OF_BOUNDS: "that is out of the bounds of the observation",
-        Reason.BAD_FLAG: "expected 0 or 1",
+        Reason.BAD_FLAG: "expected 0 or 1"
+        if array.dtype == np.bool_
+        else f"expected 0 to {MOST_FLAGS}",
         Reason.BAD_VERSION: "expected 0 or more",
     }[reason]
     return RejectionError(reason, f"The tensor '{one.name}' holds {found} at {where}; {text}.")

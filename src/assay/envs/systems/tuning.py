@@ -3,14 +3,18 @@
 A log-structured store (LSM tree) takes writes at once and pays later: what was written has to be
 merged in the background (compaction). The knob is the rate limit of that work. Too little, and
 debt grows: reads have to look into more files, and at last writes are slowed down and stopped. Too
-much at a busy time, and reads and writes wait behind the background work now. What was merged
-helps only when the merge is complete, half an hour later.
+much at a busy time, and requests wait behind the background work now. What was merged helps only
+when the merge is complete, half an hour later. So the work belongs into quiet hours, and a store
+has to be clean before a busy one: a controller that only looks at the debt does most of the work
+just after most was written, which is the worst time.
 
 This is a fluid model in intervals of three minutes; an episode is a day from midnight. The disk's
 bandwidth is 1, work is measured in disk intervals:
 
-* reads and writes follow the time of day (busy around the afternoon, at an hour and to a degree
-  that differ from day to day), with noise, crowds of readers and bulk loads of writes;
+* reads and writes follow the time of day (quiet at night, busy around an hour of the afternoon,
+  both to a degree that differs from day to day), with noise and crowds of readers;
+* bulk loads of writes come at any time. They wait upstream before, where they can be seen:
+  `NOTICE` intervals ahead, as a message queue's backlog or a list of scheduled jobs shows them;
 * every unit that is written leaves `AMPLIFICATION` units of debt; every unit of debt makes all
   reads dearer by 1 / `READ_SCALE`;
 * background work runs at a rate that follows the knob with inertia, as running merges go on; it
@@ -30,258 +34,279 @@ the next.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
 
 from assay.core.errors import EnvError
-from assay.core.types import State
+from assay.envs.native.base import NativeVectorEnv
+from assay.envs.systems.splits import TRACE_SEEDS, Split, known
+from assay.envs.tasks import Single
 
-Split = Literal["train", "test"]
-STEPS = 480  # intervals of three minutes in a day
+STEPS = 144  # intervals of ten minutes in a day
+HOUR = STEPS / 24
 AMPLIFICATION = 4.0
 MOST_BACKGROUND = 0.6  # of the disk, at knob 1
-INERTIA = 0.7  # how much of the background rate stays from interval to interval
-LAG = 10
-READ_SCALE = 60.0
-SLOW, STOP = 25.0, 50.0
+INERTIA = 0.3  # how much of the background rate stays from interval to interval
+LAG = 3
+READ_SCALE = 40.0
+SLOW, STOP = 9.0, 15.0
 THROTTLE_COST = 10.0
-KNEE = 0.9  # utilisation beyond which the slowdown goes on along its tangent
-HOUR = STEPS / 24
+KNEE = 0.8  # utilisation beyond which the slowdown goes on along its tangent
+PEAK = (11.0, 19.0)
+AHEAD = (6, 18, 36)
+NOTICE = 9  # how long before it begins a bulk load is seen
+
+# Rows of the state of a store; the merges under way come behind, the oldest first.
+_DAY, _T, DEBT, RATE, BACKGROUND, HELD, _KNOB, _SLOWED = range(8)
+MERGING = slice(8, 8 + LAG)
+
+# Columns of the observation, which the rules read.
+READS, WRITES, READS_LATELY, WRITES_LATELY, READS_BEFORE, WRITES_BEFORE = range(6)
+ANNOUNCED, IN_1, IN_3, IN_6, SINE, COSINE, SLOWDOWN, SEEN_DEBT, WORK, KNOB, UNDER_WAY = range(6, 17)
+_OUTSIDE = 12  # so many of them do not depend on what the agent does
+_READ_UNIT, _WRITE_UNIT, _BULK_UNIT = 0.5, 0.1, 1.0  # what is 1 in the observation
 
 
+@dataclass(frozen=True, slots=True)
 class Day:
-    """The load of one day: what readers ask for and writers bring in every interval.
-
-    Args:
-        rng: Draws the day.
+    """The load of one day and what is measured of it.
 
     Attributes:
         reads: Demand of reads on a store without debt, as a share of the disk [STEPS].
         writes: Share of the disk that writes take [STEPS].
         debt: Debt at midnight.
+        seen: The observation's columns that do not depend on the knob [STEPS + 1, 9].
+        error: Factors by which the measured slowdown and debt are off [STEPS + 1, 2].
     """
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        hour = np.arange(STEPS) / HOUR
-        peak, width = rng.normal(15.0, 1.5), rng.uniform(3.5, 5.0)
-        away = (hour - peak + 12.0) % 24.0 - 12.0
-        busy = np.exp(-0.5 * (away / width) ** 2)
-        reads = rng.uniform(0.12, 0.2) + rng.uniform(0.18, 0.28) * busy
-        writes = rng.uniform(0.02, 0.035) + rng.uniform(0.035, 0.06) * busy
-        reads = reads * _noise(rng, 0.06) * _bursts(rng, 3.0, 12.0, 1.3)
-        writes = writes * _noise(rng, 0.15) * _bursts(rng, 3.0, 10.0, 2.5)
-        self.reads: list[float] = reads.tolist()
-        self.writes: list[float] = writes.tolist()
-        self.debt = float(rng.uniform(0.0, 15.0))
+    reads: np.ndarray
+    writes: np.ndarray
+    debt: float
+    seen: np.ndarray
+    error: np.ndarray
 
 
-class Store:
-    """The state of the store and what happens in an interval.
+@lru_cache(maxsize=512)
+def draw_day(number: int) -> Day:
+    """Return the day of a trace seed; the same seed gives the same day."""
+    rng, noise = map(np.random.default_rng, np.random.SeedSequence(number).spawn(2))
+    peak, width = rng.uniform(*PEAK), rng.uniform(2.0, 3.0)
+    reads_at, writes_at = rng.uniform(0.08, 0.17), rng.uniform(0.015, 0.03)
+    reads_up, writes_up = rng.uniform(0.35, 0.5), rng.uniform(0.03, 0.06)
+    busy = _busy(peak, width)
+    reads, writes = reads_at + reads_up * busy, writes_at + writes_up * busy
+    # Yesterday was much like today.
+    busy = _busy(peak + rng.normal(0.0, 0.5), width) * math.exp(rng.normal(0.0, 0.1))
+    yesterday = reads_at + writes_at + (reads_up + writes_up) * busy
+    yesterday = yesterday * np.exp(_WANDER @ (rng.standard_normal(STEPS) * 0.06))
+    wander = np.exp(_WANDER @ (rng.standard_normal((STEPS, 2)) * (0.06, 0.15)))
+    crowds = np.ones(STEPS)
+    for start in rng.integers(0, STEPS, rng.poisson(5.0)):
+        crowds[start : start + 1 + rng.poisson(3.0)] = 1.4
+    bulk = np.zeros(STEPS + NOTICE)
+    for start in rng.integers(0, STEPS, rng.poisson(3.0)):
+        bulk[start : start + rng.integers(3, 9)] += rng.uniform(0.08, 0.2)
+    reads = reads * wander[:, 0] * crowds
+    writes = writes * wander[:, 1] + bulk[:STEPS]
+    debt = float(rng.uniform(0.0, 5.0))
+
+    # The first measurement is that of the interval before midnight, which is like the one after.
+    measured = np.stack([reads, writes], axis=1)[np.maximum(np.arange(STEPS + 1) - 1, 0)]
+    measured = measured * (1.0 + noise.standard_normal((STEPS + 1, 2)) * (0.03, 0.1))
+    lately, before = _LATELY @ measured, _BEFORE @ measured
+    total = np.concatenate([[0.0], np.cumsum(bulk)])
+    announced = total[NOTICE : NOTICE + STEPS + 1] - total[: STEPS + 1]
+    angle = 2 * np.pi * np.arange(STEPS + 1) / STEPS
+    hourly = np.convolve(np.tile(yesterday, 3), np.full(6, 1 / 6), "same")[STEPS:]
+    ahead = np.column_stack([hourly[a : a + STEPS + 1] for a in AHEAD])
+    units = (_READ_UNIT, _WRITE_UNIT)
+    seen = np.column_stack(
+        [measured / units, lately / units, before / units, announced / _BULK_UNIT, ahead / _READ_UNIT,
+         np.sin(angle), np.cos(angle)]
+    )  # fmt: skip
+    error = 1.0 + noise.standard_normal((STEPS + 1, 2)) * (0.1, 0.03)
+    return Day(reads, writes, debt, seen.astype(np.float32), error)
+
+
+def _busy(peak: float, width: float) -> np.ndarray:
+    """Return how busy each interval of a day is, from 0 to 1, with a peak at an hour."""
+    away = (np.arange(STEPS) / HOUR - peak + 12.0) % 24.0 - 12.0
+    return np.exp(-0.5 * (away / width) ** 2)
+
+
+def _memory(steps: int, keep: float) -> np.ndarray:
+    """Return the matrix that sums a series with weights that fade into the past."""
+    age = np.subtract.outer(np.arange(steps), np.arange(steps))
+    return np.where(age >= 0, keep ** np.maximum(age, 0), 0.0)
+
+
+def _average(keep: float) -> np.ndarray:
+    """Return the matrix of an exponential average that begins with the first value."""
+    matrix = (1.0 - keep) * _memory(STEPS + 1, keep)
+    matrix[:, 0] /= 1.0 - keep
+    return matrix
+
+
+_WANDER = _memory(STEPS, 0.85) * math.sqrt(1.0 - 0.85**2)
+_LATELY, _BEFORE = _average(0.5), _average(0.9)  # of a quarter of an hour, and of an hour and half
+
+
+def interval(
+    state: np.ndarray, reads: np.ndarray, writes: np.ndarray, knob: np.ndarray
+) -> np.ndarray:
+    """Pass an interval in every store and return its cost [n].
 
     Args:
-        day: The load.
-
-    Attributes:
-        t: Intervals that have passed.
-        debt: Background work to be done, with what is being merged.
-        rate: Share of the disk that background work may take now.
-        background: What it took in the last interval.
-        held: Writes that were throttled and wait.
-        rho: The foreground's utilisation in the last interval.
+        state: `[8 + LAG, n]`; it is changed.
+        reads: Demand of reads [n].
+        writes: Demand of writes [n].
+        knob: From 0 to 1 [n].
     """
-
-    def __init__(self, day: Day) -> None:
-        self.day = day
-        self.t = 0
-        self.debt = day.debt
-        self.rate = 0.0
-        self.background = 0.0
-        self.held = 0.0
-        self.rho = 0.0
-        self.merging: deque[float] = deque([0.0] * LAG, LAG)
-
-    def step(self, knob: float) -> float:
-        """Pass an interval with the knob at a value from 0 to 1 and return its cost."""
-        reads, offered = self.day.reads[self.t], self.day.writes[self.t] + self.held
-        target = MOST_BACKGROUND * min(max(knob, 0.0), 1.0)
-        self.rate = INERTIA * self.rate + (1.0 - INERTIA) * target
-        self.background = min(self.rate, max(self.debt - sum(self.merging), 0.0))
-        throttle = min(max((self.debt - SLOW) / (STOP - SLOW), 0.0), 1.0)
-        writes = offered * (1.0 - throttle)
-        self.held = offered - writes
-        demand = reads * (1.0 + self.debt / READ_SCALE) + writes
-        self.rho = demand / (1.0 - self.background)
-        self.debt += AMPLIFICATION * writes - self.merging[0]
-        self.merging.append(self.background)
-        self.t += 1
-        return slowdown(self.rho) - 1.0 + THROTTLE_COST * throttle**2
+    debt, merging = state[DEBT], state[MERGING]
+    state[RATE] = INERTIA * state[RATE] + (1.0 - INERTIA) * MOST_BACKGROUND * knob
+    state[BACKGROUND] = np.minimum(state[RATE], np.maximum(debt - merging.sum(axis=0), 0.0))
+    throttle = np.clip((debt - SLOW) / (STOP - SLOW), 0.0, 1.0)
+    offered = writes + state[HELD]
+    written = offered * (1.0 - throttle)
+    state[HELD] = offered - written
+    rho = (reads * (1.0 + debt / READ_SCALE) + written) / (1.0 - state[BACKGROUND])
+    debt += AMPLIFICATION * written - merging[0]
+    merging[:-1] = merging[1:]
+    merging[-1] = state[BACKGROUND]
+    state[_T] += 1.0
+    return slowdown(rho) - 1.0 + THROTTLE_COST * throttle**2
 
 
-def slowdown(rho: float) -> float:
+def slowdown(rho: np.ndarray) -> np.ndarray:
     """Return by how much requests are slowed down at a utilisation.
 
     Example:
-        >>> [round(slowdown(rho), 6) for rho in (0.0, 0.5, 0.9, 1.0)]
-        [1.0, 2.0, 10.0, 20.0]
+        >>> slowdown(np.array([0.0, 0.5, 0.9, 1.0])).round(6).tolist()
+        [1.0, 2.0, 7.5, 10.0]
     """
-    if rho <= KNEE:
-        return 1.0 / (1.0 - rho)
-    return 1.0 / (1.0 - KNEE) + (rho - KNEE) / (1.0 - KNEE) ** 2
+    beyond = np.maximum(rho - KNEE, 0.0)
+    return 1.0 / (1.0 - np.minimum(rho, KNEE)) + beyond / (1.0 - KNEE) ** 2
 
 
-class CompactionRate(gym.Env[np.ndarray, np.ndarray]):
+class CompactionRate(NativeVectorEnv):
     """Set the rate limit of a store's background work; see the module for the model.
 
     Observation: what an operator's dashboard shows of the last interval, with noise, scaled to
-    the order of 1: throughput of reads and of writes, their averages over the last hour or so,
-    the logarithm of the slowdown, the debt as estimated (off by some percent, and with what is
-    being merged counted in), background work done, the knob's last value, the time of day (sine
-    and cosine), and the work under way. Hidden are the true debt, when the merges will be
-    complete, how busy the day will be, whether a burst goes on, and throttled writes.
+    the order of 1: throughput of reads and of writes, their averages over the last quarter of an
+    hour and over the last hour and a half, the bulk loads that wait upstream, the time of day (sine
+    and cosine), the logarithm of the slowdown, the debt as estimated (off by some percent, and with
+    what is being merged counted in), background work done, the knob's last value, and the work
+    under way. Hidden are the true debt, when the merges will be complete, how busy the day will be,
+    whether a burst goes on, and throttled writes.
 
     Action: a number from -1 to 1, which puts the knob between its ends, 0 and 1. (Policies begin in
     the middle of a symmetric range; in that of the knob, a Gaussian one would begin at its end.)
 
     Args:
-        split: "train" or "test", which have no day in common.
+        num_envs: How many copies.
+        max_episode_steps: Days are cut off here; at most, and by default, at midnight.
+        split: "train" or "test", which have no day in common (see `splits`).
 
     Raises:
-        EnvError: The split is unknown.
+        EnvError: The split is unknown, or a day too long.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (typed so by Gymnasium)
+    state_size = 8 + LAG
+    start_low = 0.0
+    start_high = 1.0
+    start_draws = 1
 
-    def __init__(self, split: Split = "train") -> None:
-        self.split = _known(split)
-        self.observation_space = Box(-2.0, 10.0, (11,), np.float32)
-        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
-        self._seed = 0
-        self._begin()
+    def __init__(
+        self, num_envs: int = 1, max_episode_steps: int = STEPS, split: Split = "train"
+    ) -> None:
+        space = Box(-2.0, 10.0, (17,), np.float32)
+        super().__init__(num_envs, max_episode_steps, space, Box(-1.0, 1.0, (1,), np.float32))
+        if max_episode_steps > STEPS:
+            raise EnvError(f"max_episode_steps is {max_episode_steps}; a day has {STEPS}.")
+        self._scalar = False
+        self.split = known(split)
+        self._loads = np.zeros((num_envs, STEPS, 2))
+        self._seen = np.zeros((num_envs, STEPS + 1, _OUTSIDE))
+        self._error = np.zeros((num_envs, STEPS + 1, 2))
+        self._rows = np.arange(num_envs)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a day that the seed chooses."""
-        super().reset(seed=seed)
-        self._seed = int(self.np_random.integers(2**62))
-        self._begin()
-        return self._observe(), {}
+    @property
+    def days(self) -> list[int]:
+        """Return the trace seed of every copy's present day."""
+        return [int(number) for number in self._state[_DAY]]
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Set the knob for an interval."""
-        if self.store.t >= STEPS:
-            raise EnvError("The episode is over.", "Call reset() before the next step.")
-        value = float(np.asarray(action).reshape(-1)[0])
-        if not math.isfinite(value):
-            raise EnvError(f"The action is {value}; a number from -1 to 1 was expected.")
-        self._knob = min(max((value + 1.0) / 2.0, 0.0), 1.0)
-        cost = self.store.step(self._knob)
-        self._slowed = math.log1p(cost)
-        obs = self._observe()
+    def _begin(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        traces = TRACE_SEEDS[self.split]
+        numbers = traces.start + np.floor(draws[:, 0] * len(traces)).astype(np.int64)
+        days = [draw_day(number) for number in numbers.tolist()]
+        state = np.zeros((self.state_size, len(days)))
+        state[_DAY], state[DEBT] = numbers, [day.debt for day in days]
+        seen = np.array([day.seen[0] for day in days])
+        return state.T, _observe(seen, np.array([day.error[0] for day in days]), state)
+
+    def _advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        state = self._state
+        state[_KNOB] = np.clip((self._continuous(actions)[:, 0] + 1.0) / 2.0, 0.0, 1.0)
+        t = state[_T].astype(np.int64)
+        reads, writes = self._loads[self._rows, t].T
+        cost = interval(state, reads, writes, state[_KNOB])
+        state[_SLOWED] = np.log1p(cost)
+        shown = _observe(self._seen[self._rows, t + 1], self._error[self._rows, t + 1], state)
         # A day ends because the clock says so, not because the store is done.
-        return obs, -cost / 10.0, False, self.store.t >= STEPS, {}
+        return shown, -cost / 10.0, self._nowhere.copy()
 
-    def get_state(self) -> State:
-        """Return all that the next steps depend on."""
-        store = self.store
-        return {
-            "seed": self._seed,
-            "t": store.t,
-            "store": np.array([store.debt, store.rate, store.background, store.held, store.rho]),
-            "seen": np.array([self._knob, self._slowed, self._mean_reads, self._mean_writes]),
-            "merging": np.array(store.merging),
-        }
+    def _enter(self, states: np.ndarray, elapsed: np.ndarray) -> None:
+        super()._enter(states, elapsed)
+        self._look_up(self._rows)
 
-    def set_state(self, state: State) -> None:
-        """Go on from what `get_state` returned."""
-        self._seed = int(state["seed"])
-        self._begin()
-        store = self.store
-        store.t = int(state["t"])
-        store.debt, store.rate, store.background, store.held, store.rho = state["store"].tolist()
-        self._knob, self._slowed, self._mean_reads, self._mean_writes = state["seen"].tolist()
-        store.merging = deque(state["merging"].tolist(), LAG)
+    def _restart(self, rows: np.ndarray, observations: np.ndarray) -> None:
+        # One start at a time: a day takes longer to draw than a number.
+        draws = [self._rngs[row].uniform(0.0, 1.0, self.start_draws) for row in rows.tolist()]
+        states, observations[rows] = self._begin(np.array(draws))
+        self._state[:, rows] = states.T
+        self._deadlines[rows] = self._clock + self.max_episode_steps
+        self._look_up(rows)
 
-    def _begin(self) -> None:
-        day_rng, noise_rng = day_streams(self.split, self._seed)
-        self.store = Store(Day(day_rng))
-        # Measurements are off by this much, drawn for the whole day so that the state stays small.
-        self._noise: list[list[float]] = (
-            1.0 + 0.1 * noise_rng.standard_normal((STEPS + 1, 4))
-        ).tolist()
-        self._knob = self._slowed = 0.0
-        self._mean_reads = self._mean_writes = 0.0
-
-    def _observe(self) -> np.ndarray:
-        store, t = self.store, self.store.t
-        noise = self._noise[t]
-        last = max(t - 1, 0)
-        reads = store.day.reads[last] * (1.0 + 0.3 * (noise[0] - 1.0))
-        writes = store.day.writes[last] * noise[1]
-        keep = 0.0 if t == 0 else 0.95
-        self._mean_reads = keep * self._mean_reads + (1.0 - keep) * reads
-        self._mean_writes = keep * self._mean_writes + (1.0 - keep) * writes
-        angle = 2 * math.pi * t / STEPS
-        values = (
-            2.0 * reads,
-            10.0 * writes,
-            2.0 * self._mean_reads,
-            10.0 * self._mean_writes,
-            self._slowed * noise[2],
-            store.debt * (1.0 + 0.3 * (noise[3] - 1.0)) / SLOW,
-            store.background / MOST_BACKGROUND,
-            self._knob,
-            math.sin(angle),
-            math.cos(angle),
-            sum(store.merging) / (LAG * MOST_BACKGROUND),
-        )
-        return np.clip(np.array(values, np.float32), -2.0, 10.0)
+    def _look_up(self, rows: np.ndarray) -> None:
+        """Draw the days of some copies (again), which are not part of the state."""
+        for row in rows.tolist():
+            day = draw_day(int(self._state[_DAY, row]))
+            self._loads[row, :, 0], self._loads[row, :, 1] = day.reads, day.writes
+            self._seen[row], self._error[row] = day.seen, day.error
 
 
-def day_streams(split: Split, seed: int) -> list[np.random.Generator]:
-    """Return the generators of a day's load and of its measurement noise."""
-    root = np.random.SeedSequence([seed, ("train", "test").index(split)])
-    return [np.random.default_rng(part) for part in root.spawn(2)]
+def _observe(seen: np.ndarray, error: np.ndarray, state: np.ndarray) -> np.ndarray:
+    """Return the observation [n, 17]."""
+    shown = np.empty((len(seen), 17), np.float32)
+    shown[:, :_OUTSIDE] = seen
+    shown[:, SLOWDOWN] = state[_SLOWED] * error[:, 0]
+    shown[:, SEEN_DEBT] = state[DEBT] * error[:, 1] / SLOW
+    shown[:, WORK] = state[BACKGROUND] / MOST_BACKGROUND
+    shown[:, KNOB] = state[_KNOB]
+    shown[:, UNDER_WAY] = state[MERGING].sum(axis=0) / (LAG * MOST_BACKGROUND)
+    return np.clip(shown, -2.0, 10.0, out=shown)
 
 
-def _known(split: Split) -> Split:
-    if split not in ("train", "test"):
-        raise EnvError(f"split is {split!r}; 'train' or 'test' was expected.")
-    return split
-
-
-def _noise(rng: np.random.Generator, deviation: float) -> np.ndarray:
-    """Return factors around 1 that wander: an autoregressive process with a memory of an hour."""
-    keep = 0.95
-    steps = rng.standard_normal(STEPS) * deviation * math.sqrt(1.0 - keep**2)
-    levels = itertools.accumulate(steps, lambda level, step: keep * level + step)
-    return np.exp(np.fromiter(levels, float, STEPS))
-
-
-def _bursts(rng: np.random.Generator, per_day: float, length: float, factor: float) -> np.ndarray:
-    """Return factors that are `factor` during bursts and 1 otherwise."""
-    factors = np.ones(STEPS)
-    for start in rng.integers(0, STEPS, rng.poisson(per_day)):
-        factors[start : start + 1 + rng.poisson(length)] = factor
-    return factors
+def make_compaction_rate(split: Split = "train") -> Single:
+    """Return one `CompactionRate`."""
+    return Single(CompactionRate(1, split=split))
 
 
 # ------------------------------------------------------------------ rules, by what the agent sees
 
-_DEBT, _SIN, _COS = 5, 8, 9  # where the observation has them
-Controller = Callable[[np.ndarray], float]  # observation -> knob; made anew for every day
+# Observations [n, 17] -> knobs [n]; made anew for every day, of which it may run many at once.
+Controller = Callable[[np.ndarray], np.ndarray]
 
 
 def constant(knob: float) -> Controller:
     """Leave the knob where it is."""
-    return lambda obs: knob
+    return lambda obs: np.full(len(obs), knob)
 
 
 def threshold(low: float, high: float, calm: float, busy: float) -> Controller:
@@ -293,14 +318,12 @@ def threshold(low: float, high: float, calm: float, busy: float) -> Controller:
         calm: The knob at first, and when there is little debt.
         busy: The knob when there is much.
     """
-    knob = calm
+    knob: Any = calm
 
-    def control(obs: np.ndarray) -> float:
+    def control(obs: np.ndarray) -> np.ndarray:
         nonlocal knob
-        if obs[_DEBT] > high:
-            knob = busy
-        elif obs[_DEBT] < low:
-            knob = calm
+        debt = obs[:, SEEN_DEBT]
+        knob = np.where(debt > high, busy, np.where(debt < low, calm, knob))
         return knob
 
     return control
@@ -317,15 +340,15 @@ def proportional_integral(
         integral_gain: Knob per unit of summed error; the sum stops where the knob is at its end.
         bias: The knob where there is no error.
     """
-    total = 0.0
+    total: Any = 0.0
 
-    def control(obs: np.ndarray) -> float:
+    def control(obs: np.ndarray) -> np.ndarray:
         nonlocal total
-        error = float(obs[_DEBT]) - setpoint
+        error = obs[:, SEEN_DEBT].astype(np.float64) - setpoint
         wanted = bias + gain * error + integral_gain * (total + error)
-        knob = min(max(wanted, 0.0), 1.0)
-        if knob == wanted or (wanted > knob) != (error > 0.0):
-            total += error
+        knob = np.clip(wanted, 0.0, 1.0)
+        winds_up = (knob != wanted) & ((wanted > knob) == (error > 0.0))
+        total = np.where(winds_up, total, total + error)
         return knob
 
     return control
@@ -342,11 +365,34 @@ def timetable(begin: float, end: float, busy: float, quiet: float, alarm: float)
         alarm: In units of `SLOW`.
     """
 
-    def control(obs: np.ndarray) -> float:
-        hour = math.atan2(float(obs[_SIN]), float(obs[_COS])) / (2 * math.pi) * 24 % 24
-        if obs[_DEBT] > alarm:
-            return 1.0
-        return busy if begin <= hour < end else quiet
+    def control(obs: np.ndarray) -> np.ndarray:
+        angle = np.arctan2(obs[:, SINE], obs[:, COSINE])
+        hour = angle / (2 * np.pi) * 24 % 24
+        knob = np.where((begin <= hour) & (hour < end), busy, quiet)
+        return np.where(obs[:, SEEN_DEBT] > alarm, 1.0, knob)
+
+    return control
+
+
+def headroom(target: float, gain: float, debt_gain: float, alarm: float, ahead: float = 0.0) -> Controller:
+    """Give background work what the requests of the last quarter of an hour leave over.
+
+    The idea of SILK (Balmau et al., USENIX ATC 2019), with a share that grows with the debt, and
+    full speed when it exceeds an alarm.
+
+    Args:
+        target: Share of the disk that requests and background work may take together.
+        gain: Knob per share of the disk that is left over.
+        debt_gain: Knob per unit of debt, in units of `SLOW`.
+        alarm: In units of `SLOW`.
+    """
+
+    def control(obs: np.ndarray) -> np.ndarray:
+        load = _READ_UNIT * obs[:, READS_LATELY] + _WRITE_UNIT * obs[:, WRITES_LATELY]
+        debt = obs[:, SEEN_DEBT]
+        rise = _READ_UNIT * obs[:, IN_3] - load
+        knob = np.clip(gain * (target - load) + debt_gain * debt + ahead * rise, 0.0, 1.0)
+        return np.where(debt > alarm, 1.0, knob)
 
     return control
 
@@ -355,31 +401,30 @@ Settings = tuple[float, ...]
 RULES: dict[str, tuple[Callable[..., Controller], tuple[tuple[float, float], ...]]] = {
     "constant": (constant, ((0.0, 1.0),)),
     "threshold": (threshold, ((0.0, 1.0), (0.1, 1.6), (0.0, 0.6), (0.2, 1.0))),
-    "PI": (proportional_integral, ((0.0, 1.2), (0.0, 0.5), (0.0, 0.005), (0.2, 0.6))),
-    "timetable": (timetable, ((7.0, 14.0), (14.0, 24.0), (0.0, 0.6), (0.2, 1.0), (0.3, 1.5))),
+    "PI": (proportional_integral, ((0.0, 1.2), (0.0, 1.0), (0.0, 0.02), (0.0, 1.2))),
+    "timetable": (timetable, ((6.0, 14.0), (14.0, 24.0), (0.0, 0.6), (0.2, 1.0), (0.3, 2.5))),
+    "headroom": (headroom, ((0.1, 0.9), (0.0, 5.0), (-0.2, 1.0), (0.3, 2.5), (-2.0, 4.0))),
 }
 
 
-def judge(make: Callable[[], Controller], seeds: Iterable[int], split: Split) -> np.ndarray:
-    """Return the returns of a controller on the days that these seeds choose.
+def judge(make: Callable[[], Controller], seeds: Sequence[int], split: Split) -> np.ndarray:
+    """Return the returns of a controller on the days that these seeds of `reset` choose.
 
     Example:
-        >>> returns = judge(lambda: constant(0.4), range(3), "test")
+        >>> returns = judge(lambda: constant(0.4), range(3), "train")
         >>> returns.shape
         (3,)
     """
-    env, returns = CompactionRate(split), []
-    for seed in seeds:
-        obs, _ = env.reset(seed=seed)
-        control, total, over = make(), 0.0, False
-        while not over:
-            obs, reward, _, over, _ = env.step(2.0 * control(obs) - 1.0)
-            total += reward
-        returns.append(total)
-    return np.array(returns)
+    envs, control = CompactionRate(len(seeds), split=split), make()
+    obs, _ = envs.reset(seed=[int(seed) for seed in seeds])
+    total = np.zeros(len(seeds))
+    for _ in range(STEPS):
+        obs, rewards, *_ = envs.step(2.0 * control(obs)[:, None] - 1.0)
+        total += rewards
+    return total
 
 
-def tune(name: str, *, trials: int = 200, days: int = 20, seed: int = 0) -> Settings:
+def tune(name: str, *, trials: int = 400, days: int = 200, seed: int = 0) -> Settings:
     """Search for the best settings of a rule on days of the training split.
 
     Half of the trials are drawn from the rule's whole range; the others vary the best ones so

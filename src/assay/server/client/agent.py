@@ -143,10 +143,12 @@ class ClientAgent:
         heuristic: `(observation, mask or None) -> action`, what the system did before; None if
             there is nothing.
         directory: Where good models are kept for the next start; None to keep none.
+        limits: The lowest and highest Box actions that the system can bear, where they are
+            narrower than its space.
         clock: Seconds that only grow.
 
     Raises:
-        ConfigError: The safe action is not in the action space, or settings do not go together.
+        ConfigError: The safe action is not allowed, or settings do not go together.
         SpaceError: A space is not supported.
 
     Attributes:
@@ -165,6 +167,7 @@ class ClientAgent:
         *,
         heuristic: Heuristic | None = None,
         directory: Path | None = None,
+        limits: tuple[Array, Array] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         settings = settings or ClientSettings()
@@ -176,7 +179,9 @@ class ClientAgent:
         self._masked = action_mask(self._observations.zeros(1)) is not None
         self._heuristic = heuristic
         self._clock = clock
-        self._shield = Shield(self._actions.space, settings.max_change, settings.hold_steps)
+        # What the learner trains for and the shield lets through.
+        self._allowed = _narrowed(self._actions.space, limits)
+        self._shield = Shield(self._allowed, settings.max_change, settings.hold_steps)
         self._discrete = isinstance(self._actions.space, gym.spaces.Discrete)
         self._dtype: np.dtype[Any] = np.dtype(np.int64)
         if isinstance(self._actions.space, gym.spaces.Box):
@@ -186,7 +191,7 @@ class ClientAgent:
         self._safe = self._checked_safe(action, safe_action)
         self.keeper = ModelKeeper(
             describe_space(self._observations.space),
-            describe_space(self._actions.space),
+            describe_space(self._allowed),
             directory,
             clock,
         )
@@ -249,7 +254,12 @@ class ClientAgent:
         return kept
 
     def end(
-        self, *, terminated: bool = False, truncated: bool = False, final_obs: Any = None
+        self,
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        final_obs: Any = None,
+        final_mask: Any = None,
     ) -> bool:
         """End the episode.
 
@@ -257,13 +267,14 @@ class ClientAgent:
             terminated: It ended by itself: there is no value after it.
             truncated: It was cut off. If `terminated` is False, this is what is meant.
             final_obs: The observation after the last action, which a truncated episode needs.
+            final_mask: Which choices are valid there; all of them without it.
 
         Returns:
             Whether the last step could be recorded.
         """
         try:
             with self._lock:
-                kept = self._end(bool(terminated), bool(truncated), final_obs)
+                kept = self._end(bool(terminated), bool(truncated), final_obs, final_mask)
         except Exception as error:
             self._errors[type(error).__name__] += 1
             return False
@@ -508,7 +519,7 @@ class ClientAgent:
         self._late_rewards += 1
         return self.outbox.offer(RewardPatch(event, value))
 
-    def _end(self, terminated: bool, truncated: bool, final_obs: Any) -> bool:
+    def _end(self, terminated: bool, truncated: bool, final_obs: Any, final_mask: Any) -> bool:
         for loaded in (self._acting, self.keeper.last_good):
             if loaded is not None:
                 loaded.policy.reset()
@@ -516,7 +527,7 @@ class ClientAgent:
         if step is None:
             return False
         if not terminated:
-            step.final = self._final(final_obs)
+            step.final = self._final(final_obs, final_mask)
             if step.final is None:
                 self._errors["NoFinalObservation"] += 1
                 self._unrecorded += 1
@@ -527,12 +538,13 @@ class ClientAgent:
         self._begin_episode()
         return True
 
-    def _final(self, obs: Any) -> Tree:
+    def _final(self, obs: Any, mask: Any) -> Tree:
         """Return the observation after a truncated step, or None if it is of no use."""
         if obs is None:
             return None
         try:
-            tree = self._observations.one(obs)
+            mask = self._checked_mask(mask) if self.settings.masks else None
+            tree = self._observations.one(obs, mask)
         except Exception as error:
             self._errors[type(error).__name__] += 1
             return None
@@ -588,6 +600,11 @@ class ClientAgent:
                 f"safe_action={action!r} is not in the action space {space}.",
                 "Give an action that is safe at any time.",
             )
+        if self._dtype.kind == "f" and not self._allowed.contains(flat):
+            raise ConfigError(
+                f"safe_action={action!r} is outside the bounds of the action.",
+                "Give an action within the bounds, or wider bounds.",
+            )
         flat.flags.writeable = False
         return flat
 
@@ -610,3 +627,15 @@ class ClientAgent:
                 f"buffer_steps={settings.buffer_steps}: no batch would fit.",
                 "Choose a larger buffer_steps or a smaller batch_steps.",
             )
+
+
+def _narrowed(space: gym.Space[Any], limits: tuple[Array, Array] | None) -> gym.Space[Any]:
+    """Return a canonical action space within tighter limits."""
+    if limits is None:
+        return space
+    if not isinstance(space, gym.spaces.Box):
+        raise ConfigError(
+            "Bounds are for Box actions; these are choices.", "Use action masks instead."
+        )
+    low, high = (np.asarray(limit, np.float32).reshape(-1) for limit in limits)
+    return gym.spaces.Box(np.maximum(space.low, low), np.minimum(space.high, high))

@@ -95,8 +95,7 @@ class ModelKeeper:
             snapshot = parse_snapshot(data, sha256)
             loaded = self._load(snapshot, self._clock())
         except (AssayError, PolicyError, MemoryError) as error:
-            self.rejected += 1
-            self.last_rejection = str(error)
+            self.refuse(str(error))
             return False
         self._keep(snapshot)
         if known is not None:
@@ -104,6 +103,11 @@ class ModelKeeper:
         self.current = loaded
         self.accepted += 1
         return True
+
+    def refuse(self, why: str) -> None:
+        """Count a model that was not taken."""
+        self.rejected += 1
+        self.last_rejection = why
 
     def confirm(self, sha256: str) -> bool:
         """Note that the server still wants the current model; return whether it is that one."""
@@ -161,8 +165,7 @@ class ModelKeeper:
                 age = max(0.0, time.time() - path.stat().st_mtime)
                 return self._load(snapshot, self._clock() - age)
             except (AssayError, PolicyError, OSError) as error:
-                self.rejected += 1
-                self.last_rejection = str(error)
+                self.refuse(str(error))
         return None
 
 

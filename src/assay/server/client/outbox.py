@@ -79,11 +79,15 @@ class Segment:
             "reward": np.array([step.reward for step in steps], np.float32),
             "log_prob": np.array([step.log_prob for step in steps], np.float32),
             "version": np.array([step.version for step in steps], np.int64),
-            "shield": np.array([step.flags != 0 for step in steps]),
+            "flags": self.flags(),
             "terminated": np.array([step.terminated for step in steps]),
             "truncated": np.array([step.truncated for step in steps]),
             "event": np.array([step.event for step in steps], np.uint64),
         }
+        if fields["action"].dtype.kind == "f":
+            # A heuristic's number may be beyond float32, and its step is still worth sending.
+            raw = self.raw_actions()
+            fields["raw_action"] = np.where(np.isfinite(raw), raw, fields["action"])
         return fields | pack("bootstrap", _join(finals, steps[0].obs))
 
     def raw_actions(self) -> Array:
@@ -113,7 +117,27 @@ class RewardPatch:
         return ()
 
 
-Item = Segment | RewardPatch
+@dataclass(frozen=True, slots=True)
+class Rewards:
+    """Late rewards that travel together.
+
+    Attributes:
+        by_event: What is added to the rewards of which decisions.
+    """
+
+    by_event: dict[int, float]
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Return no steps."""
+        return ()
+
+
+Offered = Segment | RewardPatch
+Item = Segment | Rewards
+
+MOST_REWARDS = 4096  # late rewards in one message
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Outbox:
@@ -131,8 +155,9 @@ class Outbox:
     def __init__(self, capacity: int, overflow: Overflow, rng: np.random.Generator) -> None:
         self.capacity = capacity
         self.overflow = overflow
+        self.closed = False  # whether nobody sends any more, so that there is no use in waiting
         self._rng = rng
-        self._queue: deque[Item] = deque()
+        self._queue: deque[Offered] = deque()
         self._under_way: deque[tuple[int, Item]] = deque()  # the sender's alone
         self._next_seq = 1
         self._seen_while_full = 0
@@ -142,22 +167,28 @@ class Outbox:
         self.dropped_items = 0
         # Written by the sending side:
         self.acknowledged_steps = 0
+        self.refused_steps = 0
+        self.refused_items = 0
 
     # ------------------------------------------------------------------ the acting side
 
     @property
     def held_steps(self) -> int:
         """Return how many steps wait or are under way."""
-        return self.offered_steps - self.dropped_steps - self.acknowledged_steps
+        gone = self.dropped_steps + self.acknowledged_steps + self.refused_steps
+        return self.offered_steps - gone
 
     def has_room(self, steps: int) -> bool:
         """Say whether so many more steps fit."""
         return self.held_steps + steps <= self.capacity
 
-    def offer(self, item: Item) -> bool:
+    def offer(self, item: Offered) -> bool:
         """Take an item in, making room as the policy says; return whether it was kept."""
         count = len(item.steps)
         self.offered_steps += count
+        if self.closed:
+            self._count_dropped(item)
+            return False
         # A reward is small, but without steps there is no end to them either.
         full = (
             len(self._queue) >= 2 * self.capacity if count == 0 else self.held_steps > self.capacity
@@ -180,13 +211,13 @@ class Outbox:
         pause = 0.001
         waited = 0.0
         while not self.has_room(steps):
-            if waited >= seconds:
+            if waited >= seconds or self.closed:
                 return False
             sleep(pause)
             waited += pause
         return True
 
-    def _drop_oldest(self, item: Item) -> bool:
+    def _drop_oldest(self, item: Offered) -> bool:
         self._queue.append(item)
         kept = True
         while self.held_steps > self.capacity or len(self._queue) > 2 * self.capacity:
@@ -198,10 +229,10 @@ class Outbox:
             kept = kept and oldest is not item
         return kept
 
-    def _sample(self, item: Item) -> bool:
+    def _sample(self, item: Offered) -> bool:
         # Algorithm R over what came since the outbox was full. The sender may take from the left
         # meanwhile: what it took is no longer a candidate.
-        waiting: list[Item] = []
+        waiting: list[Offered] = []
         try:
             while True:
                 waiting.append(self._queue.popleft())
@@ -225,29 +256,61 @@ class Outbox:
         self._queue.extend(waiting)
         return kept
 
-    def _count_dropped(self, item: Item) -> None:
+    def _count_dropped(self, item: Offered) -> None:
         self.dropped_steps += len(item.steps)
         self.dropped_items += 1
 
     # ------------------------------------------------------------------ the sending side
 
     def take(self) -> tuple[int, Item] | None:
-        """Return the next item with its sequence number, now under way; None if none waits."""
+        """Return the next item with its sequence number, now under way; None if none waits.
+
+        Late rewards that wait in a row become one item.
+        """
         try:
-            item = self._queue.popleft()
+            first = self._queue.popleft()
         except IndexError:
             return None
+        item: Item = self._gathered(first) if isinstance(first, RewardPatch) else first
         # Numbers are given here, after the drops, so that the server sees no gap.
         numbered = (self._next_seq, item)
         self._next_seq += 1
         self._under_way.append(numbered)
         return numbered
 
+    def _gathered(self, first: RewardPatch) -> Rewards:
+        rewards = {first.event: first.reward}
+        while len(rewards) < MOST_REWARDS:
+            try:
+                following = self._queue.popleft()
+            except IndexError:
+                break
+            if isinstance(following, RewardPatch):
+                total = rewards.get(following.event, 0.0) + following.reward
+                if abs(total) <= _LARGEST:
+                    rewards[following.event] = total
+                    continue
+            # Only this side takes from here for good; the other may drop it meanwhile.
+            self._queue.appendleft(following)
+            break
+        return Rewards(rewards)
+
     def acknowledge(self, seq: int) -> None:
         """Forget what is durable on the server: everything up to `seq`."""
         while self._under_way and self._under_way[0][0] <= seq:
             _, item = self._under_way.popleft()
             self.acknowledged_steps += len(item.steps)
+
+    def refuse(self, seq: int) -> int:
+        """Forget an item that the server will never take; return how many steps it held."""
+        for numbered in self._under_way:
+            if numbered[0] == seq:
+                self._under_way.remove(numbered)
+                count = len(numbered[1].steps)
+                self.refused_steps += count
+                self.refused_items += 1
+                return count
+        return 0
 
     @property
     def empty(self) -> bool:

@@ -118,6 +118,42 @@ class Policy:
         """Forget what was remembered: a new episode begins."""
         self._network.reset()
 
+    def memory(self) -> dict[str, Array]:
+        """Return a copy of what is remembered, such as `0/h`; nothing for a policy without."""
+        return {
+            f"{place}/{name}": array.copy()
+            for place, carry in enumerate(self._network.carries)
+            for name, array in carry.items()
+        }
+
+    def remember(self, memory: Mapping[str, Array]) -> None:
+        """Go on from what `memory` returned; from nothing, with a fresh memory.
+
+        Raises:
+            PolicyError: It does not fit the model, or a number is not finite.
+        """
+        self.reset()
+        if not memory:
+            return
+        expected = self.memory()
+        if memory.keys() != expected.keys():
+            raise PolicyError(
+                f"The memory has the parts {', '.join(sorted(memory))}; expected "
+                f"{', '.join(sorted(expected)) or 'none'}."
+            )
+        for name, blank in expected.items():
+            given = np.asarray(memory[name])
+            if given.shape != blank.shape or given.dtype != blank.dtype:
+                raise PolicyError(
+                    f"The memory '{name}' is {given.dtype}{list(given.shape)}; expected "
+                    f"{blank.dtype}{list(blank.shape)}."
+                )
+            if not np.isfinite(given).all():
+                raise PolicyError(f"The memory '{name}' holds a number that is not finite.")
+        for place, carry in enumerate(self._network.carries):
+            for name in carry:
+                carry[name] = np.array(memory[f"{place}/{name}"])
+
     def _allowed(self, mask: Mask) -> list[bool] | None:
         """Return the mask as plain flags, or None where everything is allowed."""
         if mask is None:
@@ -168,7 +204,7 @@ class _Network:
                 parts += _build(layer, arrays)
         self._stages.append((layers.Chain(parts), None))
         self._chain = self._stages[0][0] if len(self._stages) == 1 else None
-        self._carries: list[dict[str, Array]] = []
+        self.carries: list[dict[str, Array]] = []
         self.reset()
 
     def __call__(self, obs: Any) -> Array:
@@ -185,18 +221,18 @@ class _Network:
         for i, (chain, cell) in enumerate(self._stages):
             x = chain(x)
             if cell is not None:
-                x, carry = cell(x, self._carries[i])
+                x, carry = cell(x, self.carries[i])
                 carries.append(carry)
-        self._carries = carries
+        self.carries = carries
         return x
 
     def reset(self) -> None:
-        self._carries = []
+        self.carries = []
         for count, size, cells in self._sizes:
             carry = {"h": np.zeros((1, count, size), np.float32)}
             if cells:
                 carry["c"] = np.zeros((1, count, size), np.float32)
-            self._carries.append(carry)
+            self.carries.append(carry)
 
     def _read(self, obs: Any) -> Array:
         x = self._x

@@ -29,7 +29,7 @@ class Shield:
     """Keeps canonical actions [n] within what is allowed.
 
     Args:
-        space: The canonical action space.
+        space: The canonical action space, as narrow as the system needs it.
         max_change: For a Box: how far each number may move from one action to the next.
         hold_steps: For choices: how many steps an action stays before it may change.
 

@@ -4,23 +4,70 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
 from assay.server.client.keeper import ModelKeeper
 from assay.server.client.outbox import Item, Outbox
+from assay.server.errors import Reason
+
+State = Literal["new", "connecting", "connected", "away", "busy", "refused", "fenced", "stopped"]
+
+# The server will not have this client as it is; a person has to do something.
+NEEDS_A_PERSON = frozenset(
+    {
+        Reason.UNAUTHENTICATED,
+        Reason.PERMISSION_DENIED,
+        Reason.SPEC_CONFLICT,
+        Reason.BAD_SPEC,
+        Reason.UNSUPPORTED_PROTOCOL,
+        Reason.POLICY_DELETED,
+        Reason.UNKNOWN_POLICY,
+    }
+)
+_REPORT_SECONDS = 60.0
+_QUIET_FAILURES = 3  # a server that is restarted is not worth a report
 
 
 class TransportError(Exception):
     """The server cannot be reached, or the connection broke. The courier opens a new one."""
 
 
+class RefusedError(TransportError):
+    """The server answered, and does not want this session.
+
+    Attributes:
+        reason: What the courier decides on.
+    """
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
     """Everything up to this sequence number is durable."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The server will never take this item."""
+
+    seq: int
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendAgain:
+    """This item and all behind it have to be sent again, under the same numbers."""
 
     seq: int
 
@@ -40,7 +87,22 @@ class ModelConfirmed:
     sha256: str
 
 
-Event = Acknowledged | ModelArrived | ModelConfirmed
+@dataclass(frozen=True, slots=True)
+class ModelRefused:
+    """A model was not even fetched."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that a person should hear of, while the session goes on."""
+
+    reason: Reason
+    message: str
+
+
+Event = Acknowledged | Refused | SendAgain | ModelArrived | ModelConfirmed | ModelRefused | Notice
 
 
 class Transport(Protocol):
@@ -52,8 +114,11 @@ class Transport(Protocol):
     def open(self) -> int:
         """Begin a session, or resume it; return the highest sequence number that is durable."""
 
+    def ready(self) -> bool:
+        """Say whether the server's credits let another item go."""
+
     def send(self, seq: int, item: Item) -> None:
-        """Send one item. The same number may come again after a new `open`."""
+        """Send one item. The same number may come again after a new `open` or `SendAgain`."""
 
     def poll(self, seconds: float) -> Sequence[Event]:
         """Return what came from the server, waiting for it so long at most."""
@@ -61,27 +126,38 @@ class Transport(Protocol):
     def close(self) -> None:
         """Let go of the connection; never raises."""
 
+    def abort(self) -> None:
+        """Make a call that waits end at once; may come from any thread."""
+
 
 class Courier:
     """Moves items from an outbox to a transport, and models from there to a keeper.
 
-    Nothing is lost by a broken connection: what was not acknowledged is sent again under the same
-    number, and the server drops what it has.
+    Nothing is lost by a broken connection: what was not acknowledged is sent again, and the server
+    drops what it has. What the server refuses for its content is dropped and counted.
 
     Args:
         outbox: What waits to be sent.
         keeper: Takes new models.
         transport: The connection.
-        window: Most items under way.
         poll_seconds: How long one look for events lasts.
         backoff: First and longest pause, in seconds, before a connection is opened again.
+        slow: The same, where a person has to do something first.
+        fenced: The same, where another process has taken this client's place: two of them must not
+            take it from each other in turns.
+        report: Told, about once a minute, what a person should know.
         rng: Draws the share of each pause that is waited, so that clients do not come at once.
         clock: Seconds that only grow.
 
     Attributes:
-        connected: Whether there is a session now.
+        state: Where it stands: `away` (no server), `busy` (it takes nothing now), `refused` (a
+            person has to do something) and `fenced` (another process has this client's place) are
+            tried again.
         failures: How often a connection broke or could not be opened.
         last_failure: Why, of the last one.
+        trouble: What keeps it from working now; "" while it is connected.
+        refusals: Items that the server refused, by reason.
+        last_refusal: Why, of the last one.
     """
 
     def __init__(
@@ -90,21 +166,43 @@ class Courier:
         keeper: ModelKeeper,
         transport: Transport,
         *,
-        window: int = 8,
         poll_seconds: float = 0.05,
         backoff: tuple[float, float] = (0.1, 10.0),
+        slow: tuple[float, float] = (5.0, 60.0),
+        fenced: tuple[float, float] = (5.0, 300.0),
+        report: Callable[[str], None] | None = None,
         rng: np.random.Generator | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._outbox, self._keeper, self._transport = outbox, keeper, transport
-        self._window, self._poll_seconds, self._backoff = window, poll_seconds, backoff
+        self._poll_seconds = poll_seconds
+        self._pauses: dict[State, tuple[float, float]] = {
+            "away": backoff,
+            "busy": backoff,
+            "refused": slow,
+            "fenced": fenced,
+        }
+        self._pause, self._paused_for = 0.0, "new"
+        self._in_a_row = 0  # failures to get a session at all
+        self._report = report
+        self._reported: dict[str, float] = {}
         self._rng = np.random.default_rng() if rng is None else rng
         self._clock = clock
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.connected = False
+        self._again: deque[tuple[int, Item]] = deque()
+        self._opened_at: float | None = None
+        self.state: State = "new"
         self.failures = 0
         self.last_failure = ""
+        self.trouble = ""
+        self.refusals: Counter[str] = Counter()
+        self.last_refusal = ""
+
+    @property
+    def connected(self) -> bool:
+        """Say whether there is a session now."""
+        return self.state == "connected"
 
     def start(self) -> None:
         """Begin to work, in a thread of its own that does not keep the process alive."""
@@ -114,55 +212,120 @@ class Courier:
 
     def stop(self, seconds: float = 5.0) -> bool:
         """Send what waits, so long at most, and end; return whether everything was acknowledged."""
-        deadline = self._clock() + seconds
-        while self._thread is not None and not self._outbox.empty and self._clock() < deadline:
-            time.sleep(min(0.01, self._poll_seconds))
+        self.wait_until_empty(seconds)
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(max(0.1, deadline - self._clock()) + 2 * self._poll_seconds)
+            self._thread.join(0.5 + 2 * self._poll_seconds)
+            if self._thread.is_alive():  # it waits for a server that does not answer
+                self._transport.abort()
+                self._thread.join(2.0)
+        return self._outbox.empty
+
+    def abandon(self) -> None:
+        """End soon, without sending what waits and without waiting for it."""
+        self._stop.set()
+
+    def wait_until_empty(self, seconds: float) -> bool:
+        """Wait until everything is acknowledged, so long at most; return whether it is."""
+        # In real seconds: the clock that was given may stand still.
+        deadline = time.monotonic() + seconds
+        while not self._outbox.empty and time.monotonic() < deadline:
+            if self._thread is None or not self._thread.is_alive():
+                break
+            time.sleep(min(0.01, self._poll_seconds))
         return self._outbox.empty
 
     def _run(self) -> None:
-        pause = self._backoff[0]
         while not self._stop.is_set():
+            self.state, self._opened_at = "connecting", None
             try:
                 self._session()
-                return
+                break
             except Exception as error:  # whatever a transport does, the client lives on
-                worked, self.connected = self.connected, False
-                self.failures += 1
-                self.last_failure = f"{type(error).__name__}: {error}"
+                pause = self._failed(error)
                 self._close()
-            pause = self._backoff[0] if worked else min(2.0 * pause, self._backoff[1])
             self._stop.wait(pause * (0.5 + 0.5 * self._rng.random()))
+        self.state = "stopped"
 
     def _session(self) -> None:
         """Work with one connection until asked to stop."""
         self._outbox.acknowledge(self._transport.open())
-        for seq, item in self._outbox.under_way():
-            self._transport.send(seq, item)
-        self.connected = True
+        self._again = deque(self._outbox.under_way())
+        self.state, self.trouble = "connected", ""
+        self._opened_at = self._clock()
         while not self._stop.is_set():
-            while len(self._outbox.under_way()) < self._window:
-                numbered = self._outbox.take()
+            while self._transport.ready():
+                numbered = self._again.popleft() if self._again else self._outbox.take()
                 if numbered is None:
                     break
                 self._transport.send(*numbered)
             for event in self._transport.poll(self._poll_seconds):
                 self._handle(event)
-        self.connected = False
         self._close()
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Acknowledged):
             self._outbox.acknowledge(event.seq)
+        elif isinstance(event, Refused):
+            steps = self._outbox.refuse(event.seq)
+            self.refusals[event.reason.name] += 1
+            self.last_refusal = f"{event.reason.name}: {event.message}"
+            self._tell(event.reason.name, f"The server refused {steps} steps. {event.message}")
+        elif isinstance(event, SendAgain):
+            under_way = self._outbox.under_way()
+            self._again = deque(numbered for numbered in under_way if numbered[0] >= event.seq)
         elif isinstance(event, ModelArrived):
             self._keeper.offer(event.data, event.sha256)
-        else:
+        elif isinstance(event, ModelConfirmed):
             self._keeper.confirm(event.sha256)
+        elif isinstance(event, ModelRefused):
+            self._keeper.refuse(event.message)
+        else:
+            self._tell(event.reason.name, event.message)
+
+    def _failed(self, error: Exception) -> float:
+        """Note why a session ended, and return how long to wait before the next."""
+        kind = _kind(error)
+        lasted = None if self._opened_at is None else self._clock() - self._opened_at
+        self.state = kind
+        self.failures += 1
+        self._in_a_row = self._in_a_row + 1 if lasted is None else 0
+        self.last_failure = self.trouble = f"{type(error).__name__}: {error}"
+        if isinstance(error, RefusedError):
+            self.trouble = f"{error.reason.name}: {error}"
+            self._tell(error.reason.name, str(error))
+        elif self._in_a_row >= _QUIET_FAILURES:
+            self._tell(kind, f"The training server cannot be reached. {error}")
+        # A connection that worked and broke is worth a quick try; a refusal has to stay away.
+        fresh = lasted is not None and (kind == "away" or lasted > 2.0 * self._pause)
+        first, longest = self._pauses[kind]
+        fresh = fresh or kind != self._paused_for
+        self._pause = first if fresh else min(2.0 * self._pause, longest)
+        self._paused_for = kind
+        return self._pause
+
+    def _tell(self, what: str, message: str) -> None:
+        """Report something, unless that was done within the last minute."""
+        now = self._clock()
+        if self._report is None or now - self._reported.get(what, -np.inf) < _REPORT_SECONDS:
+            return
+        self._reported[what] = now
+        try:
+            self._report(message)
+        except Exception as error:  # also a warning that was made an error
+            self.last_failure = f"{type(error).__name__}: {error}"
 
     def _close(self) -> None:
         try:
             self._transport.close()
         except Exception as error:
             self.last_failure = f"{type(error).__name__}: {error}"
+
+
+def _kind(error: Exception) -> State:
+    """Return the state that an error leads to."""
+    if not isinstance(error, RefusedError):
+        return "away"
+    if error.reason is Reason.FENCED:
+        return "fenced"
+    return "refused" if error.reason in NEEDS_A_PERSON else "busy"

@@ -415,7 +415,7 @@ class ActReply(_message.Message):
     def __init__(self, action: _Optional[_Union[Tensor, _Mapping]] = ..., log_prob: _Optional[float] = ..., version: _Optional[int] = ..., carry: _Optional[_Union[TensorMap, _Mapping]] = ...) -> None: ...
 
 class PolicyInfo(_message.Message):
-    __slots__ = ("policy", "spec_hash", "spec_json", "state", "batches", "steps", "bytes", "position", "cursor", "newest_version", "channels")
+    __slots__ = ("policy", "spec_hash", "spec_json", "state", "batches", "steps", "bytes", "position", "cursor", "newest_version", "channels", "pinned", "learner", "traffic")
     class ChannelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -434,6 +434,9 @@ class PolicyInfo(_message.Message):
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     policy: str
     spec_hash: str
     spec_json: str
@@ -445,7 +448,71 @@ class PolicyInfo(_message.Message):
     cursor: int
     newest_version: int
     channels: _containers.ScalarMap[str, int]
-    def __init__(self, policy: _Optional[str] = ..., spec_hash: _Optional[str] = ..., spec_json: _Optional[str] = ..., state: _Optional[_Union[PolicyState, str]] = ..., batches: _Optional[int] = ..., steps: _Optional[int] = ..., bytes: _Optional[int] = ..., position: _Optional[int] = ..., cursor: _Optional[int] = ..., newest_version: _Optional[int] = ..., channels: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    pinned: _containers.RepeatedScalarFieldContainer[str]
+    learner: LearnerInfo
+    traffic: Traffic
+    def __init__(self, policy: _Optional[str] = ..., spec_hash: _Optional[str] = ..., spec_json: _Optional[str] = ..., state: _Optional[_Union[PolicyState, str]] = ..., batches: _Optional[int] = ..., steps: _Optional[int] = ..., bytes: _Optional[int] = ..., position: _Optional[int] = ..., cursor: _Optional[int] = ..., newest_version: _Optional[int] = ..., channels: _Optional[_Mapping[str, int]] = ..., pinned: _Optional[_Iterable[str]] = ..., learner: _Optional[_Union[LearnerInfo, _Mapping]] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ...) -> None: ...
+
+class LearnerInfo(_message.Message):
+    __slots__ = ("state", "behind_batches", "behind_steps", "restarts", "memory_bytes", "pid", "where", "last_error", "metrics")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_STEPS_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    behind_batches: int
+    behind_steps: int
+    restarts: int
+    memory_bytes: int
+    pid: int
+    where: str
+    last_error: str
+    metrics: _containers.ScalarMap[str, float]
+    def __init__(self, state: _Optional[str] = ..., behind_batches: _Optional[int] = ..., behind_steps: _Optional[int] = ..., restarts: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pid: _Optional[int] = ..., where: _Optional[str] = ..., last_error: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Traffic(_message.Message):
+    __slots__ = ("steps_per_second", "batches_per_second", "sessions", "watchers", "ack_p50_seconds", "ack_p99_seconds", "duplicates", "rejections", "clients", "version_lag")
+    STEPS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    WATCHERS_FIELD_NUMBER: _ClassVar[int]
+    ACK_P50_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ACK_P99_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
+    REJECTIONS_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_LAG_FIELD_NUMBER: _ClassVar[int]
+    steps_per_second: float
+    batches_per_second: float
+    sessions: int
+    watchers: int
+    ack_p50_seconds: float
+    ack_p99_seconds: float
+    duplicates: int
+    rejections: int
+    clients: _containers.RepeatedScalarFieldContainer[str]
+    version_lag: float
+    def __init__(self, steps_per_second: _Optional[float] = ..., batches_per_second: _Optional[float] = ..., sessions: _Optional[int] = ..., watchers: _Optional[int] = ..., ack_p50_seconds: _Optional[float] = ..., ack_p99_seconds: _Optional[float] = ..., duplicates: _Optional[int] = ..., rejections: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., version_lag: _Optional[float] = ...) -> None: ...
+
+class PolicyDetails(_message.Message):
+    __slots__ = ("info", "models")
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    info: PolicyInfo
+    models: _containers.RepeatedCompositeFieldContainer[ModelInfo]
+    def __init__(self, info: _Optional[_Union[PolicyInfo, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelInfo, _Mapping]]] = ...) -> None: ...
 
 class ListPoliciesRequest(_message.Message):
     __slots__ = ()
@@ -494,3 +561,63 @@ class ExportReply(_message.Message):
     episodes: int
     steps: int
     def __init__(self, path: _Optional[str] = ..., episodes: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+
+class Grant(_message.Message):
+    __slots__ = ("policy", "verbs")
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    VERBS_FIELD_NUMBER: _ClassVar[int]
+    policy: str
+    verbs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, policy: _Optional[str] = ..., verbs: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TokenInfo(_message.Message):
+    __slots__ = ("id", "principal", "grants", "expires")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    principal: str
+    grants: _containers.RepeatedCompositeFieldContainer[Grant]
+    expires: float
+    def __init__(self, id: _Optional[str] = ..., principal: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., expires: _Optional[float] = ...) -> None: ...
+
+class AddTokenRequest(_message.Message):
+    __slots__ = ("principal", "grants", "expires")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    grants: _containers.RepeatedCompositeFieldContainer[Grant]
+    expires: float
+    def __init__(self, principal: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., expires: _Optional[float] = ...) -> None: ...
+
+class AddTokenReply(_message.Message):
+    __slots__ = ("token", "info")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    info: TokenInfo
+    def __init__(self, token: _Optional[str] = ..., info: _Optional[_Union[TokenInfo, _Mapping]] = ...) -> None: ...
+
+class ListTokensRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTokensReply(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[TokenInfo]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[TokenInfo, _Mapping]]] = ...) -> None: ...
+
+class RevokeTokenRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class RevokeTokenReply(_message.Message):
+    __slots__ = ("revoked",)
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    revoked: bool
+    def __init__(self, revoked: _Optional[bool] = ...) -> None: ...

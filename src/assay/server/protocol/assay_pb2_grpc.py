@@ -585,6 +585,11 @@ class AdminStub:
                 request_serializer=assay_dot_server_dot_protocol_dot_assay__pb2.ListPoliciesRequest.SerializeToString,
                 response_deserializer=assay_dot_server_dot_protocol_dot_assay__pb2.ListPoliciesReply.FromString,
                 _registered_method=True)
+        self.GetPolicy = channel.unary_unary(
+                '/assay.v1.Admin/GetPolicy',
+                request_serializer=assay_dot_server_dot_protocol_dot_assay__pb2.PolicyRequest.SerializeToString,
+                response_deserializer=assay_dot_server_dot_protocol_dot_assay__pb2.PolicyDetails.FromString,
+                _registered_method=True)
         self.Pause = channel.unary_unary(
                 '/assay.v1.Admin/Pause',
                 request_serializer=assay_dot_server_dot_protocol_dot_assay__pb2.PolicyRequest.SerializeToString,
@@ -610,12 +615,33 @@ class AdminStub:
                 request_serializer=assay_dot_server_dot_protocol_dot_assay__pb2.PolicyRequest.SerializeToString,
                 response_deserializer=assay_dot_server_dot_protocol_dot_assay__pb2.PolicyInfo.FromString,
                 _registered_method=True)
+        self.AddToken = channel.unary_unary(
+                '/assay.v1.Admin/AddToken',
+                request_serializer=assay_dot_server_dot_protocol_dot_assay__pb2.AddTokenRequest.SerializeToString,
+                response_deserializer=assay_dot_server_dot_protocol_dot_assay__pb2.AddTokenReply.FromString,
+                _registered_method=True)
+        self.ListTokens = channel.unary_unary(
+                '/assay.v1.Admin/ListTokens',
+                request_serializer=assay_dot_server_dot_protocol_dot_assay__pb2.ListTokensRequest.SerializeToString,
+                response_deserializer=assay_dot_server_dot_protocol_dot_assay__pb2.ListTokensReply.FromString,
+                _registered_method=True)
+        self.RevokeToken = channel.unary_unary(
+                '/assay.v1.Admin/RevokeToken',
+                request_serializer=assay_dot_server_dot_protocol_dot_assay__pb2.RevokeTokenRequest.SerializeToString,
+                response_deserializer=assay_dot_server_dot_protocol_dot_assay__pb2.RevokeTokenReply.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
     """Missing associated documentation comment in .proto file."""
 
     def ListPolicies(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPolicy(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -651,6 +677,24 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddToken(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTokens(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeToken(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -658,6 +702,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListPolicies,
                     request_deserializer=assay_dot_server_dot_protocol_dot_assay__pb2.ListPoliciesRequest.FromString,
                     response_serializer=assay_dot_server_dot_protocol_dot_assay__pb2.ListPoliciesReply.SerializeToString,
+            ),
+            'GetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPolicy,
+                    request_deserializer=assay_dot_server_dot_protocol_dot_assay__pb2.PolicyRequest.FromString,
+                    response_serializer=assay_dot_server_dot_protocol_dot_assay__pb2.PolicyDetails.SerializeToString,
             ),
             'Pause': grpc.unary_unary_rpc_method_handler(
                     servicer.Pause,
@@ -683,6 +732,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Delete,
                     request_deserializer=assay_dot_server_dot_protocol_dot_assay__pb2.PolicyRequest.FromString,
                     response_serializer=assay_dot_server_dot_protocol_dot_assay__pb2.PolicyInfo.SerializeToString,
+            ),
+            'AddToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddToken,
+                    request_deserializer=assay_dot_server_dot_protocol_dot_assay__pb2.AddTokenRequest.FromString,
+                    response_serializer=assay_dot_server_dot_protocol_dot_assay__pb2.AddTokenReply.SerializeToString,
+            ),
+            'ListTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTokens,
+                    request_deserializer=assay_dot_server_dot_protocol_dot_assay__pb2.ListTokensRequest.FromString,
+                    response_serializer=assay_dot_server_dot_protocol_dot_assay__pb2.ListTokensReply.SerializeToString,
+            ),
+            'RevokeToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeToken,
+                    request_deserializer=assay_dot_server_dot_protocol_dot_assay__pb2.RevokeTokenRequest.FromString,
+                    response_serializer=assay_dot_server_dot_protocol_dot_assay__pb2.RevokeTokenReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -712,6 +776,33 @@ class Admin:
             '/assay.v1.Admin/ListPolicies',
             assay_dot_server_dot_protocol_dot_assay__pb2.ListPoliciesRequest.SerializeToString,
             assay_dot_server_dot_protocol_dot_assay__pb2.ListPoliciesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/assay.v1.Admin/GetPolicy',
+            assay_dot_server_dot_protocol_dot_assay__pb2.PolicyRequest.SerializeToString,
+            assay_dot_server_dot_protocol_dot_assay__pb2.PolicyDetails.FromString,
             options,
             channel_credentials,
             insecure,
@@ -847,6 +938,87 @@ class Admin:
             '/assay.v1.Admin/Delete',
             assay_dot_server_dot_protocol_dot_assay__pb2.PolicyRequest.SerializeToString,
             assay_dot_server_dot_protocol_dot_assay__pb2.PolicyInfo.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/assay.v1.Admin/AddToken',
+            assay_dot_server_dot_protocol_dot_assay__pb2.AddTokenRequest.SerializeToString,
+            assay_dot_server_dot_protocol_dot_assay__pb2.AddTokenReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/assay.v1.Admin/ListTokens',
+            assay_dot_server_dot_protocol_dot_assay__pb2.ListTokensRequest.SerializeToString,
+            assay_dot_server_dot_protocol_dot_assay__pb2.ListTokensReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/assay.v1.Admin/RevokeToken',
+            assay_dot_server_dot_protocol_dot_assay__pb2.RevokeTokenRequest.SerializeToString,
+            assay_dot_server_dot_protocol_dot_assay__pb2.RevokeTokenReply.FromString,
             options,
             channel_credentials,
             insecure,

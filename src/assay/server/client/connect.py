@@ -1,0 +1,390 @@
+"""`assay.connect`: an agent in the controlled system, with a training server behind it.
+
+    with assay.connect(
+        "127.0.0.1:50051", "queue", observation=seen, action=done, algorithm="ppo", safe_action=0
+    ) as agent:
+        action = agent.act(obs)
+        agent.reward(1.0)
+
+It returns at once, whether the server is there or not, and acts from then on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay.core.errors import AssayError, ConfigError, MissingExtraError
+from assay.server.client.agent import ClientAgent, ClientStatus, Decided, Heuristic
+from assay.server.client.config import ClientConfig, read_config
+from assay.server.client.spaces import gym_space, make_spec, read_space
+from assay.server.client.transport import Courier, State
+from assay.server.spec import PolicySpec
+
+_EXIT_SECONDS = 2.0  # at the end of the process, for what still waits
+
+
+class ServerWarning(UserWarning):
+    """Something about the training server that a person should know; the client goes on."""
+
+
+class ForkedError(AssayError):
+    """A connection was used in a child process that inherited it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionStatus:
+    """What a connection did so far.
+
+    Attributes:
+        acting: What the acting half did.
+        state: Where the sending half stands; see `Courier`.
+        trouble: What keeps it from working now; "" while it is connected.
+        failures: How often a connection broke or could not be opened.
+        last_failure: Why, of the last one.
+        acknowledged_steps: Steps that the server has for good.
+        refused_steps: Steps that the server will never take.
+        refusals: How many batches those were, by reason.
+        last_refusal: Why, of the last one.
+        sent_batches: Batches that were sent, those sent again included.
+        sent_bytes: Their size.
+        duplicates: Batches that the server had already.
+        newest_version: Of the models that the server has.
+        epoch: Of the latest session.
+    """
+
+    acting: ClientStatus
+    state: State
+    trouble: str
+    failures: int
+    last_failure: str
+    acknowledged_steps: int
+    refused_steps: int
+    refusals: dict[str, int]
+    last_refusal: str
+    sent_batches: int
+    sent_bytes: int
+    duplicates: int
+    newest_version: int
+    epoch: int
+
+
+class Connection:
+    """Acts for one controlled system and learns through a server. Made by `connect`.
+
+    Its methods may be called from several threads. What is recorded is one sequence of decisions,
+    though: for two systems, make two connections.
+
+    Attributes:
+        agent: The acting half.
+        spec: What was registered.
+        client: The id of this client.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        spec: PolicySpec,
+        agent: ClientAgent,
+        *,
+        report: Callable[[str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        try:
+            from assay.server.client.grpc_transport import Endpoint, GrpcTransport
+
+            if config.compress:
+                import zstandard  # noqa: F401
+        except ImportError as error:
+            purpose = "A connection to a training server"
+            raise MissingExtraError(error.name or "grpcio", "server", purpose) from None
+        assert config.client is not None
+        self.client = config.client
+        endpoint = Endpoint.of(config)
+        self.agent, self.spec = agent, spec
+        self._close_seconds = config.close_seconds
+        self._transport = GrpcTransport(
+            endpoint,
+            spec,
+            compress=config.compress,
+            call_seconds=config.call_seconds,
+            stall_seconds=config.stall_seconds,
+            most_model_bytes=config.largest_model_mb << 20,
+            clock=clock,
+        )
+        first = config.retry_seconds
+        self._courier = Courier(
+            agent.outbox,
+            agent.keeper,
+            self._transport,
+            backoff=(first, 100 * first),
+            slow=(50 * first, 600 * first),
+            fenced=(50 * first, 3000 * first),
+            report=report,
+            clock=clock,
+        )
+        self._home = os.getpid()
+        self._forked = self._closed = False
+        _open.add(self)
+        # One that nobody holds any more ends by itself; at the end of the process `_at_exit` does.
+        weakref.finalize(self, self._courier.abandon).atexit = False
+        self._courier.start()
+
+    # ------------------------------------------------------------------ acting
+
+    def act(self, obs: Any, mask: Any = None) -> Any:
+        """Return an action for one observation, always.
+
+        Args:
+            obs: As the observation space says.
+            mask: Which choices are valid, where the settings say `masks`.
+
+        Raises:
+            ForkedError: This process inherited the connection.
+        """
+        if self._forked:
+            raise self._inherited()
+        return self.agent.act(obs, mask)
+
+    def decide(self, obs: Any, mask: Any = None) -> Decided:
+        """Return an action and where it came from."""
+        if self._forked:
+            raise self._inherited()
+        return self.agent.decide(obs, mask)
+
+    def reward(self, reward: float, event: int | None = None) -> bool:
+        """Add a reward to the latest decision, or to the one with a number.
+
+        Returns:
+            Whether it belongs to a step.
+        """
+        if self._forked:
+            raise self._inherited()
+        return self.agent.reward(reward, event)
+
+    def end(
+        self,
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        final_obs: Any = None,
+        final_mask: Any = None,
+    ) -> bool:
+        """End the episode; see `ClientAgent.end`."""
+        if self._forked:
+            raise self._inherited()
+        return self.agent.end(
+            terminated=terminated, truncated=truncated, final_obs=final_obs, final_mask=final_mask
+        )
+
+    @property
+    def recommendation(self) -> Any:
+        """Return what the model would have done at the last decision of shadow mode."""
+        return self.agent.recommendation
+
+    # ------------------------------------------------------------------ the rest
+
+    def flush(self, seconds: float = 0.0) -> bool:
+        """Hand over what is complete, wait so long for it, and say whether the server has all."""
+        if self._forked:
+            raise self._inherited()
+        self.agent.flush()
+        return self._courier.wait_until_empty(seconds)
+
+    def wait_for_model(self, seconds: float) -> bool:
+        """Wait for the first model, so long at most; return whether there is one."""
+        if self._forked:
+            raise self._inherited()
+        deadline = time.monotonic() + seconds
+        while self.agent.keeper.current is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.agent.keeper.current is not None
+
+    def status(self) -> ConnectionStatus:
+        """Return what happened so far."""
+        if self._forked:
+            raise self._inherited()
+        courier, transport, box = self._courier, self._transport, self.agent.outbox
+        return ConnectionStatus(
+            acting=self.agent.status(),
+            state=courier.state,
+            trouble=courier.trouble,
+            failures=courier.failures,
+            last_failure=courier.last_failure,
+            acknowledged_steps=box.acknowledged_steps,
+            refused_steps=box.refused_steps,
+            refusals=dict(courier.refusals),
+            last_refusal=courier.last_refusal,
+            sent_batches=transport.sent_batches,
+            sent_bytes=transport.sent_bytes,
+            duplicates=transport.duplicates,
+            newest_version=transport.newest_version,
+            epoch=transport.epoch,
+        )
+
+    def close(self, seconds: float | None = None) -> bool:
+        """Send what is complete, so long at most, and end the connection.
+
+        `act` goes on answering with the models that are there; nothing is recorded any more.
+
+        Returns:
+            Whether the server has everything.
+        """
+        if self._forked:  # the threads are not here, and the connection is the parent's
+            return False
+        if not self._closed:
+            self._closed = True
+            self.agent.flush()
+            self._courier.stop(self._close_seconds if seconds is None else seconds)
+            self.agent.outbox.closed = True
+        return self.agent.outbox.empty
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _inherited(self) -> ForkedError:
+        return ForkedError(
+            f"The connection of '{self.client}' was opened in process {self._home}, and this is "
+            f"process {os.getpid()}, forked from it: its threads are not here.",
+            "Call assay.connect in each process, after the fork.",
+        )
+
+
+_open: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for connection in _open:
+        connection._forked = True
+
+
+def _at_exit() -> None:
+    for connection in list(_open):
+        connection.close(min(_EXIT_SECONDS, connection._close_seconds))
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)
+
+
+def connect(
+    target: str | None = None,
+    policy: str | None = None,
+    *,
+    spec: PolicySpec | None = None,
+    config: str | Path | Mapping[str, Any] | None = None,
+    heuristic: Heuristic | None = None,
+    on_trouble: Callable[[str], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    **options: Any,
+) -> Connection:
+    """Begin to act for a system, and to learn from what happens, through a training server.
+
+    Args:
+        target: Address of the server, `host:port`.
+        policy: Name of the policy.
+        spec: The whole policy, instead of `observation`, `action`, `algorithm` and `settings`.
+        config: Path of a YAML or JSON file with any of the settings, or its content. Keywords win.
+        heuristic: `(observation, mask or None) -> action`, what the system did before.
+        on_trouble: Told about once a minute what a person should know; by default a
+            `ServerWarning`.
+        clock: Seconds that only grow.
+        **options: Any other setting of `ClientConfig`, such as `safe_action`, `batch_steps`,
+            `models`, `token_file` or `tls`.
+
+    Returns:
+        A connection that acts at once. The server is looked for in the background.
+
+    Raises:
+        ConfigError: A setting is unknown, out of range, or missing.
+        SpaceError: A space is not supported.
+        MissingExtraError: The extra `server` is not installed.
+    """
+    given = {"address": target, "policy": policy, **options}
+    settings = read_config(config, given)
+    observation, action, spec = _spaces(settings, spec)
+    if settings.safe_action is None:
+        raise ConfigError(
+            "safe_action is missing: what the system does when nothing else can answer.",
+            f"Give an action of {action} that is safe at any time.",
+        )
+    settings = settings.model_copy(update={"client": settings.client_id()})
+    if "seed" not in settings.model_fields_set:
+        # Clients of one policy would else explore all alike.
+        digest = hashlib.sha256(settings.client_id().encode()).digest()
+        seed = int.from_bytes(digest[:4], "little")
+        settings = settings.model_copy(update={"seed": seed})
+    limits = spec.action_limits() if spec.bounds is not None else None
+    agent = ClientAgent(
+        observation,
+        action,
+        settings.safe_action,
+        settings.agent_settings(),
+        heuristic=heuristic,
+        directory=settings.models,
+        limits=limits,
+        clock=clock,
+    )
+    return Connection(settings, spec, agent, report=on_trouble or _warn, clock=clock)
+
+
+def _spaces(config: ClientConfig, spec: PolicySpec | None) -> tuple[Any, Any, PolicySpec]:
+    """Return the system's spaces, and what to register."""
+    if spec is not None:
+        doubled = {"observation", "action", "algorithm", "settings", "bounds", "group"}
+        if extra := sorted(doubled & config.model_fields_set):
+            raise ConfigError(
+                f"{extra[0]} is given, and a spec that has its own.", "Leave one of them out."
+            )
+        if config.policy not in (None, spec.name):
+            raise ConfigError(
+                f"policy='{config.policy}', but the spec is that of '{spec.name}'.",
+                "Leave policy out.",
+            )
+        observation, action = gym_space(spec.observation), gym_space(spec.action)
+        return observation, action, _canonical(spec, config.masks)
+    for name in ("policy", "observation", "action", "algorithm"):
+        if getattr(config, name) is None:
+            raise ConfigError(f"{name} is missing.", "Give it as a keyword, or in the file.")
+    assert config.policy is not None and config.algorithm is not None
+    observation = read_space(config.observation, "observation")
+    action = read_space(config.action, "action")
+    made = make_spec(
+        config.policy,
+        observation,
+        action,
+        config.algorithm,
+        config.settings,
+        masks=config.masks,
+        group=config.group,
+        bounds=config.bounds,
+    )
+    return observation, action, made
+
+
+def _canonical(spec: PolicySpec, masks: bool) -> PolicySpec:
+    return make_spec(
+        spec.name,
+        gym_space(spec.observation),
+        gym_space(spec.action),
+        spec.algorithm,
+        spec.settings,
+        masks=masks,
+        group=spec.group,
+        bounds=spec.bounds,
+    )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, ServerWarning, stacklevel=2)

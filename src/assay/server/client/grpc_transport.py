@@ -1,0 +1,596 @@
+"""The transport over gRPC: one stream of batches, one of news about models, and calls between.
+
+One thread of the courier calls it; two more read what the streams bring into a queue. Nothing here
+holds a lock that acting could want.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ipaddress
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay import __version__
+from assay.core.errors import ConfigError, MissingExtraError
+from assay.server.client.config import ClientConfig
+from assay.server.client.outbox import Item, Segment
+from assay.server.client.transport import (
+    NEEDS_A_PERSON,
+    Acknowledged,
+    Event,
+    ModelArrived,
+    ModelConfirmed,
+    ModelRefused,
+    Notice,
+    Refused,
+    RefusedError,
+    SendAgain,
+    TransportError,
+)
+from assay.server.client.window import Window
+from assay.server.errors import Reason, RejectionError
+from assay.server.protocol import PROTOCOL
+from assay.server.spec import PolicySpec
+
+try:
+    import grpc
+
+    from assay.server.protocol import assay_pb2 as pb
+    from assay.server.protocol import assay_pb2_grpc as rpc
+    from assay.server.tensors import FRAME_BYTES, Experience, Layout, encode, split
+except ImportError as error:
+    raise MissingExtraError(
+        error.name or "grpcio", "server", "A connection to a training server"
+    ) from None
+
+TRAILER = "assay-rejection-bin"
+_RECEIVE_BYTES = 8 << 20  # of one message: a chunk of a model, with room
+_TRIES = 5  # how often an item may come back damaged or end a session
+_FETCH_TRIES = 3
+
+# Refused whatever is done: the batch itself is at fault.
+_CONTENT = frozenset(
+    {
+        Reason.FRAME_TOO_LARGE,
+        Reason.TRAJECTORY_TOO_LARGE,
+        Reason.DECOMPRESSED_TOO_LARGE,
+        Reason.UNSUPPORTED_CODEC,
+        Reason.MALFORMED,
+        Reason.MISSING_TENSOR,
+        Reason.UNKNOWN_TENSOR,
+        Reason.WRONG_DTYPE,
+        Reason.WRONG_SHAPE,
+        Reason.NOT_FINITE,
+        Reason.ACTION_OUT_OF_BOUNDS,
+        Reason.OBSERVATION_OUT_OF_BOUNDS,
+        Reason.BAD_FLAG,
+        Reason.BAD_VERSION,
+    }
+)
+_DAMAGED = frozenset({Reason.CHECKSUM_MISMATCH, Reason.PART_OUT_OF_ORDER})
+# What a server answers that has trouble with what it was sent, and not with the network.
+_SUSPICIOUS = frozenset(
+    {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.RESOURCE_EXHAUSTED}
+)
+_BY_CODE = {
+    grpc.StatusCode.UNAUTHENTICATED: Reason.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED: Reason.PERMISSION_DENIED,
+    grpc.StatusCode.UNIMPLEMENTED: Reason.UNSUPPORTED_PROTOCOL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the server is, and who we are to it.
+
+    Args:
+        address: `host:port`, or `unix:path`.
+        client: Our id, which a server without credentials on its own machine believes.
+        token: What proves who we are; or
+        token_file: where to read it, before each session, so that it can be renewed.
+        tls: Encrypt. Without, only this machine itself is talked to.
+        ca: Certificates to trust instead of the system's.
+        certificate: Ours, where the server wants one, with
+        key: its private key.
+        server_name: What the server's certificate says, where that is not the address.
+        keepalive_seconds: Silence after which the other end is asked whether it is still there.
+        keepalive_timeout: How long it has to answer.
+
+    Raises:
+        ConfigError: The parts do not go together, or a file cannot be read.
+    """
+
+    address: str
+    client: str
+    token: str | None = None
+    token_file: Path | None = None
+    tls: bool = False
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    server_name: str | None = None
+    keepalive_seconds: float = 20.0
+    keepalive_timeout: float = 10.0
+
+    @classmethod
+    def of(cls, config: ClientConfig) -> Endpoint:
+        """Return what a client's settings say."""
+        tls = config.tls
+        files = (None,) * 4 if tls is None else (tls.ca, tls.certificate, tls.key, tls.server_name)
+        return cls(
+            config.address,
+            config.client_id(),
+            config.token,
+            config.token_file,
+            tls is not None,
+            *files,
+            keepalive_seconds=config.keepalive_seconds,
+            keepalive_timeout=config.keepalive_timeout,
+        )
+
+    def __post_init__(self) -> None:
+        if not self.tls and not is_loopback(self.address):
+            raise ConfigError(
+                f"address='{self.address}' is another machine, and there is no TLS.",
+                "Give tls (its certificate authority, or {} for the system's), or connect through "
+                "a tunnel to 127.0.0.1.",
+            )
+        self.metadata()
+        self._credentials()
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return what every call carries."""
+        own = (("assay-client", self.client),)
+        token = self.token
+        if self.token_file is not None:
+            token = _read(self.token_file, "token_file").decode(errors="replace").strip()
+            if not token.isascii() or not token:
+                raise ConfigError(
+                    f"token_file='{self.token_file}' holds no token.",
+                    "Put the token, as the server printed it, on its only line.",
+                )
+        return own if token is None else (*own, ("authorization", f"Bearer {token}"))
+
+    def channel(self) -> Any:
+        """Return a new connection."""
+        options: list[tuple[str, int | str]] = [
+            # The default would share connections, and the pauses after a failure, with others.
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.keepalive_time_ms", int(1000 * self.keepalive_seconds)),
+            ("grpc.keepalive_timeout_ms", int(1000 * self.keepalive_timeout)),
+            # A ping that gRPC sends for reasons of its own would else have a minute.
+            ("grpc.http2.ping_timeout_ms", int(1000 * self.keepalive_timeout)),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.max_receive_message_length", _RECEIVE_BYTES),
+            ("grpc.enable_retries", 0),
+        ]
+        if self.server_name is not None:
+            options.append(("grpc.ssl_target_name_override", self.server_name))
+        credentials = self._credentials()
+        if credentials is None:
+            return grpc.insecure_channel(self.address, options)
+        return grpc.secure_channel(self.address, credentials, options)
+
+    def _credentials(self) -> Any:
+        if not self.tls:
+            return None
+        files = {"tls.ca": self.ca, "tls.certificate": self.certificate, "tls.key": self.key}
+        read = [None if path is None else _read(path, name) for name, path in files.items()]
+        return grpc.ssl_channel_credentials(read[0], read[2], read[1])
+
+
+def is_loopback(address: str) -> bool:
+    """Say whether an address stays on this machine.
+
+    Example:
+        >>> [is_loopback(one) for one in ("localhost:1", "127.0.0.1:1", "[::1]:1", "unix:/x")]
+        [True, True, True, True]
+        >>> is_loopback("10.0.0.1:1"), is_loopback("localhost.example.com:1")
+        (False, False)
+    """
+    if address.startswith(("unix:", "unix-abstract:")):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{name}='{path}' cannot be read: {error.strerror}.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A stream is over."""
+
+    stream: str
+    error: Exception | None
+
+
+class GrpcTransport:
+    """Sends batches to a gateway, and brings what it answers.
+
+    Args:
+        endpoint: Where it is.
+        spec: What this client registers.
+        compress: Use zstd where the server offers it.
+        call_seconds: How long a short call may take.
+        register_seconds: How long registering may take: the server starts a learner for it.
+        stall_seconds: How long a batch may stay unanswered before the session is given up.
+        most_model_bytes: Larger models are not fetched.
+        clock: Seconds that only grow.
+
+    Attributes:
+        sent_batches: Batches that were sent, those sent again included.
+        sent_bytes: Their size.
+        duplicates: Batches that the server had already.
+        newest_version: Of the models that the server has.
+        epoch: Of the latest session.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        spec: PolicySpec,
+        *,
+        compress: bool = False,
+        call_seconds: float = 10.0,
+        register_seconds: float = 180.0,
+        stall_seconds: float = 60.0,
+        most_model_bytes: int = 256 << 20,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._endpoint, self._spec = endpoint, spec
+        self._layout = Layout(spec)
+        self._spec_json = spec.canonical().decode()
+        self._spec_hash = spec.hash()
+        self._compress = compress
+        self._call_seconds, self._register_seconds = call_seconds, register_seconds
+        self._stall_seconds = stall_seconds
+        self._most_model_bytes = most_model_bytes
+        self._clock = clock
+        self._channel: Any = None
+        self._window = Window(0, 0, 0)
+        self._acknowledged = 0  # by the outbox's numbers
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[Any] | None = None
+        self._waiting: tuple[int, int, Any] | None = None  # encoded, and without credit yet
+        self._events: list[Event] = []
+        self._broken: TransportError | None = None
+        self._answered_at = 0.0
+        self._frame_bytes = FRAME_BYTES
+        self._zstd = False
+        self._trials: Counter[int] = Counter()  # by the outbox's numbers
+        self._fetched = ""  # the digest of the model that was handed over last
+        self._fetch_trials: Counter[str] = Counter()
+        self.sent_batches = self.sent_bytes = self.duplicates = 0
+        self.newest_version = self.epoch = 0
+
+    # ------------------------------------------------------------------ what the courier calls
+
+    def open(self) -> int:
+        """Register, open a session, and begin the two streams."""
+        self.close()
+        metadata = self._endpoint.metadata()
+        self._channel = channel = self._endpoint.channel()
+        session = _stub(rpc.SessionStub, channel)
+        registered = self._register(session, metadata)
+        request = pb.OpenRequest(
+            protocol=PROTOCOL,
+            policy=self._spec.name,
+            spec_hash=self._spec_hash,
+            resume_epoch=self.epoch,
+            client_version=f"assay-python/{__version__}",
+        )
+        try:
+            reply = self._call(session.Open, request, metadata, self._call_seconds)
+        except RefusedError as error:
+            raise registered or error from None
+        last = self._window.commit(reply.resumed_committed)
+        self._acknowledged = self._acknowledged if last is None else last
+        self._window = Window(reply.epoch, reply.credit_batches, reply.credit_bytes)
+        self.epoch, self.newest_version = reply.epoch, reply.newest_version
+        self._frame_bytes = min(FRAME_BYTES, reply.limits.frame_bytes or FRAME_BYTES)
+        self._zstd = self._compress and pb.ZSTD in reply.limits.codecs
+        self._start_streams(channel, metadata)
+        return self._acknowledged
+
+    def ready(self) -> bool:
+        """Say whether the server's credits let another item go."""
+        return self._waiting is None and self._window.ready
+
+    def send(self, seq: int, item: Item) -> None:
+        """Encode an item and send it, or keep it until the credits for its size are there."""
+        window = self._window
+        if self._trials[seq] >= _TRIES:
+            window.give_up(seq)
+            why = f"It ended {_TRIES} sessions, or came back damaged as often."
+            self._events.append(Refused(seq, Reason.MALFORMED, why))
+            return
+        number = window.number(seq)
+        try:
+            batch = encode(self._experience(item, number), self._layout, compress=self._zstd)
+        except RejectionError as error:
+            window.give_up(seq)
+            self._events.append(Refused(seq, error.reason, error.message))
+            return
+        self._waiting = (seq, number, batch)
+        self._send_waiting()
+
+    def poll(self, seconds: float) -> Sequence[Event]:
+        """Return what came from the server, waiting for it so long at most."""
+        if self._broken is not None:
+            raise self._broken
+        events, self._events = self._events, []
+        with contextlib.suppress(queue.Empty):
+            news = self._inbox.get(timeout=0.0 if events else seconds)
+            while True:
+                self._take_in(news, events)
+                news = self._inbox.get_nowait()
+        self._send_waiting()
+        if self._broken is not None and not events:
+            raise self._broken
+        if not self._window.idle and self._clock() - self._answered_at > self._stall_seconds:
+            raise TransportError(f"The server left a batch unanswered for {self._stall_seconds} s.")
+        return events
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        outgoing, self._outgoing = self._outgoing, None
+        if outgoing is not None:
+            outgoing.put(None)  # else gRPC's thread would wait here for ever
+        self.abort()
+        self._channel = None
+        self._inbox = queue.SimpleQueue()  # what the old streams still bring reaches nobody
+        self._waiting, self._broken, self._events = None, None, []
+
+    def abort(self) -> None:
+        """End every call that is under way."""
+        channel = self._channel
+        if channel is not None:
+            channel.close()
+
+    # ------------------------------------------------------------------ opening
+
+    def _register(self, session: Any, metadata: Any) -> RefusedError | None:
+        """Register the spec; return why that was not allowed, for it may be there already."""
+        request = pb.RegisterRequest(protocol=PROTOCOL, spec_json=self._spec_json)
+        try:
+            self._call(session.Register, request, metadata, self._register_seconds)
+        except RefusedError as error:
+            if error.reason is not Reason.PERMISSION_DENIED:
+                raise
+            return error
+        return None
+
+    def _call(self, method: Any, request: Any, metadata: Any, seconds: float) -> Any:
+        try:
+            return method(request, metadata=metadata, timeout=seconds)
+        except grpc.RpcError as error:
+            raise self._failure(error) from None
+        except ValueError as error:  # the channel was closed by `abort`
+            raise TransportError(str(error)) from None
+
+    def _start_streams(self, channel: Any, metadata: Any) -> None:
+        outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._outgoing = outgoing
+        # The first message only says which policy: the answer brings the credits.
+        outgoing.put(pb.IngestRequest(policy=self._spec.name))
+        stream = _stub(rpc.IngestStub, channel).Stream(iter(outgoing.get, None), metadata=metadata)
+        self._answered_at = self._clock()
+        models = _stub(rpc.ModelsStub, channel)
+        for name, work in (
+            ("assay-acks", lambda inbox: _listen(stream, inbox)),
+            ("assay-models", lambda inbox: self._watch(models, metadata, inbox)),
+        ):
+            threading.Thread(target=work, args=(self._inbox,), name=name, daemon=True).start()
+
+    # ------------------------------------------------------------------ sending
+
+    def _experience(self, item: Item, number: int) -> Experience:
+        epoch, dropped = self._window.epoch, self._window.dropped_before(number)
+        if isinstance(item, Segment):
+            return Experience(epoch, number, item.fields(), item.episode, item.start_step, dropped)
+        return Experience(epoch, number, {}, dropped=dropped, patches=item.by_event)
+
+    def _send_waiting(self) -> None:
+        if self._waiting is None or self._outgoing is None:
+            return
+        seq, number, batch = self._waiting
+        size = batch.ByteSize()
+        if not self._window.fits(size):
+            return
+        self._waiting = None
+        if self._window.idle:
+            self._answered_at = self._clock()
+        self._window.sent(seq, number, size)
+        for part in split(batch, self._frame_bytes):
+            self._outgoing.put(pb.IngestRequest(batch=part))
+        self.sent_batches += 1
+        self.sent_bytes += size
+
+    # ------------------------------------------------------------------ what comes back
+
+    def _take_in(self, news: Any, events: list[Event]) -> None:
+        if isinstance(news, pb.Ack):
+            self._take_ack(news, events)
+        elif isinstance(news, _Ended):
+            self._take_end(news, events)
+        else:
+            events.append(news)
+
+    def _take_ack(self, ack: Any, events: list[Event]) -> None:
+        window = self._window
+        if ack.epoch > window.epoch and self._broken is None:
+            self._broken = RefusedError(
+                Reason.FENCED,
+                f"Session {window.epoch} of '{self._endpoint.client}' has ended: session "
+                f"{ack.epoch} has taken over. Give each process a client id or token of its own.",
+            )
+        if ack.epoch != window.epoch:
+            return
+        window.grant(ack.credit_batches, ack.credit_bytes)
+        self.newest_version = max(self.newest_version, ack.newest_version)
+        self.duplicates += ack.duplicates
+        last = window.commit(ack.committed)
+        if last is not None:
+            self._answered_at = self._clock()
+            self._acknowledged = last
+            events.append(Acknowledged(last))
+        for rejection in ack.rejections:
+            self._take_rejection(rejection, events)
+        again = window.again()
+        if again is not None:
+            self._waiting = None  # it comes again with the rest, and with the right `dropped`
+            events.append(SendAgain(again))
+
+    def _take_rejection(self, rejection: Any, events: list[Event]) -> None:
+        reason = reason_of(rejection.reason)
+        if rejection.epoch not in (0, self._window.epoch):
+            return
+        if reason in _CONTENT or reason in _DAMAGED or reason is Reason.SEQUENCE_GAP:
+            forever = reason in _CONTENT
+            seq = self._window.refuse(rejection.seq, forever=forever)
+            if seq is None:
+                return
+            self._answered_at = self._clock()
+            if forever:
+                events.append(Refused(seq, reason, rejection.message))
+            elif reason in _DAMAGED:
+                self._trials[seq] += 1
+        elif self._broken is None:
+            self._broken = RefusedError(reason, _sentence(rejection))
+
+    def _take_end(self, end: _Ended, events: list[Event]) -> None:
+        failure = self._failure(end.error)
+        if end.stream == "models" and isinstance(failure, RefusedError):
+            if failure.reason in NEEDS_A_PERSON:
+                # Without models the experience is still worth sending.
+                events.append(Notice(failure.reason, f"No models come: {failure}"))
+                return
+        if end.stream == "batches":
+            self._suspect(end.error, failure, events)
+        if self._broken is None:
+            self._broken = failure
+
+    def _suspect(
+        self, error: Exception | None, failure: TransportError, events: list[Event]
+    ) -> None:
+        """Find out whether a batch ended the stream, so that it is not sent for ever."""
+        rejection = _rejection(error)
+        content = isinstance(failure, RefusedError) and failure.reason in _CONTENT
+        if rejection is not None and content and rejection.seq:
+            seq = self._window.refuse(rejection.seq, forever=True)
+            if seq is not None:
+                events.append(Refused(seq, reason_of(rejection.reason), rejection.message))
+            return
+        code = error.code() if isinstance(error, grpc.RpcError) else None
+        oldest = self._window.oldest
+        if oldest is not None and (content or (rejection is None and code in _SUSPICIOUS)):
+            self._trials[oldest] += 1
+
+    def _failure(self, error: Exception | None) -> TransportError:
+        """Say what a failed call means."""
+        where = self._endpoint.address
+        rejection = _rejection(error)
+        if rejection is not None:
+            return RefusedError(reason_of(rejection.reason), _sentence(rejection))
+        if not isinstance(error, grpc.RpcError):
+            return TransportError(f"{where} ended the stream.")
+        code, details = error.code(), error.details()
+        if code in _BY_CODE:
+            return RefusedError(_BY_CODE[code], f"{where} answers {code.name}: {details}.")
+        return TransportError(f"{where} answers {code.name}: {details}")
+
+    # ------------------------------------------------------------------ models
+
+    def _watch(self, models: Any, metadata: Any, inbox: queue.SimpleQueue[Any]) -> None:
+        """Follow which model is wanted; in a thread of its own, so that batches do not wait."""
+        try:
+            request = pb.WatchRequest(policy=self._spec.name)
+            for info in models.Watch(request, metadata=metadata):
+                if info.sha256 == self._fetched:
+                    inbox.put(ModelConfirmed(info.sha256))
+                elif self._fetch_trials[info.sha256] < _FETCH_TRIES:
+                    inbox.put(self._fetch(models, metadata, info))
+            inbox.put(_Ended("models", None))
+        except Exception as error:
+            inbox.put(_Ended("models", error))
+
+    def _fetch(self, models: Any, metadata: Any, info: Any) -> Event:
+        if info.size > self._most_model_bytes:
+            self._fetch_trials[info.sha256] = _FETCH_TRIES
+            return ModelRefused(
+                f"Model {info.version} has {info.size} bytes; expected {self._most_model_bytes} or "
+                "fewer."
+            )
+        self._fetch_trials[info.sha256] += 1
+        request = pb.FetchRequest(policy=self._spec.name, sha256=info.sha256)
+        data = bytearray()
+        call = models.Fetch(request, metadata=metadata, timeout=self._register_seconds)
+        for chunk in call:
+            if chunk.offset != len(data) or len(data) + len(chunk.data) > info.size:
+                call.cancel()
+                return ModelRefused(
+                    f"Model {info.version} came with a chunk at {chunk.offset}; expected one at "
+                    f"{len(data)}, and {info.size} bytes in all."
+                )
+            data += chunk.data
+        if hashlib.sha256(data).hexdigest() != info.sha256:
+            return ModelRefused(
+                f"Model {info.version} is not what its SHA-256 {info.sha256[:12]}... says."
+            )
+        self._fetched = info.sha256
+        return ModelArrived(bytes(data), info.sha256)
+
+
+def _stub(kind: Any, channel: Any) -> Any:
+    return kind(channel)  # generated without types
+
+
+def _listen(stream: Any, inbox: queue.SimpleQueue[Any]) -> None:
+    try:
+        for ack in stream:
+            inbox.put(ack)
+        inbox.put(_Ended("batches", None))
+    except Exception as error:
+        inbox.put(_Ended("batches", error))
+
+
+def _rejection(error: Exception | None) -> Any:
+    """Return the rejection that a failed call carries, or None."""
+    if not isinstance(error, grpc.RpcError) or not hasattr(error, "trailing_metadata"):
+        return None
+    for key, value in error.trailing_metadata() or ():
+        if key == TRAILER:
+            with contextlib.suppress(Exception):  # what a server says may be anything
+                return pb.Rejection.FromString(value)
+    return None
+
+
+def reason_of(number: int) -> Reason:
+    """Return a reason; an unknown one of a newer server is none in particular."""
+    try:
+        return Reason(number)
+    except ValueError:
+        return Reason.REASON_UNSPECIFIED
+
+
+def _sentence(rejection: Any) -> str:
+    return f"{rejection.message} {rejection.fix}".strip()

@@ -1,0 +1,147 @@
+"""A canary: new versions are tried on some clients, and go to all or come back by themselves.
+
+The server adds up the rewards of each client's episodes as their batches are committed. An episode
+counts for a version if that version decided all of its steps, but for those of the shield. First
+the stable version gathers `min_episodes`; then the newest version is tried, and judged as soon as
+it has as many:
+
+    worse by more than the tolerance, beyond two standard errors  ->  rolled back, not tried again
+    otherwise                                                     ->  promoted to all clients
+
+While a version is on trial, later ones wait; then the newest of them is next.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from assay.server.gateway.config import CanarySettings
+from assay.server.tensors import Experience
+
+Verdict = Literal["promote", "rollback"]
+
+_RECENT = 400  # episodes of a version that are remembered
+_VERSIONS = 16  # versions that are remembered
+_CLIENTS = 4096  # clients whose running episode is remembered
+_STANDARD_ERRORS = 2.0
+
+
+@dataclass(slots=True)
+class _Running:
+    """An episode that is not over."""
+
+    at: tuple[int, int] = (0, 0)  # the episode and step that come next
+    version: int | None = None  # None before the first step of the policy
+    total: float = 0.0
+    steps: int = 0
+    mixed: bool = False
+
+    def add(self, rewards: float, steps: int, versions: Collection[int]) -> None:
+        self.total += rewards
+        self.steps += steps
+        for version in versions:
+            if self.version is None:
+                self.version = version
+            self.mixed |= version != self.version
+
+
+class Guard:
+    """Judges versions by the episodes of one policy. It only counts; the hub acts on it.
+
+    Args:
+        settings: How many episodes, and how much worse is good enough.
+    """
+
+    def __init__(self, settings: CanarySettings) -> None:
+        self.settings = settings
+        self.failed: set[int] = set()
+        self._running: dict[str, _Running] = {}
+        self._returns: dict[int, deque[float]] = {}
+
+    def record(self, client: str, experience: Experience) -> None:
+        """Take in the steps of a committed batch."""
+        if not experience.steps:
+            return
+        fields = experience.fields
+        ended = fields["terminated"] | fields["truncated"]
+        first, running = 0, self._running.pop(client, None)
+        number, step = experience.episode, experience.start_step
+        if running is None or running.at != (number, step):
+            # Without its beginning, the sum of an episode says nothing.
+            running = _Running(mixed=step != 0)
+        stretch = self.settings.stretch
+        ends = np.flatnonzero(ended).tolist()
+        if not ended[-1]:
+            ends.append(len(ended) - 1)
+        for last in ends:
+            part = slice(first, last + 1)
+            own = fields["version"][part][fields["flags"][part] == 0]
+            rewards = float(np.sum(fields["reward"][part], dtype=np.float64))
+            running.add(rewards, last + 1 - first, np.unique(own).tolist())
+            if ended[last] or (stretch is not None and running.steps >= stretch):
+                self._count(running)
+                running = _Running()
+            number, step = (number + 1, 0) if ended[last] else (number, step + last + 1 - first)
+            first = last + 1
+        running.at = number, step
+        self._running[client] = running
+        while len(self._running) > _CLIENTS:
+            self._running.pop(next(iter(self._running)))
+
+    def _count(self, episode: _Running) -> None:
+        if episode.mixed or not episode.version:  # 0 is a fallback
+            return
+        self._returns.setdefault(episode.version, deque(maxlen=_RECENT)).append(episode.total)
+        while len(self._returns) > _VERSIONS:
+            self._returns.pop(min(self._returns))
+
+    def episodes(self, version: int) -> int:
+        """Return how many episodes of a version were counted."""
+        return len(self._returns.get(version, ()))
+
+    def mean(self, version: int) -> float | None:
+        """Return the mean return of a version, or None before its first episode."""
+        found = self._returns.get(version)
+        return sum(found) / len(found) if found else None
+
+    def has_baseline(self, stable: int) -> bool:
+        """Say whether enough is known about the stable version to judge another by it."""
+        return self.episodes(stable) >= self.settings.min_episodes
+
+    def judge(self, stable: int, canary: int) -> Verdict | None:
+        """Return what to do with a version on trial, or None while too little is known."""
+        if not self.has_baseline(stable) or self.episodes(canary) < self.settings.min_episodes:
+            return None
+        old, new = (np.array(self._returns[version]) for version in (stable, canary))
+        worse = float(old.mean() - new.mean())
+        error = math.sqrt(old.var(ddof=1) / len(old) + new.var(ddof=1) / len(new))
+        allowed = self.settings.tolerance * abs(float(old.mean()))
+        return "rollback" if worse - _STANDARD_ERRORS * error > allowed else "promote"
+
+    def tries(self, client: str, lowest: float) -> bool:
+        """Say whether a client tries new versions.
+
+        Those do whose id has a small enough hash; if none of the clients that are there has one,
+        the one with the smallest does.
+
+        Args:
+            client: Its id.
+            lowest: The smallest `share_of` of all clients that are there.
+        """
+        place = share_of(client)
+        return place < self.settings.share or place <= lowest
+
+
+@functools.lru_cache(maxsize=8192)
+def share_of(client: str) -> float:
+    """Return where a client stands between 0 and 1, the same at any time."""
+    digest = hashlib.sha256(client.encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2.0**64

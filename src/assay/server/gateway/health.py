@@ -1,0 +1,60 @@
+"""The standard service `grpc.health.v1.Health`: the server as a whole, and each policy.
+
+The whole ("") can be asked by anyone, as load balancers do. A policy, `assay.policy/NAME`, is told
+to those who may read it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio
+
+from assay.server.gateway.hosted import Hosted
+from assay.server.gateway.hub import Hub, answers
+from assay.server.store.registry import Verb
+
+PREFIX = "assay.policy/"
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """Says whether the server and its policies take work."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self._inner = aio.HealthServicer()
+        self._told: dict[str, bool] = {}
+
+    @answers
+    async def Check(self, request: Any, context: Any) -> Any:
+        """Answer once."""
+        await self._enter(request, context)
+        return await self._inner.Check(request, context)
+
+    @answers
+    async def Watch(self, request: Any, context: Any) -> None:
+        """Answer at every change."""
+        await self._enter(request, context)
+        await self._inner.Watch(request, context)
+
+    async def _enter(self, request: Any, context: Any) -> None:
+        if request.service:
+            await self.hub.enter(context, request.service.removeprefix(PREFIX), Verb.READ)
+
+    def add_to(self, server: Any) -> None:
+        """Serve it."""
+        health_pb2_grpc.add_HealthServicer_to_server(self, server)
+
+    def look_at(self, hosted: Hosted, serving: bool) -> None:
+        """Note how a policy is."""
+        if self._told.get(hosted.name) is not serving:
+            self._told[hosted.name] = serving
+            status = SERVING if serving else NOT_SERVING
+            self.hub.spawn(self._inner.set(PREFIX + hosted.name, status))
+
+    async def drain(self) -> None:
+        """Say that nothing takes work any more."""
+        await self._inner.enter_graceful_shutdown()

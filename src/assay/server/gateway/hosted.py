@@ -1,0 +1,221 @@
+"""One policy, as the gateway holds it in memory. Everything that must last is in the store."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from assay.server.errors import RejectionError
+from assay.server.gateway.activity import Rates
+from assay.server.gateway.config import ServerConfig
+from assay.server.gateway.guard import Guard, share_of
+from assay.server.gateway.journal import Journal
+from assay.server.protocol import assay_pb2 as pb
+from assay.server.spec import PolicySpec
+from assay.server.store.registry import CANARY, STABLE, Channel, ModelVersion
+from assay.server.tensors import Layout
+
+_SMOOTH = 0.05  # weight of the newest batch in a running mean
+
+
+class Supervised(Protocol):
+    """What the gateway asks of a policy's supervisor, from any thread."""
+
+    def validate(self, spec: PolicySpec) -> None:
+        """Begin a learner for a policy that is not registered yet, or raise BAD_SPEC."""
+
+    def start(self) -> None:
+        """Begin to learn."""
+
+    def notify(self) -> None:
+        """Hear that something was committed."""
+
+    def pause(self) -> None:
+        """Stop learning for now."""
+
+    def resume(self) -> None:
+        """Go on learning, also after failures."""
+
+    def drain(self, timeout: float) -> bool:
+        """Commit what was learned and stop; return whether that went through."""
+
+    def stop(self) -> None:
+        """Stop at once."""
+
+    def status(self) -> Any:
+        """Return a `SupervisorStatus`."""
+
+
+Supervise = Callable[..., Supervised]
+
+
+class Signal:
+    """Wakes everyone who waits for the next change. For the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def fire(self) -> None:
+        """Wake everyone."""
+        self._event.set()
+        self._event = asyncio.Event()
+
+    def next(self) -> asyncio.Event:
+        """Return what the next change sets. Take it before you look at what may change."""
+        return self._event
+
+
+class IngestStream(Protocol):
+    """A stream of experience that is open."""
+
+    epoch: int
+
+    def wake(self) -> None:
+        """Look at the credits again."""
+
+    def finish(self, error: RejectionError) -> None:
+        """Acknowledge what was taken, then end with a status."""
+
+
+class Hosted:
+    """A policy that is being served.
+
+    Args:
+        spec: As registered.
+        config: Of the server.
+        supervisor: Of its learner.
+        journal: Takes what its learner reports.
+
+    Attributes:
+        rates: Of steps and batches.
+        newest: The newest version that was published.
+        infos: What each channel points to.
+        state: Of its learner, as the supervisor names it.
+        behind_steps: Steps that the learner has not consumed.
+        streams: Open streams by client.
+        watching: How often each client waits for models.
+    """
+
+    def __init__(
+        self, spec: PolicySpec, config: ServerConfig, supervisor: Supervised, journal: Journal
+    ) -> None:
+        self.name, self.spec, self.hash = spec.name, spec, spec.hash()
+        self.layout = Layout(spec)
+        self.supervisor, self.journal = supervisor, journal
+        self.rates = Rates()
+        self._lag: float | None = None
+        self.newest = 0
+        self.infos: dict[str, pb.ModelInfo] = {}
+        self.state = "starting"
+        self.behind_steps = 0
+        self.changed = Signal()
+        self.streams: dict[str, set[IngestStream]] = {}
+        self.watching: Counter[str] = Counter()
+        self.guard = Guard(config.canary) if config.canary.share > 0 else None
+        self.told_trial = 0  # the version whose trial the clients were told of
+        self.guarding = asyncio.Lock()
+        self.refreshing = asyncio.Lock()
+        self._credits = config.credits
+        self._backlog = config.backlog_of(spec.name)
+        self._lowest = 1.0
+
+    def committed(self, steps: int) -> None:
+        """Count a batch that the learner has to catch up with."""
+        self.behind_steps += steps
+
+    def note_version(self, version: int) -> None:
+        """Note which version decided the steps that come in; 0 is no version."""
+        if version:
+            lag = float(self.newest - version)
+            self._lag = lag if self._lag is None else self._lag + _SMOOTH * (lag - self._lag)
+
+    @property
+    def lag(self) -> float:
+        """Return how many versions steps are behind that come in, on average."""
+        return self._lag or 0.0
+
+    def credits(self) -> tuple[int, int]:
+        """Return how many batches and bytes a stream may have under way.
+
+        All of it while the learner is less than half of the allowed backlog behind, then less and
+        less, and nothing at the end of it.
+        """
+        share = min(max(2.0 * (1.0 - self.behind_steps / self._backlog), 0.0), 1.0)
+        if share == 0.0:
+            return 0, 0
+        return math.ceil(self._credits.batches * share), math.ceil(self._credits.bytes * share)
+
+    def version_of(self, channel: str) -> int:
+        """Return what a channel points to; 0 for nothing."""
+        info = self.infos.get(channel)
+        return info.version if info is not None else 0
+
+    def on_trial(self) -> bool:
+        """Say whether a version is being tried on some clients."""
+        return self.guard is not None and self.version_of(CANARY) > self.version_of(STABLE) > 0
+
+    def is_trying(self) -> bool:
+        """Say whether some clients get the version on trial, as enough is known to judge it by."""
+        stable = self.version_of(STABLE)
+        return self.guard is not None and self.on_trial() and self.guard.has_baseline(stable)
+
+    def channel_of(self, client: str) -> str:
+        """Return the channel that a client follows, if it does not ask for one."""
+        if self.guard is None or not self.is_trying():
+            return STABLE
+        return CANARY if self.guard.tries(client, self._lowest) else STABLE
+
+    def join(self, client: str) -> None:
+        """Note that a client waits for models."""
+        self.watching[client] += 1
+        self._clients_changed()
+
+    def leave(self, client: str) -> None:
+        """Note that a client does not wait for models any more."""
+        self.watching[client] -= 1
+        if self.watching[client] <= 0:
+            del self.watching[client]
+        self._clients_changed()
+
+    def _clients_changed(self) -> None:
+        if self.guard is None:
+            return
+        before = self._lowest
+        self._lowest = min(map(share_of, self.watching), default=1.0)
+        if self._lowest != before:
+            self.changed.fire()  # another one may have to try now
+
+    def publish_channel(self) -> str | None:
+        """Return the channel that a new version goes to; called by the supervisor."""
+        if self.guard is None or not self.version_of(STABLE):
+            return STABLE
+        return None  # the guard moves the channels
+
+    def info_for(self, client: str, channel: str = "") -> pb.ModelInfo | None:
+        """Return the model that a client should use."""
+        channel = channel or self.channel_of(client)
+        return self.infos.get(channel)
+
+
+def model_info(model: ModelVersion, channel: str, where: Channel) -> pb.ModelInfo:
+    """Describe a version for the wire."""
+    return pb.ModelInfo(
+        policy=model.policy,
+        version=model.version,
+        epoch=model.epoch,
+        sha256=model.sha256,
+        size=model.size,
+        architecture=model.architecture,
+        channel=channel,
+        parent=model.parent,
+        metrics=finite(model.metrics),
+        pinned=where.pinned,
+    )
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Leave out what is no number."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}

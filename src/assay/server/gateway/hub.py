@@ -1,0 +1,495 @@
+"""What all services share: the store, the policies, who may do what, and the orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import grpc
+
+from assay.core.errors import AssayError
+from assay.server.errors import Reason, RejectionError
+from assay.server.executor.base import Executor
+from assay.server.gateway.auth import Access, Presented, Principal
+from assay.server.gateway.config import ServerConfig
+from assay.server.gateway.hosted import Hosted, Supervise, model_info
+from assay.server.gateway.journal import Journal
+from assay.server.gateway.metrics import Meters
+from assay.server.gateway.rejections import status_of, trailer
+from assay.server.protocol import PROTOCOL
+from assay.server.spec import PolicySpec
+from assay.server.store.group import GroupCommitter
+from assay.server.store.registry import CANARY, CHANNELS, EVERY, STABLE, ModelVersion, Verb
+from assay.server.store.store import Store
+
+log = logging.getLogger("assay.server")
+
+_THREADS = 16
+_PULSE_SECONDS = 0.1
+_KEPT_BYTES = 64 << 20  # of snapshots in memory
+
+T = TypeVar("T")
+
+
+class Hub:
+    """The part of a gateway that knows no gRPC service.
+
+    Args:
+        config: Of the server.
+        store: Everything that lasts.
+        executor: Where learners run.
+        supervise: Makes the supervisor of a policy.
+        clock: Seconds since the epoch, for tokens.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        store: Store,
+        executor: Executor,
+        supervise: Supervise,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.config, self.store, self.executor = config, store, executor
+        self._supervise = supervise
+        self.access = Access(
+            store.registry,
+            tokens=config.tokens,
+            certificates=config.tls is not None and config.tls.client_ca is not None,
+            grants=config.grants,
+            clock=clock,
+        )
+        self.meters = Meters()
+        self.committer = GroupCommitter(store)
+        self.policies: dict[str, Hosted] = {}
+        self.draining = False
+        self.drained = asyncio.Event()
+        self.assembling = 0  # bytes of unfinished batches, of all streams together
+        self.under_way = 0  # bytes of batches that wait for their commitment
+        self.on_change: Callable[[Hosted], None] = lambda hosted: None
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="assay-gateway")
+        # Learners take their time, and nobody else shall wait for a thread because of them.
+        self._patient = ThreadPoolExecutor(
+            config.max_policies + _THREADS, thread_name_prefix="assay-learners"
+        )
+        # By name; one that nobody holds is forgotten.
+        self._registering: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._snapshots: dict[str, bytes] = {}
+        self._reading = asyncio.Lock()
+
+    # Work
+
+    async def work(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Do something that waits for a lock or a disk, beside the event loop."""
+        call = functools.partial(function, *args, **options)
+        return await self._loop.run_in_executor(self._threads, call)
+
+    async def wait(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Do something that may take as long as a learner does."""
+        call = functools.partial(function, *args, **options)
+        return await self._loop.run_in_executor(self._patient, call)
+
+    def spawn(self, work: Awaitable[None]) -> None:
+        """Do something in the background; what goes wrong with it is logged."""
+
+        async def run() -> None:
+            try:
+                await work
+            except Exception:
+                log.exception("A background task of the gateway failed")
+
+        task = self._loop.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def from_thread(self, function: Callable[..., None], *args: Any) -> None:
+        """Call something in the event loop, from another thread."""
+        with contextlib.suppress(RuntimeError):  # the loop may have ended before a learner
+            self._loop.call_soon_threadsafe(function, *args)
+
+    # Who may do what
+
+    async def enter(self, context: Any, policy: str, verb: Verb) -> Principal:
+        """Return who makes a call, if they may.
+
+        Raises:
+            RejectionError: UNAUTHENTICATED or PERMISSION_DENIED.
+        """
+        principal = await self.principal(context)
+        principal.allow(policy, verb)
+        return principal
+
+    async def principal(self, context: Any) -> Principal:
+        """Return who makes a call.
+
+        Raises:
+            RejectionError: UNAUTHENTICATED.
+        """
+        return await self.work(self.access.principal, Presented.of(context))
+
+    async def operate(self, what: str, request: Any, context: Any) -> Hosted:
+        """Return the policy that an operator wants to move, if they may; the log has who it was.
+
+        Raises:
+            RejectionError: UNAUTHENTICATED, PERMISSION_DENIED or UNKNOWN_POLICY.
+        """
+        principal = await self.enter(context, request.policy, Verb.OPERATE)
+        hosted = self.hosted(request.policy)
+        fields = [(one.name, value) for one, value in request.ListFields() if one.name != "policy"]
+        given = "".join(f", {name} {str(value)[:200]!r}" for name, value in fields)
+        log.info("%s: %s by %s%s", hosted.name, what, principal.name, given)
+        return hosted
+
+    def refuse_draining(self) -> None:
+        """Refuse new work once the server is on its way out."""
+        if self.draining:
+            raise draining()
+
+    # Policies
+
+    async def host_all(self) -> None:
+        """Serve what is registered."""
+        for policy in await self.work(self.store.registry.policies):
+            if policy.state == "deleted":
+                continue
+            hosted = self._make(policy.spec)
+            await self._host(hosted)
+            hosted.supervisor.start()
+            if policy.state == "paused":
+                hosted.supervisor.pause()
+
+    def _make(self, spec: PolicySpec) -> Hosted:
+        def published(model: ModelVersion) -> None:
+            self.from_thread(self._published, spec.name, model)
+
+        journal = Journal(
+            self.store.directory / "policies" / spec.name,
+            seconds=self.config.journal_seconds,
+            beside=lambda: self.meters.of_policy(spec.name),
+        )
+
+        def reported(metrics: Mapping[str, float]) -> None:
+            journal.report(metrics)
+            for name, value in metrics.items():
+                self.meters.learner.set(value, spec.name, name)
+
+        # The channel is asked for when a version is published, and the policy is known by then.
+        def channel() -> str | None:
+            hosted = self.policies.get(spec.name)
+            return STABLE if hosted is None else hosted.publish_channel()
+
+        supervisor = self._supervise(
+            self.store,
+            self.executor,
+            spec.name,
+            self.config.learner_of(spec.name),
+            on_published=published,
+            on_metrics=reported,
+            channel=channel,
+        )
+        return Hosted(spec, self.config, supervisor, journal)
+
+    async def _host(self, hosted: Hosted) -> None:
+        quota = self.config.quota_of(hosted.name)
+        if quota is not None:
+            await self.work(self.store.registry.set_quota, hosted.name, EVERY, quota)
+        totals = await self.work(self.store.registry.totals, hosted.name)
+        for meter, value in (
+            (self.meters.batches, totals.batches),
+            (self.meters.steps, totals.steps),
+            (self.meters.bytes, totals.bytes),
+        ):
+            meter.set(value, hosted.name)
+        await self.refresh(hosted)
+        self.policies[hosted.name] = hosted
+
+    def hosted(self, name: str) -> Hosted:
+        """Return a policy.
+
+        Raises:
+            RejectionError: UNKNOWN_POLICY.
+        """
+        found = self.policies.get(name)
+        if found is None:
+            raise RejectionError(
+                Reason.UNKNOWN_POLICY,
+                f"There is no policy '{name[:64]}'.",
+                "Register it first.",
+            )
+        return found
+
+    async def register(self, spec: PolicySpec) -> bool:
+        """Register a policy and begin to learn it; return whether it is new.
+
+        Raises:
+            RejectionError: SPEC_CONFLICT, POLICY_DELETED, or BAD_SPEC where the learner does not
+                take it.
+        """
+        lock = self._registering.setdefault(spec.name, asyncio.Lock())
+        async with lock:
+            if spec.name in self.policies or await self._is_known(spec.name):
+                return await self.work(self.store.register, spec)
+            if len(self.policies) >= self.config.max_policies:
+                raise RejectionError(
+                    Reason.QUOTA_EXCEEDED,
+                    f"This server trains {len(self.policies)} policies, which is as many as it "
+                    "may.",
+                    "Delete one, or raise max_policies in the server's config.",
+                )
+            hosted = self._make(spec)
+            try:
+                await self.wait(hosted.supervisor.validate, spec)
+                created = await self.work(self.store.register, spec)
+                await self._host(hosted)
+            except BaseException:
+                self.policies.pop(spec.name, None)
+                await self.wait(hosted.supervisor.stop)
+                raise
+            hosted.supervisor.start()
+            self.on_change(hosted)
+            return created
+
+    async def _is_known(self, name: str) -> bool:
+        try:
+            await self.work(self.store.registry.state, name)
+        except RejectionError as error:
+            if error.reason is Reason.UNKNOWN_POLICY:
+                return False
+            raise
+        return True
+
+    async def delete(self, name: str) -> None:
+        """Delete a policy: its learner, experience and models."""
+        hosted = self.hosted(name)
+        del self.policies[name]
+        gone = RejectionError(Reason.POLICY_DELETED, f"The policy '{name}' was deleted.")
+        for stream in [one for some in hosted.streams.values() for one in some]:
+            stream.finish(gone)
+        hosted.changed.fire()
+        await self.wait(hosted.supervisor.stop)
+        await self.work(hosted.journal.close)
+        await self.work(self.store.delete, name)
+        self.meters.forget(name)
+        self.on_change(hosted)
+
+    # Models
+
+    def _published(self, name: str, model: ModelVersion) -> None:
+        hosted = self.policies.get(name)
+        if hosted is not None:
+            hosted.newest = max(hosted.newest, model.version)
+            self.meters.publications.add(1, name)
+            self.spawn(self.models_changed(hosted))
+
+    async def models_changed(self, hosted: Hosted) -> None:
+        """Tell everyone who waits for a policy's models that a channel may have moved."""
+        await self.refresh(hosted)
+        hosted.changed.fire()
+        if hosted.guard is not None:
+            await self.guard(hosted)
+
+    async def refresh(self, hosted: Hosted) -> None:
+        """Look up where a policy's channels point."""
+        async with hosted.refreshing:  # an older answer must not come last
+            newest, hosted.infos = await self.work(self._look_up, hosted.name)
+        hosted.newest = max(hosted.newest, newest)
+        self.meters.version.set(hosted.newest, hosted.name)
+
+    def _look_up(self, name: str) -> tuple[int, dict[str, Any]]:
+        registry = self.store.registry
+        infos = {}
+        for channel in CHANNELS:
+            where = registry.channel(name, channel)
+            if where.version:
+                infos[channel] = model_info(registry.model(name, where.version), channel, where)
+        return registry.learner(name).version, infos
+
+    async def guard(self, hosted: Hosted) -> None:
+        """Begin or end the trial of a version, if it is time to."""
+        guard, registry = hosted.guard, self.store.registry
+        if guard is None:
+            return
+        async with hosted.guarding:
+            moved = True
+            while moved:
+                moved = False
+                stable, canary = hosted.version_of(STABLE), hosted.version_of(CANARY)
+                if not stable or any(info.pinned for info in hosted.infos.values()):
+                    return
+                if hosted.on_trial():
+                    if hosted.is_trying() and canary != hosted.told_trial:
+                        # After a restart a trial waits until the stable version is known again.
+                        hosted.told_trial = canary
+                        hosted.changed.fire()
+                    verdict = guard.judge(stable, canary)
+                    if verdict is None:
+                        return
+                    forwards = verdict == "promote"
+                    way = (CANARY, STABLE) if forwards else (STABLE, CANARY)
+                    await self.work(registry.promote, hosted.name, *way)
+                    if not forwards:
+                        guard.failed.add(canary)
+                    self.meters.canary_decisions.add(1, hosted.name, verdict)
+                    log.info(
+                        "%s: version %d is %s (mean return %s against %s of version %d)",
+                        hosted.name, canary, "promoted" if forwards else "rolled back",
+                        _shown(guard.mean(canary)), _shown(guard.mean(stable)), stable,
+                    )  # fmt: skip
+                    moved = True
+                elif (
+                    hosted.newest > stable
+                    and hosted.newest not in guard.failed
+                    and guard.has_baseline(stable)
+                ):
+                    # Held for a moment, since that is how a channel is moved to a version.
+                    await self.work(registry.pin, hosted.name, CANARY, hosted.newest)
+                    await self.work(registry.pin, hosted.name, CANARY, 0)
+                    moved = True
+                if moved:
+                    await self.refresh(hosted)
+                    hosted.changed.fire()
+
+    async def snapshot(self, hosted: Hosted, digest: str) -> bytes:
+        """Return a model file; the latest ones are kept in memory."""
+        async with self._reading:  # so that a hundred clients read a new model once
+            data = self._snapshots.pop(digest, None)
+            if data is None:
+                blobs = await self.work(self.store.blobs, hosted.name)
+                data = await self.work(blobs.get, digest)
+            self._snapshots[digest] = data  # last in, last out
+        held = sum(map(len, self._snapshots.values()))
+        while held > _KEPT_BYTES and len(self._snapshots) > 1:
+            held -= len(self._snapshots.pop(next(iter(self._snapshots))))
+        return data
+
+    # Time
+
+    async def pulse(self) -> None:
+        """Keep an eye on the learners, for ever."""
+        while True:
+            await asyncio.sleep(_PULSE_SECONDS)
+            for hosted in list(self.policies.values()):
+                try:
+                    await self.look_at(hosted)
+                except Exception:
+                    log.exception("Cannot look at the learner of '%s'", hosted.name)
+
+    async def look_at(self, hosted: Hosted) -> None:
+        """Learn how far a policy's learner is, and tell its clients if they may send again."""
+        status = await self.work(hosted.supervisor.status)
+        before = hosted.credits()
+        hosted.behind_steps, hosted.state = status.behind_steps, status.state
+        after = hosted.credits()
+        name, meters = hosted.name, self.meters
+        meters.behind.set(status.behind, name)
+        meters.behind_steps.set(status.behind_steps, name)
+        meters.restarts.set(status.restarts, name)
+        meters.credit.set(after[0], name)
+        health = status.health
+        meters.learner_up.set(float(health is not None and health.alive), name)
+        meters.learner_memory.set(0 if health is None else health.rss, name)
+        hosted.rates.sample(time.monotonic(), (meters.steps.get(name), meters.batches.get(name)))
+        if hosted.journal.due:
+            await self.work(hosted.journal.write_due)
+        if after != before:
+            for stream in [one for some in hosted.streams.values() for one in some]:
+                stream.wake()
+        self.on_change(hosted)
+
+    async def retain(self) -> None:
+        """Forget what retention says, for ever."""
+        settings = self.config.retention
+        while True:
+            await asyncio.sleep(settings.every)
+            for hosted in list(self.policies.values()):
+                try:
+                    await self.forget_past(hosted)
+                except Exception:
+                    log.exception("Cannot forget the past of '%s'", hosted.name)
+
+    async def forget_past(self, hosted: Hosted) -> None:
+        """Delete a policy's old versions."""
+        await self.work(self.store.prune_models, hosted.name, keep=self.config.retention.versions)
+
+    # The end
+
+    async def close(self) -> None:
+        """Let go of the threads; what was handed in is committed first."""
+        for task in list(self._tasks):
+            task.cancel()
+        await self.work(self.committer.close)
+        for hosted in self.policies.values():
+            await self.work(hosted.journal.close)
+        self._threads.shutdown(wait=False)
+        self._patient.shutdown(wait=False)
+
+
+def draining() -> RejectionError:
+    """Return the refusal of a server on its way out."""
+    return RejectionError(
+        Reason.DRAINING, "The server is shutting down.", "Try again in a while, or elsewhere."
+    )
+
+
+def check_protocol(stated: int) -> None:
+    """Refuse a peer of another protocol.
+
+    Raises:
+        RejectionError: UNSUPPORTED_PROTOCOL.
+    """
+    if stated != PROTOCOL:
+        older = stated < PROTOCOL
+        raise RejectionError(
+            Reason.UNSUPPORTED_PROTOCOL,
+            f"The client speaks protocol {stated}; this server speaks {PROTOCOL}.",
+            f"Update the {'client' if older else 'server'} to the other's version of Assay.",
+        )
+
+
+async def refuse(context: Any, error: RejectionError) -> None:
+    """End a call with a refusal."""
+    details = f"{error.message} {error.fix}" if error.fix else error.message
+    await context.abort(status_of(error.reason), details[:1500], trailer(error))
+
+
+def answers(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Turn what a service's method raises into a status.
+
+    The object needs a `hub`. What nobody expected is logged and tells the client nothing.
+    """
+
+    @functools.wraps(method)
+    async def call(self: Any, request: Any, context: Any) -> Any:
+        try:
+            return await method(self, request, context)
+        except RejectionError as error:
+            hub: Hub = self.hub
+            name = getattr(request, "policy", "")
+            hub.meters.rejections.add(1, name if name in hub.policies else "", error.reason.name)
+            await refuse(context, error)
+        except AssayError as error:
+            line = f"{error.message} {error.fix or ''}".strip()
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, line[:1500])
+        except grpc.aio.BaseError:
+            raise
+        except Exception:
+            if not context.cancelled() and not context.done():
+                log.exception("%s failed", method.__qualname__)
+                await context.abort(
+                    grpc.StatusCode.INTERNAL, "The server failed. Its log has the reason."
+                )
+
+    return call
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

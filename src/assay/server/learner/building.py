@@ -1,0 +1,201 @@
+"""From a registered spec to an algorithm: settings, canonical spaces, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from assay.algorithms.base import Algorithm, ReplayNeeds, RolloutNeeds
+from assay.core import registry
+from assay.core.config import parse
+from assay.core.errors import ConfigError, SpaceError, nearest
+from assay.core.types import Clock, Spaces
+from assay.envs.spaces import ActionMap, ObservationMap
+from assay.loops.settings import RunConfig, RunSettings, preset, resolve
+from assay.loops.training import build_algorithm
+from assay.networks.actor_critic import Policy
+from assay.networks.conv import has_images
+from assay.server import spec as wire
+from assay.server.learner.messages import LearnerSettings
+from assay.server.spec import PolicySpec
+
+PRESET = "preset"
+# Of the settings of a run, those that mean something where clients run the environments.
+RUN_SETTINGS = ("env_steps", "num_envs", "seed")
+
+_building = threading.Lock()  # initial weights come from torch's global generator
+
+
+def read_settings(text: str) -> LearnerSettings:
+    """Read the learner's settings from JSON.
+
+    Raises:
+        ConfigError: One is unknown or out of range.
+    """
+    return parse(LearnerSettings, json.loads(text or "{}"), what="the learner")
+
+
+def gym_space(space: wire.Space) -> gym.Space[Any]:
+    """Return the Gymnasium space that a space of a spec describes."""
+    if isinstance(space, wire.Box):
+        dtype = np.dtype(space.dtype)
+        low, high = space.limits()
+        if dtype.kind != "f":
+            info = np.iinfo(dtype)
+            low, high = (np.clip(limit, info.min, info.max) for limit in (low, high))
+        return gym.spaces.Box(low.astype(dtype), high.astype(dtype), space.shape, dtype.type)
+    if isinstance(space, wire.Discrete):
+        return gym.spaces.Discrete(space.n, start=space.start)
+    if isinstance(space, wire.MultiDiscrete):
+        return gym.spaces.MultiDiscrete(np.array(space.nvec))
+    if isinstance(space, wire.MultiBinary):
+        return gym.spaces.MultiBinary(space.shape[0] if len(space.shape) == 1 else space.shape)
+    if isinstance(space, wire.Dict):
+        return gym.spaces.Dict({key: gym_space(one) for key, one in sorted(space.spaces.items())})
+    return gym.spaces.Tuple([gym_space(one) for one in space.spaces])
+
+
+class Canonical:
+    """A spec's arrays as an algorithm wants them.
+
+    Args:
+        spec: As registered.
+
+    Attributes:
+        spaces: What the algorithm sees and does. A Box of actions is cut to the spec's bounds.
+
+    Raises:
+        SpaceError: A space is not supported.
+    """
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.observations = ObservationMap(gym_space(spec.observation))
+        action = gym_space(spec.action)
+        limits = spec.action_limits()
+        if limits is not None and isinstance(action, gym.spaces.Box) and action.dtype.kind == "f":
+            low, high = (limit.astype(action.dtype) for limit in limits)
+            action = gym.spaces.Box(low, high, action.shape, action.dtype.type)
+        self.actions = ActionMap(action)
+        self.spaces = Spaces(self.observations.space, self.actions.space)
+        start = getattr(action, "start", None)
+        self._start = None if start is None else np.asarray(start)
+        space = self.actions.space
+        self._shape = space.shape or ()
+        self._dtype = np.dtype(np.float32 if isinstance(space, gym.spaces.Box) else np.int64)
+        if isinstance(space, gym.spaces.MultiBinary):
+            self._dtype = np.dtype(np.int8)
+
+    def observation(self, prefix: str, fields: Mapping[str, Any]) -> Any:
+        """Return the observations [T, ...] that the fields of a batch hold under a prefix."""
+        leaves = self.observations.leaves
+        if self.observations.bare:
+            return leaves[0].batch(fields[prefix])
+        return {leaf.key: leaf.batch(fields[f"{prefix}/{leaf.key}"]) for leaf in leaves}
+
+    def action(self, values: Any) -> Any:
+        """Return the actions [T, ...] of a batch."""
+        if self._start is not None:
+            values = values - self._start
+        return values.reshape(len(values), *self._shape).astype(self._dtype, copy=False)
+
+
+def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
+    """Resolve a spec's settings as `assay train` would, for one stream of steps.
+
+    On-policy, the rollouts of `num_envs` environments become one of `horizon` times as many steps,
+    of whatever clients.
+
+    Raises:
+        ConfigError: A setting is unknown, out of range, or the server's to make.
+    """
+    cls = registry.get(spec.algorithm)
+    given = dict(spec.settings)
+    base = given.pop(PRESET, "")
+    if not isinstance(base, str):
+        raise ConfigError(
+            f"preset={base!r}: expected the id of an environment, such as 'CartPole-v1'.",
+            "Leave preset out to begin with the defaults.",
+        )
+    if base and preset(cls.spec.name, base) == preset(cls.spec.name, ""):
+        raise ConfigError(
+            f"preset={base!r}: there are no shipped settings of {cls.spec.name} for it.",
+            "Leave preset out to begin with the defaults.",
+        )
+    known = set(cls.Hyperparameters.model_fields)
+    for key in given:
+        if key in known or key in RUN_SETTINGS:
+            continue
+        if key in RunSettings.model_fields:
+            raise ConfigError(
+                f"The setting '{key}' belongs to a run of `assay train`, not to a policy on a "
+                "server.",
+                f"Leave it out. Besides hyperparameters there are: {', '.join(RUN_SETTINGS)} and "
+                f"{PRESET}.",
+            )
+        raise ConfigError(
+            f"Unknown setting for {cls.spec.name}: '{key}'. "
+            f"{nearest(key, known | {*RUN_SETTINGS, PRESET})}",
+            f"`assay algorithms {cls.spec.name}` lists all of them.",
+        )
+    given.setdefault("seed", settings.seed)
+    config = resolve(cls.spec.name, base, given)
+    values, num_envs = dict(config.hyperparameters), config.run.num_envs
+    if "horizon" in values:
+        values["horizon"] *= num_envs
+    run = config.run.model_copy(
+        update={"num_envs": 1, "device": settings.device, "compile": settings.compile}
+    )
+    return config.model_copy(update={"run": run, "hyperparameters": values})
+
+
+def build(config: RunConfig, spaces: Spaces, clock: Clock) -> Algorithm:
+    """Make the algorithm, or say why it cannot learn on a server.
+
+    Raises:
+        AssayError: It is recurrent, relabels goals, sees images, or settings do not go together.
+    """
+    if has_images(spaces.observation):
+        raise SpaceError(
+            "The observation has images, and their encoders cannot run in a client.",
+            "Register observations that are vectors.",
+        )
+    with _building:
+        algorithm = build_algorithm(config, spaces, clock)
+    name, needs = algorithm.spec.name, algorithm.needs
+    if algorithm.initial_carry(1) is not None:
+        raise ConfigError(
+            f"The algorithm '{name}' is recurrent: it learns from unbroken sequences with their "
+            "memory, which batches of steps do not have.",
+            "Choose one without memory, and put the recent past into the observation.",
+        )
+    if isinstance(needs, ReplayNeeds):
+        if needs.her is not None:
+            raise ConfigError(
+                f"her={config.hyperparameters.get('her')!r}: hindsight needs the environment's "
+                "reward function, which a server does not have.",
+                "Leave her out of the settings.",
+            )
+        if algorithm.gives_extras or needs.sequence is not None:
+            raise ConfigError(
+                f"The algorithm '{name}' needs more of each step than clients send.",
+                "Choose another: `assay algorithms` lists them.",
+            )
+    elif not isinstance(needs, RolloutNeeds) or not isinstance(
+        getattr(algorithm, "policy", None), Policy
+    ):
+        raise ConfigError(
+            f"The algorithm '{name}' cannot learn from segments of many clients.",
+            "Choose another: `assay algorithms` lists them.",
+        )
+    lag = config.hyperparameters.get("actor_lag", 0)
+    if lag:
+        raise ConfigError(
+            f"actor_lag={lag} imitates on one machine what clients of a server do by themselves.",
+            "Leave actor_lag out of the settings.",
+        )
+    return algorithm

@@ -1,0 +1,260 @@
+"""One policy's learner: it consumes committed batches and hands out model versions.
+
+It never opens the store. Whatever it hands out carries the position that it had consumed and the
+state that belongs to it, so that a new learner goes on from the last one that was committed.
+On a CPU the same start and the same batches give the same versions, bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from google.protobuf.message import DecodeError
+
+from assay.algorithms.base import Algorithm, ReplayNeeds
+from assay.core import seeding
+from assay.core.errors import AssayError, CheckpointError
+from assay.core.types import Clock, State
+from assay.runs.checkpoint import state_from_bytes, state_to_bytes
+from assay.server import model_architecture as arch
+from assay.server.errors import RejectionError
+from assay.server.learner.building import Canonical, build, configure, read_settings
+from assay.server.learner.feed import Feed, ReplayFeed, RolloutFeed
+from assay.server.learner.messages import (
+    Consume,
+    Episode,
+    LearnerSettings,
+    Outcome,
+    Publication,
+    Ready,
+    Start,
+)
+from assay.server.learner.segments import EpisodeBook, Steps, read_batch
+from assay.server.model_export import export_snapshot
+from assay.server.model_file import Snapshot, make_snapshot
+from assay.server.spec import read_spec
+from assay.server.tensors import Layout
+
+ON_POLICY_LAG = 8  # versions
+WARM_UP_NOISE = 1.0  # of a deterministic policy that has learned nothing: half the range of actions
+
+
+class Learner:
+    """Learns one policy. Call `start` first, and everything from one thread."""
+
+    settings: LearnerSettings
+    algorithm: Algorithm
+    feed: Feed
+
+    def start(self, start: Start) -> Ready:
+        """Build the algorithm, and go on from the checkpoint if there is one.
+
+        Raises:
+            AssayError: The spec or a setting cannot be used; it is named.
+        """
+        spec = read_spec(start.spec)
+        self.settings = settings = read_settings(start.settings)
+        torch.set_num_threads(settings.threads)
+        self.layout, self.canonical = Layout(spec), Canonical(spec)
+        config = configure(spec, settings)
+        seed = config.run.seed
+        self.clock = Clock(config.run.env_steps)
+        self.algorithm = build(config, self.canonical.spaces, self.clock)
+        self.feed = self._make_feed(seed)
+        self.episodes = EpisodeBook()
+        self.noise = seeding.derive_rng(seed, "publish")
+        self.epoch, self.version, self.position = start.epoch, start.version, start.position
+        self.bad_batches = 0
+        self._without_checkpoint = 0  # versions since the last one
+        self._metrics: dict[str, float] = {}
+        self.keep_after = self.position
+        if start.checkpoint:
+            self._load(state_from_bytes(start.checkpoint))
+        self.feed.version = self.version
+        replay_from = self.keep_after
+        return Ready(replay_from, () if self.version else (self._publish(),))
+
+    def consume(self, message: Consume) -> Outcome:
+        """Learn from batches, in their order; how they are grouped makes no difference."""
+        publications: list[Publication] = []
+        ended: list[Episode] = []
+        for position, client, payload in message.batches:
+            if message.replaying:
+                self._refill(position, client, payload)
+                continue
+            if position <= self.position:
+                continue  # it was consumed before
+            ended += self._take(position, client, payload)
+            self.position = position
+            if self.feed.due:
+                publications.append(self._publish())
+        metrics = self._metrics | self._live_metrics()
+        return Outcome(self.position, self.keep_after, tuple(publications), metrics, tuple(ended))
+
+    def checkpoint(self) -> Publication | None:
+        """Return what was learned since the last version, or None if nothing was."""
+        return self._publish(checkpoint=True) if self.feed.updates else None
+
+    def close(self) -> None:
+        """End; nothing needs to be saved."""
+
+    # ------------------------------------------------------------------ batches
+
+    def _take(self, position: int, client: str, payload: bytes) -> list[Episode]:
+        found = self._read(client, payload)
+        if found is None:
+            self.bad_batches += 1
+            return []
+        steps, patches = found
+        self.feed.patch(client, patches)
+        for reward in patches.values():
+            self.episodes.add_late(client, reward)
+        if steps is None:
+            return []
+        ended = self.episodes.add(steps)
+        self.clock.episodes = self.episodes.count
+        self.feed.take(position, steps)
+        return ended
+
+    def _refill(self, position: int, client: str, payload: bytes) -> None:
+        found = self._read(client, payload)
+        if found is None:
+            return
+        steps, patches = found
+        self.feed.patch(client, patches, counts=False)
+        if steps is not None:
+            self.feed.refill(position, steps)
+
+    def _read(self, client: str, payload: bytes) -> tuple[Steps | None, dict[int, float]] | None:
+        """Unpack a batch; None for one that should never have been committed.
+
+        The gateway checks every batch. If one got past it, it must not stop the policy for ever.
+        """
+        try:
+            return read_batch(payload, client, self.canonical, self.layout)
+        except (RejectionError, DecodeError):
+            return None
+
+    # ------------------------------------------------------------------ versions
+
+    def _publish(self, *, checkpoint: bool = False) -> Publication:
+        self._refuse_divergence()
+        parent, self.version = self.version, self.version + 1
+        snapshot = self._snapshot()
+        self._metrics = self.algorithm.drain_metrics() | self.episodes.metrics()
+        self._metrics = {k: v for k, v in self._metrics.items() if np.isfinite(v)}
+        self.feed.published(self.version)
+        self._without_checkpoint += 1
+        state = b""
+        if checkpoint or parent == 0 or self._without_checkpoint >= self.settings.checkpoint_every:
+            self._without_checkpoint = 0
+            state = state_to_bytes(self._state())
+            self.keep_after = self.feed.replay_from(self.position)
+        return Publication(
+            self.version,
+            self.position,
+            snapshot.data,
+            state,
+            parent,
+            self._metrics | self._live_metrics(),
+            snapshot.architecture.model_dump_json(),
+        )
+
+    def _snapshot(self) -> Snapshot:
+        snapshot = export_snapshot(
+            self.algorithm, version=self.version, epoch=self.epoch, noise=self.noise
+        )
+        if not (isinstance(self.feed, ReplayFeed) and self.feed.warming_up):
+            return snapshot
+        # Before learning starts a local run acts at random; clients come as near as they can.
+        head = snapshot.architecture.head
+        change: dict[str, Any] = {}
+        if isinstance(head, arch.ActionValues):
+            change = {"epsilon": 1.0}
+        elif isinstance(head, arch.Deterministic):
+            change = {"noise": max(head.noise, WARM_UP_NOISE)}
+        if not change:
+            return snapshot
+        explores = snapshot.architecture.model_copy(update={"head": head.model_copy(update=change)})
+        return make_snapshot(explores, snapshot.arrays)
+
+    def _refuse_divergence(self) -> None:
+        for name, module in vars(self.algorithm).items():
+            if not isinstance(module, torch.nn.Module):
+                continue
+            for parameter in module.parameters():
+                if not bool(torch.isfinite(parameter).all()):
+                    raise AssayError(
+                        f"Training diverged: the weights of '{name}' are not finite after "
+                        f"{self.clock.updates} updates.",
+                        "Lower lr, or normalise observations and rewards; the last version and "
+                        "its checkpoint are intact.",
+                    )
+
+    def _live_metrics(self) -> dict[str, float]:
+        clock = self.clock
+        return self.feed.metrics() | {
+            "server/env_steps": float(clock.env_steps),
+            "server/updates": float(clock.updates),
+            "server/episodes": float(clock.episodes),
+            "server/bad_batches": float(self.bad_batches),
+        }
+
+    # ------------------------------------------------------------------ building and saving
+
+    def _make_feed(self, seed: int) -> Feed:
+        settings, lag = self.settings, self.settings.max_lag
+        if isinstance(self.algorithm.needs, ReplayNeeds):
+            return ReplayFeed(
+                self.algorithm,
+                None if lag == "auto" else lag,
+                seed=seed,
+                publish_steps=settings.publish_steps,
+            )
+        return RolloutFeed(
+            self.algorithm, ON_POLICY_LAG if lag == "auto" else lag, imitate=settings.imitate
+        )
+
+    def _state(self) -> State:
+        clock = self.clock
+        return {
+            "algorithm": self.algorithm.state(),
+            "feed": self.feed.state(),
+            "episodes": self.episodes.state(),
+            "noise": seeding.rng_state(self.noise),
+            "learner": {
+                "position": self.position,
+                "version": self.version,
+                "env_steps": clock.env_steps,
+                "updates": clock.updates,
+                "episodes": clock.episodes,
+                "bad_batches": self.bad_batches,
+                "replay_from": self.feed.replay_from(self.position),
+                "metrics": self._metrics,
+            },
+        }
+
+    def _load(self, state: State) -> None:
+        try:
+            saved = state["learner"]
+            if saved["position"] != self.position:
+                raise CheckpointError(
+                    f"The checkpoint belongs to position {saved['position']}; the cursor is at "
+                    f"{self.position}.",
+                    "Start the learner with the checkpoint and cursor of one publication.",
+                )
+            clock = self.clock
+            clock.env_steps, clock.updates = int(saved["env_steps"]), int(saved["updates"])
+            clock.episodes, self.bad_batches = int(saved["episodes"]), int(saved["bad_batches"])
+            self.algorithm.load_state(state["algorithm"])
+            self.feed.load_state(state["feed"])
+            self.episodes.load_state(state["episodes"])
+            seeding.set_rng_state(self.noise, state["noise"])
+            self._metrics = dict(saved["metrics"])
+            self.keep_after = int(saved["replay_from"])
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"The checkpoint is not one of this learner: {error!r}."
+            ) from None

@@ -1,0 +1,266 @@
+"""What goes between a supervisor and its learner: plain heads and bytes, never a pickle.
+
+Every message turns into a frame (`to_frame`: a JSON-able head and blobs) and back (`from_frame`),
+so that any executor can carry it. This module does not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from assay.core.config import Model
+
+Head = dict[str, Any]
+Blobs = tuple[bytes, ...]
+Frame = tuple[Head, Blobs]
+
+START, CONSUME, CHECKPOINT = "start", "consume", "checkpoint"
+
+
+class LearnerSettings(Model):
+    """How the server runs a learner. The client has no say in these."""
+
+    seed: int = Field(1, ge=0, description="Seed of a policy whose spec does not give one.")
+    device: str = Field("cpu", description="cpu, or the GPU that is lent: cuda or cuda:N.")
+    threads: int = Field(1, ge=1, description="Torch threads.")
+    compile: Literal["auto"] | bool = Field(
+        False, description="Compile optimizer steps: yes, no, or when it pays."
+    )
+    max_lag: Annotated[int, Field(ge=0)] | Literal["auto"] | None = Field(
+        "auto",
+        description="Versions a step may be behind before it is left out; auto: 8 on-policy, "
+        "else no limit (null).",
+    )
+    publish_steps: int = Field(
+        500, gt=0, description="Off-policy: steps between versions. On-policy: every update."
+    )
+    checkpoint_every: int = Field(1, gt=0, description="Versions per checkpoint.")
+    memory_mb: int | None = Field(None, gt=0, description="Memory limit of the learner's process.")
+    imitate: bool = Field(
+        True, description="On-policy: clone the heuristic where it acted (shadow, apprentice)."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a learner begins with.
+
+    Attributes:
+        spec: Canonical JSON of the `PolicySpec`.
+        settings: JSON of the `LearnerSettings`.
+        epoch: Of the trainer.
+        version: The newest that was published; 0 for none.
+        position: The committed cursor.
+        checkpoint: What the last publication with one brought; b"" for none.
+    """
+
+    spec: str
+    settings: str
+    epoch: int
+    version: int = 0
+    position: int = 0
+    checkpoint: bytes = b""
+
+    def to_frame(self) -> Frame:
+        """Return the head and blobs that stand for this message."""
+        head = {
+            "method": START,
+            "spec": self.spec,
+            "settings": self.settings,
+            "epoch": self.epoch,
+            "version": self.version,
+            "position": self.position,
+        }
+        return head, (self.checkpoint,)
+
+    @classmethod
+    def from_frame(cls, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Start:
+        """Read what `to_frame` returned."""
+        names = ("spec", "settings", "epoch", "version", "position")
+        return cls(**{name: head[name] for name in names}, checkpoint=bytes(blobs[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Consume:
+    """Committed batches, in the order of their positions.
+
+    Attributes:
+        batches: (position, client, serialised `Batch`) each.
+        replaying: They only fill the replay again: no updates (positions up to the cursor).
+    """
+
+    batches: tuple[tuple[int, str, bytes], ...]
+    replaying: bool = False
+
+    def to_frame(self) -> Frame:
+        """Return the head and blobs that stand for this message."""
+        places = [[position, client] for position, client, _ in self.batches]
+        head = {"method": CONSUME, "replaying": self.replaying, "batches": places}
+        return head, tuple(payload for _, _, payload in self.batches)
+
+    @classmethod
+    def from_frame(cls, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Consume:
+        """Read what `to_frame` returned."""
+        batches = tuple(
+            (int(position), str(client), bytes(payload))
+            for (position, client), payload in zip(head["batches"], blobs, strict=True)
+        )
+        return cls(batches, bool(head["replaying"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A model version, and where its learner stood.
+
+    Attributes:
+        version: Its number, one above the version before.
+        position: Of the last batch that it learned from.
+        snapshot: The model file.
+        checkpoint: The learner's state at the position; b"": the last one stays, and the cursor
+            with it.
+        parent: The version it grew from; 0 for none.
+        metrics: What is known about it.
+        architecture: JSON that describes it.
+    """
+
+    version: int
+    position: int
+    snapshot: bytes = field(repr=False)
+    checkpoint: bytes = field(repr=False)
+    parent: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    architecture: str = field(default="{}", repr=False)
+
+    def to_frame(self) -> Frame:
+        """Return the head and blobs that stand for this message."""
+        head = {
+            "version": self.version,
+            "position": self.position,
+            "parent": self.parent,
+            "metrics": self.metrics,
+            "architecture": self.architecture,
+        }
+        return head, (self.snapshot, self.checkpoint)
+
+    @classmethod
+    def from_frame(cls, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Publication:
+        """Read what `to_frame` returned."""
+        return cls(
+            head["version"],
+            head["position"],
+            bytes(blobs[0]),
+            bytes(blobs[1]),
+            head["parent"],
+            dict(head["metrics"]),
+            head["architecture"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """An episode that ended, seen from its first step to its last.
+
+    Attributes:
+        client: Who acted.
+        version: The oldest model that acted in it; 0 where a fallback did.
+        newest: The newest model that acted in it.
+        total: Sum of its rewards; late ones count in the episode that runs when they come.
+        steps: Its length.
+        flagged: How many of its steps were no samples of the policy.
+    """
+
+    client: str
+    version: int
+    newest: int
+    total: float
+    steps: int
+    flagged: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The answer to `Start`.
+
+    Attributes:
+        replay_from: The supervisor first sends the positions above this one, up to the cursor,
+            with `replaying`.
+        publications: Version 1 of a policy that has none: clients explore with it.
+    """
+
+    replay_from: int
+    publications: tuple[Publication, ...] = ()
+
+    def to_frame(self) -> Frame:
+        """Return the head and blobs that stand for this message."""
+        heads, blobs = _publications(self.publications)
+        return {"replay_from": self.replay_from, "publications": heads}, blobs
+
+    @classmethod
+    def from_frame(cls, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Ready:
+        """Read what `to_frame` returned."""
+        return cls(head["replay_from"], _read_publications(head["publications"], blobs))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to `Consume`.
+
+    Attributes:
+        position: Of the last batch that was consumed, in memory.
+        keep_after: The log must be kept behind this position: with the newest checkpoint that was
+            handed out, the replay is filled again from there.
+        publications: New versions, oldest first.
+        metrics: The newest ones of the learner.
+        episodes: Those that ended in these batches.
+    """
+
+    position: int
+    keep_after: int
+    publications: tuple[Publication, ...] = ()
+    metrics: dict[str, float] = field(default_factory=dict)
+    episodes: tuple[Episode, ...] = ()
+
+    def to_frame(self) -> Frame:
+        """Return the head and blobs that stand for this message."""
+        heads, blobs = _publications(self.publications)
+        head = {
+            "position": self.position,
+            "keep_after": self.keep_after,
+            "publications": heads,
+            "metrics": self.metrics,
+            "episodes": [
+                [one.client, one.version, one.newest, one.total, one.steps, one.flagged]
+                for one in self.episodes
+            ],
+        }
+        return head, blobs
+
+    @classmethod
+    def from_frame(cls, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Outcome:
+        """Read what `to_frame` returned."""
+        return cls(
+            head["position"],
+            head["keep_after"],
+            _read_publications(head["publications"], blobs),
+            dict(head["metrics"]),
+            tuple(Episode(*values) for values in head["episodes"]),
+        )
+
+
+def _publications(items: Sequence[Publication]) -> tuple[list[Head], Blobs]:
+    frames = [one.to_frame() for one in items]
+    return [head for head, _ in frames], tuple(blob for _, blobs in frames for blob in blobs)
+
+
+def _read_publications(heads: Sequence[Head], blobs: Sequence[bytes]) -> tuple[Publication, ...]:
+    if len(blobs) != 2 * len(heads):
+        raise ValueError(
+            f"{len(blobs)} blobs came with {len(heads)} publications; expected two each"
+        )
+    return tuple(
+        Publication.from_frame(head, blobs[2 * i : 2 * i + 2]) for i, head in enumerate(heads)
+    )

@@ -1,0 +1,230 @@
+"""Batches of one client as canonical steps, and the episodes that they make up."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import numpy as np
+
+from assay.core.types import State, Tree, tree_map
+from assay.server.learner.building import Canonical
+from assay.server.learner.messages import Episode
+from assay.server.protocol import assay_pb2 as pb
+from assay.server.tensors import BOOTSTRAP, EVENT, OBS, RAW_ACTION, Layout, decode
+
+Array = np.ndarray[Any, Any]
+
+EPISODE_WINDOW = 100
+MAX_CLIENTS = 10_000  # whose running episodes are followed
+
+
+@dataclass(slots=True)
+class Steps:
+    """L consecutive steps of one client.
+
+    Attributes:
+        client: Who acted.
+        episode: Number of the first step's episode.
+        start: Number of the first step within its episode.
+        obs: [L, ...] canonical.
+        action: [L, ...] canonical, as executed.
+        raw: [L, ...] before clipping, which `log_prob` belongs to.
+        reward: [L] float32.
+        log_prob: [L] float32.
+        version: [L] int64.
+        flags: [L] uint8.
+        terminated: [L] bool.
+        truncated: [L] bool, never where terminated.
+        event: [L] uint64, or None.
+        after: What followed the last step of an episode that was cut off, and the last of all: the
+            rows are those of `after_of`.
+        after_of: [L] row of `after`, or -1.
+    """
+
+    client: str
+    episode: int
+    start: int
+    obs: Tree
+    action: Array
+    raw: Array
+    reward: Array
+    log_prob: Array
+    version: Array
+    flags: Array
+    terminated: Array
+    truncated: Array
+    event: Array | None
+    after: Tree
+    after_of: Array
+
+    def __len__(self) -> int:
+        """Return how many steps there are."""
+        return len(self.reward)
+
+    def next_obs(self, t: int) -> Tree:
+        """Return the observation that followed step t; its own where the episode was over."""
+        row = int(self.after_of[t])
+        if row >= 0:
+            return tree_map(lambda array: array[row], self.after)
+        last = bool(self.terminated[t])
+        return tree_map(lambda array: array[t if last else t + 1], self.obs)
+
+
+def read_batch(
+    payload: bytes, client: str, canonical: Canonical, layout: Layout
+) -> tuple[Steps | None, dict[int, float]]:
+    """Unpack a batch as the store holds it: its steps, if any, and late rewards of other steps.
+
+    Raises:
+        RejectionError: It is not what the spec says.
+    """
+    sent = decode(pb.Batch.FromString(payload), layout)
+    fields, patches = sent.fields, dict(sent.patches)
+    if not sent.steps:
+        return None, patches
+    terminated = np.array(fields["terminated"])
+    truncated = fields["truncated"] & ~terminated
+    followed = truncated.copy()
+    followed[-1] |= not terminated[-1]
+    action = canonical.action(fields["action"])
+    reward = fields["reward"].astype(np.float32)
+    event = fields.get(EVENT)
+    if event is not None and patches:
+        for row in np.flatnonzero(np.isin(event, np.array(list(patches), np.uint64))):
+            reward[row] += patches.pop(int(event[row]), 0.0)
+    steps = Steps(
+        client=client,
+        episode=sent.episode,
+        start=sent.start_step,
+        obs=canonical.observation(OBS, fields),
+        action=action,
+        raw=canonical.action(fields[RAW_ACTION]) if RAW_ACTION in fields else action,
+        reward=reward,
+        log_prob=fields["log_prob"],
+        version=fields["version"],
+        flags=fields["flags"],
+        terminated=terminated,
+        truncated=truncated,
+        event=event,
+        after=canonical.observation(BOOTSTRAP, fields),
+        after_of=np.where(followed, np.cumsum(followed) - 1, -1),
+    )
+    return steps, patches
+
+
+def runs_of(kept: Array) -> list[tuple[int, int]]:
+    """Return [begin, end) of each run of True.
+
+    Example:
+        >>> runs_of(np.array([1, 1, 0, 1], bool))
+        [(0, 2), (3, 4)]
+    """
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], kept.astype(np.int8), [0]])))
+    return [(begin, end) for begin, end in edges.reshape(-1, 2).tolist()]
+
+
+@dataclass(slots=True)
+class _Running:
+    """An episode that goes on.
+
+    Attributes:
+        episode: Its number.
+        step: The number of its next step.
+        whole: Whether it was seen from its first step on.
+        late: Late rewards that came between episodes.
+    """
+
+    episode: int = -1
+    step: int = 0
+    whole: bool = False
+    total: float = 0.0
+    flagged: int = 0
+    version: int = 0
+    newest: int = 0
+    late: float = 0.0
+
+
+class EpisodeBook:
+    """Follows the episodes of every client from batch to batch.
+
+    An episode of which a batch is missing does not count.
+    """
+
+    def __init__(self) -> None:
+        self.recent: deque[tuple[float, int]] = deque(maxlen=EPISODE_WINDOW)
+        self.count = 0
+        self._running: dict[str, _Running] = {}
+
+    def add(self, steps: Steps) -> list[Episode]:
+        """Count the steps of a batch; return the episodes that ended."""
+        one = self._running.pop(steps.client, None) or _Running()
+        self._running[steps.client] = one  # the last to be forgotten
+        if len(self._running) > MAX_CLIENTS:
+            del self._running[next(iter(self._running))]
+        if (steps.episode, steps.start) != (one.episode, one.step):
+            self._begin(one, steps.episode, whole=steps.start == 0, step=steps.start)
+        ended: list[Episode] = []
+        done = np.flatnonzero(steps.terminated | steps.truncated).tolist()
+        begin = 0
+        for last in [*done, len(steps) - 1]:
+            end = last + 1
+            if end > begin:
+                self._count(one, steps, begin, end)
+            if last in done and end > begin:
+                if one.whole:
+                    total = one.total + one.late
+                    one.late = 0.0
+                    ended.append(
+                        Episode(steps.client, one.version, one.newest, total, one.step, one.flagged)
+                    )
+                self._begin(one, one.episode + 1, whole=True)
+            begin = end
+        self.count += len(ended)
+        self.recent.extend((episode.total, episode.steps) for episode in ended)
+        return ended
+
+    def add_late(self, client: str, reward: float) -> None:
+        """Count a late reward in the episode that runs now, so that none is lost on average."""
+        if client in self._running:
+            self._running[client].late += reward
+
+    def metrics(self) -> dict[str, float]:
+        """Return the mean over the last episodes, if any has ended."""
+        if not self.recent:
+            return {}
+        totals, lengths = zip(*self.recent, strict=True)
+        return {
+            "rollout/return_mean": float(np.mean(totals)),
+            "rollout/length_mean": float(np.mean(lengths)),
+        }
+
+    def state(self) -> State:
+        """Return everything that later episodes depend on."""
+        return {
+            "recent": np.array(self.recent, np.float64).reshape(-1, 2),
+            "count": self.count,
+            "running": [[client, *astuple(one)] for client, one in self._running.items()],
+        }
+
+    def load_state(self, state: State) -> None:
+        """Put back what `state` returned."""
+        self.count = int(state["count"])
+        self.recent = deque(((float(r), int(n)) for r, n in state["recent"]), EPISODE_WINDOW)
+        self._running = {client: _Running(*values) for client, *values in state["running"]}
+
+    @staticmethod
+    def _begin(one: _Running, episode: int, *, whole: bool, step: int = 0) -> None:
+        one.episode, one.step, one.whole = episode, step, whole
+        one.total, one.flagged, one.version, one.newest = 0.0, 0, -1, 0
+
+    @staticmethod
+    def _count(one: _Running, steps: Steps, begin: int, end: int) -> None:
+        versions = steps.version[begin:end]
+        oldest = int(versions.min())
+        one.version = oldest if one.version < 0 else min(one.version, oldest)
+        one.newest = max(one.newest, int(versions.max()))
+        one.total += float(steps.reward[begin:end].sum(dtype=np.float64))
+        one.flagged += int(np.count_nonzero(steps.flags[begin:end]))
+        one.step += end - begin

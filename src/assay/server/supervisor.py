@@ -1,0 +1,688 @@
+"""One policy's supervisor: it feeds the learner and commits what comes back.
+
+The learner may die at any moment, and its supervisor makes sure that this changes nothing but the
+time. It reads committed batches from the store, sends them to the learner, and commits each version
+together with the learner's state and the position that it had consumed: one transaction. A new
+learner begins from that state and position, so each batch is in the committed state exactly once,
+however often the one before was killed.
+
+```
+open_learner (a new epoch fences the last one)
+  -> spawn -> start (checkpoint) -> replay (what fills the learner's replay again)
+  -> consume (new batches) -> publish ... -> consume ... -> drain
+```
+The supervisor runs in a thread of its own. All its public methods may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from assay.core.errors import AssayError
+from assay.server.errors import Reason, RejectionError, StoreError
+from assay.server.executor.base import (
+    Executor,
+    ExecutorError,
+    Handle,
+    Health,
+    LearnerCrashed,
+    LearnerRefused,
+)
+from assay.server.learner.messages import (
+    CHECKPOINT,
+    Consume,
+    Episode,
+    LearnerSettings,
+    Outcome,
+    Publication,
+    Ready,
+    Start,
+)
+from assay.server.spec import PolicySpec
+from assay.server.store.registry import STABLE, Learner, ModelVersion, Registry
+from assay.server.store.store import Store, Stored
+
+T = TypeVar("T")
+State = Literal["starting", "learning", "idle", "paused", "failed", "stopped"]
+
+_log = logging.getLogger(__name__)
+_OVER = (Reason.FENCED, Reason.POLICY_DELETED, Reason.UNKNOWN_POLICY)
+_FIRST = Learner(epoch=1)  # what a trainer finds that is the first of its policy
+_PAGE = 1000  # rows of the index, when the backlog is counted
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a supervisor waits for what.
+
+    Attributes:
+        start_seconds: For a learner to begin: loading its libraries, its checkpoint.
+        call_seconds: For a learner to answer before it counts as hung; None for as long as it
+            takes.
+        stop_seconds: For a learner to end in good order.
+        first_pause: Before a crashed learner is begun again; doubled with every crash in a row.
+        longest_pause: The most that this grows to.
+        crashes: In a row, after which the policy has failed. Whatever is committed in between
+            ends the row.
+        steady_seconds: A learner that dies while it has nothing to do ends the row as well, if it
+            has lived this long.
+        publish_seconds: A version is asked for when nothing was published for so long although
+            there was something to learn; None to leave it to the learner, whose versions then
+            depend on the experience alone.
+        trim_seconds: Between two looks for experience that is no longer needed; None to keep all.
+        poll_seconds: Between two looks at a learner that has nothing to do.
+        batches: The most that one call to the learner brings.
+        bytes: The most that they have together, unless a single one has more.
+    """
+
+    start_seconds: float = 300.0
+    call_seconds: float | None = 600.0
+    stop_seconds: float = 5.0
+    first_pause: float = 0.5
+    longest_pause: float = 30.0
+    crashes: int = 8
+    steady_seconds: float = 60.0
+    publish_seconds: float | None = None
+    trim_seconds: float | None = 60.0
+    poll_seconds: float = 1.0
+    batches: int = 256
+    bytes: int = 16 << 20
+
+    def pause(self, crashes: int) -> float:
+        """Return how long to wait after so many crashes in a row.
+
+        Example:
+            >>> [Patience().pause(crashes) for crashes in (1, 2, 3, 50)]
+            [0.5, 1.0, 2.0, 30.0]
+        """
+        return min(self.longest_pause, self.first_pause * 2.0 ** min(crashes - 1, 60))
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorStatus:
+    """How a policy's learning goes.
+
+    Attributes:
+        policy: Whose.
+        state: "starting" includes filling the replay again and waiting after a crash; "failed"
+            waits for `Supervisor.resume`.
+        restarts: How often a learner was begun again.
+        last_error: What went wrong last, if anything did.
+        epoch: Of the trainer.
+        position: Of the last batch that the learner has consumed, in memory.
+        committed: Of the last batch that its committed state has consumed.
+        version: The newest that was published.
+        behind: Batches that are committed and not consumed.
+        behind_steps: The steps in them.
+        keep_after: The log is kept behind this position.
+        health: Of the learner, if there is one.
+        metrics: The newest of the learner.
+    """
+
+    policy: str
+    state: State
+    restarts: int
+    last_error: str | None
+    epoch: int
+    position: int
+    committed: int
+    version: int
+    behind: int
+    behind_steps: int
+    keep_after: int
+    health: Health | None
+    metrics: Mapping[str, float]
+
+
+class _Ended(Exception):
+    """The supervisor was told to stop."""
+
+
+class Supervisor:
+    """Keeps one policy's learner going.
+
+    Args:
+        store: Which the supervisor reads experience from and publishes to.
+        executor: Gives the learner a place.
+        policy: Its name.
+        settings: How the server runs the learner.
+        on_published: Called with each version that was committed, from the supervisor's thread.
+        on_metrics: Called with the learner's metrics, from the supervisor's thread.
+        on_episodes: Called with the episodes that ended, from the supervisor's thread. After a
+            crash, episodes may come twice.
+        channel: Asked at each publication for the channel that moves to it; None for no channel.
+        patience: How long to wait for what.
+        host: `module:class` of the learner's host, if it is not the usual one.
+
+    Example:
+        A server does this for a policy that is new::
+
+            supervisor = Supervisor(store, executor, spec.name, LearnerSettings())
+            supervisor.validate(spec)  # raises BAD_SPEC
+            store.register(spec)
+            supervisor.start()
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        policy: str,
+        settings: LearnerSettings,
+        *,
+        on_published: Callable[[ModelVersion], None] = lambda model: None,
+        on_metrics: Callable[[Mapping[str, float]], None] = lambda metrics: None,
+        on_episodes: Callable[[Sequence[Episode]], None] = lambda episodes: None,
+        channel: Callable[[], str | None] = lambda: STABLE,
+        patience: Patience | None = None,
+        host: str | None = None,
+    ) -> None:
+        self._store = store
+        self._executor = executor
+        self._policy = policy
+        self._settings = settings
+        self._on_published = on_published
+        self._on_metrics = on_metrics
+        self._on_episodes = on_episodes
+        self._channel = channel
+        self._patience = patience or Patience()
+        self._host = {} if host is None else {"host": host}
+        self._thread = threading.Thread(target=self._run, name=f"assay-{policy}", daemon=True)
+        self._started = False
+
+        self._wake = threading.Condition()  # of the next five
+        self._order: Literal["run", "pause", "drain", "stop"] = "run"
+        self._news = False
+        self._failed = False
+        self._handle: Handle | None = None
+        self._validated: tuple[Handle, Ready] | None = None
+
+        # Written by the thread alone, but for crashes, which `resume` forgives.
+        self._state: State = "starting"
+        self._crashes = 0
+        self._restarts = 0
+        self._last_error: str | None = None
+        self._learner = Learner()  # what is committed, and our epoch
+        self._position = 0
+        self._suspect = 0  # a batch up to here has killed a learner
+        self._keep_after = 0
+        self._metrics: Mapping[str, float] = {}
+        self._backlog = _Backlog(store.registry, policy)
+        self._published_at = self._trimmed_at = time.monotonic()
+        self._drained = True
+
+    # For the server, from any thread
+
+    def validate(self, spec: PolicySpec) -> None:
+        """Begin a learner for a spec that is not registered yet; `start` goes on with it.
+
+        Raises:
+            RejectionError: BAD_SPEC, where the learner refuses it; RESOURCE_EXHAUSTED, where no
+                learner could be begun.
+        """
+        handle: Handle | None = None
+        try:
+            handle = self._spawn()
+            ready = self._start(handle, spec, _FIRST)
+        except LearnerRefused as error:
+            assert handle is not None
+            handle.kill()
+            raise RejectionError(Reason.BAD_SPEC, error.message, error.fix) from None
+        except AssayError as error:
+            if handle is not None:
+                handle.kill()
+            raise RejectionError(Reason.RESOURCE_EXHAUSTED, error.message, error.fix) from None
+        with self._wake:
+            if self._order != "stop":
+                self._validated = handle, ready
+                return
+        handle.kill()
+
+    def start(self) -> None:
+        """Begin to learn. A policy that is paused in the registry begins paused."""
+        with self._wake:
+            if self._started or self._order == "stop":
+                return
+            self._started = True
+            if self._order == "run" and self._is_paused():
+                self._order = "pause"
+            self._thread.start()
+
+    def notify(self) -> None:
+        """Hear that something was committed."""
+        with self._wake:
+            self._news = True
+            self._wake.notify_all()
+
+    def pause(self) -> None:
+        """Stop learning for now, after the call that the learner works on."""
+        with self._wake:
+            if self._order == "run":
+                self._order = "pause"
+                self._wake.notify_all()
+
+    def resume(self) -> None:
+        """Go on learning after a pause, or try again after a failure."""
+        with self._wake:
+            if self._order == "pause":
+                self._order = "run"
+            self._failed = False
+            self._crashes = 0
+            self._wake.notify_all()
+
+    def drain(self, timeout: float) -> bool:
+        """Commit what was learned and stop.
+
+        Args:
+            timeout: Seconds for it. Then the learner is killed; what it had not committed is
+                still in the log and is learned by the next one.
+
+        Returns:
+            Whether everything that was learned is committed.
+        """
+        with self._wake:
+            if self._order != "stop":
+                self._order = "drain"
+            self._wake.notify_all()
+        if self._started:
+            self._thread.join(timeout)
+        ended = not self._thread.is_alive()
+        self.stop()
+        return ended and self._drained
+
+    def stop(self) -> None:
+        """Stop at once. What was not committed is learned again by the next supervisor."""
+        with self._wake:
+            self._order = "stop"
+            handle = self._handle
+            validated, self._validated = self._validated, None
+            self._wake.notify_all()
+        for one in (handle, None if validated is None else validated[0]):
+            if one is not None:
+                one.kill()
+        if self._started and threading.current_thread() is not self._thread:
+            self._thread.join()
+        self._state = "stopped"
+
+    def status(self) -> SupervisorStatus:
+        """Say how it goes. This reads the registry, so it is not for an event loop."""
+        handle = self._handle
+        behind, steps = self._backlog.count()
+        return SupervisorStatus(
+            policy=self._policy,
+            state=self._state,
+            restarts=self._restarts,
+            last_error=self._last_error,
+            epoch=self._learner.epoch,
+            position=self._position,
+            committed=self._learner.position,
+            version=self._learner.version,
+            behind=behind,
+            behind_steps=steps,
+            keep_after=self._keep_after,
+            health=None if handle is None else handle.health(),
+            metrics=self._metrics,
+        )
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._await_permission()
+                began = time.monotonic()
+                try:
+                    self._supervise()
+                    return
+                except RejectionError as error:
+                    if error.reason in _OVER:
+                        self._note(error)
+                        return
+                    self._crashed(error, began)
+                except Exception as error:
+                    self._crashed(error, began)
+        except _Ended:
+            pass
+        finally:
+            self._end_learner()
+            self._state = "stopped"
+
+    def _await_permission(self) -> None:
+        """Wait while the policy is paused or has failed."""
+        with self._wake:
+            while (self._order == "pause" or self._failed) and self._order not in ("drain", "stop"):
+                self._state = "failed" if self._failed else "paused"
+                self._wake.wait()
+            if self._order in ("drain", "stop"):
+                raise _Ended
+        self._state = "starting"
+
+    def _supervise(self) -> None:
+        """Take a learner from its start to the end of the supervisor, or to its own."""
+        handle = self._begin()
+        while self._obey():
+            batches = self._read(self._position)
+            if batches:
+                self._state = "learning"
+                self._consume(handle, batches)
+            self._publish_if_due(handle)
+            self._trim_if_due()
+            if not batches:
+                self._state = "idle"
+                self._rest(handle)
+        self._state = "learning"
+        self._drained = False
+        self._checkpoint(handle)
+        self._drained = True
+        handle.stop(self._patience.stop_seconds)
+
+    def _obey(self) -> bool:
+        """Wait while paused; return whether to go on, and not to drain."""
+        with self._wake:
+            while self._order == "pause":
+                self._state = "paused"
+                self._wake.wait()
+            if self._order == "stop":
+                raise _Ended
+            self._news = False
+            return self._order == "run"
+
+    def _rest(self, handle: Handle) -> None:
+        with self._wake:
+            if not self._news and self._order == "run":
+                self._wake.wait(self._patience.poll_seconds)
+        if self._store.registry.state(self._policy) == "deleted":
+            raise RejectionError(Reason.POLICY_DELETED, f"'{self._policy}' was deleted.")
+        health = handle.health()
+        if not health.alive:
+            raise LearnerCrashed(
+                f"The learner '{self._policy}' ({health.where}) died while it had nothing to do."
+            )
+
+    def _crashed(self, error: Exception, began: float) -> None:
+        """Take in that a learner is gone or of no more use, and wait before the next one."""
+        self._note(error)
+        with self._wake:
+            if self._order in ("drain", "stop"):
+                self._drained = self._position <= self._learner.position
+                raise _Ended
+            handle = self._handle
+        self._go_back()
+        if not isinstance(error, AssayError):
+            _log.error("The supervisor of '%s' failed", self._policy, exc_info=error)
+        # One that is dead is left as it is: Ray may be about to begin it again.
+        if handle is not None and handle.health().alive:
+            handle.kill()
+        steady = time.monotonic() - began > self._patience.steady_seconds
+        self._crashes = 1 if self._state == "idle" and steady else self._crashes + 1
+        self._state = "starting"
+        # A learner that does not take its own policy will not take it in a second either, while a
+        # machine or cluster without a place for it will have one at some time.
+        hopeless = self._crashes >= self._patience.crashes and not isinstance(error, ExecutorError)
+        if hopeless or isinstance(error, LearnerRefused):
+            self._failed = True
+            self._end_learner()
+            return
+        self._sleep(self._patience.pause(self._crashes))
+        self._restarts += 1
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait, unless the supervisor is told to end or to try again at once."""
+        until = time.monotonic() + seconds
+        with self._wake:
+            crashes = self._crashes
+            while (left := until - time.monotonic()) > 0 and self._crashes == crashes:
+                if self._order in ("drain", "stop"):
+                    raise _Ended
+                self._wake.wait(left)
+
+    def _note(self, error: Exception) -> None:
+        self._last_error = error.message if isinstance(error, AssayError) else repr(error)
+
+    def _end_learner(self) -> None:
+        with self._wake:
+            handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.kill()
+
+    def _go_back(self) -> None:
+        """Forget what was consumed and not committed: it is consumed again."""
+        self._position = self._learner.position
+        self._backlog.reset(self._position)
+
+    # The beginning of a learner
+
+    def _begin(self) -> Handle:
+        self._learner = self._store_retry(lambda: self._store.registry.open_learner(self._policy))
+        self._go_back()
+        with self._wake:
+            validated, self._validated = self._validated, None
+        if validated is not None and self._learner == _FIRST:
+            handle, ready = validated
+            self._adopt(handle)
+        else:
+            if validated is not None:
+                validated[0].kill()
+            handle = self._spawn()
+            self._adopt(handle)
+            ready = self._start(handle, self._store.registry.policy(self._policy).spec)
+        self._keep_after = ready.replay_from
+        self._published_at = time.monotonic()
+        self._replay(handle, ready.replay_from)
+        for publication in ready.publications:
+            self._publish(publication)
+        return handle
+
+    def _spawn(self) -> Handle:
+        return self._executor.spawn(self._policy, memory_mb=self._settings.memory_mb, **self._host)
+
+    def _adopt(self, handle: Handle) -> None:
+        """Make a handle known to `stop`, which may have come in the meantime."""
+        with self._wake:
+            self._handle = handle
+            if self._order == "stop":
+                raise _Ended
+
+    def _start(self, handle: Handle, spec: PolicySpec, learner: Learner | None = None) -> Ready:
+        learner = learner or self._learner
+        checkpoint = b""
+        if learner.checkpoint is not None:
+            checkpoint = self._store.blobs(self._policy).get(learner.checkpoint)
+        message = Start(
+            spec=spec.canonical().decode(),
+            settings=self._settings.model_dump_json(),
+            epoch=learner.epoch,
+            version=learner.version,
+            position=learner.position,
+            checkpoint=checkpoint,
+        )
+        return Ready.from_frame(*handle.call(*message.to_frame(), self._patience.start_seconds))
+
+    def _replay(self, handle: Handle, after: int) -> None:
+        """Send what the learner has consumed before and needs again."""
+        while after < self._learner.position:
+            batches = self._read(after)
+            again = [one for one in batches if one.position <= self._learner.position]
+            if not again:
+                return
+            self._ask(handle, again, replaying=True)
+            after = again[-1].position
+            with self._wake:
+                if self._order in ("drain", "stop"):
+                    raise _Ended
+
+    # Batches
+
+    def _read(self, after: int) -> list[Stored]:
+        # Behind a crash one at a time, so that it is known which batch it is.
+        limit = 1 if after < self._suspect else self._patience.batches
+        return self._store.read(
+            self._policy, after=after, limit=limit, most_bytes=self._patience.bytes
+        )
+
+    def _ask(self, handle: Handle, batches: Sequence[Stored], *, replaying: bool) -> Outcome:
+        message = Consume(
+            tuple((one.position, one.client, one.payload) for one in batches), replaying
+        )
+        try:
+            answer = handle.call(*message.to_frame(), self._patience.call_seconds)
+        except (LearnerCrashed, LearnerRefused) as error:
+            self._suspect = max(self._suspect, batches[-1].position)
+            what = f"{error.message} This was at {_named(batches)}."
+            raise LearnerCrashed(what, error.fix) from None
+        return Outcome.from_frame(*answer)
+
+    def _consume(self, handle: Handle, batches: list[Stored]) -> None:
+        outcome = self._ask(handle, batches, replaying=False)
+        if outcome.position != batches[-1].position:
+            raise LearnerCrashed(
+                f"The learner '{self._policy}' says that it is at {outcome.position} after "
+                f"{_named(batches)}."
+            )
+        self._position = outcome.position
+        self._backlog.consumed(batches)
+        for publication in outcome.publications:
+            self._publish(publication)
+        # Not before its checkpoint is committed: until then the next learner may need more.
+        self._keep_after = outcome.keep_after
+        self._metrics = outcome.metrics
+        self._tell(self._on_metrics, outcome.metrics)
+        if outcome.episodes:
+            self._tell(self._on_episodes, outcome.episodes)
+
+    # Versions
+
+    def _publish_if_due(self, handle: Handle) -> None:
+        seconds = self._patience.publish_seconds
+        due = seconds is not None and time.monotonic() - self._published_at > seconds
+        if due and self._position > self._learner.position:
+            self._published_at = time.monotonic()  # also if there is nothing to publish
+            self._checkpoint(handle)
+
+    def _checkpoint(self, handle: Handle) -> None:
+        """Have the learner publish what it has learned since its last version."""
+        head, blobs = handle.call({"method": CHECKPOINT}, (), self._patience.call_seconds)
+        if head["publication"] is not None:
+            self._publish(Publication.from_frame(head["publication"], blobs))
+
+    def _publish(self, new: Publication) -> None:
+        """Commit a version; without a checkpoint the cursor stays where the last one was."""
+        before = self._learner
+        if new.version != before.version + 1:
+            raise LearnerCrashed(
+                f"The learner '{self._policy}' publishes version {new.version}; expected "
+                f"{before.version + 1}."
+            )
+        position = new.position if new.checkpoint else before.position
+
+        def commit() -> Learner:
+            now = self._store.registry.learner(self._policy)
+            if now.epoch == before.epoch and now.version == new.version:
+                return now  # an attempt before went through, although it did not look so
+            self._store.publish(
+                self._policy,
+                before.epoch,
+                position,
+                new.snapshot,
+                checkpoint=new.checkpoint or None,
+                architecture=new.architecture,
+                parent=new.parent,
+                metrics=new.metrics,
+                channel=self._channel(),
+            )
+            return self._store.registry.learner(self._policy)
+
+        self._learner = self._store_retry(commit)
+        self._published_at = time.monotonic()
+        if self._learner.position > before.position:
+            self._crashes = 0
+        self._tell(self._on_published, self._store.registry.model(self._policy, new.version))
+
+    def _store_retry(self, work: Callable[[], Learner]) -> Learner:
+        """Do something that the store may have no room for just now, until it has."""
+        attempt = 0
+        while True:
+            try:
+                return work()
+            except StoreError as error:
+                self._note(error)
+                attempt += 1
+            self._sleep_in_store_trouble(self._patience.pause(attempt))
+
+    def _sleep_in_store_trouble(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        with self._wake:
+            while (left := until - time.monotonic()) > 0:
+                if self._order == "stop":
+                    raise _Ended
+                self._wake.wait(left)
+
+    def _trim_if_due(self) -> None:
+        seconds = self._patience.trim_seconds
+        if seconds is None or time.monotonic() - self._trimmed_at < seconds:
+            return
+        self._trimmed_at = time.monotonic()
+        try:
+            self._store.trim(self._policy, keep_after=self._keep_after)
+        except (StoreError, OSError) as error:
+            self._note(error)
+
+    def _tell(self, listener: Callable[[T], None], value: T) -> None:
+        try:
+            listener(value)
+        except Exception:
+            _log.exception("A listener of '%s' failed", self._policy)
+
+    def _is_paused(self) -> bool:
+        with contextlib.suppress(RejectionError):
+            return self._store.registry.state(self._policy) == "paused"
+        return False
+
+
+class _Backlog:
+    """Counts the batches, and the steps in them, that a learner has not consumed."""
+
+    def __init__(self, registry: Registry, policy: str) -> None:
+        self._registry = registry
+        self._policy = policy
+        self._lock = threading.Lock()
+        self._seen = 0  # up to here the index was read
+        self._batches = 0
+        self._steps = 0
+
+    def reset(self, position: int) -> None:
+        """Begin behind a position."""
+        with self._lock:
+            self._seen, self._batches, self._steps = position, 0, 0
+
+    def consumed(self, batches: Sequence[Stored]) -> None:
+        """Take off what was consumed."""
+        with self._lock:
+            for one in batches:
+                if one.position <= self._seen:
+                    self._batches -= 1
+                    self._steps -= one.steps
+            self._seen = max(self._seen, batches[-1].position)
+
+    def count(self) -> tuple[int, int]:
+        """Return how many batches and steps there are, those that have just come included."""
+        with self._lock:
+            with contextlib.suppress(RejectionError):
+                while rows := self._registry.batches(self._policy, self._seen, _PAGE):
+                    self._batches += len(rows)
+                    self._steps += sum(row.steps for row in rows)
+                    self._seen = rows[-1].place.position
+            return self._batches, self._steps
+
+
+def _named(batches: Sequence[Stored]) -> str:
+    first, last = batches[0], batches[-1]
+    if len(batches) == 1:
+        return f"batch {first.position} (of '{first.client}', session {first.epoch}, {first.seq})"
+    return f"batches {first.position} to {last.position}"

@@ -1,0 +1,85 @@
+"""Damage on the disk, found when `assay serve` starts again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from players import Player, numbers_in
+from served import Forge, until
+
+
+def filled(forge: Forge, player: Player) -> None:
+    """Let a client send something, and kill the server."""
+    forge.start()
+    player.play(41)
+    until(lambda: player.acknowledged >= 40, "acknowledgements")
+    forge.end()
+
+
+def segments(forge: Forge) -> list[Path]:
+    found = Path(forge.config["data"]).glob("policies/queue/segments/*")
+    return sorted(path for path in found if path.is_file())
+
+
+def test_a_torn_segment_is_cut_back_and_reported() -> None:
+    with Forge() as forge:
+        player = Player(forge.address, "ada")
+        try:
+            filled(forge, player)
+            last = segments(forge)[-1]
+            with open(last, "ab") as file:
+                file.write(os.urandom(137))  # a write that the power cut short
+            forge.start()
+            assert any(str(last.name) in repair for repair in forge.repairs), forge.repairs
+            player.play(10)
+            assert player.finish(), player.connection.status()
+        finally:
+            player.connection.close(0.0)
+        assert forge.end(signal.SIGTERM) == 0
+        assert numbers_in(forge.config["data"]) == {"ada": list(range(player.steps))}
+
+
+def test_committed_batches_that_the_disk_has_lost_are_named() -> None:
+    with Forge() as forge:
+        player = Player(forge.address, "ada")
+        try:
+            filled(forge, player)
+            last = segments(forge)[-1]
+            os.truncate(last, last.stat().st_size - 10)
+            forge.start()
+            # Acknowledged, and gone with the disk: this cannot be mended, but it is said.
+            assert any("lost" in one and "'ada'" in one for one in forge.repairs), forge.repairs
+            player.play(10)
+            assert player.finish(), player.connection.status()
+        finally:
+            player.connection.close(0.0)
+        assert forge.end(signal.SIGTERM) == 0
+        numbers = numbers_in(forge.config["data"])["ada"]
+        missing = sorted(set(range(player.steps)) - set(numbers))
+        assert numbers == sorted(set(numbers))
+        assert missing == list(range(36, 40))  # the last batch before the damage, and no other
+
+
+def test_a_corrupt_index_is_built_anew_and_reported() -> None:
+    with Forge() as forge:
+        player = Player(forge.address, "ada")
+        try:
+            filled(forge, player)
+            registry = Path(forge.config["data"]) / "registry"
+            (database,) = [path for path in registry.iterdir() if path.suffix in (".db", ".sqlite")]
+            content = bytearray(database.read_bytes())
+            content[:4096] = os.urandom(4096)
+            database.write_bytes(content)
+            forge.start()
+            assert any("registry" in one or database.name in one for one in forge.repairs), (
+                forge.repairs
+            )
+            assert forge.metric("assay_steps_total") == 40
+            player.play(10)
+            assert player.finish(), player.connection.status()
+        finally:
+            player.connection.close(0.0)
+        assert forge.end(signal.SIGTERM) == 0
+        assert numbers_in(forge.config["data"]) == {"ada": list(range(player.steps))}

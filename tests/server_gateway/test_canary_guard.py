@@ -1,0 +1,129 @@
+"""How versions are judged."""
+
+from __future__ import annotations
+
+import numpy as np
+from gateway_support import SPEC, batch
+
+from assay.server.gateway.config import CanarySettings
+from assay.server.gateway.guard import Guard, share_of
+from assay.server.tensors import Experience, Layout, decode
+
+LAYOUT = Layout(SPEC)
+
+
+def guard(**settings: object) -> Guard:
+    return Guard(CanarySettings.model_validate({"share": 0.1, "min_episodes": 4, **settings}))
+
+
+def record(one: Guard, client: str = "ada", **options: object) -> None:
+    one.record(client, decode(batch(1, 1, **options), LAYOUT))  # type: ignore[arg-type]
+
+
+def test_episodes_are_added_up_over_batches() -> None:
+    one = guard()
+    record(one, rewards=[1, 2, 3, 4], ends=[1], version=5)
+    assert (one.episodes(5), one.mean(5)) == (1, 3.0)
+    record(one, rewards=[5, 6, 7, 8], ends=[0, 3], version=5, episode=1, start=2)
+    # 3 + 4 + 5, then 6 + 7 + 8.
+    assert (one.episodes(5), one.mean(5)) == (3, (3.0 + 12.0 + 21.0) / 3)
+
+
+def test_an_episode_without_its_beginning_does_not_count() -> None:
+    one = guard()
+    record(one, rewards=[1, 1, 1, 1], ends=[3], version=5, start=7)
+    assert one.episodes(5) == 0
+    record(one, rewards=[1, 1, 1, 1], ends=[3], version=5, start=0)
+    assert one.episodes(5) == 1
+
+
+def test_an_episode_with_a_gap_does_not_count() -> None:
+    one = guard()
+    record(one, version=5)
+    record(one, ends=[3], version=5, start=8)  # four steps are missing
+    assert one.episodes(5) == 0
+    record(one, version=5, episode=1)
+    record(one, ends=[3], version=5, episode=2, start=4)  # so is the end of one
+    assert one.episodes(5) == 0
+    record(one, version=5, episode=3)
+    record(one, ends=[3], version=5, episode=3, start=4)
+    assert one.episodes(5) == 1
+
+
+def steps(version: list[int], flags: list[int]) -> Experience:
+    fields = dict(decode(batch(1, 1, ends=[3]), LAYOUT).fields)
+    fields["version"] = np.array(version)
+    fields["flags"] = np.array(flags, np.uint8)
+    return Experience(1, 1, fields)
+
+
+def test_an_episode_of_two_versions_counts_for_neither() -> None:
+    one = guard()
+    one.record("ada", steps([5, 5, 6, 6], [0, 0, 0, 0]))
+    assert (one.episodes(5), one.episodes(6)) == (0, 0)
+    one.record("ada", steps([6, 6, 6, 6], [0, 0, 0, 0]))
+    assert (one.episodes(5), one.episodes(6)) == (0, 1)
+
+
+def test_steps_of_the_shield_do_not_decide_whose_episode_it_is() -> None:
+    one = guard()
+    one.record("ada", steps([6, 0, 6, 6], [0, 8, 0, 0]))
+    assert one.episodes(6) == 1
+    one.record("ada", steps([6, 0, 6, 6], [0, 0, 0, 0]))
+    assert one.episodes(6) == 1  # a fallback has decided one of them
+
+
+def test_a_system_without_episodes_is_judged_by_stretches() -> None:
+    one = guard(stretch=8)
+    for number in range(4):
+        record(one, rewards=[1, 1, 1, 1], version=3, start=4 * number)
+    assert (one.episodes(3), one.mean(3)) == (2, 8.0)
+
+
+def fill(one: Guard, version: int, returns: list[float]) -> None:
+    for value in returns:
+        record(one, rewards=[value, 0, 0, 0], ends=[3], version=version)
+
+
+def test_worse_rolls_back_and_as_good_is_promoted() -> None:
+    for returns, verdict in (
+        ([10.0, 10.2, 9.8, 10.0], "promote"),
+        ([12.0, 12.1, 11.9, 12.0], "promote"),
+        ([9.7, 9.8, 9.6, 9.7], "promote"),  # within 5 %
+        ([8.0, 8.1, 7.9, 8.0], "rollback"),
+        ([1.0, 18.0, 2.0, 15.0], "promote"),  # nothing is clear
+    ):
+        one = guard()
+        fill(one, 1, [10.0, 10.1, 9.9, 10.0])
+        fill(one, 2, returns[:3])
+        assert one.judge(1, 2) is None
+        fill(one, 2, returns[3:])
+        assert one.judge(1, 2) == verdict, returns
+
+
+def test_negative_returns_are_judged_the_same_way() -> None:
+    one = guard()
+    fill(one, 1, [-100.0, -101.0, -99.0, -100.0])
+    fill(one, 2, [-130.0, -131.0, -129.0, -130.0])
+    fill(one, 3, [-102.0, -103.0, -101.0, -102.0])
+    assert (one.judge(1, 2), one.judge(1, 3)) == ("rollback", "promote")
+
+
+def test_memory_is_bounded() -> None:
+    one = guard()
+    for version in range(1, 40):
+        fill(one, version, [1.0])
+    assert one.episodes(39) == 1 and one.episodes(1) == 0
+    fill(one, 40, [1.0] * 500)
+    assert one.episodes(40) == 400
+
+
+def test_the_share_of_clients_is_steady() -> None:
+    names = [f"client-{number}" for number in range(1000)]
+    one = guard(share=0.2)
+    lowest = min(map(share_of, names))
+    chosen = [name for name in names if one.tries(name, lowest)]
+    assert 150 < len(chosen) < 250
+    assert all(one.tries(name, share_of(name)) for name in names[:5])  # alone, each of them
+    few = guard(share=1e-9)
+    assert [name for name in names if few.tries(name, lowest)] == [min(names, key=share_of)]
