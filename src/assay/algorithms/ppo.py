@@ -202,7 +202,7 @@ class PPO(Algorithm):
         if hp.normalize_advantage:
             advantage = losses.normalize_advantages(advantage, sampled)
         if "policy_weight" in batch:
-            advantage = advantage * batch["policy_weight"]
+            advantage, entropy = (x * batch["policy_weight"] for x in (advantage, entropy))
         entropy = losses.weighted_mean(entropy, weight)
         # L^CLIP = E[min(r A, clip(r, 1 - eps, 1 + eps) A)]
         policy = losses.ppo_policy_loss(
