@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import assay
 from assay.core.errors import EnvError
 from assay.envs.checks import check_env
 from assay.envs.make import make_env, make_vector
@@ -24,7 +25,9 @@ from assay.envs.systems.scheduling import (
     window_starts,
     windows_of,
 )
+from assay.envs.systems.splits import TRACE_SEEDS
 from assay.envs.systems.workload import Job, Workload, lublin, write_swf
+from assay.evaluation.evaluate import evaluate
 
 ID = "assay/JobScheduling-v0"
 
@@ -118,7 +121,7 @@ def test_no_processor_is_used_twice_and_every_job_runs_once(name: str) -> None:
 
 def test_known_orderings_on_the_shipped_workload() -> None:
     workload = load_workload()
-    windows = window_starts(workload, 256, "test")[::500]
+    windows = window_starts(workload, 256)[7000::500]
     mean = {n: judge(rule, workload, windows).mean() for n, rule in BASELINES.items()}
     assert mean["EASY"] < 0.5 * mean["FCFS"]
     assert mean["EASY, SJF order"] < mean["EASY"]
@@ -230,7 +233,7 @@ class TestEnvironment:
             row = env.rows.index(env.cluster.queue[0])
             return row if mask[row] else env.window
 
-        env = JobScheduling(jobs=80, window=80, oldest=0, split="test")
+        env = JobScheduling(jobs=80, window=80, oldest=0)
         [first] = windows_of([7], env.starts)
         expected = judge(BASELINES["FCFS"], env.workload, [first], 80)
         assert play(env, fcfs, seed=7) == pytest.approx(-expected[0])
@@ -254,16 +257,23 @@ class TestEnvironment:
         with pytest.raises(EnvError, match="over"):
             env.step(0)
 
-    def test_splits(self) -> None:
-        workload = load_workload()
-        train = window_starts(workload, 256, "train")
-        test = window_starts(workload, 256, "test")
-        assert train.start == 0 and train[-1] + 256 == test.start == 7000
-        assert test[-1] + 256 == len(workload.jobs)
+    def test_splits(self, small: str) -> None:
+        train, test = load_workload(), load_workload(split="test")
+        assert "seed=1)" in train.header["Note"] and 1 in TRACE_SEEDS["train"]
+        assert "seed=1000000)" in test.header["Note"] and 1_000_000 in TRACE_SEEDS["test"]
+        assert train.processors == test.processors and abs(train.load - test.load) < 0.001
+        assert len({job.submit for job in train.jobs} & {job.submit for job in test.jobs}) < 1000
         env = JobScheduling(split="test")
+        assert env.workload is test
         for seed in range(20):
             env.reset(seed=seed)
-            assert [env._first] == windows_of([seed], test)
+            assert [env._first] == windows_of([seed], window_starts(test, 256))
+
+    def test_splits_of_a_file(self, small: str) -> None:
+        train, test = load_workload(small), load_workload(small, split="test")
+        assert [len(train.jobs), len(test.jobs)] == [14, 6]
+        assert [job.number for job in train.jobs + test.jobs] == list(range(1, 21))
+        assert window_starts(train, 5) == range(10) and window_starts(test, 6) == range(1)
 
     @pytest.mark.parametrize(
         ("bad", "told"),
@@ -272,7 +282,7 @@ class TestEnvironment:
             ({"window": 0}, "window is 0"),
             ({"window": 2, "oldest": 3}, "oldest is 3"),
             ({"split": "dev"}, "'train' or 'test'"),
-            ({"jobs": 5000, "split": "test"}, "3000 jobs, fewer than the 5000"),
+            ({"jobs": 11_000}, "10000 jobs, fewer than the 11000"),
             ({"workload": "none.swf"}, "There is no workload"),
         ],
     )
@@ -311,7 +321,7 @@ def test_the_reserve_is_tuned_on_the_training_split() -> None:
     workload = lublin(600, 64, load=0.9, seed=1)
     options: dict[str, Any] = {"reserves": (0.0, 0.25, 0.9), "limits": (60.0, 3600.0)}
     best = tune_reserve(workload, 100, **options)
-    starts = window_starts(workload, 100, "train")[::50]
+    starts = window_starts(workload, 100)[::50]
     means = {
         (r, limit): judge(rules.held_back(r, limit), workload, starts, 100).mean()
         for r in options["reserves"]
@@ -327,3 +337,23 @@ def test_no_torch() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_ppo_learns_to_schedule(tmp_path: Path) -> None:
+    # In seconds, from a policy that starts jobs at random to far better than one.
+    kwargs = {"jobs": 64}
+    settings: dict[str, Any] = {"env_steps": 40_000, "num_envs": 16, "horizon": 64, "epochs": 6}
+    settings |= {"minibatch_size": 256, "lr": "linear:2e-3:0", "eval_episodes": 1}
+    run = assay.train("ppo", ID, root=tmp_path, seed=1, env_kwargs=kwargs, **settings)
+    with make_vector(ID, 40, env_kwargs=kwargs) as envs:
+        result = evaluate(run.agent().algorithm, envs, episodes=40, seed=3)
+    rng = np.random.default_rng(0)
+    env = make_env(ID, env_kwargs=kwargs)
+    chance = np.mean(
+        [
+            play(env, lambda _, mask: int(rng.choice(np.flatnonzero(mask))), int(seed))
+            for seed in result.seeds
+        ]
+    )
+    assert result.mean > 0.6 * chance
+    print(result.mean, chance)

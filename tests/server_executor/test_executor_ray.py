@@ -164,12 +164,12 @@ def test_a_killed_node_costs_seconds_and_nothing_else(cluster: RayCluster, tmp_p
             version = supervisor.status().version
             began = time.monotonic()
             cluster.kill_node(first)
-            cluster.add_node(num_cpus=2)
             wait_until(lambda: supervisor.status().version > version + 2, "it learns again")
             print(f"learned again {time.monotonic() - began:.1f} s after the node was killed")
         finally:
             stop.set()
             feeding.join()
+            cluster.add_node(num_cpus=2)  # for the tests behind this one
         second = _node(supervisor.status().health)
         assert second != first, "on another node"
         fed = made.store.registry.last_position("p")

@@ -31,7 +31,14 @@ _PATIENCE = Patience(first_pause=0.05, poll_seconds=0.05, trim_seconds=None)
 def _spec(**settings: object) -> PolicySpec:
     """Return the task: see one of four contexts, and choose the action of the same parity."""
     observation = gym.spaces.Box(0, 1, (_CONTEXTS,), np.float32)
-    chosen = {"horizon": 2 * _STEPS, "num_envs": 1, "lr": 0.01, "hidden": [16], **settings}
+    chosen = {
+        "horizon": 2 * _STEPS,
+        "num_envs": 1,
+        "minibatch_size": 32,
+        "lr": 0.01,
+        "hidden": [16],
+        **settings,
+    }
     return spec_of("p", observation, gym.spaces.Discrete(2), "ppo", chosen)
 
 

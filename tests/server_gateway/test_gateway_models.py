@@ -215,12 +215,11 @@ def test_a_version_that_does_worse_rolls_back_by_itself(tmp_path: Path) -> None:
         for follower in fleet.followers.values():
             follower.wait_version(3)
         assert decisions(server) == {"promote": 1, "rollback": 1}
-        assert {
-            name: [info.version for info in f.infos] for name, f in fleet.followers.items()
-        } == {
-            TRIES: [1, 2, 1, 3, 3],
-            **{name: [1, 3] for name in OTHERS},
+        told = {
+            name: [info.version for info in follower.infos]
+            for name, follower in fleet.followers.items()
         }
+        assert told == {TRIES: [1, 2, 1, 3, 3], **{name: [1, 3] for name in OTHERS}}
         fleet.stop()
 
 
@@ -314,6 +313,7 @@ def test_the_server_acts_for_a_client(server: Running) -> None:
     ("sent", "reason"),
     [
         (pb.TensorMap(), Reason.MISSING_TENSOR),
+        (pb.TensorMap(tensors=100_000 * list(observation().tensors)), Reason.MALFORMED),
         (observation(name="obs/x"), Reason.UNKNOWN_TENSOR),
         (observation((1.0, 2.0)), Reason.WRONG_SHAPE),
         (observation(shape=(1 << 31, 3)), Reason.WRONG_SHAPE),
@@ -347,6 +347,8 @@ def test_a_policy_with_memory_carries_it_in_the_reply(server: Running) -> None:
     bad = pb.TensorMap.FromString(first.carry.SerializeToString())
     bad.tensors[0].tensor.shape[0] = 1 << 31
     assert refused(act, ada, observation(), carry=bad).reason is Reason.MALFORMED
+    many = pb.TensorMap(tensors=1000 * list(first.carry.tensors))
+    assert refused(act, ada, observation(), carry=many).reason is Reason.MALFORMED
     bad = observation(name="5/h")
     assert refused(act, ada, observation(), carry=bad).reason is Reason.MALFORMED
 

@@ -20,6 +20,7 @@ from assay.cli import (
     resume,
     runs,
     serve,
+    server,
     study,
     train,
 )
@@ -61,6 +62,7 @@ app.add_typer(envs.app, name="envs")
 app.command("export")(export.export)
 app.add_typer(study.app, name="study")
 app.add_typer(serve.app, name="serve")
+app.add_typer(server.app, name="server")
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import typer
 
-from assay.cli import output
+from assay.cli import output, serve_demo
 
 EXIT_INCOMPLETE = 1
 
@@ -17,6 +17,7 @@ app = typer.Typer(
     help="Run a training server: live systems send experience and get models.",
     invoke_without_command=True,
 )
+app.command("demo")(serve_demo.demo)
 
 
 @app.callback()
@@ -70,7 +71,7 @@ def serve(
 
 def run(config: Path | None, given: dict[str, Any], tls: Path | None = None) -> bool:
     """Run a server with what the command line says; return whether it could be drained in time."""
-    _needs_grpc()
+    needs_grpc()
     from assay.server.gateway.config import default_data, read_config, tls_files
     from assay.server.gateway.run import run_server, shown_address
 
@@ -100,7 +101,8 @@ def run(config: Path | None, given: dict[str, Any], tls: Path | None = None) -> 
     return complete
 
 
-def _needs_grpc() -> None:
+def needs_grpc() -> None:
+    """Refuse to go on without the extra."""
     from assay.core.errors import MissingExtraError
 
     try:

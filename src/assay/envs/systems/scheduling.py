@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -31,10 +32,11 @@ from gymnasium.utils import seeding
 from assay.core.errors import EnvError
 from assay.core.types import ACTION_MASK, State
 from assay.envs.systems.cluster import Cluster, Rule, held_back, simulate
-from assay.envs.systems.workload import DAY, SHIPPED, Workload, read_swf
+from assay.envs.systems.splits import TRACE_SEEDS, Split, known
+from assay.envs.systems.workload import DAY, SHIPPED, Workload, lublin, read_swf
 
-Split = Literal["train", "test"]
-TRAIN_SHARE = 0.7
+TRAIN_SHARE = 0.7  # of the jobs of a workload that the user gives
+TEST_JOBS = 20_000
 
 _JOB_FEATURES = 7
 _EMPTY_ROW = (0.0,) * _JOB_FEATURES
@@ -59,7 +61,7 @@ class JobScheduling(gym.Env[np.ndarray, Any]):
         jobs: How many an episode has.
         window: Rows of the observation.
         oldest: How many of the rows are for those that have waited longest.
-        split: "train" draws windows from the first 70% of the jobs, "test" from the others.
+        split: "train" or "test", which have no job in common (see `load_workload`).
 
     Raises:
         EnvError: An argument is out of range, or the workload has too few jobs.
@@ -82,9 +84,9 @@ class JobScheduling(gym.Env[np.ndarray, Any]):
                 raise EnvError(f"{name} is {value!r}; an integer of at least {least} was expected.")
         if oldest > window:
             raise EnvError(f"oldest is {oldest}, more than the window of {window} rows.")
-        self.workload = load_workload(workload, processors)
+        self.workload = load_workload(workload, processors, split)
         self.jobs, self.window, self.oldest = jobs, window, oldest
-        self.starts = window_starts(self.workload, jobs, split)
+        self.starts = window_starts(self.workload, jobs)
         size = window * _JOB_FEATURES + _MACHINE_FEATURES
         self.observation_space = Box(-2.0, 4.0, (size,), np.float32)
         self.action_space = Discrete(window + 1)
@@ -232,27 +234,45 @@ class JobScheduling(gym.Env[np.ndarray, Any]):
 
 
 @lru_cache(maxsize=4)
-def load_workload(path: str | None = None, processors: int | None = None) -> Workload:
-    """Read a workload once, however many environments use it; by default the shipped one."""
-    return read_swf(SHIPPED if path is None else Path(path), processors)
+def load_workload(
+    path: str | None = None, processors: int | None = None, split: Split = "train"
+) -> Workload:
+    """Return the jobs of a split, read or drawn once, however many environments use them.
 
-
-def window_starts(workload: Workload, jobs: int, split: Split) -> range:
-    """Return the first jobs that a window of a split can have; all of it lies in its split.
+    Args:
+        path: A workload, of which "train" is the first 70% of the jobs and "test" the rest. By
+            default "train" is the shipped one, and "test" another that is drawn from the same
+            model, with the first seed of the test (see `splits`).
+        processors: Size of the machine, where the workload's header does not say it.
+        split: "train" or "test".
 
     Raises:
-        EnvError: The split is unknown, or shorter than a window.
+        EnvError: The split is unknown.
+        WorkloadError: The workload cannot be read.
     """
-    if split not in ("train", "test"):
-        raise EnvError(f"split is {split!r}; 'train' or 'test' was expected.")
-    border = int(len(workload.jobs) * TRAIN_SHARE)
-    first, last = (0, border) if split == "train" else (border, len(workload.jobs))
-    if last - first < jobs:
+    if path is not None:
+        whole = read_swf(Path(path), processors)
+        border = int(len(whole.jobs) * TRAIN_SHARE)
+        jobs = whole.jobs[:border] if known(split) == "train" else whole.jobs[border:]
+        return replace(whole, jobs=jobs)
+    shipped = read_swf(SHIPPED, processors)
+    if known(split) == "train":
+        return shipped
+    return lublin(TEST_JOBS, shipped.processors, load=0.9, seed=TRACE_SEEDS["test"].start)
+
+
+def window_starts(workload: Workload, jobs: int) -> range:
+    """Return the first jobs that a window can have.
+
+    Raises:
+        EnvError: There are fewer jobs than in a window.
+    """
+    if len(workload.jobs) < jobs:
         raise EnvError(
-            f"The split '{split}' has {last - first} jobs, fewer than the {jobs} of an episode.",
+            f"The split has {len(workload.jobs)} jobs, fewer than the {jobs} of an episode.",
             "Give a longer workload, or set jobs to less.",
         )
-    return range(first, last - jobs + 1)
+    return range(len(workload.jobs) - jobs + 1)
 
 
 def judge(rule: Rule, workload: Workload, starts: Sequence[int], jobs: int = 256) -> np.ndarray:
@@ -261,8 +281,8 @@ def judge(rule: Rule, workload: Workload, starts: Sequence[int], jobs: int = 256
     Example:
         >>> from assay.envs.systems.cluster import BASELINES
         >>> workload = load_workload()
-        >>> easy = judge(BASELINES["EASY"], workload, range(7000, 9000, 500))
-        >>> bool(easy.mean() < judge(BASELINES["FCFS"], workload, range(7000, 9000, 500)).mean())
+        >>> easy = judge(BASELINES["EASY"], workload, range(0, 2000, 500))
+        >>> bool(easy.mean() < judge(BASELINES["FCFS"], workload, range(0, 2000, 500)).mean())
         True
     """
     results = []
@@ -279,11 +299,11 @@ def tune_reserve(
     reserves: Sequence[float] = (0.0, 0.0625, 0.125, 0.25, 0.375, 0.5, 0.75),
     limits: Sequence[float] = (600.0, 1800.0, 3600.0, 7200.0, 14400.0),
 ) -> tuple[float, float]:
-    """Return the reserve and the limit of `held_back` that are best on the training split.
+    """Return the reserve and the limit of `held_back` that are best on a (training) workload.
 
-    Windows begin every half of their length, so that all of the split is used.
+    Windows begin every half of their length, so that all of it is used.
     """
-    starts = window_starts(workload, jobs, "train")[:: max(jobs // 2, 1)]
+    starts = window_starts(workload, jobs)[:: max(jobs // 2, 1)]
     options = [(reserve, limit) for reserve in reserves for limit in limits]
     return min(options, key=lambda o: judge(held_back(*o), workload, starts, jobs).mean())
 

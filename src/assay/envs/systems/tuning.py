@@ -8,7 +8,7 @@ when the merge is complete, half an hour later. So the work belongs into quiet h
 has to be clean before a busy one: a controller that only looks at the debt does most of the work
 just after most was written, which is the worst time.
 
-This is a fluid model in intervals of three minutes; an episode is a day from midnight. The disk's
+This is a fluid model in intervals of ten minutes; an episode is a day from midnight. The disk's
 bandwidth is 1, work is measured in disk intervals:
 
 * reads and writes follow the time of day (quiet at night, busy around an hour of the afternoon,
@@ -20,7 +20,7 @@ bandwidth is 1, work is measured in disk intervals:
 * background work runs at a rate that follows the knob with inertia, as running merges go on; it
   takes its share of the disk at once, and pays the debt off `LAG` intervals later;
 * the foreground's utilisation is rho = demand / (1 - background). Requests are slowed down by
-  1 / (1 - rho), and beyond rho = 0.9 along the tangent there, for requests that time out;
+  1 / (1 - rho), and beyond rho = 0.8 along the tangent there, for requests that time out;
 * between `SLOW` and `STOP` units of debt writes are throttled, which adds to the cost as the
   square of the way between them; what is throttled is written when there is room.
 
@@ -58,8 +58,6 @@ READ_SCALE = 40.0
 SLOW, STOP = 9.0, 15.0
 THROTTLE_COST = 10.0
 KNEE = 0.8  # utilisation beyond which the slowdown goes on along its tangent
-PEAK = (11.0, 19.0)
-AHEAD = (6, 18, 36)
 NOTICE = 9  # how long before it begins a bulk load is seen
 
 # Rows of the state of a store; the merges under way come behind, the oldest first.
@@ -68,8 +66,8 @@ MERGING = slice(8, 8 + LAG)
 
 # Columns of the observation, which the rules read.
 READS, WRITES, READS_LATELY, WRITES_LATELY, READS_BEFORE, WRITES_BEFORE = range(6)
-ANNOUNCED, IN_1, IN_3, IN_6, SINE, COSINE, SLOWDOWN, SEEN_DEBT, WORK, KNOB, UNDER_WAY = range(6, 17)
-_OUTSIDE = 12  # so many of them do not depend on what the agent does
+ANNOUNCED, SINE, COSINE, SLOWDOWN, SEEN_DEBT, WORK, KNOB, UNDER_WAY = range(6, 14)
+_OUTSIDE = 9  # so many of them do not depend on what the agent does
 _READ_UNIT, _WRITE_UNIT, _BULK_UNIT = 0.5, 0.1, 1.0  # what is 1 in the observation
 
 
@@ -96,15 +94,11 @@ class Day:
 def draw_day(number: int) -> Day:
     """Return the day of a trace seed; the same seed gives the same day."""
     rng, noise = map(np.random.default_rng, np.random.SeedSequence(number).spawn(2))
-    peak, width = rng.uniform(*PEAK), rng.uniform(2.0, 3.0)
-    reads_at, writes_at = rng.uniform(0.08, 0.17), rng.uniform(0.015, 0.03)
+    peak, width = rng.normal(15.0, 2.0), rng.uniform(2.0, 3.0)
+    reads_at, writes_at = rng.uniform(0.08, 0.14), rng.uniform(0.015, 0.03)
     reads_up, writes_up = rng.uniform(0.35, 0.5), rng.uniform(0.03, 0.06)
     busy = _busy(peak, width)
     reads, writes = reads_at + reads_up * busy, writes_at + writes_up * busy
-    # Yesterday was much like today.
-    busy = _busy(peak + rng.normal(0.0, 0.5), width) * math.exp(rng.normal(0.0, 0.1))
-    yesterday = reads_at + writes_at + (reads_up + writes_up) * busy
-    yesterday = yesterday * np.exp(_WANDER @ (rng.standard_normal(STEPS) * 0.06))
     wander = np.exp(_WANDER @ (rng.standard_normal((STEPS, 2)) * (0.06, 0.15)))
     crowds = np.ones(STEPS)
     for start in rng.integers(0, STEPS, rng.poisson(5.0)):
@@ -123,11 +117,9 @@ def draw_day(number: int) -> Day:
     total = np.concatenate([[0.0], np.cumsum(bulk)])
     announced = total[NOTICE : NOTICE + STEPS + 1] - total[: STEPS + 1]
     angle = 2 * np.pi * np.arange(STEPS + 1) / STEPS
-    hourly = np.convolve(np.tile(yesterday, 3), np.full(6, 1 / 6), "same")[STEPS:]
-    ahead = np.column_stack([hourly[a : a + STEPS + 1] for a in AHEAD])
     units = (_READ_UNIT, _WRITE_UNIT)
     seen = np.column_stack(
-        [measured / units, lately / units, before / units, announced / _BULK_UNIT, ahead / _READ_UNIT,
+        [measured / units, lately / units, before / units, announced / _BULK_UNIT,
          np.sin(angle), np.cos(angle)]
     )  # fmt: skip
     error = 1.0 + noise.standard_normal((STEPS + 1, 2)) * (0.1, 0.03)
@@ -154,7 +146,7 @@ def _average(keep: float) -> np.ndarray:
 
 
 _WANDER = _memory(STEPS, 0.85) * math.sqrt(1.0 - 0.85**2)
-_LATELY, _BEFORE = _average(0.5), _average(0.9)  # of a quarter of an hour, and of an hour and half
+_LATELY, _BEFORE = _average(0.5), _average(0.9)  # of some 20 minutes, and of 100
 
 
 def interval(
@@ -198,8 +190,8 @@ class CompactionRate(NativeVectorEnv):
     """Set the rate limit of a store's background work; see the module for the model.
 
     Observation: what an operator's dashboard shows of the last interval, with noise, scaled to
-    the order of 1: throughput of reads and of writes, their averages over the last quarter of an
-    hour and over the last hour and a half, the bulk loads that wait upstream, the time of day (sine
+    the order of 1: throughput of reads and of writes, their averages over the last 20 minutes
+    and the last 100 or so, the bulk loads that wait upstream, the time of day (sine
     and cosine), the logarithm of the slowdown, the debt as estimated (off by some percent, and with
     what is being merged counted in), background work done, the knob's last value, and the work
     under way. Hidden are the true debt, when the merges will be complete, how busy the day will be,
@@ -225,7 +217,7 @@ class CompactionRate(NativeVectorEnv):
     def __init__(
         self, num_envs: int = 1, max_episode_steps: int = STEPS, split: Split = "train"
     ) -> None:
-        space = Box(-2.0, 10.0, (17,), np.float32)
+        space = Box(-2.0, 10.0, (14,), np.float32)
         super().__init__(num_envs, max_episode_steps, space, Box(-1.0, 1.0, (1,), np.float32))
         if max_episode_steps > STEPS:
             raise EnvError(f"max_episode_steps is {max_episode_steps}; a day has {STEPS}.")
@@ -282,8 +274,8 @@ class CompactionRate(NativeVectorEnv):
 
 
 def _observe(seen: np.ndarray, error: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """Return the observation [n, 17]."""
-    shown = np.empty((len(seen), 17), np.float32)
+    """Return the observation [n, 14]."""
+    shown = np.empty((len(seen), 14), np.float32)
     shown[:, :_OUTSIDE] = seen
     shown[:, SLOWDOWN] = state[_SLOWED] * error[:, 0]
     shown[:, SEEN_DEBT] = state[DEBT] * error[:, 1] / SLOW
@@ -300,7 +292,7 @@ def make_compaction_rate(split: Split = "train") -> Single:
 
 # ------------------------------------------------------------------ rules, by what the agent sees
 
-# Observations [n, 17] -> knobs [n]; made anew for every day, of which it may run many at once.
+# Observations [n, 14] -> knobs [n]; made anew for every day, of which it may run many at once.
 Controller = Callable[[np.ndarray], np.ndarray]
 
 
@@ -374,25 +366,27 @@ def timetable(begin: float, end: float, busy: float, quiet: float, alarm: float)
     return control
 
 
-def headroom(target: float, gain: float, debt_gain: float, alarm: float, ahead: float = 0.0) -> Controller:
-    """Give background work what the requests of the last quarter of an hour leave over.
+def headroom(
+    target: float, gain: float, debt_gain: float, bulk_gain: float, alarm: float
+) -> Controller:
+    """Give background work what the requests of the last 20 minutes leave over.
 
-    The idea of SILK (Balmau et al., USENIX ATC 2019), with a share that grows with the debt, and
-    full speed when it exceeds an alarm.
+    The idea of SILK (Balmau et al., USENIX ATC 2019). The share also follows the debt and the
+    announced bulk loads, and the knob goes to 1 when the debt exceeds an alarm.
 
     Args:
         target: Share of the disk that requests and background work may take together.
         gain: Knob per share of the disk that is left over.
         debt_gain: Knob per unit of debt, in units of `SLOW`.
+        bulk_gain: Knob per unit of bulk loads, as observed.
         alarm: In units of `SLOW`.
     """
 
     def control(obs: np.ndarray) -> np.ndarray:
         load = _READ_UNIT * obs[:, READS_LATELY] + _WRITE_UNIT * obs[:, WRITES_LATELY]
         debt = obs[:, SEEN_DEBT]
-        rise = _READ_UNIT * obs[:, IN_3] - load
-        knob = np.clip(gain * (target - load) + debt_gain * debt + ahead * rise, 0.0, 1.0)
-        return np.where(debt > alarm, 1.0, knob)
+        knob = gain * (target - load) + debt_gain * debt + bulk_gain * obs[:, ANNOUNCED]
+        return np.where(debt > alarm, 1.0, np.clip(knob, 0.0, 1.0))
 
     return control
 
@@ -403,7 +397,7 @@ RULES: dict[str, tuple[Callable[..., Controller], tuple[tuple[float, float], ...
     "threshold": (threshold, ((0.0, 1.0), (0.1, 1.6), (0.0, 0.6), (0.2, 1.0))),
     "PI": (proportional_integral, ((0.0, 1.2), (0.0, 1.0), (0.0, 0.02), (0.0, 1.2))),
     "timetable": (timetable, ((6.0, 14.0), (14.0, 24.0), (0.0, 0.6), (0.2, 1.0), (0.3, 2.5))),
-    "headroom": (headroom, ((0.1, 0.9), (0.0, 5.0), (-0.2, 1.0), (0.3, 2.5), (-2.0, 4.0))),
+    "headroom": (headroom, ((0.1, 0.9), (0.0, 5.0), (-0.2, 1.0), (-1.0, 1.0), (0.3, 2.5))),
 }
 
 
