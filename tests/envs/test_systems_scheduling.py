@@ -257,14 +257,14 @@ class TestEnvironment:
         with pytest.raises(EnvError, match="over"):
             env.step(0)
 
-    def test_splits(self, small: str) -> None:
+    def test_splits(self) -> None:
         train, test = load_workload(), load_workload(split="test")
         assert "seed=1)" in train.header["Note"] and 1 in TRACE_SEEDS["train"]
         assert "seed=1000000)" in test.header["Note"] and 1_000_000 in TRACE_SEEDS["test"]
         assert train.processors == test.processors and abs(train.load - test.load) < 0.001
         assert len({job.submit for job in train.jobs} & {job.submit for job in test.jobs}) < 1000
         env = JobScheduling(split="test")
-        assert env.workload is test
+        assert env.workload == test
         for seed in range(20):
             env.reset(seed=seed)
             assert [env._first] == windows_of([seed], window_starts(test, 256))
@@ -342,7 +342,7 @@ def test_no_torch() -> None:
 def test_ppo_learns_to_schedule(tmp_path: Path) -> None:
     # In seconds, from a policy that starts jobs at random to far better than one.
     kwargs = {"jobs": 64}
-    settings: dict[str, Any] = {"env_steps": 40_000, "num_envs": 16, "horizon": 64, "epochs": 6}
+    settings: dict[str, Any] = {"env_steps": 16_000, "num_envs": 16, "horizon": 64, "epochs": 6}
     settings |= {"minibatch_size": 256, "lr": "linear:2e-3:0", "eval_episodes": 1}
     run = assay.train("ppo", ID, root=tmp_path, seed=1, env_kwargs=kwargs, **settings)
     with make_vector(ID, 40, env_kwargs=kwargs) as envs:
@@ -355,5 +355,4 @@ def test_ppo_learns_to_schedule(tmp_path: Path) -> None:
             for seed in result.seeds
         ]
     )
-    assert result.mean > 0.6 * chance
-    print(result.mean, chance)
+    assert result.mean > 0.65 * chance

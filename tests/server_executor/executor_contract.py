@@ -119,8 +119,9 @@ class ExecutorContract:
 
     def assert_dead(self, handle: Handle) -> None:
         wait_until(lambda: not handle.health().alive, "the learner counts as dead")
-        with pytest.raises(LearnerCrashed):
+        with pytest.raises(LearnerCrashed) as caught:
             handle.call({"method": "echo"}, timeout=LONG)
+        assert "did not answer" not in caught.value.message, "it is known to be dead"
 
     def test_an_exception_ends_the_learner_and_is_told(self, executor: Executor) -> None:
         handle = self.spawn(executor)

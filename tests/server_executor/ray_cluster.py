@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+
+import psutil
 
 from assay.server.executor.ray import NAMESPACE
 
@@ -47,12 +49,17 @@ class RayCluster:
         self._cluster.add_node(**{**_NODE, "num_cpus": num_cpus})
 
     def kill_node(self, name: str) -> None:
-        """Kill a node's processes, as a loss of power would.
+        """Kill all of a node's processes at once, as a loss of power would.
 
         Args:
             name: How its id begins.
         """
         (node,) = [one for one in self._cluster.worker_nodes if one.node_id.startswith(name)]
+        # First the one that would begin the others again, and would tell the cluster of them.
+        raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+        for one in [raylet, *raylet.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
         self._cluster.remove_node(node, allow_graceful=False)
 
     def shutdown(self) -> None:
@@ -60,7 +67,7 @@ class RayCluster:
         self._cluster.shutdown()
 
 
-@contextmanager
+@contextlib.contextmanager
 def ray_cluster() -> Iterator[RayCluster]:
     """Yield a cluster whose workers can import the tests' hosts."""
     # Sockets in it have names of at most 107 bytes.

@@ -37,6 +37,15 @@ class TestProcess(ExecutorContract):
         head, _ = self.spawn(executor).call({"method": "who"}, timeout=LONG)
         assert head["session"] == head["pid"] != os.getsid(0)
 
+    def test_a_signal_to_all_processes_of_a_service_leaves_it_to_the_server(
+        self, executor: Executor
+    ) -> None:
+        handle = self.spawn(executor)
+        pid = handle.call({"method": "who"}, timeout=LONG)[0]["pid"]
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(pid, number)
+        assert handle.call({"method": "echo"}, timeout=LONG)[0]["calls"] == 2
+
     def test_how_it_died_is_told(self, executor: Executor) -> None:
         handle = self.spawn(executor)
         with pytest.raises(LearnerCrashed, match="exited with status 7"):
@@ -55,10 +64,15 @@ class TestProcess(ExecutorContract):
     def test_the_thread_that_spawned_may_end(self, executor: Executor) -> None:
         """The kernel takes the parent for gone when the thread is that began a process."""
         handles = []
-        thread = threading.Thread(target=lambda: handles.append(self.spawn(executor)))
+
+        def begin() -> None:
+            handles.append(self.spawn(executor))
+            handles[0].call({"method": "echo"}, timeout=LONG)
+
+        thread = threading.Thread(target=begin)
         thread.start()
         thread.join()
-        for calls in (1, 2):
+        for calls in (2, 3):
             assert handles[0].call({"method": "echo"}, timeout=LONG)[0]["calls"] == calls
 
     def test_processes_do_not_hold_each_other(self, executor: Executor) -> None:

@@ -93,7 +93,17 @@ def test_batches_go_in_portions(inproc: World) -> None:
     inproc.supervise(batches=7, bytes=3000)
     inproc.await_committed(50)
     inproc.assert_exactly_once(50)
-    assert len(inproc.metrics) >= 50 / 3
+    wait_until(lambda: len(inproc.metrics) >= 50 / 3, "there were many calls")
+
+
+def test_a_slow_learner_gets_less_at_a_time(inproc: World) -> None:
+    inproc.register(publish_every=1, nap=0.05)
+    inproc.feed(40)
+    supervisor = inproc.supervise(answer_seconds=0.1)
+    inproc.await_committed(40)
+    wait_until(lambda: supervisor.status().state == "idle", "it is at rest")
+    # 16, 8, 4, then two at a time: two naps are as long as a call should take.
+    assert len(inproc.metrics) >= 9
 
 
 # The store

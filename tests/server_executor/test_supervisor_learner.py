@@ -25,6 +25,7 @@ from assay.server.tensors import Experience, Layout, encode
 
 _CONTEXTS = 4
 _STEPS = 32
+_BATCHES = 28  # two to a rollout
 _PATIENCE = Patience(first_pause=0.05, poll_seconds=0.05, trim_seconds=None)
 
 
@@ -54,6 +55,7 @@ class _Server:
         self.supervisor.validate(self.spec)
         self.store.register(self.spec)
         self.supervisor.start()
+        wait_until(lambda: self.supervisor.status().version, "version 1 is there")
         self.epoch = self.store.open_session("p", "ada").epoch
         self.seq = 0
         self.rng = np.random.default_rng(0)
@@ -112,9 +114,9 @@ def test_a_policy_is_learned_although_its_learner_is_killed(tmp_path: Path) -> N
     executor = make_executor("process")
     server = _Server(tmp_path / "killed", executor)
     try:
-        for number in range(1, 41):
+        for number in range(1, _BATCHES + 1):
             server.send(server.play())
-            if number in (7, 20):
+            if number in (7, 16):
                 health = server.supervisor.status().health
                 assert health is not None
                 os.kill(health.pid, signal.SIGKILL)
@@ -122,16 +124,16 @@ def test_a_policy_is_learned_although_its_learner_is_killed(tmp_path: Path) -> N
                 lambda number=number: server.supervisor.status().position == number,  # type: ignore[misc]
                 f"batch {number} is consumed",
             )
-        status = server.supervisor.status()
         assert server.supervisor.drain(60.0)
+        status = server.supervisor.status()
         learned = server.models()
         sent = [one.payload for one in iterate(server.store, "p")]
     finally:
         server.close()
     assert status.restarts == 2
-    assert status.metrics["server/env_steps"] == 40 * _STEPS, "each step counts once"
-    assert status.committed == 40
-    assert [one.architecture.version for one in learned] == list(range(21, 0, -1))
+    assert status.metrics["server/env_steps"] == _BATCHES * _STEPS, "each step counts once"
+    assert status.committed == _BATCHES
+    assert [one.architecture.version for one in learned] == list(range(_BATCHES // 2 + 1, 0, -1))
     assert _skill(learned[0]) == 1.0
 
     # The same experience without any kill gives the same versions, bit for bit.
@@ -139,7 +141,7 @@ def test_a_policy_is_learned_although_its_learner_is_killed(tmp_path: Path) -> N
     try:
         for payload in sent:
             quiet.send(payload)
-        wait_until(lambda: quiet.supervisor.status().committed == 40, "all is learned")
+        wait_until(lambda: quiet.supervisor.status().committed == _BATCHES, "all is learned")
         assert quiet.supervisor.status().restarts == 0
         expected = quiet.models()
     finally:

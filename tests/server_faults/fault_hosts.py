@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gateway_support import snapshot
+import numpy as np
+from client_support import model
+from gymnasium import spaces
 
 from assay.server.learner.messages import CONSUME, START, Consume, Outcome, Publication, Ready
 
+SEEN = spaces.Box(-np.inf, np.inf, (3,), np.float32)  # of `gateway_support.SPEC`
 GATE = "ASSAY_FAULT_GATE"  # path of a file without which `Gated` does not go on
 
 
@@ -48,7 +51,7 @@ class Tally:
 
     def _publish(self) -> Publication:
         self.version += 1
-        data = snapshot(self.version)
+        data = weights(self.version)
         checkpoint = json.dumps(self.state).encode()
         return Publication(self.version, self.position, data, checkpoint, self.version - 1)
 
@@ -69,3 +72,8 @@ def tally(state: dict[str, int], batches: Iterable[tuple[int, bytes]]) -> dict[s
         crc = zlib.crc32(payload, zlib.crc32(str(position).encode(), state["crc"]))
         state = {"batches": state["batches"] + 1, "crc": crc}
     return state
+
+
+def weights(version: int, prefers: int = 2) -> bytes:
+    """Return a model file for `gateway_support.SPEC` that wants one of the three choices."""
+    return model(version, prefers=prefers, observation=SEEN).data

@@ -3,8 +3,8 @@
     python gateway_forge.py
 
 Reads lines from its input: `{"start": {...}, "learner": "Tally"}` forks a gateway with these
-settings, which says `{"ready": PID, "port": PORT, ...}` when it serves; `{"wait": PID}` waits for
-its end and says `{"gone": PID, "status": ...}`. Everything ends with the input. A gateway is
+settings, which says `{"what": "ready", "pid": PID, "port": PORT, ...}` when it serves;
+`{"wait": PID}` waits for its end and says "gone". Everything ends with the input. A gateway is
 `run_server`, as `assay serve` runs it, but for the learner: one of `fault_hosts`, or "" for none at
 all. `file_limit` lets no file of the gateway grow beyond so many bytes, as on a full disk; `hasty`
 acknowledges before it commits, which the kill loop must notice.
@@ -12,6 +12,7 @@ acknowledges before it commits, which the kill loop must notice.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-for _place in (HERE, HERE.parent / "server_gateway"):
+for _place in (HERE, HERE.parent / "server_client", HERE.parent / "server_gateway"):
     if str(_place) not in sys.path:
         sys.path.append(str(_place))
 
@@ -66,8 +67,9 @@ class Light:
         self._inner.close()
 
 
-def say(**what: Any) -> None:
-    os.write(1, json.dumps(what).encode() + b"\n")  # short enough to be atomic
+def say(what: str, pid: int, **more: Any) -> None:
+    # Short enough to be atomic.
+    os.write(1, json.dumps({"what": what, "pid": pid, **more}).encode() + b"\n")
 
 
 def gateway(command: dict[str, Any]) -> None:
@@ -91,7 +93,10 @@ def gateway(command: dict[str, Any]) -> None:
         gateway_run.Gateway = made  # type: ignore[assignment, misc]
 
     def ready(served: Gateway) -> None:
-        say(ready=os.getpid(), port=served.port, metrics=served.metrics_port, repairs=told)
+        say(
+            "ready", os.getpid(),
+            port=served.port, metrics=served.metrics_port, repairs=[one[:500] for one in told[:4]],
+        )  # fmt: skip
 
     complete = gateway_run.run_server(config, told.append, ready)
     os._exit(0 if complete else 1)
@@ -105,22 +110,24 @@ def main() -> None:
             if "wait" in command:
                 _, status = os.waitpid(command["wait"], 0)
                 children.discard(command["wait"])
-                say(gone=command["wait"], status=status)
+                say("gone", command["wait"], status=status)
                 continue
             child = os.fork()
             if not child:
                 os.close(0)
                 os.open(os.devnull, os.O_RDONLY)
+                os.dup2(os.open(command["log"], os.O_WRONLY | os.O_APPEND), 2)
                 try:
                     gateway(command)
                 except BaseException as error:
-                    say(failed=repr(error)[:2000])
+                    say("failed", os.getpid(), error=repr(error)[:2000])
                 os._exit(1)
             children.add(child)
-            say(forked=child)
+            say("forked", child)
     finally:
         for child in children:
-            os.kill(child, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
 
 
 if __name__ == "__main__":

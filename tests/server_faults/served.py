@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import queue
@@ -38,6 +40,53 @@ def until(condition: Callable[[], Any], what: str, seconds: float = WAIT) -> Any
     raise AssertionError(f"it did not happen within {seconds:g} s: {what}")
 
 
+class _Smithy:
+    """The one process that all forges of this process fork their gateways from."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "gateway_forge.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT,
+        )  # fmt: skip
+        self._said: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._listen, daemon=True).start()
+        atexit.register(self._end)
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said = json.loads(line)
+            self._queue(said["pid"] if said["what"] != "forked" else 0).put(said)
+
+    def _queue(self, pid: int) -> queue.SimpleQueue[dict[str, Any]]:
+        with self._lock:
+            return self._said.setdefault(pid, queue.SimpleQueue())
+
+    def ask(self, **command: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def hear(self, pid: int, what: str) -> dict[str, Any]:
+        """Return the next of a kind that a gateway says; 0 is the smithy itself."""
+        while True:
+            said = self._queue(pid).get(timeout=WAIT)
+            assert said["what"] in (what, "ready"), said
+            if said["what"] == what:
+                return said
+
+    def _end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(WAIT)
+
+
+@functools.cache
+def _smithy() -> _Smithy:
+    return _Smithy()
+
+
 class Forge:
     """Starts gateways by forking one process in which everything is imported.
 
@@ -47,7 +96,7 @@ class Forge:
         pid: Of that gateway.
         port: Where it listens; 0 for a Unix socket.
         repairs: What it had to mend when it started.
-        log: What its processes wrote to stderr.
+        log: What its gateways wrote to stderr.
     """
 
     def __init__(self, **config: Any) -> None:
@@ -55,42 +104,20 @@ class Forge:
         self.address = f"unix:{self.directory / 's'}"
         self.config = {"data": str(self.directory / "data"), "listen": self.address, **config}
         self.config["metrics_port"] = 0
-        self.pid = 0
-        self.port = self._metrics = 0
+        self.pid = self.port = self._metrics = 0
         self.repairs: list[str] = []
         self.log = self.directory / "log"
-        with open(self.log, "wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(HERE / "gateway_forge.py")],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=ENVIRONMENT,
-            )  # fmt: skip
-        self._said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._said.put(json.loads(line))
-        self._said.put({"failed": "the forge has ended"})
-
-    def _ask(self, **command: Any) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command).encode() + b"\n")
-        self._process.stdin.flush()
-
-    def hear(self) -> dict[str, Any]:
-        said = self._said.get(timeout=WAIT)
-        assert "failed" not in said, f"{said['failed']}\n{self.log.read_text()[-3000:]}"
-        return said
+        self.log.touch()
 
     def fork(self, learner: str = "Tally", **options: Any) -> None:
         """Begin a gateway, and do not wait until it serves; see `gateway_forge`."""
-        self._ask(start=self.config, learner=learner, **options)
-        self.pid = self.hear()["forked"]
+        smithy = _smithy()
+        smithy.ask(start=self.config, learner=learner, log=str(self.log), **options)
+        self.pid = smithy.hear(0, "forked")["pid"]
 
     def ready(self) -> None:
         """Wait until it serves."""
-        said = self.hear()
+        said = _smithy().hear(self.pid, "ready")
         self.repairs, self.port, self._metrics = said["repairs"], said["port"], said["metrics"]
         if self.port:
             self.address = f"127.0.0.1:{self.port}"
@@ -115,22 +142,18 @@ class Forge:
 
     def end(self, number: int = signal.SIGKILL) -> int:
         """Send the gateway a signal, wait for its end, and return its exit status."""
-        os.kill(self.pid, number)
-        self._ask(wait=self.pid)
-        while True:
-            said = self.hear()  # it may have said before that it is ready
-            if "gone" in said:
-                self.pid = 0
-                return int(said["status"])
+        pid, self.pid = self.pid, 0
+        os.kill(pid, number)
+        _smithy().ask(wait=pid)
+        return int(_smithy().hear(pid, "gone")["status"])
 
     def close(self) -> None:
-        """End everything and remove the data."""
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(WAIT)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        """End the gateway and remove the data."""
+        try:
+            if self.pid:
+                self.end()
+        finally:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def __enter__(self) -> Forge:
         return self

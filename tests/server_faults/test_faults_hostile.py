@@ -57,7 +57,7 @@ def bomb(one: pb.Batch) -> pb.Batch:
 
 def lying_bomb(one: pb.Batch) -> pb.Batch:
     """Return the same, which says that it is small."""
-    data = zstandard.ZstdCompressor().compress(bytes(512 * MB))
+    data = zstandard.ZstdCompressor().compress(bytes(128 * MB))
     return resealed(one, data, codec=pb.ZSTD, raw_size=1000)
 
 
@@ -98,7 +98,7 @@ def test_it_is_refused_before_memory_is_taken(
     hostile = attack(batch(epoch, 2))
     try:
         ack = client.put(hostile)
-        assert ack.committed == 1 and len(ack.rejections) == 1
+        assert ack.committed < 2 and len(ack.rejections) == 1
     except grpc.RpcError as error:
         assert error.code() is not grpc.StatusCode.UNKNOWN, error
     stream = client.stream()
@@ -115,8 +115,7 @@ def test_a_frame_above_the_limit_is_not_read(forge: Forge, channel: grpc.Channel
     client.register()
     epoch = client.open().epoch
     before = peak_memory(forge.pid)
-    large = resealed(batch(epoch, 1), b"", tensors=bytes(64 * MB))
-    assert 64 * MB > FRAME_BYTES
+    large = resealed(batch(epoch, 1), bytes(16 * FRAME_BYTES))
     assert refused(client.put, large).reason is Reason.FRAME_TOO_LARGE
     assert peak_memory(forge.pid) - before < 32 * MB
 

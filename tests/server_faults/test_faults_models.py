@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from client_support import SEEN, model
-from gateway_support import Running, running, snapshot
+from client_support import model
+from fault_hosts import SEEN, weights
+from gateway_support import Running, running
 from gymnasium import spaces
 from players import Player
 from served import until
@@ -32,12 +33,12 @@ def test_bad_weights_are_refused_and_the_model_before_is_kept(tmp_path: Path) ->
                 assert client.decide(OBS).version == version
 
             until(lambda: puppet.state == "learning", "the learner")
-            puppet.publish()
+            puppet.publish(data=weights(1))
             acts_by(1)
             wide = spaces.Box(-1, 1, (4,), np.float32)
             foreign = model(3, observation=SEEN, action=spaces.Discrete(4)).data
             other = model(4, observation=wide).data
-            for number, bad in enumerate((with_nan(snapshot(2)), foreign, other, b"junk" * 9), 1):
+            for number, bad in enumerate((with_nan(weights(2)), foreign, other, b"junk" * 9), 1):
                 puppet.publish(data=bad)
                 until(
                     lambda number=number: client.status().acting.rejected_models >= number,
@@ -49,7 +50,7 @@ def test_bad_weights_are_refused_and_the_model_before_is_kept(tmp_path: Path) ->
             puppet.publish(data=damaged)
             player.play(20)
             assert client.decide(OBS).version == 1
-            puppet.publish(data=snapshot(7, prefers=0))
+            puppet.publish(data=weights(7, prefers=0))
             acts_by(7)
             assert client.act(OBS) == 0
             assert player.wrong == 0 and not client.status().acting.errors
@@ -59,7 +60,7 @@ def test_bad_weights_are_refused_and_the_model_before_is_kept(tmp_path: Path) ->
 
 def _damaged_version(server: Running) -> bytes:
     """Return a model whose file on the disk will not be what its hash says."""
-    data = snapshot(6)
+    data = weights(6)
     store = server.store
     digest = store.blobs("queue").put(data)
     (path,) = [one for one in store.directory.rglob("*") if digest in one.name]
@@ -91,14 +92,14 @@ def test_a_model_that_does_worse_is_rolled_back_by_itself(tmp_path: Path) -> Non
             until(lambda: "queue" in server.executor.puppets, "registration")
             puppet = server.puppet()
             until(lambda: puppet.state == "learning", "the learner")
-            puppet.publish(prefers=2)
+            puppet.publish(data=weights(1, prefers=2))
             until(lambda: versions() == {1}, "the first version everywhere")
-            puppet.publish(prefers=0)
+            puppet.publish(data=weights(2, prefers=0))
             tried = until(lambda: episodes() and versions() - {1} and versions(), "a trial")
             assert tried == {1, 2}  # some of them alone
             until(lambda: episodes() and decided("rollback"), "the way back")
             until(lambda: versions() == {1}, "the first version everywhere again")
-            puppet.publish(prefers=2)
+            puppet.publish(data=weights(3, prefers=2))
             until(lambda: episodes() and decided("promote"), "a better one's way")
             until(lambda: versions() == {3}, "the third version everywhere")
             assert decided("rollback") == 1

@@ -268,7 +268,7 @@ class Client:
 
     def watch(self, policy: str = "queue", channel: str = "") -> Any:
         request = pb.WatchRequest(policy=policy, channel=channel)
-        return self.models.Watch(request, metadata=self.metadata)
+        return self.models.Watch(request, metadata=self.metadata, timeout=3 * WAIT)
 
     def fetch(self, policy: str = "queue", **which: Any) -> tuple[pb.ModelInfo, bytes]:
         chunks = list(self.call(self.models.Fetch, pb.FetchRequest(policy=policy, **which)))

@@ -297,7 +297,10 @@ def test_certificates_name_their_bearers(tmp_path: Path, authority: Authority) -
         for name, call in every_call(bob, "queue").items():
             assert refused(call).reason is Reason.PERMISSION_DENIED, name
         assert refused(bob.fetch, "shared", version=1).reason is Reason.UNKNOWN_POLICY
-        # What a token grants to bob, his certificate does as well.
+        # What a token grants to bob, his certificate does as well, as long as the token does.
+        _, token = make_token("bob", {"queue": frozenset({Verb.WRITE})}, expires=1.0)
+        server.store.registry.add_token(token)
+        assert refused(bob.open).reason is Reason.PERMISSION_DENIED
         _, token = make_token("bob", {"queue": frozenset({Verb.WRITE})})
         server.store.registry.add_token(token)
         assert bob.open().epoch == 1

@@ -235,7 +235,6 @@ class TestRollouts:
         server.send("one", client.pack(fields))
         assert taken[0].tolist() == [0, 1, 2, 3, 4, 2, 6, 7]
 
-
     def test_returns_for_the_scale_of_rewards_are_each_clients_own(self) -> None:
         server = ppo_server(normalize_reward=True, gamma=0.5)
         Recorder(server)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 EXIT_INCOMPLETE = 1
 _LINE_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
-_PROGRAM = Path("examples/queue/assay_queue")
 
 
 def demo(
@@ -55,8 +54,9 @@ def demo(
             if passed == 0:
                 output.note(f"Server on {running.address}; its trainer is starting ...")
         with _Screen(running) as screen:
-            _play(running, plan, screen)
-        summary = running.finish(plan.seconds)
+            played = _play(running, plan, screen)
+        output.note("Ending the clients and draining the server ...")
+        summary = running.finish(played)
     if as_json:
         from dataclasses import asdict
 
@@ -67,8 +67,8 @@ def demo(
         raise typer.Exit(EXIT_INCOMPLETE)
 
 
-def _play(running: Demo, plan: Plan, screen: _Screen) -> None:
-    """Let the clients play; half-way the trainer is killed."""
+def _play(running: Demo, plan: Plan, screen: _Screen) -> float:
+    """Let the clients play, with the trainer killed half-way; return for how many seconds."""
     from assay.server.demo import RESUME_SECONDS
 
     began = time.monotonic()
@@ -93,7 +93,7 @@ def _play(running: Demo, plan: Plan, screen: _Screen) -> None:
         screen.draw(passed)
         # On a slow machine the end waits for the trainer, or there would be nothing to see.
         if passed >= plan.seconds and (back or passed >= plan.seconds + RESUME_SECONDS):
-            return
+            return passed
 
 
 class _Screen:
@@ -164,7 +164,7 @@ def clients_view(running: Demo, passed: float, notes: list[str]) -> RenderableTy
     title = f"{running.plan.env}, {passed:.0f} of {running.plan.seconds:g} seconds"
     parts: list[RenderableType] = [output.table(columns, rows, title=title)]
     parts.append(view(running.address, running.facts))
-    parts += [Text(line, "dim") for line in running.program_lines]
+    parts += [Text(line, "dim") for line in running.program_lines[-3:]]
     parts += [Text(line, "bold") for line in notes]
     return Group(*parts)
 
@@ -183,8 +183,6 @@ def clients_line(running: Demo, passed: float) -> str:
         f"act() {_microseconds(latencies[len(latencies) // 2] if latencies else None)}",
         f"{sum(one.get('acknowledged', 0) for one in reports):,} steps safe on the server",
     ]
-    if running.program_lines:
-        parts.append(running.program_lines[-1])
     return "; ".join(parts)
 
 
@@ -199,11 +197,13 @@ def show_summary(plan: Plan, summary: Summary) -> None:
         "were lost",
         "versions": f"{summary.versions} published",
         "trainer": _killed(summary),
+        "C++ client": ", ".join(" ".join(line.split()) for line in summary.program),
         "server": "drained in order" if summary.drained else "could not be drained in time",
     }
-    output.say(f"{plan.env}, {plan.clients} clients, {summary.seconds:g} seconds")
+    output.say(f"{plan.env}, {plan.clients} clients, {summary.seconds:.0f} seconds")
     for key, value in lines.items():
-        output.say(f"{key + ':':<12}{value}")
+        if value:
+            output.say(f"{key + ':':<12}{value}")
     output.say("\nTry next: assay serve, and docs/server.md for a client of your own.")
 
 
@@ -215,11 +215,11 @@ def _killed(summary: Summary) -> str:
     return f"killed (process {summary.killed}), back after {summary.resumed_after:.1f} s"
 
 
-def find_program(built: Path | None) -> tuple[list[str] | None, str]:
-    """Return the command of the C++ client if it was built, and a line that says so or how to."""
-    place = (built or Path("build/cpp")) / _PROGRAM
+def find_program(built: Path | None) -> tuple[Path | None, str]:
+    """Return the C++ client if it was built, and a line that says so or how to build it."""
+    place = (built or Path("build/cpp")) / "queue"
     if place.is_file():
-        return [str(place.resolve()), "--address", "{address}"], f"C++ client: {place}."
+        return place.resolve(), f"A C++ client controls a queue ({place})."
     if shutil.which("cmake") is None or shutil.which("c++") is None:
         return None, "No C++ client: there is no compiler here."
     return None, (

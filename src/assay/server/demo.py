@@ -30,6 +30,7 @@ from assay.server.policy_view import policy_facts
 _START_SECONDS = 120.0
 RESUME_SECONDS = 90.0  # the longest that the end waits for a trainer that was killed
 _END_SECONDS = 30.0
+_CPP_RATE = 1000  # decisions of the C++ client in a second
 _RECENT = 20  # episodes of a client that its mean is of
 
 
@@ -117,6 +118,7 @@ class Summary:
         act_p50: Median time of act() of the median client, in seconds.
         killed: Process of the trainer that was killed, or None.
         resumed_after: Seconds until a version of the next trainer, or None.
+        program: What the C++ example said of its rule and of what was learned.
         drained: Whether the server ended in order.
     """
 
@@ -132,6 +134,7 @@ class Summary:
     act_p50: float | None = None
     killed: int | None = None
     resumed_after: float | None = None
+    program: list[str] = field(default_factory=list)
     drained: bool = False
 
 
@@ -141,20 +144,21 @@ class Demo:
     Args:
         plan: What to run.
         data: The server's directory.
-        program: Command of a client in another language, or None; `{address}` in it is replaced.
+        program: The C++ example that runs a queue, or None; it has a policy of its own.
 
     Attributes:
         address: Where the server listens.
         clients: What is known about each client.
         facts: What the server says about its policies, as `policy_facts` has it.
+        program_lines: What the C++ example has said.
     """
 
-    def __init__(self, plan: Plan, data: Path, program: list[str] | None = None) -> None:
+    def __init__(self, plan: Plan, data: Path, program: Path | None = None) -> None:
         self.plan, self._data = plan, data
         self.address = ""
         self.clients = [ClientView(f"client-{n}") for n in range(1, plan.clients + 1)]
         self.facts: list[dict[str, Any]] = []
-        self.program_lines: deque[str] = deque(maxlen=3)
+        self.program_lines: list[str] = []
         self._program = program
         self._reports: queue.SimpleQueue[tuple[ClientView, dict[str, Any]]] = queue.SimpleQueue()
         self._running: list[tuple[str, subprocess.Popen[str]]] = []
@@ -216,9 +220,11 @@ class Demo:
             self._running.append((view.name, process))
             self._read(process, lambda line, view=view: self._reports.put((view, json.loads(line))))
         if self._program is not None:
-            command = [word.replace("{address}", self.address) for word in self._program]
-            process = _start(command, stderr=self._log("program"))
-            self._running.append(("program", process))
+            command = [str(self._program), "--address", self.address, "--rate", str(_CPP_RATE)]
+            command += ["--steps", str(int(plan.seconds * _CPP_RATE)), "--client", "cpp-client"]
+            command += ["--models", str(self._data / "cpp-client")]
+            process = _start(command, stderr=self._log("cpp-client"))
+            self._running.append(("cpp-client", process))
             self._read(process, self.program_lines.append)
 
     def _read(self, process: subprocess.Popen[str], take: Any) -> None:
@@ -353,6 +359,8 @@ class Demo:
         latencies = sorted(one["act_p50"] for one in reports if one.get("act_p50"))
         summary.act_p50 = latencies[len(latencies) // 2] if latencies else None
         summary.versions = self.policy().get("newest_version", 0)
+        said = ("heuristic:", "learned:", "No model")
+        summary.program = [line for line in self.program_lines if line.startswith(said)]
         return summary
 
 

@@ -54,6 +54,7 @@ State = Literal["starting", "learning", "idle", "paused", "failed", "stopped"]
 _log = logging.getLogger(__name__)
 _OVER = (Reason.FENCED, Reason.POLICY_DELETED, Reason.UNKNOWN_POLICY)
 _FIRST = Learner(epoch=1)  # what a trainer finds that is the first of its policy
+_FIRST_PORTION = 16  # batches
 _PAGE = 1000  # rows of the index, when the backlog is counted
 
 
@@ -77,6 +78,8 @@ class Patience:
             depend on the experience alone.
         trim_seconds: Between two looks for experience that is no longer needed; None to keep all.
         poll_seconds: Between two looks at a learner that has nothing to do.
+        answer_seconds: That one call to the learner should take. A long one keeps its versions
+            from being published and orders from being obeyed, so less is sent at a time then.
         batches: The most that one call to the learner brings.
         bytes: The most that they have together, unless a single one has more.
     """
@@ -91,6 +94,7 @@ class Patience:
     publish_seconds: float | None = None
     trim_seconds: float | None = 60.0
     poll_seconds: float = 1.0
+    answer_seconds: float = 1.0
     batches: int = 256
     bytes: int = 16 << 20
 
@@ -210,6 +214,7 @@ class Supervisor:
         self._last_error: str | None = None
         self._learner = Learner()  # what is committed, and our epoch
         self._position = 0
+        self._portion = min(_FIRST_PORTION, self._patience.batches)
         self._suspect = 0  # a batch up to here has killed a learner
         self._keep_after = 0
         self._metrics: Mapping[str, float] = {}
@@ -521,7 +526,7 @@ class Supervisor:
 
     def _read(self, after: int) -> list[Stored]:
         # Behind a crash one at a time, so that it is known which batch it is.
-        limit = 1 if after < self._suspect else self._patience.batches
+        limit = 1 if after < self._suspect else self._portion
         return self._store.read(
             self._policy, after=after, limit=limit, most_bytes=self._patience.bytes
         )
@@ -530,13 +535,23 @@ class Supervisor:
         message = Consume(
             tuple((one.position, one.client, one.payload) for one in batches), replaying
         )
+        began = time.monotonic()
         try:
             answer = handle.call(*message.to_frame(), self._patience.call_seconds)
         except (LearnerCrashed, LearnerRefused) as error:
             self._suspect = max(self._suspect, batches[-1].position)
             what = f"{error.message} This was at {_named(batches)}."
             raise LearnerCrashed(what, error.fix) from None
+        self._adjust(len(batches), time.monotonic() - began)
         return Outcome.from_frame(*answer)
+
+    def _adjust(self, batches: int, took: float) -> None:
+        """Choose how many batches the next call brings."""
+        wanted = self._patience.answer_seconds
+        if took > wanted:
+            self._portion = max(1, batches // 2)
+        elif took < wanted / 4 and batches >= self._portion:
+            self._portion = min(self._patience.batches, 2 * self._portion)
 
     def _consume(self, handle: Handle, batches: list[Stored]) -> None:
         outcome = self._ask(handle, batches, replaying=False)

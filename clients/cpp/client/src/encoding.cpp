@@ -100,7 +100,7 @@ void writeLeaf(Writer& writer, const LeafSpec& leaf, const std::string& prefix, 
   writer.head(leaf.key.empty() ? prefix : prefix + "/" + leaf.key, leaf.type, slots.size(),
               leaf.shape);
   for (const Slot slot : slots) {
-    if (leaf.key == kActionMask) {
+    if (leaf.isMask) {
       const std::uint8_t* mask = pool.mask(slot);
       for (std::size_t i = 0; i < leaf.size; ++i) {
         writer.put(static_cast<std::int8_t>(mask[i] != 0 ? 1 : 0));
@@ -136,7 +136,7 @@ void writeObservations(Writer& writer, const ParsedSpec& spec, const std::string
   std::size_t offset = 0;
   for (const LeafSpec& leaf : spec.leaves) {
     writeLeaf(writer, leaf, prefix, offset, pool, slots);
-    offset += leaf.key == kActionMask ? 0 : leaf.size;
+    offset += leaf.isMask ? 0 : leaf.size;
   }
 }
 
@@ -175,7 +175,7 @@ void writeRaw(Writer& writer, const LeafSpec& action, const StepPool& pool,
 
 bool isObservation(const ParsedSpec& spec, const float* numbers) noexcept {
   for (const LeafSpec& leaf : spec.leaves) {
-    if (leaf.key == kActionMask) {
+    if (leaf.isMask) {
       continue;
     }
     if (leaf.type == WireType::Float32) {

@@ -33,7 +33,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::make(std::shared_ptr<const Mod
     std::size_t offset = 0;
     const LeafSpec* found = nullptr;
     for (const LeafSpec& leaf : spec.leaves) {
-      if (leaf.key == kActionMask) {
+      if (leaf.isMask) {
         continue;
       }
       if (leaf.key == input.key) {

@@ -29,6 +29,7 @@ struct LeafSpec {
   WireType type = WireType::Float32;
   std::vector<std::size_t> shape;
   std::size_t size = 1;             // how many numbers it has
+  bool isMask = false;              // the entry that holds the action mask
   std::vector<std::int64_t> sizes;  // number of values of each integer, or of each bit
   std::vector<double> low;          // of a Box, one for each number; infinite where there is none
   std::vector<double> high;

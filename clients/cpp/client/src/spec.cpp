@@ -216,6 +216,7 @@ void readLeaves(const Json& space, const std::string& key, std::size_t depth,
   }
   leaves.push_back(readLeaf(space, where, false));
   leaves.back().key = key;
+  leaves.back().isMask = key == kActionMask;
 }
 
 void readAction(const Json& object, ParsedSpec& spec) {
@@ -281,7 +282,7 @@ std::shared_ptr<const ParsedSpec> readSpec(const std::string& text) {
   std::size_t bytes = 0;
   for (const LeafSpec& leaf : spec->leaves) {
     bytes += leaf.size * sizeof(float);
-    if (leaf.key != kActionMask) {
+    if (!leaf.isMask) {
       spec->observationSize += leaf.size;
       continue;
     }

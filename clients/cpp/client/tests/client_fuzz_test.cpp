@@ -1,5 +1,7 @@
 // Mutated configs, specs, answers and model chunks: refused or harmless; under the sanitizers
 // nothing else passes.
+#include <google/protobuf/stubs/logging.h>
+
 #include <cstdlib>
 
 #include "assay.pb.h"
@@ -83,6 +85,7 @@ TEST(ClientFuzz, ConfigsAreReadOrRefused) {
 }
 
 TEST(ClientFuzz, AnswersSettleNothingTwiceAndNothingThatWasNotSent) {
+  const google::protobuf::LogSilencer quiet;
   Random random(12);
   for (int round = 0; round < fuzzRounds(3000); ++round) {
     SendWindow window;
@@ -143,6 +146,7 @@ TEST(ClientFuzz, ModelChunksAreJoinedOrRefused) {
   const PolicySpec spec = testing::choiceSpec();
   const std::string model = testing::choiceModel(3, 1);
   const std::string sha256 = testing::shaOf(model);
+  const google::protobuf::LogSilencer quiet;
   ModelMailbox mailbox;
   Random random(13);
   int joined = 0;

@@ -102,8 +102,8 @@ inline std::string choiceModel(std::int64_t version, std::size_t wanted, bool re
                                       {"b", {{3}, bias}}};
   if (recurrent) {
     const Json gates = {{"input", "i"}, {"bias", "g"}, {"hidden", "h"}};
-    description["layers"].insert(description["layers"].begin(),
-                                 {{"kind", "gru"}, {"size", 3}, {"layers", {gates}}});
+    const Json memory = {{"kind", "gru"}, {"size", 3}, {"layers", Json::array({gates})}};
+    description["layers"].insert(description["layers"].begin(), memory);
     tensors.push_back({"i", {{9, 3}, std::vector<float>(27, 0.1F)}});
     tensors.push_back({"g", {{9}, std::vector<float>(9, 0.0F)}});
     tensors.push_back({"h", {{9, 3}, std::vector<float>(27, 0.1F)}});

@@ -341,6 +341,10 @@ Architecture readArchitecture(const Json& object) {
   if (!fields.any("observation").is_object() || !fields.any("action").is_object()) {
     refuse("model", "its spaces are not objects");
   }
+  // A text that is no UTF-8 is replaced, not thrown at.
+  constexpr auto kReplace = Json::error_handler_t::replace;
+  architecture.observation = fields.any("observation").dump(-1, ' ', false, kReplace);
+  architecture.action = fields.any("action").dump(-1, ' ', false, kReplace);
   std::set<std::string> keys;
   for (const Json& part : fields.list("inputs", 1, kMaxParts)) {
     architecture.inputs.push_back(readEntry(part));

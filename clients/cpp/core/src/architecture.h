@@ -80,6 +80,8 @@ struct Architecture {
   std::int64_t version = 0;
   std::int64_t epoch = 0;
   std::string algorithm;
+  std::string observation;  // JSON, for the client that registered the spaces
+  std::string action;
   std::vector<EntrySpec> inputs;
   bool normalized = false;
   NormalizationSpec normalization;

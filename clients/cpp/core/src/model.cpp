@@ -62,9 +62,14 @@ Result<std::shared_ptr<const Model>> Model::fromBytes(const void* data, std::siz
     if (network.outWidth() != architecture.head.params()) {
       return Error{ErrorCode::BadShape, "The last layer does not give what the head reads."};
     }
+    std::vector<Input> inputs;
+    for (const EntrySpec& entry : architecture.inputs) {
+      inputs.push_back({entry.key, entry.rawWidth()});
+    }
     auto parts = std::make_unique<const Parts>(
         Parts{architecture.version, architecture.epoch, architecture.algorithm, std::move(digest),
-              architecture.rawWidth(), std::move(network), std::move(head)});
+              architecture.rawWidth(), std::move(inputs), architecture.observation,
+              architecture.action, std::move(network), std::move(head)});
     return std::shared_ptr<const Model>(new Model(std::move(parts)));
   } catch (const ShapeError& error) {
     return Error{ErrorCode::BadShape, error.message};
@@ -105,6 +110,9 @@ const std::string& Model::algorithm() const noexcept { return parts_->algorithm;
 const std::string& Model::sha256() const noexcept { return parts_->sha256; }
 HeadKind Model::headKind() const noexcept { return parts_->head.spec().kind; }
 std::size_t Model::observationSize() const noexcept { return parts_->observationSize; }
+const std::vector<Input>& Model::inputs() const noexcept { return parts_->inputs; }
+const std::string& Model::observationSpace() const noexcept { return parts_->observation; }
+const std::string& Model::actionSpace() const noexcept { return parts_->action; }
 std::size_t Model::actionSize() const noexcept { return parts_->head.actionSize(); }
 std::size_t Model::maskSize() const noexcept { return parts_->head.maskSize(); }
 NoiseKind Model::noiseKind() const noexcept { return parts_->head.noiseKind(); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "architecture.h"
 #include "assay/model.h"
@@ -16,6 +17,9 @@ struct Model::Parts {
   std::string algorithm;
   std::string sha256;
   std::size_t observationSize;
+  std::vector<Input> inputs;
+  std::string observation;
+  std::string action;
   Network network;
   Head head;
 };

@@ -232,7 +232,7 @@ class GrpcTransport:
         compress: Use zstd where the server offers it.
         call_seconds: How long a short call may take.
         register_seconds: How long registering may take: the server starts a learner for it.
-        stall_seconds: How long a batch may stay unanswered before the session is given up.
+        stall_seconds: How long nothing that was sent may be settled before the session is given up.
         most_model_bytes: Larger models are not fetched.
         clock: Seconds that only grow.
 
@@ -469,8 +469,8 @@ class GrpcTransport:
             seq = self._window.refuse(rejection.seq, forever=forever)
             if seq is None:
                 return
-            self._answered_at = self._clock()
             if forever:
+                self._answered_at = self._clock()
                 events.append(Refused(seq, reason, rejection.message))
             elif reason in _DAMAGED:
                 self._trials[seq] += 1

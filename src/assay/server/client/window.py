@@ -107,7 +107,12 @@ class Window:
         if forever:
             self._gone.add(number)
             self._numbers.pop(seq, None)
-        self._cut = number if self._cut is None else min(self._cut, number)
+        # Answers come in order: what went before and was not answered did not arrive.
+        lost = [one for one in self._under_way if one < number]
+        for one in lost:
+            self._answered(one)
+        first = min([number, *lost])
+        self._cut = first if self._cut is None else min(self._cut, first)
         return seq
 
     def give_up(self, seq: int) -> None:

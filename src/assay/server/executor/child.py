@@ -30,6 +30,9 @@ def main() -> None:
     parent, link, lifeline = map(int, sys.argv[1:4])
     host, memory_mb = sys.argv[4], int(sys.argv[5])
     die_with(parent)
+    # Who stops a service may signal all of its processes. What it means, the server decides.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
     faulthandler.enable()
     limit_memory(memory_mb, held())

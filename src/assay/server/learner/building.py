@@ -145,7 +145,7 @@ def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
     given.setdefault("seed", settings.seed)
     config = resolve(cls.spec.name, base, given)
     values, num_envs = dict(config.hyperparameters), config.run.num_envs
-    if "horizon" in values:
+    if cls.spec.loop == "on_policy" and "horizon" in values:
         values["horizon"] *= num_envs
     run = config.run.model_copy(
         update={"num_envs": 1, "device": settings.device, "compile": settings.compile}

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "assay/result.h"
 
@@ -24,6 +25,12 @@ enum class HeadKind {
 
 /// What the noise of a decision is drawn from.
 enum class NoiseKind { Uniform, Normal };
+
+/// An entry of the observation, in the order in which a model reads them.
+struct Input {
+  std::string key;   ///< Empty where the observation is one array.
+  std::size_t size;  ///< How many numbers it brings.
+};
 
 class Network;
 class Head;
@@ -56,6 +63,12 @@ class Model {
   [[nodiscard]] HeadKind headKind() const noexcept;
   /// Return how many numbers an observation has: those of all its entries, one after another.
   [[nodiscard]] std::size_t observationSize() const noexcept;
+  /// Return the entries of an observation.
+  [[nodiscard]] const std::vector<Input>& inputs() const noexcept;
+  /// Return the space of observations that the model was made for, as JSON.
+  [[nodiscard]] const std::string& observationSpace() const noexcept;
+  /// Return the space of actions that the model was made for, as JSON.
+  [[nodiscard]] const std::string& actionSpace() const noexcept;
   /// Return how many numbers an action has.
   [[nodiscard]] std::size_t actionSize() const noexcept;
   /// Return the length of an action mask; 0 where actions are not masked.

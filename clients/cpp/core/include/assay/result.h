@@ -20,6 +20,8 @@ enum class ErrorCode {
   BadShape,     ///< A tensor does not fit the layers around it.
   NotFinite,    ///< A number is infinite, or not a number.
   OutOfMemory,  ///< There is not enough memory.
+  BadSpec,      ///< A policy spec, or a space in it, is not what the client can serve.
+  BadConfig,    ///< A setting of the client is wrong, or does not go with another.
 };
 
 /// Why something failed, for programs and for people.
