@@ -29,7 +29,7 @@ PLAIN = {
     "reward": "TYPE_FLOAT",
     "log_prob": "TYPE_FLOAT",
     "version": "TYPE_INT64",
-    "shield": "TYPE_BOOL",
+    "flags": "TYPE_UINT32",
     "terminated": "TYPE_BOOL",
     "truncated": "TYPE_BOOL",
 }
@@ -46,7 +46,7 @@ def experience(steps: int) -> Experience:
         "reward": rng.normal(size=steps).astype(np.float32),
         "log_prob": -rng.random(steps).astype(np.float32),
         "version": np.full(steps, 7),
-        "shield": np.zeros(steps, bool),
+        "flags": np.zeros(steps, np.uint8),
         "terminated": terminated,
         "truncated": np.zeros(steps, bool),
         "bootstrap": rng.normal(size=(1, 8)).astype(np.float32),

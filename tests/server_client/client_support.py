@@ -123,6 +123,9 @@ class MemoryTransport:
         self._open = True
         return self.server.mark
 
+    def ready(self) -> bool:
+        return True
+
     def send(self, seq: int, item: Item) -> None:
         assert self._open
         self._break("lost on the way")
@@ -135,6 +138,9 @@ class MemoryTransport:
         return [*events, Acknowledged(self.server.mark)]
 
     def close(self) -> None:
+        self._open = False
+
+    def abort(self) -> None:
         self._open = False
 
     def _break(self, why: str) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from assay.core.errors import ConfigError
 from assay.server.client.agent import ClientAgent, ClientSettings
-from assay.server.client.outbox import RewardPatch, Segment
+from assay.server.client.outbox import Rewards, Segment
 from assay.server.client.shield import Flag
 from assay.server.client.transport import Courier, ModelArrived
 
@@ -356,8 +356,8 @@ def test_rewards_find_their_step_or_are_sent_after_it():
     client.flush()
     while (numbered := client.outbox.take()) is not None:
         items.append(numbered[1])
-    assert [type(item) for item in items] == [Segment, RewardPatch, Segment]
-    assert items[1] == RewardPatch(events[0], 20.0)
+    assert [type(item) for item in items] == [Segment, Rewards, Segment]
+    assert items[1] == Rewards({events[0]: 20.0})
     assert items[2].fields()["reward"].tolist() == [10.0, 0.0]
     status = client.status()
     assert (status.late_rewards, status.lost_rewards) == (1, 5)
@@ -504,3 +504,34 @@ def test_actions_are_in_the_systems_own_units():
     table = spaces.Box(-2.0, 2.0, (2, 1), np.float64)
     box = agent(np.zeros((2, 1)), action=table)
     assert box.act(OBS).shape == (2, 1) and box.act(OBS).dtype == np.float64
+
+
+def test_tighter_bounds_hold_for_every_source():
+    low, high = np.array([-0.5, -1.0]), np.array([0.5, 0.25])
+    narrow = spaces.Box(low.astype(np.float32), high.astype(np.float32))
+    client = ClientAgent(
+        SEEN, KNOB, [0.0, 0.0], heuristic=lambda obs, mask: [1.0, 1.0], limits=(low, high)
+    )
+    decided = client.decide(OBS)
+    np.testing.assert_array_equal(decided.action, np.array([0.5, 0.25], np.float32))
+    assert decided.flags == Flag.FALLBACK | Flag.BOUNDS
+    assert not offer(client, model(1, action=KNOB))  # models are made for the narrow space
+    assert offer(client, model(2, action=narrow))
+    decided = client.decide(OBS)
+    assert decided.version == 2 and narrow.contains(decided.action)
+    with pytest.raises(ConfigError, match="outside the bounds"):
+        ClientAgent(SEEN, KNOB, [0.9, 0.0], limits=(low, high))
+    with pytest.raises(ConfigError, match="Bounds are for Box actions"):
+        ClientAgent(SEEN, CHOICE, 0, limits=(low, high))
+
+
+def test_the_mask_of_a_final_observation_is_recorded():
+    client = agent(masks=True)
+    client.act(at(1), [1, 1, 1])
+    assert client.end(truncated=True, final_obs=at(2), final_mask=[0, 1, 0])
+    client.act(at(3), [1, 1, 1])
+    assert client.end(truncated=True, final_obs=at(4))
+    client.act(at(5), [1, 1, 1])
+    assert not client.end(truncated=True, final_obs=at(6), final_mask=[1])
+    fields = segments(client)[0].fields()
+    assert fields["bootstrap/action_mask"].tolist() == [[0, 1, 0], [1, 1, 1]]

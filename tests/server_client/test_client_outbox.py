@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from assay.server.client.agent import ClientAgent, ClientSettings
 from assay.server.client.keeper import ModelKeeper
-from assay.server.client.outbox import Outbox, RewardPatch, Segment, Step
+from assay.server.client.outbox import Outbox, RewardPatch, Rewards, Segment, Step
 from assay.server.client.transport import Courier, ModelArrived, ModelConfirmed
 from assay.server.model_architecture import describe_space
 
@@ -143,9 +143,7 @@ def test_whatever_happens_it_adds_up_and_stays_bounded(overflow, doings):
 def test_nothing_is_lost_or_doubled_over_a_connection_that_breaks(seed):
     box, server = outbox(1000, "drop_oldest"), MemoryServer()
     transport = MemoryTransport(server, seed, faults=0.15)
-    courier = Courier(
-        box, keeper(), transport, poll_seconds=0.0005, backoff=(0.0005, 0.002), window=4
-    )
+    courier = Courier(box, keeper(), transport, poll_seconds=0.0005, backoff=(0.0005, 0.002))
     courier.start()
     for i in range(120):
         box.offer(segment(2 * i, 2))
@@ -154,7 +152,8 @@ def test_nothing_is_lost_or_doubled_over_a_connection_that_breaks(seed):
     assert courier.stop(30)
     events = [step.event for item in server.items.values() for step in item.steps]
     assert events == list(range(240))
-    assert sum(isinstance(item, RewardPatch) for item in server.items.values()) == 18
+    late = [item.by_event for item in server.items.values() if isinstance(item, Rewards)]
+    assert [event for by_event in late for event in by_event] == list(range(0, 240, 14))
     assert courier.failures > 0 and transport.opened > 1
     assert server.gaps == 0
 

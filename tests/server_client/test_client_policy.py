@@ -128,6 +128,40 @@ def test_a_memory_is_kept_until_reset():
     np.testing.assert_array_equal(policy.params(obs), first)
 
 
+@pytest.mark.parametrize("name", ["categorical_gru", "gaussian_lstm"])
+def test_a_memory_can_be_taken_along(name):
+    snapshot = read_snapshot(GOLDEN / f"{name}.safetensors")
+    policy, other = Policy(snapshot), Policy(snapshot)
+    obs = np.ones(5, np.float32)
+    policy.params(obs)
+    memory = policy.memory()
+    kept = {key: array.copy() for key, array in memory.items()}
+    second = policy.params(obs)
+    other.remember(memory)
+    np.testing.assert_array_equal(other.params(obs), second)
+    for key, array in kept.items():  # what was given away does not change under its owner
+        np.testing.assert_array_equal(memory[key], array)
+    other.remember({})
+    assert np.abs(other.params(obs) - second).max() > 1e-4
+
+
+def test_a_memory_that_does_not_fit_is_refused():
+    policy = Policy(read_snapshot(GOLDEN / "categorical_gru.safetensors"))
+    policy.params(np.ones(5, np.float32))
+    good = policy.memory()
+    (key,) = good
+    for bad, words in (
+        ({"9/h": good[key]}, "has the parts 9/h"),
+        ({key: good[key][:, :, :-1]}, "expected float32"),
+        ({key: good[key].astype(np.float64)}, "float64"),
+        ({key: np.full_like(good[key], np.nan)}, "not finite"),
+    ):
+        with pytest.raises(PolicyError, match=words):
+            policy.remember(bad)
+    with pytest.raises(PolicyError, match="expected none"):
+        Policy(read_snapshot(GOLDEN / "categorical.safetensors")).remember(good)
+
+
 @pytest.mark.parametrize(
     ("obs", "words"),
     [

@@ -22,6 +22,7 @@ from assay.server import model_architecture as arch  # noqa: E402
 from assay.server.model_file import make_snapshot  # noqa: E402
 from assay.server.protocol import assay_pb2 as pb  # noqa: E402
 from assay.server.spec import PolicySpec, read_spec  # noqa: E402
+from assay.server.store.registry import Verb  # noqa: E402
 from assay.server.store.tokens import make_token  # noqa: E402
 from assay.server.tensors import Experience, Layout, decode  # noqa: E402
 

@@ -77,6 +77,25 @@ def test_an_idle_learner_that_dies_is_begun_again_at_once(process: World) -> Non
     assert "nothing to do" in (supervisor.status().last_error or "")
 
 
+def test_crashes_with_a_commit_in_between_are_not_in_a_row(process: World) -> None:
+    process.register(publish_every=1)
+    supervisor = process.supervise(crashes=3)
+    for number in range(1, 6):
+        process.feed(1)
+        process.await_committed(number)
+        await_state(supervisor, "idle")
+        health = supervisor.status().health
+        assert health is not None
+        os.kill(health.pid, signal.SIGKILL)
+        wait_until(
+            lambda number=number: supervisor.status().restarts == number,  # type: ignore[misc]
+            "it is begun again",
+        )
+    process.feed(1)
+    process.await_committed(6)
+    process.assert_exactly_once(6)
+
+
 def test_versions_without_a_checkpoint_leave_the_cursor_where_it_is(process: World) -> None:
     process.register(publish_every=2, checkpoint_every=3)
     process.feed(10)

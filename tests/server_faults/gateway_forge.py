@@ -5,9 +5,10 @@
 Reads lines from its input: `{"start": {...}, "learner": "Tally"}` forks a gateway with these
 settings, which says `{"what": "ready", "pid": PID, "port": PORT, ...}` when it serves;
 `{"wait": PID}` waits for its end and says "gone". Everything ends with the input. A gateway is
-`run_server`, as `assay serve` runs it, but for the learner: one of `fault_hosts`, or "" for none at
-all. `file_limit` lets no file of the gateway grow beyond so many bytes, as on a full disk; `hasty`
-acknowledges before it commits, which the kill loop must notice.
+`run_server`, as `assay serve` runs it, but for the learner: one of `fault_hosts`, or
+`module:class` with its directory among `places`, or "" for none at all. `file_limit` lets no file
+of the gateway grow beyond so many bytes, as on a full disk; `hasty` acknowledges before it commits,
+which the kill loop must notice.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ for _place in (HERE, HERE.parent / "server_client", HERE.parent / "server_gatewa
         sys.path.append(str(_place))
 
 import fault_hosts  # noqa: F401, E402  (imported before the fork)
-import gateway_support  # noqa: E402
 
 from assay.server.executor import make_executor  # noqa: E402
 from assay.server.gateway import hub as gateway_hub  # noqa: E402
 from assay.server.gateway import run as gateway_run  # noqa: E402
 from assay.server.gateway.config import ServerConfig  # noqa: E402
 from assay.server.gateway.gateway import Gateway  # noqa: E402
+from assay.server.spec import PolicySpec  # noqa: E402
 from assay.server.store.group import GroupCommitter  # noqa: E402
-from assay.server.store.store import Ack, Incoming, Refused  # noqa: E402
+from assay.server.store.store import Ack, Incoming, Refused, Store  # noqa: E402
+from assay.server.supervisor import SupervisorStatus  # noqa: E402
 
 
 class Hasty(GroupCommitter):
@@ -50,15 +52,33 @@ class Hasty(GroupCommitter):
         return answer
 
 
+class Absent:
+    """The supervisor of a policy that nobody trains."""
+
+    def __init__(self, store: Store, executor: Any, policy: str, *_: Any, **__: Any) -> None:
+        self._policy = policy
+
+    def validate(self, spec: PolicySpec) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    notify = pause = resume = stop = start
+
+    def drain(self, timeout: float) -> bool:
+        return True
+
+    def status(self) -> SupervisorStatus:
+        return SupervisorStatus(self._policy, "idle", 0, None, 1, 0, 0, 0, 0, 0, 0, None, {})
+
+
 class Light:
     """An executor whose learners are hosts of the tests, in threads of the gateway."""
 
-    refuses = ""
-
     def __init__(self, host: str) -> None:
-        self._host = f"fault_hosts:{host}"
+        self._host = host if ":" in host else f"fault_hosts:{host}"
         self._inner = make_executor("inproc")
-        self.puppets: dict[str, Any] = {}
 
     def spawn(self, name: str, *, memory_mb: int | None = None, host: str = "") -> Any:
         return self._inner.spawn(name, host=self._host)
@@ -75,6 +95,7 @@ def say(what: str, pid: int, **more: Any) -> None:
 def gateway(command: dict[str, Any]) -> None:
     """Be a gateway until a signal ends it."""
     os.environ.update(command.get("environment", {}))
+    sys.path += command.get("places", [])
     learner = command.get("learner", "Tally")
     config = ServerConfig.model_validate(command["start"])
     told: list[str] = []
@@ -88,7 +109,7 @@ def gateway(command: dict[str, Any]) -> None:
         real = gateway_run.Gateway
 
         def made(*args: Any) -> Gateway:
-            return real(*args, supervise=gateway_support.Puppet)
+            return real(*args, supervise=Absent)
 
         gateway_run.Gateway = made  # type: ignore[assignment, misc]
 

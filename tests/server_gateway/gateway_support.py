@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -117,8 +118,11 @@ class Puppet:
         self.notified = 0
         self.epoch = 0
         executor.puppets[policy] = self
+        executor.made[policy] += 1
+        self._slowly = executor.validate_seconds
 
     def validate(self, spec: PolicySpec) -> None:
+        time.sleep(self._slowly)
         if self.refuses:
             raise RejectionError(Reason.BAD_SPEC, self.refuses)
         self.validated = spec
@@ -176,7 +180,7 @@ class Puppets(SimpleNamespace):
     """An executor that runs nothing, but knows the puppets."""
 
     def __init__(self) -> None:
-        super().__init__(puppets={}, refuses="")
+        super().__init__(puppets={}, made=Counter(), refuses="", validate_seconds=0.0)
 
 
 @dataclass

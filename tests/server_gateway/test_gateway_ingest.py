@@ -102,10 +102,15 @@ def test_two_who_register_at_once_get_one_policy(server: Running) -> None:
         threading.Thread(target=lambda: replies.append(server.client().register(spec)))
         for _ in range(4)
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    server.executor.validate_seconds = 0.3
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        server.executor.validate_seconds = 0.0
+    assert server.executor.made["together"] == 1
     assert sorted(reply.created for reply in replies) == [False, False, False, True]
 
 

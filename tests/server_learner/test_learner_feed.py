@@ -122,7 +122,7 @@ def ppo_server(settings: str = "{}", **changes: Any) -> Server:
 
 
 class TestRollouts:
-    def test_segments_lie_one_below_the_other_each_with_its_own_end(self) -> None:
+    def test_the_steps_of_a_client_lie_together_and_run_on_from_batch_to_batch(self) -> None:
         server = ppo_server()
         seen = Recorder(server)
         one, two = Hand(server, "one"), Hand(server, "two", 100)
@@ -131,11 +131,11 @@ class TestRollouts:
         one.send(2, ends={1: "truncated"})  # 12, 13, followed by 14
         two.send(2)  # 101, 102, goes on with 103
         [rollout] = seen.rollouts
-        assert rollout["obs"] == [0, 1, 11, 100, 12, 13, 101, 102]
+        assert rollout["obs"] == [0, 1, 11, 12, 13, 100, 101, 102]
         assert rollout["reward"] == rollout["obs"]
         assert rollout["terminated"] == [1]
-        assert rollout["truncated"] == [2, 3, 5, 7]
-        assert rollout["finals"] == {2: 12, 3: 101, 5: 14, 7: 103}
+        assert rollout["truncated"] == [4, 7]
+        assert rollout["finals"] == {4: 14, 7: 103}
         assert rollout["last"] == [103]
         assert rollout["weight"] == [1] * 8
         assert rollout["valid"]
@@ -158,8 +158,17 @@ class TestRollouts:
         for number in range(8):
             hands[number % 2].send(1)
         [rollout] = seen.rollouts
-        assert rollout["obs"] == [0, 100, 1, 101, 2, 102, 3, 103]
-        assert rollout["finals"] == dict(enumerate([1, 101, 2, 102, 3, 103, 4, 104]))
+        assert rollout["obs"] == [0, 1, 2, 3, 100, 101, 102, 103]
+        assert rollout["finals"] == {3: 4, 7: 104}
+
+    def test_a_client_that_begins_anew_does_not_run_on(self) -> None:
+        server = ppo_server()
+        seen = Recorder(server)
+        Hand(server, "one").send(4)
+        Hand(server, "one", 50).send(4)  # of the same name, from the first step on
+        [rollout] = seen.rollouts
+        assert rollout["obs"] == [0, 1, 2, 3, 50, 51, 52, 53]
+        assert rollout["finals"] == {3: 4, 7: 54}
 
     def test_steps_that_are_too_old_are_left_out_and_what_is_around_them_is_cut(self) -> None:
         server = ppo_server('{"max_lag": 1}')
@@ -202,7 +211,7 @@ class TestRollouts:
         two.patch({2: 0.25})
         one.send(3, patches={1: 7.0, 6: 3.0})  # of an earlier step, and of its own last one
         [rollout] = seen.rollouts
-        assert rollout["reward"] == [7, 1.5, 2, 100, 101.25, 3, 4, 8]
+        assert rollout["reward"] == [7, 1.5, 2, 3, 4, 8, 100, 101.25]
         one.patch({1: 1.0})  # it was learned from
         assert server.outcome is not None
         metrics = server.outcome.metrics

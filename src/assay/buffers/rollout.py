@@ -15,7 +15,7 @@ import torch
 
 from assay.buffers.memory import Spec, allocate, require_memory, space_spec, tree_bytes
 from assay.buffers.storage import copy_state
-from assay.core.types import Array, Spaces, State, Tree, tree_map
+from assay.core.types import Array, Spaces, State, Tree, tree_leaves, tree_map
 
 
 @dataclass(slots=True)
@@ -203,6 +203,32 @@ class Rollout:
             obs, carry = (tree_map(lambda x: np.asarray(x)[None], tree) for tree in (obs, carry))
         envs = np.array(env, np.int64, ndmin=1)
         self._finals.append(Finals(np.full_like(envs, t), envs, _copied(obs), _copied(carry)))
+
+    def rearrange(self, order: Array, uncut: Array) -> None:
+        """Put the steps of a single environment into another order.
+
+        Args:
+            order: [T] the row that comes first, second, ...
+            uncut: [K] rows, in the new order, that are no longer truncated: the next row follows.
+        """
+        arrays = (*tree_leaves(self._arrays), *self.extras.values())
+        for array in arrays:
+            array[:] = array[order]
+        self.truncated[uncut, 0] = False
+        finals = self.finals
+        if finals is None:
+            return
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        step = place[finals.step]
+        kept = np.argsort(step)
+        kept = kept[~np.isin(step[kept], uncut)]
+        self._finals = []
+        if len(kept):
+            obs, carry = (
+                tree_map(lambda array: array[kept], tree) for tree in (finals.obs, finals.carry)
+            )
+            self._finals.append(Finals(step[kept], finals.env[kept], obs, carry))
 
     def tensors(self, device: torch.device | str = "cpu") -> dict[str, Any]:
         """Return all fields and extras as tensors [T, N, ...] by name.

@@ -50,9 +50,8 @@ def demo(
         f"seconds, {plan.rate:g} decisions a second each at most. {why}"
     )
     with data_directory(data) as place, Demo(plan, place, program) as running:
-        for passed in running.wait_for_models():
-            if passed == 0:
-                output.note(f"Server on {running.address}; its trainer is starting ...")
+        output.note(f"The server is on {running.address}; its trainer is starting ...")
+        running.wait_for_models()
         with _Screen(running) as screen:
             played = _play(running, plan, screen)
         output.note("Ending the clients and draining the server ...")

@@ -251,20 +251,18 @@ class Demo:
 
     # Watching
 
-    def wait_for_models(self) -> Iterator[float]:
-        """Yield the seconds that have passed until every client acts with a model.
+    def wait_for_models(self) -> None:
+        """Wait until every client acts with a model.
 
         Raises:
             DemoError: It takes too long, or something has died.
         """
-        began = time.monotonic()
+        end = time.monotonic() + _START_SECONDS
         while not all(view.latest.get("version") for view in self.clients):
-            passed = time.monotonic() - began
-            if passed > _START_SECONDS:
+            if time.monotonic() > end:
                 raise DemoError(
                     f"No model came within {_START_SECONDS:g} seconds: {self._said('server')}"
                 )
-            yield passed
             self.look(0.25)
         self._returns.clear()
 
@@ -289,6 +287,10 @@ class Demo:
             self.facts = [policy_facts(info) for info in self._admin.policies()]
         except ServerAwayError as error:
             raise DemoError(error.message) from None
+        for one in self.facts:
+            if one["state"] == "failed":
+                why = one["learner"]["last_error"]
+                raise DemoError(f"The trainer of '{one['policy']}' has failed: {why}")
 
     def policy(self) -> dict[str, Any]:
         """Return what the server says about the Python clients' policy."""

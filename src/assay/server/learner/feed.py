@@ -1,8 +1,9 @@
 """How segments of many clients become the data that an algorithm asks for.
 
-On-policy, steps are laid one below the other into a rollout of one column; where a segment ends
-and its episode goes on, the row is marked as truncated, with what followed as its final
-observation. So there is no padding, and no row's return reaches into another client's steps.
+On-policy, steps are laid one below the other into a rollout of one column, each client's together,
+so that a return runs on from batch to batch. Where a client's steps end and its episode goes on,
+the row is marked as truncated, with what followed as its final observation. So there is no padding,
+and no row's return reaches into another client's steps.
 
 Off-policy, steps go into one replay; a segment's end cuts n-step returns in the same way. Updates
 are owed by environment steps, as in `assay.loops.off_policy`.
@@ -10,6 +11,7 @@ are owed by environment steps, as in `assay.loops.off_policy`.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from dataclasses import dataclass
@@ -173,7 +175,8 @@ class _Piece:
     client: str
     begin: int
     end: int
-    begins: bool  # whether the first row is the first step of an episode
+    first: tuple[int, int]  # episode of the first row, and its step within it
+    after: tuple[int, int]  # the same of the step that follows the last row
     ends: Array  # [rows] whether an episode ended there, not only its segment
     event: Array | None
 
@@ -252,12 +255,31 @@ class RolloutFeed(Feed):
             extras["raw_action"][rows, 0] = np.where(executed, steps.raw[cut], steps.action[cut])
         self.flags[rows] = steps.flags[cut]
         event = None if steps.event is None else steps.event[cut]
-        begins = steps.start == 0 and begin == 0
-        self._pieces.append(_Piece(steps.client, t, rows.stop, begins, ends, event))
+        first, after = steps.place(begin), steps.place(end)
+        self._pieces.append(_Piece(steps.client, t, rows.stop, first, after, ends, event))
         self.filled = rows.stop
+
+    def _join(self) -> None:
+        """Lay each client's pieces together, and take back the cuts between them."""
+        by_client: dict[str, list[_Piece]] = {}
+        for piece in self._pieces:
+            by_client.setdefault(piece.client, []).append(piece)
+        self._pieces = [piece for pieces in by_client.values() for piece in pieces]
+        order = np.concatenate([np.arange(piece.begin, piece.end) for piece in self._pieces])
+        begin = 0
+        for piece in self._pieces:
+            piece.begin, piece.end, begin = begin, begin + len(piece.ends), begin + len(piece.ends)
+        joined = [
+            one.end - 1
+            for one, other in itertools.pairwise(self._pieces)
+            if one.client == other.client and one.after == other.first and not one.ends[-1]
+        ]
+        self.flags = self.flags[order]
+        self.rollout.rearrange(order, uncut=np.array(joined, np.int64))
 
     def _learn(self) -> None:
         rollout, algorithm = self.rollout, self.algorithm
+        self._join()
         finals = rollout.finals
         last_row = tree_map(lambda array: array[-1], rollout.obs)
         if finals is not None and finals.step[-1] == self.length - 1:
@@ -266,7 +288,8 @@ class RolloutFeed(Feed):
         self.clock.env_steps += self.length
         for piece in self._pieces:
             rows = slice(piece.begin, piece.end)
-            self._observe_rewards(piece.client, piece.begins, rollout.reward[rows, 0], piece.ends)
+            begins = piece.first[1] == 0
+            self._observe_rewards(piece.client, begins, rollout.reward[rows, 0], piece.ends)
         self._neutralise()
         algorithm.update(rollout)
         algorithm.observe_observations(rollout.obs, rollout.valid)
@@ -336,7 +359,8 @@ class RolloutFeed(Feed):
             "pieces": [
                 {
                     "client": piece.client, "begin": piece.begin, "end": piece.end,
-                    "begins": piece.begins, "ends": piece.ends, "event": piece.event,
+                    "first": list(piece.first), "after": list(piece.after), "ends": piece.ends,
+                    "event": piece.event,
                 }
                 for piece in self._pieces
             ],
@@ -365,7 +389,10 @@ class RolloutFeed(Feed):
             obs = state["finals"]["obs"]
             for k, step in enumerate(state["finals"]["step"].tolist()):
                 rollout.add_final(step, 0, tree_map(lambda array, k=k: array[k], obs))
-        self._pieces = [_Piece(**piece) for piece in state["pieces"]]
+        self._pieces = [
+            _Piece(**piece | {key: tuple(piece[key]) for key in ("first", "after")})
+            for piece in state["pieces"]
+        ]
         if self.imitation is not None and "imitation" in state:
             self.imitation.load_state(state["imitation"])
 

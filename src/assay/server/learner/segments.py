@@ -63,6 +63,13 @@ class Steps:
         """Return how many steps there are."""
         return len(self.reward)
 
+    def place(self, t: int) -> tuple[int, int]:
+        """Return the episode of step t, up to the one after the last, and its number in it."""
+        ended = np.flatnonzero((self.terminated | self.truncated)[:t])
+        if not len(ended):
+            return self.episode, self.start + t
+        return self.episode + len(ended), t - 1 - int(ended[-1])
+
     def next_obs(self, t: int) -> Tree:
         """Return the observation that followed step t; its own where the episode was over."""
         row = int(self.after_of[t])
