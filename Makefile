@@ -15,7 +15,7 @@ BENCH_STAMP := .venv-bench/.installed
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts cpp bench docs proto clean
+.PHONY: help setup demo test lint types contracts cpp postgres bench docs proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -26,7 +26,7 @@ demo: setup ## See an agent learn, an honest comparison, and a whole study judge
 	@$(BIN)/assay demo
 	@$(BIN)/assay study demo
 
-test: lint types contracts cpp ## Run lint, types, import contracts and all tests
+test: lint types contracts cpp postgres ## Run lint, types, import contracts and all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
 
 lint: setup ## Check style and formatting
@@ -44,9 +44,15 @@ cpp: ## Build and test the C++ client
 	@mkdir -p build
 	@clients/cpp/test.sh build/cpp $(JOBS)
 
-bench: $(BENCH_STAMP) ## Measure speed side by side with the peers, in .venv-bench
+# What the store's tests need for its second registry; they are skipped without.
+postgres:
+	@tests/server/postgres.sh
+
+bench: $(BENCH_STAMP) cpp ## Measure speed side by side with the peers, in .venv-bench
 	$(BENCH_BIN)/python benchmarks/speed.py $(ARGS)
 	$(BENCH_BIN)/python benchmarks/priorities.py $(if $(ARGS),--quick,--store)
+	$(BENCH_BIN)/python benchmarks/server.py $(if $(ARGS),--quick,--store)
+	$(BENCH_BIN)/python benchmarks/report.py
 
 docs: setup ## Run every snippet of the documentation
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/test_docs.py $(ARGS)
@@ -76,4 +82,4 @@ $(STAMP): pyproject.toml constraints.txt
 	$(call install,.venv,-e '.[all$(comma)dev]')
 
 $(BENCH_STAMP): pyproject.toml constraints.txt Makefile
-	$(call install,.venv-bench,-e . $(PEERS))
+	$(call install,.venv-bench,-e '.[server]' $(PEERS))

@@ -24,7 +24,7 @@ from assay.core.errors import EXIT_USER_ERROR, AssayError
 # Where each table goes. A file without the markers of a table does not show it.
 BENCHMARKS_README = evidence.ROOT / "README.md"
 PROJECT_README = evidence.ROOT.parent / "README.md"
-NAMES = ("learning", "speed", "priorities", "phases", "memory", "gate")
+NAMES = ("learning", "speed", "priorities", "phases", "memory", "gate", "server")
 # Pages with a table of their own, called `evidence`; the index of algorithms is `algorithms`.
 DOCS = evidence.ROOT.parent / "docs"
 INDEX = DOCS / "algorithms" / "README.md"
@@ -197,6 +197,20 @@ def gate_table() -> str:
         raise EvidenceError(f"'{EVIDENCE.name}' is refused: {error}.") from None
 
 
+def server_table() -> str:
+    """Return what the training server reaches, if it was measured."""
+    from server import EVIDENCE, lines
+
+    if not EVIDENCE.exists():
+        return "Not measured yet: `python benchmarks/server.py --store`."
+    found = evidence.read_json(EVIDENCE)
+    try:
+        place = f"Measured on {found['date']} on {machine_line(found['machine'])}"
+        return f"{lines(found)}\n\n{place}, {found['machine']['cores']} cores."
+    except (KeyError, TypeError, ValueError) as error:
+        raise EvidenceError(f"'{EVIDENCE.name}' is refused: {error}.") from None
+
+
 def tables() -> dict[str, str]:
     """Return every table from the committed evidence.
 
@@ -215,6 +229,7 @@ def tables() -> dict[str, str]:
         "phases": phases,
         "memory": memory_line(),
         "gate": gate_table(),
+        "server": server_table(),
     }
 
 

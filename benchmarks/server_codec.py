@@ -23,6 +23,7 @@ from assay.server.spec import Box, Discrete, PolicySpec
 from assay.server.tensors import Array, Experience, Layout, decode, encode
 
 TARGET_MS = 0.1
+OURS, PEER = "one tensor per field", "a message per step"
 PLAIN = {
     "obs": "TYPE_FLOAT",
     "action": "TYPE_INT64",
@@ -120,28 +121,34 @@ def milliseconds(call: Callable[[], bytes], times: int) -> float:
     return statistics.median(taken) * 1e3
 
 
+def measure(count: int, times: int) -> dict[str, tuple[int, float, float]]:
+    """Return bytes, and milliseconds to write and to read, for each way."""
+    spec = PolicySpec(
+        name="codec", observation=Box(shape=(8,)), action=Discrete(n=4), algorithm="ppo"
+    )
+    layout, steps = Layout(spec), experience(count)
+    ways = {
+        OURS: (*packed(layout, steps, False), times),
+        "the same with zstd": (*packed(layout, steps, True), times),
+        PEER: (*per_step(steps), max(times // 20, 3)),
+    }
+    return {
+        name: (len(write()), milliseconds(write, turns), milliseconds(read, turns))
+        for name, (write, read, turns) in ways.items()
+    }
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--times", type=int, default=300)
     options = parser.parse_args()
-    spec = PolicySpec(
-        name="codec", observation=Box(shape=(8,)), action=Discrete(n=4), algorithm="ppo"
-    )
-    layout, steps = Layout(spec), experience(options.steps)
-    ways = {
-        "one tensor per field": (*packed(layout, steps, False), options.times),
-        "the same with zstd": (*packed(layout, steps, True), options.times),
-        "a message per step": (*per_step(steps), max(options.times // 20, 3)),
-    }
+    found = measure(options.steps, options.times)
     print(f"{options.steps:,} steps; target: write + read in {TARGET_MS} ms (for 1,000 steps)")
     print(f"{'way':22} {'bytes':>9} {'write ms':>9} {'read ms':>9} {'both ms':>9} {'ratio':>7}")
-    first = 0.0
-    for name, (write, read, times) in ways.items():
-        wrote, got = milliseconds(write, times), milliseconds(read, times)
-        first = first or wrote + got
-        size = len(write())
+    first = sum(found[OURS][1:])
+    for name, (size, wrote, got) in found.items():
         both = wrote + got
         print(f"{name:22} {size:9,} {wrote:9.3f} {got:9.3f} {both:9.3f} {both / first:7.1f}")
 

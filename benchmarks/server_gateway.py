@@ -4,9 +4,9 @@
 
 The clients use the transport of the real client (session, credits, encoding, acknowledgements) and
 send batches of 1000 steps as fast as they are acknowledged. Acting is left out: it happens in the
-controlled systems, of which there are many. The gateway checks, syncs and indexes every batch; no
-learner takes its time, unless --learner says so. Beside it, in the same run: a server that keeps a
-message per step in memory.
+controlled systems, of which there are many. The gateway checks, syncs and indexes every batch. It
+is measured without a learner, and with one that reads every batch in a thread of the gateway.
+Beside it, in the same run: a server that keeps a message per step in memory.
 
 The store lies where the system has its temporary files (TMPDIR).
 """
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import server_paths  # noqa: F401
 from served import Forge
 from server_codec import experience
@@ -29,12 +30,13 @@ from server_reference import reference
 
 from assay.server.client.grpc_transport import Endpoint, GrpcTransport
 from assay.server.client.outbox import Segment
-from assay.server.client.transport import Acknowledged
+from assay.server.client.transport import Acknowledged, Refused
 from assay.server.store.store import Store
 from assay.server.tensors import Array
 
 TARGET = 500_000
 # Nothing is to be held back for a learner that is not there.
+READER = "server_hosts:Reader"
 SETTINGS = {"listen": "127.0.0.1:0", "backlog_steps": 10**12}
 
 
@@ -54,7 +56,9 @@ def client(address: str, name: str, steps: int, seconds: float) -> None:
     """Send for some time; print how many steps were acknowledged, and in how many seconds."""
     transport = GrpcTransport(Endpoint(address, name), SPEC)
     transport.open()
-    item = Packed((), 0, 0, packed=dict(experience(steps).fields))
+    # No version was published, so a fallback has decided.
+    fields = {**experience(steps).fields, "version": np.zeros(steps, np.int64)}
+    item = Packed((), 0, 0, packed=fields)
     print("ready", flush=True)
     sys.stdin.readline()
     begin = time.perf_counter()
@@ -64,9 +68,10 @@ def client(address: str, name: str, steps: int, seconds: float) -> None:
             sent += 1
             transport.send(sent, item)
         for event in transport.poll(0.05):
-            if not isinstance(event, Acknowledged):
-                raise SystemExit(f"{event}")
-            acknowledged = event.seq
+            if isinstance(event, Refused):
+                raise SystemExit(f"refused: {event}")
+            if isinstance(event, Acknowledged):
+                acknowledged = event.seq
     print(acknowledged * steps, time.perf_counter() - begin, flush=True)
     transport.close()
 
@@ -99,7 +104,7 @@ def together(commands: list[list[str]]) -> list[list[float]]:
 def through_gateway(clients: int, steps: int, seconds: float, learner: str = "") -> dict[str, Any]:
     """Return the durable steps per second, after counting what is in the store."""
     with Forge(**SETTINGS) as forge:
-        forge.start(learner)
+        forge.start(learner, places=[str(Path(__file__).parent)])
         names = [f"client-{i}" for i in range(clients)]
         own = [__file__, "--client", forge.address]
         said = together([[*own, name, str(steps), str(seconds)] for name in names])
@@ -128,7 +133,7 @@ def measure(clients: int, steps: int, seconds: float, repeats: int) -> dict[str,
         found = through_gateway(clients, steps, seconds)
         rates.append(found["steps_per_second"])
         syncs = found["syncs_per_second"]
-        learned.append(through_gateway(clients, steps, seconds, "Tally")["steps_per_second"])
+        learned.append(through_gateway(clients, steps, seconds, READER)["steps_per_second"])
         peers.append(through_reference(clients, seconds))
     return {
         "clients": clients, "batch_steps": steps, "seconds": seconds, "assay": rates,

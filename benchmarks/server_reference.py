@@ -63,7 +63,13 @@ class ReferenceClient:
     """Calls it, one step at a time."""
 
     def __init__(self, port: int) -> None:
-        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+        # It looks for its server ten times a second; gRPC's own pause grows to two minutes.
+        pauses = [
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 100),
+        ]
+        pauses.append(("grpc.min_reconnect_backoff_ms", 100))
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", pauses)
         self._act, self._add = (self._channel.unary_unary(path) for path in (ACT, ADD))
         self._message = step_messages()
 

@@ -71,6 +71,8 @@ def parsed(line: str) -> Any:
     # Not click's own classes: typer brings its own copy of them.
     assert isinstance(command, TyperGroup)
     while isinstance(command, TyperGroup):
+        if words and words[0].startswith("-") and command.invoke_without_command:
+            break  # options of a group that does something by itself, such as `assay serve`
         name, command, words = command.resolve_command(context, words)
         assert command is not None, f"no such command: {name}"
         context = typer.Context(command, info_name=name, parent=context)

@@ -23,8 +23,9 @@ TEXTS = ["", "queue", "stable", "canary", "obs", "*", "..", "../x", "a/b-v0", "Ã
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     path = tmp_path_factory.mktemp("server")
-    # A policy that is paused or deleted by chance would hide what comes after it.
-    with running(path, announce_seconds=0.2, max_policies=4) as here:
+    with pytest.MonkeyPatch.context() as patch, running(path, announce_seconds=0.2) as here:
+        # One of the names that are tried can be exported to.
+        patch.setenv("MINARI_DATASETS_PATH", str(path / "datasets"))
         here.client().register()
         here.puppet().publish()
         wait_for(lambda: here.gateway.hub.policies["queue"].infos)
@@ -114,13 +115,8 @@ def test_random_fields_are_refused_by_name(server: Running, which: tuple[Any, An
 
 
 def healthy(server: Running) -> None:
-    """Make sure that the server still does its work."""
-    from assay.server.errors import RejectionError
-
-    try:
-        server.run(server.gateway.hub.work(server.store.registry.set_state, "queue", "active"))
-    except RejectionError as error:  # pragma: no cover
-        raise AssertionError(error) from None
+    """Make sure that the server still does its work, also where it was told to pause."""
+    server.store.registry.set_state("queue", "active")
     client = server.client("ada")
     epoch = client.open().epoch
     assert client.put(batch(epoch, 1)).committed == 1

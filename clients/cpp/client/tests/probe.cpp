@@ -4,7 +4,8 @@
 //
 // The controlled system is a counter: an episode ends by itself after ten steps, and is cut off
 // after seven every second time; the reward is the number of the step. With `until-version` it goes
-// on until a model of that version or a later one acts. The last line of its output is JSON.
+// on until a model of that version or a later one has acted 30 times. The last line of its output is
+// JSON.
 #include <assay/client.h>
 
 #include <chrono>
@@ -42,15 +43,14 @@ int main(int argc, char** argv) {
   assay::Client& client = *connected.value();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   std::vector<float> seen(width, 0.0F);
-  long version = 0;
+  long wanted = untilVersion > 0 ? 30 : 0;
   long inEpisode = 0;
   long episode = 0;
-  for (long i = 0; i < steps || (version < untilVersion &&
-                                 std::chrono::steady_clock::now() < deadline);
-       ++i) {
+  for (long i = 0;
+       i < steps || (wanted > 0 && std::chrono::steady_clock::now() < deadline); ++i) {
     seen[0] = static_cast<float>(inEpisode);
     const assay::Decided decided = client.decide(seen);
-    version = decided.source == assay::Source::Model ? static_cast<long>(decided.version) : 0;
+    wanted -= decided.source == assay::Source::Model && decided.version >= untilVersion ? 1 : 0;
     client.reward(static_cast<double>(inEpisode));
     ++inEpisode;
     if (inEpisode == (episode % 2 == 0 ? 10 : 7)) {

@@ -16,8 +16,8 @@ constexpr double kDone = 0.8;  // chance that a machine finishes its job in a sl
 }  // namespace
 
 std::array<float, 3> Simulation::observe() const {
-  return {static_cast<float>(jobs_) / kMostJobs, static_cast<float>(running_) / kMachines,
-          static_cast<float>(recent_ / 2.0)};
+  return {static_cast<float>(jobs_) / kUsualJobs, static_cast<float>(running_) / kMachines,
+          static_cast<float>(recent_)};
 }
 
 double Simulation::run(int machines) {
@@ -46,6 +46,6 @@ int Simulation::arrivals() {
 }
 
 int machinesForJobs(const float* observation) {
-  const int jobs = static_cast<int>(std::lround(observation[0] * Simulation::kMostJobs));
+  const int jobs = static_cast<int>(std::lround(observation[0] * Simulation::kUsualJobs));
   return std::min(Simulation::kMachines, jobs);
 }

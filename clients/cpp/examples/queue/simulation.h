@@ -12,11 +12,12 @@ class Simulation {
  public:
   static constexpr int kMachines = 3;
   static constexpr int kMostJobs = 30;
+  static constexpr int kUsualJobs = 5;
   static constexpr int kSlots = 200;  // of an episode
 
   explicit Simulation(std::uint64_t seed) : random_(seed) {}
 
-  /// Return what can be seen: jobs that wait, machines that run, recent arrivals; about 0 to 1.
+  /// Return what can be seen: jobs that wait, machines that run, recent arrivals; mostly 0 to 2.
   [[nodiscard]] std::array<float, 3> observe() const;
 
   /// Let so many machines run for one slot, and return what it cost.

@@ -256,6 +256,7 @@ class Hub:
                 raise
             hosted.supervisor.start()
             self.on_change(hosted)
+            log.info("%s: registered, learns by %s", spec.name, spec.algorithm)
             return created
 
     async def _is_known(self, name: str) -> bool:
@@ -279,6 +280,7 @@ class Hub:
         await self.work(hosted.journal.close)
         await self.work(self.store.delete, name)
         self.meters.forget(name)
+        log.info("%s: deleted", name)
         self.on_change(hosted)
 
     # Models
