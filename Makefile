@@ -52,7 +52,6 @@ bench: $(BENCH_STAMP) cpp ## Measure speed side by side with the peers, in .venv
 	$(BENCH_BIN)/python benchmarks/speed.py $(ARGS)
 	$(BENCH_BIN)/python benchmarks/priorities.py $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/server.py $(if $(ARGS),--quick,--store)
-	$(BENCH_BIN)/python benchmarks/report.py
 
 docs: setup ## Run every snippet of the documentation
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/test_docs.py $(ARGS)

@@ -211,6 +211,18 @@ def server_table() -> str:
         raise EvidenceError(f"'{EVIDENCE.name}' is refused: {error}.") from None
 
 
+def server_learning_table() -> str:
+    """Return how learning over the server compares with local training, if it was measured."""
+    from server_learning import EVIDENCE, lines
+
+    if not EVIDENCE.exists():
+        return "Not measured yet: `python benchmarks/server_learning.py`."
+    try:
+        return lines(evidence.read_json(EVIDENCE))
+    except (KeyError, TypeError, ValueError) as error:
+        raise EvidenceError(f"'{EVIDENCE.name}' is refused: {error}.") from None
+
+
 def tables() -> dict[str, str]:
     """Return every table from the committed evidence.
 

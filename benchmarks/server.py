@@ -201,7 +201,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     content = result(QUICK if options.quick else Size(), options.cpp)
     if options.store and not options.quick:
+        import report
+
         evidence.write_json(EVIDENCE, content)
+        report.write_blocks([report.BENCHMARKS_README])
     print(lines(content))
     return 0
 

@@ -223,7 +223,8 @@ def lines(content: Mapping[str, Any]) -> str:
     local = evidence.read_learning(evidence.LEARNING / f"{content['case']}.json")
     served = [float(np.mean(one["returns"])) for one in content["seeds"]]
     alone = [entry["evaluation"]["mean"] for entry in local["seeds"]]
-    test = welch_test(served, alone)
+    interval = welch_test(served, alone).interval
+    assert interval is not None
     clients = content["seeds"][0]["clients"]
     rows = [
         "| | each seed | mean |",
@@ -232,8 +233,8 @@ def lines(content: Mapping[str, Any]) -> str:
         f"| in one process | {_each(alone)} | {np.mean(alone):.1f} |",
         "",
         f"{local['env']}, {local['env_steps']:,} environment steps, {len(served)} seeds, "
-        f"{FINAL_EPISODES} episodes each. The difference of the means is {test.difference:+.1f}, "
-        f"95 % interval [{test.interval.low:+.1f}, {test.interval.high:+.1f}].",
+        f"{FINAL_EPISODES} episodes each. The difference of the means is {interval.point:+.1f}, "
+        f"95 % interval [{interval.low:+.1f}, {interval.high:+.1f}].",
     ]
     return "\n".join(rows)
 

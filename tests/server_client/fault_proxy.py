@@ -61,6 +61,7 @@ class FaultProxy:
         refusing: Set to end new connections at once (a server that is away).
         done: How often each fault was done.
         connections: How many there have been.
+        passed_at: When something was last passed on.
     """
 
     def __init__(self, target: int, seed: int = 0, faults: Faults = NONE) -> None:
@@ -69,6 +70,7 @@ class FaultProxy:
         self.refusing = threading.Event()
         self.done: Counter[str] = Counter()
         self.connections = 0
+        self.passed_at = time.monotonic()
         self._open: set[socket.socket] = set()
         self._closed = False
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -137,6 +139,7 @@ class FaultProxy:
         while self.silent.is_set() and not self._closed:
             time.sleep(0.01)  # what came meanwhile is passed on when it speaks again
         sink.sendall(data)
+        self.passed_at = time.monotonic()
 
     def _to_server(self, client: socket.socket, server: socket.socket, rng: random.Random) -> None:
         reader = _Reader(client)

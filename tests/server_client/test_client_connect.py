@@ -269,7 +269,7 @@ from gymnasium import spaces
 import assay
 
 agent = assay.connect(
-    sys.argv[1], "p", client="ada", algorithm="ppo", safe_action=1, batch_steps=4,
+    sys.argv[1], "p", client="ada", algorithm="ppo", safe_action=1, batch_steps=5,
     observation=spaces.Box(-10, 10, (3,), np.float32), action=spaces.Discrete(3),
 )
 if sys.argv[2] == "stay":

@@ -63,6 +63,18 @@ std::optional<double> meanCostOfModel(const std::string& directory) {
   });
 }
 
+/// Give a server that is there a minute to begin; one that is away is not waited for.
+void waitForModel(const assay::Client& client) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (std::chrono::steady_clock::now() < deadline) {
+    const assay::Status status = client.status();
+    if (status.version > 0 || (status.failures > 0 && !status.connected)) {
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
 int fail(const std::string& message) {
   std::fprintf(stderr, "%s\n", message.c_str());
   return 2;
@@ -125,6 +137,7 @@ int main(int argc, char** argv) {
   const double heuristic =
       meanCost([](const std::array<float, 3>& seen) { return machinesForJobs(seen.data()); });
   std::printf("heuristic: mean cost %.3f\n", heuristic);
+  waitForModel(client);
   std::printf("%10s %10s %10s %10s\n", "steps", "cost", "version", "by model");
 
   const auto begin = std::chrono::steady_clock::now();
