@@ -68,7 +68,6 @@ class FakeServer(rpc.SessionServicer, rpc.IngestServicer, rpc.ModelsServicer):
         self.answer = threading.Event()
         self.answer.set()
         self.lie: Callable[[bytes], bytes] = lambda data: data
-        self.says: Callable[[Any], Any] = lambda info: info
         self.epochs: Counter[str] = Counter()
         self._marks: dict[tuple[str, int], int] = {}
         self._model: tuple[Any, bytes] | None = None
@@ -291,7 +290,7 @@ class FakeServer(rpc.SessionServicer, rpc.IngestServicer, rpc.ModelsServicer):
         if self._model is not None:
             news.put(self._model[0])
         while (info := _next(news, context)) is not None:
-            yield self.says(info)
+            yield info
 
     def Fetch(self, request: Any, context: Any) -> Iterator[Any]:
         self._enter(context, "Fetch")

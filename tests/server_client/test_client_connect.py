@@ -154,7 +154,7 @@ NESTED = spaces.Dict(
     {
         "arm": spaces.Dict({"angle": spaces.Box(-1, 1, (2, 2)), "on": spaces.Discrete(2, start=3)}),
         "rest": spaces.Tuple([spaces.MultiBinary(3), spaces.Box(0, 255, (4,), np.uint8)]),
-        "wide": spaces.Box(-np.inf, np.float32(3.4e38), (1,), np.float64),
+        "wide": spaces.Box(-np.inf, 1e30, (1,), np.float64),
     }
 )
 
@@ -298,6 +298,32 @@ def test_without_torch_and_without_close(how):
         assert "Traceback" not in done.stderr
         assert done.stdout.split() == ["2" if how == "stay" else "1"] * 12
         assert server.steps() == (list(range(1, 13)) if how == "stay" else [])
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("grpc", "grpcio"), ("google.protobuf", "protobuf"), ("google_crc32c", "google-crc32c")],
+)
+def test_without_the_extra_it_says_which(module, package):
+    program = f"""
+import sys
+sys.modules["{module}"] = None
+import assay
+from assay.core.errors import MissingExtraError
+from gymnasium.spaces import Box, Discrete
+try:
+    assay.connect(
+        "{AWAY}", "p", observation=Box(0, 1, (1,)), action=Discrete(2), algorithm="ppo",
+        safe_action=0,
+    )
+except MissingExtraError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert f"needs the package '{package}'" in done.stdout, done.stderr
+    assert "assay[server]" in done.stdout
 
 
 def test_a_connection_that_nobody_holds_ends_by_itself():

@@ -14,6 +14,7 @@ from fault_proxy import FaultProxy, Faults
 from test_client_grpc import joined, play
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "server_gateway"))
+from certificates import Authority
 from gateway_support import running
 
 from assay.server.client.spaces import make_spec
@@ -69,7 +70,6 @@ def test_late_rewards_compression_and_refused_content(tmp_path: Path):
         # A version that the server never published: the batch goes, the rest arrives.
         assert agent.agent.keeper.offer(model(9).data, model(9).sha256)
         play(agent, 4, 9)
-        assert agent.agent.keeper.offer(model(1).data, model(1).sha256) or True
         wait_for(lambda: agent.status().refusals.get("BAD_VERSION"))
         assert agent.status().state == "connected"
 
@@ -121,6 +121,42 @@ def test_tokens(tmp_path: Path):
             path.write_text(token)  # without a restart
             assert agent.flush(30)
         assert stored(server.store, "ada") == [1, 2, 3, 4, 5]  # by the token, not by the claim
+
+
+def test_mutual_tls(tmp_path: Path):
+    authority, stranger = Authority(tmp_path / "ca"), Authority(tmp_path / "other")
+    for one, name in ((authority, "ada"), (stranger, "eve")):
+        one.issue(name, name)
+    place = authority.directory
+    tls = {
+        "cert": str(place / "server.crt"),
+        "key": str(place / "server.key"),
+        "client_ca": str(place / "ca.crt"),
+    }
+    grants = {"ada": {"p": ["register", "write", "read"]}}
+
+    def files(one: Authority, name: str, trusts: Authority = authority) -> dict[str, str]:
+        return {
+            "ca": str(trusts.directory / "ca.crt"),
+            "certificate": str(one.directory / f"{name}.crt"),
+            "key": str(one.directory / f"{name}.key"),
+        }
+
+    with running(tmp_path / "data", tls=tls, grants=grants) as server:
+        with joined(server.address, tls=files(authority, "ada"), client="claims") as agent:
+            play(agent, 5)
+            assert agent.flush(30)
+        assert stored(server.store) == [1, 2, 3, 4]  # by the certificate, not by the claim
+        for bad in (
+            files(stranger, "eve"),  # the server does not know who signed it
+            files(authority, "ada", stranger),  # the client does not know the server's
+            {"ca": str(place / "ca.crt")},  # none
+        ):
+            with joined(server.address, tls=bad) as agent:
+                play(agent, 5)
+                wait_for(lambda agent=agent: agent.status().failures >= 2)
+                assert agent.act(OBS) == 1 and agent.status().epoch == 0
+        assert len(stored(server.store)) == 4
 
 
 @pytest.mark.parametrize("seed", range(2))

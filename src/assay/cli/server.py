@@ -202,6 +202,8 @@ def policy(server: AdminClient, name: Name, as_json: AsJson = False) -> None:
     for key, value in lines.items():
         if value:
             output.say(f"{key + ':':<12}{value}")
+    for note in facts["notes"]:
+        output.say(f"{'note:':<12}{note}")
     rows = [
         (
             model["version"],

@@ -38,6 +38,7 @@ def policy_facts(info: pb.PolicyInfo) -> dict[str, Any]:
         "cursor": info.cursor,
         "episodes": int(metrics.get(EPISODES, 0)),
         "return_mean": metrics.get(RETURN),
+        "notes": list(info.notes),
         "learner": {
             "state": learner.state,
             "behind_batches": learner.behind_batches,

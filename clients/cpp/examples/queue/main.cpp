@@ -105,11 +105,12 @@ int main(int argc, char** argv) {
   if (options["--algorithm"] == "ppo") {
     builder.set("env_steps", static_cast<std::int64_t>(steps))
         .set("num_envs", 1)
-        .set("horizon", 1000)
-        .set("minibatch_size", 250)
-        .set("epochs", 8)
+        .set("horizon", 500)
+        .set("minibatch_size", 125)
+        .set("epochs", 6)
         .set("lr", 1e-3)
-        .set("entropy_coef", 0.005)
+        .set("entropy_coef", 0.003)
+        .set("gae_lambda", 0.95)
         .set("normalize_reward", true);
   }
   auto spec = builder.build();

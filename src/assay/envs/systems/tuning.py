@@ -53,10 +53,10 @@ STEPS = 144  # intervals of ten minutes in a day
 HOUR = STEPS / 24
 AMPLIFICATION = 4.0
 MOST_BACKGROUND = 0.6  # of the disk, at knob 1
-INERTIA = 0.3  # how much of the background rate stays from interval to interval
+INERTIA = 0.7  # how much of the background rate stays from interval to interval
 LAG = 3
 READ_SCALE = 40.0
-SLOW, STOP = 6.0, 12.0
+SLOW, STOP = 9.0, 15.0
 THROTTLE_COST = 10.0
 KNEE = 0.8  # utilisation beyond which the slowdown goes on along its tangent
 NOTICE = 9  # how long before it begins a bulk load is seen
@@ -95,7 +95,7 @@ class Day:
 def draw_day(number: int) -> Day:
     """Return the day of a trace seed; the same seed gives the same day."""
     rng, noise = map(np.random.default_rng, np.random.SeedSequence(number).spawn(2))
-    peak, width = rng.normal(15.0, 2.0), rng.uniform(2.0, 3.0)
+    peak, width = rng.normal(15.0, 1.0), rng.uniform(2.0, 3.0)
     reads_at, writes_at = rng.uniform(0.08, 0.14), rng.uniform(0.015, 0.03)
     reads_up, writes_up = rng.uniform(0.35, 0.5), rng.uniform(0.03, 0.06)
     busy = _busy(peak, width)
@@ -105,8 +105,8 @@ def draw_day(number: int) -> Day:
     for start in rng.integers(0, STEPS, rng.poisson(5.0)):
         crowds[start : start + 1 + rng.poisson(3.0)] = 1.4
     bulk = np.zeros(STEPS + NOTICE)
-    for start in rng.integers(0, STEPS, rng.poisson(4.0)):
-        bulk[start : start + rng.integers(3, 9)] += rng.uniform(0.1, 0.25)
+    for start in rng.integers(0, STEPS, rng.poisson(3.0)):
+        bulk[start : start + rng.integers(3, 9)] += rng.uniform(0.08, 0.2)
     reads = reads * wander[:, 0] * crowds
     writes = writes * wander[:, 1] + bulk[:STEPS]
     debt = float(rng.uniform(0.0, 5.0))

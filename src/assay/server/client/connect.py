@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import importlib.util
 import os
 import time
 import warnings
@@ -98,14 +99,10 @@ class Connection:
         report: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
-        try:
-            from assay.server.client.grpc_transport import Endpoint, GrpcTransport
+        from assay.server.client.grpc_transport import Endpoint, GrpcTransport
 
-            if config.compress:
-                import zstandard  # noqa: F401
-        except ImportError as error:
-            purpose = "A connection to a training server"
-            raise MissingExtraError(error.name or "grpcio", "server", purpose) from None
+        if config.compress and importlib.util.find_spec("zstandard") is None:
+            raise MissingExtraError("zstandard", "server", "compress=true")
         assert config.client is not None
         self.client = config.client
         endpoint = Endpoint.of(config)

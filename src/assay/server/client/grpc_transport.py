@@ -47,8 +47,11 @@ try:
     from assay.server.protocol import assay_pb2_grpc as rpc
     from assay.server.tensors import FRAME_BYTES, Experience, Layout, encode, split
 except ImportError as error:
+    _packages = {"grpc": "grpcio", "google": "protobuf", "google_crc32c": "google-crc32c"}
     raise MissingExtraError(
-        error.name or "grpcio", "server", "A connection to a training server"
+        _packages.get((error.name or "grpc").partition(".")[0], "grpcio"),
+        "server",
+        "A connection to a training server",
     ) from None
 
 TRAILER = "assay-rejection-bin"
@@ -557,6 +560,7 @@ class GrpcTransport:
                 f"Model {info.version} is not what its SHA-256 {info.sha256[:12]}... says."
             )
         self._fetched = info.sha256
+        self._fetch_trials.pop(info.sha256)
         return ModelArrived(bytes(data), info.sha256)
 
 

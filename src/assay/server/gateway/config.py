@@ -67,6 +67,17 @@ class CanarySettings(Model):
     )
 
 
+class Differences(Model):
+    """Send a large model as its difference to one that the client has."""
+
+    above: int | None = Field(
+        4 << 20, ge=0, description="Size in bytes from which on it is done; null: never."
+    )
+    anchor: int = Field(
+        16, ge=1, description="Every so many versions one is always sent in full; 1: all of them."
+    )
+
+
 class Retention(Model):
     """What is kept of the past."""
 
@@ -124,6 +135,7 @@ class ServerConfig(Model):
     )
     quota: QuotaSettings = QuotaSettings()
     canary: CanarySettings = CanarySettings()
+    differences: Differences = Differences()
     retention: Retention = Retention()
     policies: dict[str, PolicyOverrides] = Field(default_factory=dict)
     max_policies: int = Field(

@@ -121,7 +121,7 @@ class Gateway:
             _reflect(server)
         self.port = self._bind(server)
         if config.metrics_port is not None:
-            self._metrics = MetricsServer(hub.meters.text, lambda: not hub.draining)
+            self._metrics = MetricsServer(hub.meters.text, lambda: not hub.draining, hub.troubles)
             self.metrics_port = await self._metrics.start(config.metrics_host, config.metrics_port)
         hub.on_change = self._look_at
         await hub.host_all()

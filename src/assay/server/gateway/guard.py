@@ -5,7 +5,7 @@ counts for a version if that version decided all of its steps, but for those of 
 the stable version gathers `min_episodes`; then the newest version is tried, and judged as soon as
 it has as many:
 
-    worse by more than the tolerance, beyond two standard errors  ->  rolled back, not tried again
+    worse by more than the tolerance, beyond two standard errors  ->  rolled back, never tried again
     otherwise                                                     ->  promoted to all clients
 
 While a version is on trial, later ones wait; then the newest of them is next.
@@ -16,14 +16,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from assay.server.gateway.config import CanarySettings
+from assay.server.gateway.verdicts import Failed
 from assay.server.tensors import Experience
 
 Verdict = Literal["promote", "rollback"]
@@ -58,11 +60,12 @@ class Guard:
 
     Args:
         settings: How many episodes, and how much worse is good enough.
+        now: Seconds since the epoch.
     """
 
-    def __init__(self, settings: CanarySettings) -> None:
+    def __init__(self, settings: CanarySettings, now: Callable[[], float] = time.time) -> None:
         self.settings = settings
-        self.failed: set[int] = set()
+        self._now = now
         self._running: dict[str, _Running] = {}
         self._returns: dict[int, deque[float]] = {}
 
@@ -125,6 +128,19 @@ class Guard:
         error = math.sqrt(old.var(ddof=1) / len(old) + new.var(ddof=1) / len(new))
         allowed = self.settings.tolerance * abs(float(old.mean()))
         return "rollback" if worse - _STANDARD_ERRORS * error > allowed else "promote"
+
+    def failure(self, stable: int, canary: int) -> Failed:
+        """Say why a version that was judged is rolled back."""
+        return Failed(
+            version=canary,
+            mean=self.mean(canary) or 0.0,
+            episodes=self.episodes(canary),
+            stable=stable,
+            stable_mean=self.mean(stable) or 0.0,
+            stable_episodes=self.episodes(stable),
+            tolerance=self.settings.tolerance,
+            time=self._now(),
+        )
 
     def tries(self, client: str, lowest: float) -> bool:
         """Say whether a client tries new versions.

@@ -1,7 +1,8 @@
 """The standard service `grpc.health.v1.Health`: the server as a whole, and each policy.
 
 The whole ("") can be asked by anyone, as load balancers do. A policy, `assay.policy/NAME`, is told
-to those who may read it.
+to those who may read it. A policy that serves and has a trouble all the same tells it in the trailer
+`assay-detail` of `Check`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from assay.server.gateway.hub import Hub, answers
 from assay.server.store.registry import Verb
 
 PREFIX = "assay.policy/"
+DETAIL = "assay-detail"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -32,6 +34,12 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Check(self, request: Any, context: Any) -> Any:
         """Answer once."""
         await self._enter(request, context)
+        hosted = self.hub.policies.get(request.service.removeprefix(PREFIX))
+        troubles = hosted.troubles() if hosted is not None and request.service else []
+        if troubles:
+            # The answer itself has no room for it.
+            detail = " ".join(troubles).encode("ascii", "replace").decode()
+            context.set_trailing_metadata(((DETAIL, detail),))
         return await self._inner.Check(request, context)
 
     @answers

@@ -11,14 +11,18 @@ from typing import Any, Protocol
 from assay.server.errors import RejectionError
 from assay.server.gateway.activity import Rates
 from assay.server.gateway.config import ServerConfig
+from assay.server.gateway.freshness import Freshness
 from assay.server.gateway.guard import Guard, share_of
 from assay.server.gateway.journal import Journal
+from assay.server.gateway.verdicts import Verdicts
+from assay.server.learner.messages import ON_POLICY_LAG
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.spec import PolicySpec
 from assay.server.store.registry import CANARY, STABLE, Channel, ModelVersion
 from assay.server.tensors import Layout
 
 _SMOOTH = 0.05  # weight of the newest batch in a running mean
+_VERDICTS_SHOWN = 3
 
 
 class Supervised(Protocol):
@@ -88,8 +92,10 @@ class Hosted:
         config: Of the server.
         supervisor: Of its learner.
         journal: Takes what its learner reports.
+        verdicts: On versions that failed their trial.
 
     Attributes:
+        freshness: Of the steps that reach its learner.
         rates: Of steps and batches.
         newest: The newest version that was published.
         infos: What each channel points to.
@@ -100,12 +106,18 @@ class Hosted:
     """
 
     def __init__(
-        self, spec: PolicySpec, config: ServerConfig, supervisor: Supervised, journal: Journal
+        self,
+        spec: PolicySpec,
+        config: ServerConfig,
+        supervisor: Supervised,
+        journal: Journal,
+        verdicts: Verdicts,
     ) -> None:
         self.name, self.spec, self.hash = spec.name, spec, spec.hash()
         self.layout = Layout(spec)
-        self.supervisor, self.journal = supervisor, journal
+        self.supervisor, self.journal, self.verdicts = supervisor, journal, verdicts
         self.rates = Rates()
+        self.freshness = Freshness()
         self._lag: float | None = None
         self.newest = 0
         self.infos: dict[str, pb.ModelInfo] = {}
@@ -120,6 +132,7 @@ class Hosted:
         self.refreshing = asyncio.Lock()
         self._credits = config.credits
         self._backlog = config.backlog_of(spec.name)
+        self._max_lag = config.learner_of(spec.name).max_lag
         self._lowest = 1.0
 
     def committed(self, steps: int) -> None:
@@ -155,7 +168,8 @@ class Hosted:
 
     def on_trial(self) -> bool:
         """Say whether a version is being tried on some clients."""
-        return self.guard is not None and self.version_of(CANARY) > self.version_of(STABLE) > 0
+        canary, stable = self.version_of(CANARY), self.version_of(STABLE)
+        return self.guard is not None and canary > stable > 0 and canary not in self.verdicts
 
     def is_trying(self) -> bool:
         """Say whether some clients get the version on trial, as enough is known to judge it by."""
@@ -193,6 +207,26 @@ class Hosted:
         if self.guard is None or not self.version_of(STABLE):
             return STABLE
         return None  # the guard moves the channels
+
+    def troubles(self) -> list[str]:
+        """Say what is wrong now, a sentence each, with what to do about it."""
+        if not self.freshness.starving:
+            return []
+        lag = ON_POLICY_LAG if self._max_lag == "auto" else self._max_lag
+        where = [
+            f"{channel} {'is pinned to' if info.pinned else 'points to'} version {info.version}"
+            for channel, info in self.infos.items()
+        ]
+        return [
+            f"The learner starves: {self.freshness.left_out} of the last {self.freshness.of} steps "
+            f"were left out, as their version is more than {lag} behind the newest, which is "
+            f"{self.newest} ({', '.join(where)}). Let the clients have a newer version (unpin or "
+            "promote), or raise max_lag of the learner (null: no limit)."
+        ]
+
+    def notes(self) -> list[str]:
+        """Say what an operator should know, a sentence each."""
+        return [*self.troubles(), *map(str, self.verdicts.newest(_VERDICTS_SHOWN))]
 
     def info_for(self, client: str, channel: str = "") -> pb.ModelInfo | None:
         """Return the model that a client should use."""

@@ -21,8 +21,11 @@ from assay.server.gateway.auth import Access, Presented, Principal
 from assay.server.gateway.config import ServerConfig
 from assay.server.gateway.hosted import Hosted, Supervise, model_info
 from assay.server.gateway.journal import Journal
+from assay.server.gateway.kept import Kept
 from assay.server.gateway.metrics import Meters
 from assay.server.gateway.rejections import status_of, trailer
+from assay.server.gateway.verdicts import Verdicts
+from assay.server.model_delta import make_delta
 from assay.server.protocol import PROTOCOL
 from assay.server.spec import PolicySpec
 from assay.server.store.group import GroupCommitter
@@ -33,7 +36,7 @@ log = logging.getLogger("assay.server")
 
 _THREADS = 16
 _PULSE_SECONDS = 0.1
-_KEPT_BYTES = 64 << 20  # of snapshots in memory
+_KEPT_BYTES = 64 << 20  # of snapshots in memory, and as much of differences
 
 T = TypeVar("T")
 
@@ -83,8 +86,8 @@ class Hub:
         # By name; one that nobody holds is forgotten.
         self._registering: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._snapshots: dict[str, bytes] = {}
-        self._reading = asyncio.Lock()
+        self.snapshots, self.deltas = Kept(_KEPT_BYTES), Kept(_KEPT_BYTES)
+        self._comparing = asyncio.Lock()
 
     # Work
 
@@ -171,8 +174,9 @@ class Hub:
         def published(model: ModelVersion) -> None:
             self.from_thread(self._published, spec.name, model)
 
+        directory = self.store.directory / "policies" / spec.name
         journal = Journal(
-            self.store.directory / "policies" / spec.name,
+            directory,
             seconds=self.config.journal_seconds,
             beside=lambda: self.meters.of_policy(spec.name),
         )
@@ -196,7 +200,7 @@ class Hub:
             on_metrics=reported,
             channel=channel,
         )
-        return Hosted(spec, self.config, supervisor, journal)
+        return Hosted(spec, self.config, supervisor, journal, Verdicts(directory))
 
     async def _host(self, hosted: Hosted) -> None:
         quota = self.config.quota_of(hosted.name)
@@ -209,6 +213,8 @@ class Hub:
             (self.meters.bytes, totals.bytes),
         ):
             meter.set(value, hosted.name)
+        for failed in hosted.verdicts.newest(1):
+            self.meters.canary_failed.set(failed.version, hosted.name)
         await self.refresh(hosted)
         self.policies[hosted.name] = hosted
 
@@ -327,7 +333,11 @@ class Hub:
                 stable, canary = hosted.version_of(STABLE), hosted.version_of(CANARY)
                 if not stable or any(info.pinned for info in hosted.infos.values()):
                     return
-                if hosted.on_trial():
+                if canary > stable and canary in hosted.verdicts:
+                    # The server ended between the verdict and the move that follows from it.
+                    await self.work(registry.promote, hosted.name, STABLE, CANARY)
+                    moved = True
+                elif hosted.on_trial():
                     if hosted.is_trying() and canary != hosted.told_trial:
                         # After a restart a trial waits until the stable version is known again.
                         hosted.told_trial = canary
@@ -336,11 +346,16 @@ class Hub:
                     if verdict is None:
                         return
                     forwards = verdict == "promote"
+                    if not forwards:
+                        # First, so that it is never tried again whatever happens now.
+                        await self.work(hosted.verdicts.add, guard.failure(stable, canary))
+                        self.meters.canary_failed.set(canary, hosted.name)
                     way = (CANARY, STABLE) if forwards else (STABLE, CANARY)
                     await self.work(registry.promote, hosted.name, *way)
-                    if not forwards:
-                        guard.failed.add(canary)
                     self.meters.canary_decisions.add(1, hosted.name, verdict)
+                    for which, version in (("tried", canary), ("stable", stable)):
+                        mean = guard.mean(version)
+                        self.meters.canary_return.set(mean or 0.0, hosted.name, which)
                     log.info(
                         "%s: version %d is %s (mean return %s against %s of version %d)",
                         hosted.name, canary, "promoted" if forwards else "rolled back",
@@ -349,7 +364,7 @@ class Hub:
                     moved = True
                 elif (
                     hosted.newest > stable
-                    and hosted.newest not in guard.failed
+                    and hosted.newest not in hosted.verdicts
                     and guard.has_baseline(stable)
                 ):
                     # Held for a moment, since that is how a channel is moved to a version.
@@ -361,17 +376,38 @@ class Hub:
                     hosted.changed.fire()
 
     async def snapshot(self, hosted: Hosted, digest: str) -> bytes:
-        """Return a model file; the latest ones are kept in memory."""
-        async with self._reading:  # so that a hundred clients read a new model once
-            data = self._snapshots.pop(digest, None)
-            if data is None:
-                blobs = await self.work(self.store.blobs, hosted.name)
-                data = await self.work(blobs.get, digest)
-            self._snapshots[digest] = data  # last in, last out
-        held = sum(map(len, self._snapshots.values()))
-        while held > _KEPT_BYTES and len(self._snapshots) > 1:
-            held -= len(self._snapshots.pop(next(iter(self._snapshots))))
+        """Return a model file; the latest ones are kept in memory.
+
+        Raises:
+            RejectionError: UNKNOWN_VERSION or HASH_MISMATCH.
+        """
+
+        async def read() -> bytes:
+            blobs = await self.work(self.store.blobs, hosted.name)
+            return await self.work(blobs.get, digest)
+
+        data = await self.snapshots.get((hosted.name, digest), read)
+        assert data is not None
         return data
+
+    async def difference(self, hosted: Hosted, base: str, digest: str) -> bytes | None:
+        """Return how a model differs from another of the policy; None if the full one is better."""
+
+        async def make() -> bytes | None:
+            async with self._comparing:  # one at a time: it takes a core
+                try:
+                    before = await self.snapshot(hosted, base)
+                except RejectionError:
+                    return None  # damaged, or gone: not a reason to refuse the model itself
+                after = await self.snapshot(hosted, digest)
+                return await self.work(make_delta, before, after)
+
+        return await self.deltas.get((hosted.name, base, digest), make)
+
+    def troubles(self) -> list[str]:
+        """Say what is wrong with policies, a line each."""
+        hosted = list(self.policies.values())
+        return [f"{one.name}: {line}" for one in hosted for line in one.troubles()]
 
     # Time
 
@@ -400,6 +436,12 @@ class Hub:
         meters.learner_up.set(float(health is not None and health.alive), name)
         meters.learner_memory.set(0 if health is None else health.rss, name)
         hosted.rates.sample(time.monotonic(), (meters.steps.get(name), meters.batches.get(name)))
+        if hosted.freshness.look(status.metrics):
+            meters.starving.set(float(hosted.freshness.starving), name)
+            for line in hosted.troubles():
+                log.warning("%s: %s", name, line)
+            if not hosted.freshness.starving:
+                log.info("%s: the learner gets steps again that it can learn from", name)
         if hosted.journal.due:
             await self.work(hosted.journal.write_due)
         if after != before:

@@ -198,6 +198,23 @@ class Meters:
             "assay_publications_total", "Versions published since the server began.", one
         )
         self.fetches = Metric("assay_fetches_total", "Models fetched by clients.", one)
+        self.fetched_bytes = Metric(
+            "assay_fetched_bytes_total", "Bytes of models sent to clients.", one
+        )
+        self.differences = Metric(
+            "assay_fetched_differences_total", "Models sent as a difference to another.", one
+        )
+        self.starving = Metric(
+            "assay_learner_starving", "Whether nearly all steps are left out as too old.", one,
+            "gauge",
+        )  # fmt: skip
+        self.canary_failed = Metric(
+            "assay_canary_failed_version", "The last version that was rolled back.", one, "gauge"
+        )
+        self.canary_return = Metric(
+            "assay_canary_return", "Mean returns that the last decision was made by.",
+            ("policy", "version"), "gauge",
+        )  # fmt: skip
         self.canary_decisions = Metric(
             "assay_canary_decisions_total", "Trials of a version, by their outcome.",
             ("policy", "decision"),
@@ -244,10 +261,16 @@ class MetricsServer:
     Args:
         text: Makes the metrics.
         healthy: Says whether the server takes work.
+        troubles: Says what is wrong although it does, a line each.
     """
 
-    def __init__(self, text: Callable[[], str], healthy: Callable[[], bool]) -> None:
-        self._text, self._healthy = text, healthy
+    def __init__(
+        self,
+        text: Callable[[], str],
+        healthy: Callable[[], bool],
+        troubles: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self._text, self._healthy, self._troubles = text, healthy, troubles
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -296,6 +319,7 @@ class MetricsServer:
             serving = self._healthy()
             status = "200 OK" if serving else "503 Service Unavailable"
             body = "serving\n" if serving else "draining\n"
+            body += "".join(f"{line}\n" for line in self._troubles())
         data = body.encode()
         head = (
             f"HTTP/1.1 {status}\r\nContent-Type: {_CONTENT}\r\n"

@@ -12,7 +12,7 @@ from assay.server.gateway.hosted import Hosted, model_info
 from assay.server.gateway.hub import Hub, answers
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.protocol.assay_pb2_grpc import ModelsServicer
-from assay.server.store.registry import CANARY, STABLE, Channel, ModelVersion, Verb, check_channel
+from assay.server.store.registry import CANARY, STABLE, Channel, Verb, check_channel
 
 CHUNK = 1 << 20
 _SEARCHED = 10_000  # versions that are looked through for a hash
@@ -64,36 +64,73 @@ class Models(ModelsServicer):
 
     @answers
     async def Fetch(self, request: pb.FetchRequest, context: Any) -> None:
-        """Send a model file in chunks. It is always the whole one, whatever the client has."""
+        """Send a model file in chunks, or its difference to one that the client has."""
         hub = self.hub
         await hub.enter(context, request.policy, Verb.READ)
         hosted = hub.hosted(request.policy)
-        model = await self._find(hosted, request)
-        data = await hub.snapshot(hosted, model.sha256)
-        info = model_info(model, "", Channel(model.version))
+        info = await self._find(hosted, request)
+        data = await self._difference(hosted, request.base_sha256, info)
+        is_full = data is None
+        if data is None:
+            data = await hub.snapshot(hosted, info.sha256)
         for offset in range(0, max(len(data), 1), CHUNK):
             chunk = pb.ModelChunk(offset=offset, data=data[offset : offset + CHUNK])
             if not offset:
                 chunk.info.CopyFrom(info)
+                chunk.base_sha256 = "" if is_full else request.base_sha256
             await context.write(chunk)
-        hub.meters.fetches.add(1, hosted.name)
+        name, meters = hosted.name, hub.meters
+        meters.fetches.add(1, name)
+        meters.fetched_bytes.add(len(data), name)
+        meters.differences.add(not is_full, name)
 
-    async def _find(self, hosted: Hosted, request: pb.FetchRequest) -> ModelVersion:
+    async def _difference(self, hosted: Hosted, base: str, info: pb.ModelInfo) -> bytes | None:
+        """Return a model's difference to a base; None where it is sent in full."""
+        settings = self.hub.config.differences
+        if (
+            not base
+            or base == info.sha256
+            or settings.above is None
+            or info.size < settings.above
+            or info.version % settings.anchor == 0
+        ):
+            return None
+        known = (hosted.name, base, info.sha256) in self.hub.deltas
+        if not known and await self._by_digest(hosted, base) is None:
+            return None
+        return await self.hub.difference(hosted, base, info.sha256)
+
+    async def _find(self, hosted: Hosted, request: pb.FetchRequest) -> pb.ModelInfo:
         registry = self.hub.store.registry
         which = request.WhichOneof("which")
         if which == "version":
-            return await self.hub.work(registry.model, hosted.name, request.version)
+            model = await self.hub.work(registry.model, hosted.name, request.version)
+            return model_info(model, "", Channel(model.version))
         if which == "sha256":
-            # Among the models alone: checkpoints lie beside them, and are nobody's business.
-            models = await self.hub.work(registry.models, hosted.name, newest=_SEARCHED)
-            for model in models:
-                if model.sha256 == request.sha256:
-                    return model
+            found = await self._by_digest(hosted, request.sha256)
+            if found is not None:
+                return found
             raise RejectionError(
                 Reason.UNKNOWN_VERSION,
                 f"'{hosted.name}' has no model with the SHA-256 '{request.sha256[:64]}'.",
             )
         raise RejectionError(Reason.MALFORMED, "The request names neither a version nor a hash.")
+
+    async def _by_digest(self, hosted: Hosted, digest: str) -> pb.ModelInfo | None:
+        # What a channel points to is what nearly everyone asks for, and is never pruned.
+        for known in hosted.infos.values():
+            if known.sha256 == digest:
+                info = pb.ModelInfo()
+                info.CopyFrom(known)
+                info.ClearField("channel")
+                info.ClearField("pinned")
+                return info
+        # Among the models alone: checkpoints lie beside them, and are nobody's business.
+        models = await self.hub.work(self.hub.store.registry.models, hosted.name, newest=_SEARCHED)
+        for model in models:
+            if model.sha256 == digest:
+                return model_info(model, "", Channel(model.version))
+        return None
 
     @answers
     async def Pin(self, request: pb.PinRequest, context: Any) -> pb.ModelInfo:

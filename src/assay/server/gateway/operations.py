@@ -82,6 +82,7 @@ class OperationsAdmin(AdminServicer):
         if hosted is not None:
             info.learner.CopyFrom(_learner(hosted))
             info.traffic.CopyFrom(traffic(self.hub, hosted))
+            info.notes.extend(hosted.notes())
         return info
 
     # Tokens

@@ -23,6 +23,7 @@ from assay.server.errors import RejectionError
 from assay.server.learner.building import Canonical, build, configure, read_settings
 from assay.server.learner.feed import Feed, ReplayFeed, RolloutFeed
 from assay.server.learner.messages import (
+    ON_POLICY_LAG,
     Consume,
     Episode,
     LearnerSettings,
@@ -37,7 +38,6 @@ from assay.server.model_file import Snapshot, make_snapshot
 from assay.server.spec import read_spec
 from assay.server.tensors import Layout
 
-ON_POLICY_LAG = 8  # versions
 WARM_UP_NOISE = 1.0  # of a deterministic policy that has learned nothing: half the range of actions
 
 

@@ -19,6 +19,7 @@ Blobs = tuple[bytes, ...]
 Frame = tuple[Head, Blobs]
 
 START, CONSUME, CHECKPOINT = "start", "consume", "checkpoint"
+ON_POLICY_LAG = 8  # versions; what "auto" is for an on-policy learner
 
 
 class LearnerSettings(Model):

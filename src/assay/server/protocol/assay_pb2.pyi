@@ -415,7 +415,7 @@ class ActReply(_message.Message):
     def __init__(self, action: _Optional[_Union[Tensor, _Mapping]] = ..., log_prob: _Optional[float] = ..., version: _Optional[int] = ..., carry: _Optional[_Union[TensorMap, _Mapping]] = ...) -> None: ...
 
 class PolicyInfo(_message.Message):
-    __slots__ = ("policy", "spec_hash", "spec_json", "state", "batches", "steps", "bytes", "position", "cursor", "newest_version", "channels", "pinned", "learner", "traffic")
+    __slots__ = ("policy", "spec_hash", "spec_json", "state", "batches", "steps", "bytes", "position", "cursor", "newest_version", "channels", "pinned", "learner", "traffic", "notes")
     class ChannelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -437,6 +437,7 @@ class PolicyInfo(_message.Message):
     PINNED_FIELD_NUMBER: _ClassVar[int]
     LEARNER_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
     policy: str
     spec_hash: str
     spec_json: str
@@ -451,7 +452,8 @@ class PolicyInfo(_message.Message):
     pinned: _containers.RepeatedScalarFieldContainer[str]
     learner: LearnerInfo
     traffic: Traffic
-    def __init__(self, policy: _Optional[str] = ..., spec_hash: _Optional[str] = ..., spec_json: _Optional[str] = ..., state: _Optional[_Union[PolicyState, str]] = ..., batches: _Optional[int] = ..., steps: _Optional[int] = ..., bytes: _Optional[int] = ..., position: _Optional[int] = ..., cursor: _Optional[int] = ..., newest_version: _Optional[int] = ..., channels: _Optional[_Mapping[str, int]] = ..., pinned: _Optional[_Iterable[str]] = ..., learner: _Optional[_Union[LearnerInfo, _Mapping]] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ...) -> None: ...
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, policy: _Optional[str] = ..., spec_hash: _Optional[str] = ..., spec_json: _Optional[str] = ..., state: _Optional[_Union[PolicyState, str]] = ..., batches: _Optional[int] = ..., steps: _Optional[int] = ..., bytes: _Optional[int] = ..., position: _Optional[int] = ..., cursor: _Optional[int] = ..., newest_version: _Optional[int] = ..., channels: _Optional[_Mapping[str, int]] = ..., pinned: _Optional[_Iterable[str]] = ..., learner: _Optional[_Union[LearnerInfo, _Mapping]] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LearnerInfo(_message.Message):
     __slots__ = ("state", "behind_batches", "behind_steps", "restarts", "memory_bytes", "pid", "where", "last_error", "metrics")
