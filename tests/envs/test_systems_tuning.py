@@ -58,18 +58,22 @@ class Store:
 class TestStore:
     def test_an_interval(self) -> None:
         store = Store(0.24, 0.03, 10.0)
-        # Background 0.7 x 0.6 = 0.42 of the disk; demand 0.24 (1 + 10 / 40) + 0.03 = 0.33. Debt of
-        # 10 is a sixth of the way from 9 to 15, so a sixth of the writes wait.
-        demand = 0.24 * 1.25 + 0.03 * 5 / 6
-        cost = 1 / (1 - demand / 0.58) - 1 + 10 / 36
+        # Background 0.3 x 0.6 = 0.18 of the disk. Debt of 10 is a sixth of the way from 9 to 15, so
+        # a sixth of the writes wait: demand is 0.24 (1 + 10 / 40) + 0.025. A store without debt
+        # and background work would be at 0.27.
+        demand = 0.24 * 1.25 + 0.025
+        cost = 1 / (1 - demand / 0.82) - 1 / (1 - 0.27) + 10 / 36
         assert store.step(1.0) == pytest.approx(cost)
         assert store[DEBT] == pytest.approx(10.0 + 4 * 0.025)
         store.step(1.0)
-        assert store[BACKGROUND] == pytest.approx(0.3 * 0.42 + 0.42)
+        assert store[BACKGROUND] == pytest.approx(0.7 * 0.18 + 0.18)
 
-    def test_twice_as_slow_at_half_of_what_is_left(self) -> None:
-        assert Store(0.2, 0.09, 0.0).step(0.0) == pytest.approx(0.29 / 0.71)
-        assert Store(0.2, 0.05, 8.0).step(1.0) == pytest.approx(1.0)  # 0.29 of 0.58
+    def test_what_cannot_be_helped_costs_nothing(self) -> None:
+        for load in (0.0, 0.3, 0.7):
+            assert Store(load, 0.05, 0.0).step(0.0) == 0.0
+        assert Store(0.3, 0.01, 0.0).step(1.0) == 0.0  # there is nothing to merge
+        # 0.3 (1 + 8 / 40) + 0.05 = 0.41 of 0.82, instead of 0.35 of 1
+        assert Store(0.3, 0.05, 8.0).step(1.0) == pytest.approx(2 - 1 / 0.65)
 
     def test_work_pays_only_when_it_is_complete(self) -> None:
         store = Store(0.1, 0.0, 8.0)
@@ -77,7 +81,7 @@ class TestStore:
             store.step(1.0)
         assert store[DEBT] == 8.0  # and all this time the disk was busy with it
         store.step(0.0)
-        assert store[DEBT] == pytest.approx(8.0 - 0.42)
+        assert store[DEBT] == pytest.approx(8.0 - 0.18)
 
     def test_no_more_is_merged_than_there_is(self) -> None:
         store = Store(0.1, 0.0, 1.0)
@@ -93,7 +97,7 @@ class TestStore:
         cost = store.step(0.0)
         assert store[HELD] == pytest.approx(0.05)
         assert store[DEBT] == pytest.approx(12.0 + 4 * 0.05)
-        assert cost == pytest.approx(1 / 0.95 - 1 + 10 / 4)
+        assert cost == pytest.approx(1 / 0.95 - 1 / 0.9 + 10 / 4)
         full = Store(0.0, 0.1, 20.0)
         full.step(0.0)
         full.step(0.0)
@@ -153,7 +157,7 @@ class TestEnvironment:
             assert env.observation_space.contains(obs)
             assert obs[SINE] == pytest.approx(math.sin(2 * math.pi * step / STEPS), abs=1e-6)
             obs, reward, terminated, truncated, _ = env.step(np.array([0.5], np.float32))
-            assert float(reward) < 0 and not terminated and truncated == (step == STEPS - 1)
+            assert float(reward) < 1 and not terminated and truncated == (step == STEPS - 1)
         with pytest.raises(EnvError, match="over"):
             env.step(np.array([0.5], np.float32))
 

@@ -214,7 +214,7 @@ def test_the_example_streams_to_the_gateway(tmp_path: Path) -> None:
     with running(tmp_path / "server") as server:
         address = server.address.replace("localhost", "127.0.0.1")
         command = [str(QUEUE), "--address", address, "--steps", "4000", "--rate", "4000"]
-        command += ["--models", str(tmp_path / "models")]
+        command += ["--models", str(tmp_path / "models"), "--wait", "0"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
         assert done.returncode == 0, done.stderr
         assert "heuristic: mean cost" in done.stdout and "the heuristic acted" in done.stdout

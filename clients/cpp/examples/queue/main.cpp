@@ -1,7 +1,7 @@
 // A queue learns to run itself.
 //
-//   queue [--address 127.0.0.1:50051] [--steps 60000] [--rate 3000] [--algorithm ppo]
-//         [--models DIRECTORY] [--client NAME] [--policy NAME]
+//   queue [--address 127.0.0.1:50051] [--steps 80000] [--rate 2000] [--algorithm ppo]
+//         [--models DIRECTORY] [--client NAME] [--policy NAME] [--wait SECONDS]
 //
 // First an operator's rule runs the queue; then the client does, with that rule to fall back on,
 // and a server (`assay serve`) learns from what happens. Without a server the rule goes on acting.
@@ -63,9 +63,9 @@ std::optional<double> meanCostOfModel(const std::string& directory) {
   });
 }
 
-/// Give a server that is there a minute to begin; one that is away is not waited for.
-void waitForModel(const assay::Client& client) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+/// Give a server that is there some time to begin; one that is away is not waited for.
+void waitForModel(const assay::Client& client, double seconds) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   while (std::chrono::steady_clock::now() < deadline) {
     const assay::Status status = client.status();
     if (status.version > 0 || (status.failures > 0 && !status.connected)) {
@@ -84,8 +84,9 @@ int fail(const std::string& message) {
 
 int main(int argc, char** argv) {
   std::map<std::string, std::string> options = {
-      {"--address", "127.0.0.1:50051"}, {"--steps", "60000"}, {"--rate", "3000"},
+      {"--address", "127.0.0.1:50051"}, {"--steps", "80000"}, {"--rate", "2000"},
       {"--algorithm", "ppo"},           {"--policy", "queue"}, {"--client", "queue-1"},
+      {"--wait", "60"},
       {"--models", (std::filesystem::temp_directory_path() / "assay-queue").string()}};
   for (int i = 1; i < argc; i += 2) {
     const auto option = options.find(argv[i]);
@@ -138,7 +139,7 @@ int main(int argc, char** argv) {
   const double heuristic =
       meanCost([](const std::array<float, 3>& seen) { return machinesForJobs(seen.data()); });
   std::printf("heuristic: mean cost %.3f\n", heuristic);
-  waitForModel(client);
+  waitForModel(client, std::atof(options["--wait"].c_str()));
   std::printf("%10s %10s %10s %10s\n", "steps", "cost", "version", "by model");
 
   const auto begin = std::chrono::steady_clock::now();

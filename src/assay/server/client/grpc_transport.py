@@ -37,6 +37,8 @@ from assay.server.client.transport import (
 )
 from assay.server.client.window import Window
 from assay.server.errors import Reason, RejectionError
+from assay.server.model_architecture import ModelError
+from assay.server.model_delta import DeltaError, apply_delta, have_zstd
 from assay.server.protocol import PROTOCOL
 from assay.server.spec import PolicySpec
 
@@ -78,6 +80,8 @@ _CONTENT = frozenset(
         Reason.BAD_VERSION,
     }
 )
+# A model that was announced is not there any more, or lies damaged on the server's disk.
+_NO_MODEL = frozenset({Reason.UNKNOWN_VERSION, Reason.HASH_MISMATCH})
 _DAMAGED = frozenset({Reason.CHECKSUM_MISMATCH, Reason.PART_OUT_OF_ORDER})
 # What a server answers that has trouble with what it was sent, and not with the network.
 _SUSPICIOUS = frozenset(
@@ -237,6 +241,8 @@ class GrpcTransport:
         register_seconds: How long registering may take: the server starts a learner for it.
         stall_seconds: How long nothing that was sent may be settled before the session is given up.
         most_model_bytes: Larger models are not fetched.
+        differences: Take the difference to the last model where the server gives one, which costs
+            the memory of that model. Without zstandard, models always come in full.
         clock: Seconds that only grow.
 
     Attributes:
@@ -244,6 +250,8 @@ class GrpcTransport:
         sent_bytes: Their size.
         duplicates: Batches that the server had already.
         newest_version: Of the models that the server has.
+        differences: Models that came as the difference to another.
+        bad_differences: Those that could not be used, so that the full one was fetched.
         epoch: Of the latest session.
     """
 
@@ -257,6 +265,7 @@ class GrpcTransport:
         register_seconds: float = 180.0,
         stall_seconds: float = 60.0,
         most_model_bytes: int = 256 << 20,
+        differences: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._endpoint, self._spec = endpoint, spec
@@ -282,8 +291,11 @@ class GrpcTransport:
         self._trials: Counter[int] = Counter()  # by the outbox's numbers
         self._fetched = ""  # the digest of the model that was handed over last
         self._fetch_trials: Counter[str] = Counter()
+        self._differences = differences and have_zstd()
+        self._base: tuple[str, bytes] | None = None  # the last model, which differences are to
         self.sent_batches = self.sent_bytes = self.duplicates = 0
         self.newest_version = self.epoch = 0
+        self.differences = self.bad_differences = 0
 
     # ------------------------------------------------------------------ what the courier calls
 
@@ -544,24 +556,61 @@ class GrpcTransport:
                 "fewer."
             )
         self._fetch_trials[info.sha256] += 1
-        request = pb.FetchRequest(policy=self._spec.name, sha256=info.sha256)
+        try:
+            data = self._download(models, metadata, info)
+        except ModelError as error:
+            self._base = None  # the next trial is without
+            return ModelRefused(error.message)
+        except grpc.RpcError as error:
+            failure = self._failure(error)
+            if isinstance(failure, RefusedError) and failure.reason in _NO_MODEL:
+                return ModelRefused(str(failure))  # another one will be announced
+            raise
+        self._fetched = info.sha256
+        self._fetch_trials.pop(info.sha256)
+        if self._differences:
+            self._base = (info.sha256, data)
+        return ModelArrived(data, info.sha256)
+
+    def _download(self, models: Any, metadata: Any, info: Any) -> bytes:
+        """Return a model, by its difference to the last one if the server gives that."""
+        base = self._base
+        data, is_difference = self._receive(models, metadata, info, base[0] if base else "")
+        if base is not None and is_difference:
+            try:
+                most = min(info.size, self._most_model_bytes)
+                data = apply_delta(base[1], data, info.sha256, most_bytes=most)
+            except DeltaError:
+                self.bad_differences += 1
+                data, _ = self._receive(models, metadata, info, "")
+            else:
+                self.differences += 1
+        if hashlib.sha256(data).hexdigest() != info.sha256:
+            raise ModelError(
+                f"Model {info.version} is not what its SHA-256 {info.sha256[:12]}... says."
+            )
+        return data
+
+    def _receive(self, models: Any, metadata: Any, info: Any, base: str) -> tuple[bytes, bool]:
+        """Return what the server sends, and whether it is a difference to the base."""
+        request = pb.FetchRequest(policy=self._spec.name, sha256=info.sha256, base_sha256=base)
         data = bytearray()
+        of = ""
         call = models.Fetch(request, metadata=metadata, timeout=self._register_seconds)
         for chunk in call:
             if chunk.offset != len(data) or len(data) + len(chunk.data) > info.size:
                 call.cancel()
-                return ModelRefused(
+                raise ModelError(
                     f"Model {info.version} came with a chunk at {chunk.offset}; expected one at "
                     f"{len(data)}, and {info.size} bytes in all."
                 )
+            of = of or chunk.base_sha256
             data += chunk.data
-        if hashlib.sha256(data).hexdigest() != info.sha256:
-            return ModelRefused(
-                f"Model {info.version} is not what its SHA-256 {info.sha256[:12]}... says."
+        if of not in ("", base):
+            raise ModelError(
+                f"Model {info.version} came as a difference to {of[:64]!r}, which was not asked for."
             )
-        self._fetched = info.sha256
-        self._fetch_trials.pop(info.sha256)
-        return ModelArrived(bytes(data), info.sha256)
+        return bytes(data), bool(of)
 
 
 def _stub(kind: Any, channel: Any) -> Any:

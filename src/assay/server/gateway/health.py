@@ -1,7 +1,7 @@
 """The standard service `grpc.health.v1.Health`: the server as a whole, and each policy.
 
 The whole ("") can be asked by anyone, as load balancers do. A policy, `assay.policy/NAME`, is told
-to those who may read it. A policy that serves and has a trouble all the same tells it in the trailer
+to those who may read it. One that serves and has a trouble all the same tells it in the trailer
 `assay-detail` of `Check`.
 """
 
@@ -35,7 +35,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         """Answer once."""
         await self._enter(request, context)
         hosted = self.hub.policies.get(request.service.removeprefix(PREFIX))
-        troubles = hosted.troubles() if hosted is not None and request.service else []
+        troubles = hosted.troubles() if hosted is not None else []
         if troubles:
             # The answer itself has no room for it.
             detail = " ".join(troubles).encode("ascii", "replace").decode()
