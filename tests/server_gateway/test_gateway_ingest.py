@@ -373,6 +373,7 @@ def test_a_deleted_policy_ends_its_streams_and_keeps_its_name(server: Running) -
     stream.send(batch(epoch, 1))
     stream.wait_committed(1)
     watch = client.watch("deleted")
+    wait_for(lambda: server.gateway.hub.meters.watchers.get("deleted"), "the watch")
     info = client.call(client.admin.Delete, pb.PolicyRequest(policy="deleted"))
     assert info.state == pb.DELETED
     assert stream.ended().reason is Reason.POLICY_DELETED

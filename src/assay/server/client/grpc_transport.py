@@ -608,7 +608,7 @@ class GrpcTransport:
             data += chunk.data
         if of not in ("", base):
             raise ModelError(
-                f"Model {info.version} came as a difference to {of[:64]!r}, which was not asked for."
+                f"Model {info.version} came as a difference to {of[:64]!r}; expected {base!r}."
             )
         return bytes(data), bool(of)
 
