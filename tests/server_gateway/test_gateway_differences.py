@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ def large(version: int, hidden: int = 1024) -> bytes:
     widths = (3, hidden, hidden, 3)
     arrays: dict[str, Any] = {}
     layers: list[Any] = []
-    for i, (before, after) in enumerate(zip(widths, widths[1:], strict=False)):
+    for i, (before, after) in enumerate(itertools.pairwise(widths)):
         step = np.random.default_rng(version).normal(size=(after, before)) * 3e-5
         arrays[f"w{i}"] = (rng.normal(size=(after, before)) * 0.03 + step).astype(np.float32)
         arrays[f"b{i}"] = np.zeros(after, np.float32)
@@ -112,7 +113,7 @@ def test_a_model_above_the_threshold_comes_as_a_difference(server: Running, read
     meters = server.gateway.hub.meters
     wait_for(lambda: meters.differences.get("queue") == 6)
     assert meters.fetches.get("queue") == 9
-    sent = 4 * len(files[2]) - (len(files[2]) - len(files[1])) - len(files[2]) + 6 * len(delta)
+    sent = len(files[1]) + 2 * len(files[2]) + 6 * len(delta)
     assert meters.fetched_bytes.get("queue") == sent
 
 

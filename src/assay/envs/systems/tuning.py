@@ -53,7 +53,7 @@ STEPS = 144  # intervals of ten minutes in a day
 HOUR = STEPS / 24
 AMPLIFICATION = 4.0
 MOST_BACKGROUND = 0.6  # of the disk, at knob 1
-INERTIA = 0.7  # how much of the background rate stays from interval to interval
+INERTIA = 0.3  # how much of the background rate stays from interval to interval
 LAG = 3
 READ_SCALE = 40.0
 SLOW, STOP = 9.0, 15.0
@@ -95,7 +95,7 @@ class Day:
 def draw_day(number: int) -> Day:
     """Return the day of a trace seed; the same seed gives the same day."""
     rng, noise = map(np.random.default_rng, np.random.SeedSequence(number).spawn(2))
-    peak, width = rng.normal(15.0, 1.0), rng.uniform(2.0, 3.0)
+    peak, width = rng.normal(15.0, 2.0), rng.uniform(2.0, 3.0)
     reads_at, writes_at = rng.uniform(0.08, 0.14), rng.uniform(0.015, 0.03)
     reads_up, writes_up = rng.uniform(0.35, 0.5), rng.uniform(0.03, 0.06)
     busy = _busy(peak, width)
