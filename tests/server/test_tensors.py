@@ -16,7 +16,7 @@ from server_samples import SPECS, experience
 from assay.server.crc import crc32c
 from assay.server.errors import Reason, RejectionError
 from assay.server.protocol import assay_pb2 as pb
-from assay.server.spec import Box
+from assay.server.spec import MOST_LOG_PROB, MOST_VALUE, Box
 from assay.server.tensors import (
     FRAME_BYTES,
     TRAJECTORY_BYTES,
@@ -30,8 +30,9 @@ from assay.server.tensors import (
     split,
 )
 
-FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+FLOATS = st.floats(-(2.0**39), 2.0**39, width=32)
 LAYOUTS = {name: Layout(spec) for name, spec in SPECS.items()}
+GOES_ON = {name: np.zeros(5, np.bool_) for name in ("terminated", "truncated")}
 
 
 def assert_same(one: Experience, other: Experience) -> None:
@@ -48,15 +49,15 @@ def forged(name: str = "vector", steps: int = 5, **changes: Array | None) -> pb.
     batch = encode(experience(SPECS[name], steps), LAYOUTS[name])
     tensors = pb.TensorMap.FromString(batch.tensors)
     kept = [one for one in tensors.tensors if changes.get(one.name, 0) is not None]
+    for extra in changes.keys() - {one.name for one in kept}:
+        if changes[extra] is not None:
+            kept.append(pb.NamedTensor(name=extra))
     for one in kept:
         array = changes.get(one.name)
         if array is not None:
             one.tensor.data = array.tobytes()
             one.tensor.shape[:] = array.shape
             one.tensor.dtype = getattr(pb, array.dtype.name.upper())
-    for extra in changes.keys() - {one.name for one in kept}:
-        if changes[extra] is not None:
-            kept.append(pb.NamedTensor(name=extra))
     return sealed(batch, pb.TensorMap(tensors=kept).SerializeToString())
 
 
@@ -156,6 +157,18 @@ def test_what_is_bootstrapped_from(terminated: list[int], truncated: list[int], 
         ("nested", {"action": np.full((5, 2), -0.1, np.float32)}, Reason.ACTION_OUT_OF_BOUNDS),
         ("nested", {"action": np.full((5, 2), np.nan, np.float32)}, Reason.NOT_FINITE),
         ("free", {"action": np.full((5, 1), np.inf, np.float32)}, Reason.NOT_FINITE),
+        ("free", {"action": np.full((5, 1), 1.1e12, np.float32)}, Reason.ACTION_OUT_OF_BOUNDS),
+        ("free", {"raw_action": np.full((5, 1), -3e38, np.float32)}, Reason.ACTION_OUT_OF_BOUNDS),
+        ("vector", {"reward": np.full(5, 3e38, np.float32)}, Reason.REWARD_OUT_OF_BOUNDS),
+        ("vector", {"reward": np.full(5, -1.1e12, np.float32)}, Reason.REWARD_OUT_OF_BOUNDS),
+        ("vector", {"log_prob": np.full(5, -1.1e6, np.float32)}, Reason.BAD_LOG_PROB),
+        ("vector", {"log_prob": np.full(5, 3e38, np.float32)}, Reason.BAD_LOG_PROB),
+        ("vector", {"obs": np.full((5, 8), 1e38, np.float32)}, Reason.OBSERVATION_OUT_OF_BOUNDS),
+        (
+            "vector",
+            {"bootstrap": np.full((1, 8), -1e13, np.float32), **GOES_ON},
+            Reason.OBSERVATION_OUT_OF_BOUNDS,
+        ),
         ("nested", {"obs/mode/0": np.full(5, 1)}, Reason.OBSERVATION_OUT_OF_BOUNDS),
         ("nested", {"obs/mode/1": np.full((5, 3), 2, np.int8)}, Reason.OBSERVATION_OUT_OF_BOUNDS),
         ("multi", {"action": np.full((5, 3), 2)}, Reason.ACTION_OUT_OF_BOUNDS),
@@ -168,9 +181,29 @@ def test_content_that_a_learner_must_not_see(
     assert reason_of(forged(name, **changes), name) == reason
 
 
-def test_the_largest_finite_action_passes_where_there_are_no_bounds() -> None:
-    most = np.full((5, 1), np.finfo(np.float32).max)
-    decode(forged("free", action=most), LAYOUTS["free"])
+def test_what_is_just_within_the_limits_passes() -> None:
+    most = np.full((5, 1), MOST_VALUE, np.float32)
+    decode(forged("free", action=most, raw_action=-most), LAYOUTS["free"])
+    large = {"reward": -most[:, 0], "log_prob": np.full(5, -MOST_LOG_PROB, np.float32)}
+    decode(forged(obs=np.full((5, 8), MOST_VALUE, np.float32), **large), LAYOUTS["vector"])
+
+
+def test_limits_hold_in_every_float_type() -> None:
+    for dtype, good, bad in (
+        ("float16", [np.finfo(np.float16).max], [np.inf]),
+        ("float32", [1e12, -1e12], [1.01e12, -3e38]),
+        ("float64", [1e12, -1e12], [1e12 + 1, 1e300]),
+    ):
+        layout = Layout(
+            SPECS["vector"].model_copy(update={"observation": Box(shape=(1,), dtype=dtype)})
+        )
+        (check,) = [one.check for one in layout.steps if one.name == "obs"]
+        assert check is not None
+        for value in good:
+            assert check(np.array([[0.0], [value]], dtype)) is None
+        for value in [*bad, np.nan]:
+            assert check(np.array([[0.0], [1.0], [value], [0.0]], dtype)) == 2
+        assert check(np.zeros((0, 1), dtype)) is None
 
 
 def test_a_flag_is_zero_or_one() -> None:
@@ -187,6 +220,12 @@ def test_the_message_names_tensor_value_and_place() -> None:
     bad[3, 2] = np.nan
     with pytest.raises(RejectionError, match=r"'obs' holds nan at \[3, 2\]"):
         decode(forged(obs=bad), LAYOUTS["vector"])
+    large = np.array([0, 2e15, 0, 0, 0], np.float32)
+    with pytest.raises(
+        RejectionError, match=r"'reward' holds .* at \[1\]; expected 1e\+12"
+    ) as caught:
+        decode(forged(reward=large), LAYOUTS["vector"])
+    assert "Scale it" in (caught.value.fix or "")
 
 
 def test_numbers_around_the_tensors_must_fit() -> None:
@@ -212,6 +251,8 @@ def test_numbers_around_the_tensors_must_fit() -> None:
     assert reason_of(patched) == Reason.MALFORMED
     patched.patch.reward.append(math.nan)
     assert reason_of(patched) == Reason.NOT_FINITE
+    patched.patch.reward[-1] = -2e12
+    assert reason_of(patched) == Reason.REWARD_OUT_OF_BOUNDS
 
 
 @pytest.mark.parametrize("honest", [True, False])

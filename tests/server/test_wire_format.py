@@ -18,7 +18,18 @@ SERVICES = {
     "Ingest": {"Stream", "Put"},
     "Models": {"Watch", "Fetch", "Pin", "Promote", "Rollback"},
     "Infer": {"Act"},
-    "Admin": {"ListPolicies", "Pause", "Resume", "Drain", "Export", "Delete"},
+    "Admin": {
+        "ListPolicies",
+        "GetPolicy",
+        "Pause",
+        "Resume",
+        "Drain",
+        "Export",
+        "Delete",
+        "AddToken",
+        "ListTokens",
+        "RevokeToken",
+    },
 }
 IMPORT_ALL = """
 import importlib, pkgutil, sys

@@ -350,6 +350,9 @@ def test_rewards_find_their_step_or_are_sent_after_it():
     assert client.reward(20.0, events[0])  # closed with the first batch
     assert not client.reward(1.0, 99) and not client.reward(math.nan) and not client.reward("x")
     assert not client.reward(1e300) and not client.reward(-math.inf)
+    assert not client.reward(1.1e12) and not client.reward(-2e12, events[0])
+    assert client.reward(6e11) and not client.reward(6e11)  # together they are too large
+    assert client.reward(-6e11)
     client.end(terminated=True)
     assert not client.reward(1.0)
     items = []
@@ -360,7 +363,37 @@ def test_rewards_find_their_step_or_are_sent_after_it():
     assert items[1] == Rewards({events[0]: 20.0})
     assert items[2].fields()["reward"].tolist() == [10.0, 0.0]
     status = client.status()
-    assert (status.late_rewards, status.lost_rewards) == (1, 5)
+    assert (status.late_rewards, status.lost_rewards) == (1, 8)
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_beyond_the_limits_are_answered_and_not_sent():
+    wide = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    client = agent(observation=wide)
+    assert offer(client, model(1, prefers=2, observation=wide))
+    for value in (1e12, -1e12):
+        assert client.decide(at(value)).source == "model"
+    assert client.status().dropped_steps == 0
+    for value in (1.1e12, -1e13, 3e38):
+        decided = client.decide(at(value))
+        assert (decided.action, decided.source) == (2, "model")
+    # Those three, and the one before them that lacks its successor.
+    assert client.status().dropped_steps == 4
+    (segment,) = segments(client)
+    np.testing.assert_array_equal(segment.fields()["obs"][:, 0], np.float32([1e12]))
+    client.act(at(0))
+    assert not client.end(truncated=True, final_obs=at(2e12))
+    assert client.status().dropped_steps == 5 and segments(client) == []
+
+
+def test_actions_beyond_the_limit_are_done_and_not_sent():
+    free = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    wanted = [1e12]
+    client = agent(np.zeros(2), action=free, heuristic=lambda obs, mask: np.full(2, wanted[0]))
+    client.act(OBS)
+    wanted[0] = 3e38
+    np.testing.assert_array_equal(client.act(OBS), np.full(2, 3e38, np.float32))
+    assert client.status().dropped_steps == 2
 
 
 def test_what_cannot_be_sent_cuts_the_record_without_a_false_transition():

@@ -126,6 +126,13 @@ def test_a_server_that_takes_nothing_now_is_asked_less_and_less_though_it_answer
     assert waited == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6])
 
 
+def test_a_policy_that_is_paused_is_asked_every_few_seconds():
+    paused = RefusedError(Reason.POLICY_PAUSED, "the policy is paused")
+    waited, courier, reports = pauses([paused] * 6, lambda n: 0.05)
+    assert waited == pytest.approx([1, 2, 4, 5, 5, 5])
+    assert courier.trouble == "POLICY_PAUSED: the policy is paused" and len(reports) == 1
+
+
 def test_a_report_that_fails_does_no_harm():
     def explode(message: str) -> None:
         raise RuntimeError("a warning made an error")
@@ -208,14 +215,14 @@ def test_late_rewards_travel_together_and_two_of_one_step_are_added():
     for event, value in ((7, 1.0), (8, 2.0), (7, 0.5)):
         box.offer(RewardPatch(event, value))
     box.offer(segment(1))
-    box.offer(RewardPatch(9, 3e38))
-    box.offer(RewardPatch(9, 3e38))  # together they are more than a float32 holds
+    box.offer(RewardPatch(9, 9e11))
+    box.offer(RewardPatch(9, 9e11))  # together they are more than the server takes
     items = []
     while (numbered := box.take()) is not None:
         items.append(numbered)
     assert [seq for seq, _ in items] == [1, 2, 3, 4, 5]
     assert items[1][1] == Rewards({7: 1.5, 8: 2.0})
-    assert items[3][1] == items[4][1] == Rewards({9: 3e38})
+    assert items[3][1] == items[4][1] == Rewards({9: 9e11})
     assert box.take() is None and not box.empty
     box.acknowledge(5)
     assert box.empty

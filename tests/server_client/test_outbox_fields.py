@@ -37,13 +37,14 @@ def test_a_box() -> None:
             step(box(1.0), box(1.75), int(Flag.BOUNDS), 2),
             # A heuristic's number that float32 cannot hold must not cost the whole batch.
             step(box(0.0), box(np.inf), int(Flag.BOUNDS | Flag.HEURISTIC), 3),
+            step(box(0.5), box(3e38), int(Flag.BOUNDS | Flag.HEURISTIC), 4),
         ],
     )
-    assert fields["flags"].tolist() == [0, 1, 17]
+    assert fields["flags"].tolist() == [0, 1, 17, 17]
     assert fields["flags"].dtype == np.uint8
-    assert fields["action"][:, 0].tolist() == [0.25, 1.0, 0.0]
-    assert fields["raw_action"][:, 0].tolist() == [0.25, 1.75, 0.0]
-    assert fields["event"].tolist() == [1, 2, 3]
+    assert fields["action"][:, 0].tolist() == [0.25, 1.0, 0.0, 0.5]
+    assert fields["raw_action"][:, 0].tolist() == [0.25, 1.75, 0.0, 0.5]
+    assert fields["event"].tolist() == [1, 2, 3, 4]
 
 
 def test_choices_have_no_raw_action() -> None:

@@ -76,6 +76,22 @@ def test_a_server_that_ends_between_the_verdict_and_the_move(tmp_path: Path) -> 
         fleet.stop()
 
 
+def test_a_failed_version_is_told_to_nobody_while_the_guard_rests(tmp_path: Path) -> None:
+    fail_second(tmp_path)
+    with running(tmp_path, **CANARY) as server:
+        registry = server.store.registry
+        registry.pin("queue", "canary", 2)
+        registry.pin("queue", "canary", 0)
+        registry.pin("queue", "stable", 1)  # an operator's pin stops the guard
+    with running(tmp_path, **CANARY) as server:
+        fleet = Fleet(server, ["alone"])
+        fleet.play(VALUES)
+        fleet.play(VALUES)
+        assert {info.version for info in fleet.followers["alone"].infos} == {1}
+        assert server.gateway.hub.policies["queue"].channel_of("alone") == "stable"
+        fleet.stop()
+
+
 def test_metrics_the_policy_and_the_command_say_why(tmp_path: Path) -> None:
     fail_second(tmp_path)
     with running(tmp_path, **CANARY) as server:

@@ -186,10 +186,12 @@ class Client:
             finals.append(self.obs)
         return fields_of(self.server.layout, rows, finals)
 
-    def pack(self, fields: dict[str, Any], patches: Mapping[int, float] | None = None) -> bytes:
+    def pack(
+        self, fields: dict[str, Any], patches: Mapping[int, float] | None = None, epoch: int = 1
+    ) -> bytes:
         self.seq += 1
         episode, start = self.place
-        sent = Experience(1, self.seq, fields, episode, start, patches=dict(patches or {}))
+        sent = Experience(epoch, self.seq, fields, episode, start, patches=dict(patches or {}))
         return encode(sent, self.server.layout).SerializeToString()
 
     def patch(self, event: int, reward: float) -> bytes:

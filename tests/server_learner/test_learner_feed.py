@@ -66,6 +66,7 @@ class Hand:
     def __init__(self, server: Server, name: str = "one", first: int = 0) -> None:
         self.server, self.name, self.at = server, name, first
         self.event = self.seq = self.episode = self.step = 0
+        self.session = 1
 
     def batch(
         self,
@@ -103,7 +104,8 @@ class Hand:
             finals.append([self.at])
         client = Client.__new__(Client)
         client.server, client.seq, client.place = self.server, self.seq, place
-        payload = client.pack(fields_of(self.server.layout, rows, finals), patches)
+        fields = fields_of(self.server.layout, rows, finals)
+        payload = client.pack(fields, patches, epoch=self.session)
         self.seq += 1
         return payload
 
@@ -139,6 +141,19 @@ class TestRollouts:
         assert rollout["last"] == [103]
         assert rollout["weight"] == [1] * 8
         assert rollout["valid"]
+
+    def test_a_client_that_was_started_anew_does_not_go_on_where_the_old_one_was(self) -> None:
+        server = ppo_server()
+        seen = Recorder(server)
+        old, new = Hand(server), Hand(server, first=500)
+        new.session = 2
+        old.send(4)  # 0 to 3, and then it was killed
+        new.batch(4)  # 500 to 503 did not fit the new one's buffer
+        new.send(4)  # 504 to 507: the same episode and step that the old one would have sent next
+        [rollout] = seen.rollouts
+        assert rollout["obs"] == [0, 1, 2, 3, 504, 505, 506, 507]
+        assert rollout["truncated"] == [3, 7]
+        assert rollout["finals"] == {3: 4, 7: 508}
 
     def test_a_batch_is_cut_where_the_rollout_ends(self) -> None:
         server = ppo_server()

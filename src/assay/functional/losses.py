@@ -9,6 +9,10 @@ from torch import Tensor
 
 from assay.functional.checks import check_rank, check_same_shape
 
+# Of log pi_new - log pi_old. What a client recorded may be anything, and the exponential of a
+# difference beyond 88 is infinite in float32; one beyond 20 is clipped by any sensible `clip`.
+MOST_LOG_RATIO = 20.0
+
 
 class PolicyLoss(NamedTuple):
     """A policy loss (scalar, with gradient) and its diagnostics (scalars, without)."""
@@ -63,7 +67,7 @@ def ppo_policy_loss(
     check_same_shape(
         log_prob=log_prob, old_log_prob=old_log_prob, advantage=advantage, weight=weight
     )
-    log_ratio = log_prob - old_log_prob
+    log_ratio = (log_prob - old_log_prob).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
     ratio = log_ratio.exp()
     # L = -E[min(ratio A, clip(ratio, 1 - eps, 1 + eps) A)]
     surrogate = torch.minimum(ratio * advantage, _limit(ratio, 1.0 - clip, 1.0 + clip) * advantage)

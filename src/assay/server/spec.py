@@ -27,6 +27,9 @@ MAX_SPEC_BYTES = 1 << 20
 MAX_STEP_BYTES = 4 << 20  # of one observation or action; a step must fit a frame
 MAX_LEAVES = 64
 MAX_DEPTH = 8
+# What a step may hold is limited too: beyond, a learner's own numbers would not be finite.
+MOST_VALUE = 1e12  # of rewards, and of floats in observations and actions
+MOST_LOG_PROB = 1e6
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 FloatType = Literal["float16", "float32", "float64"]

@@ -4,7 +4,8 @@ The learner may die at any moment, and its supervisor makes sure that this chang
 time. It reads committed batches from the store, sends them to the learner, and commits each version
 together with the learner's state and the position that it had consumed: one transaction. A new
 learner begins from that state and position, so each batch is in the committed state exactly once,
-however often the one before was killed.
+however often the one before was killed. There is one exception: a batch that kills each learner
+that gets it is passed over after some deaths, for one client's nonsense must not end the policy.
 
 ```
 open_learner (a new epoch fences the last one)
@@ -71,6 +72,9 @@ class Patience:
         longest_pause: The most that this grows to.
         crashes: In a row, after which the policy has failed. Whatever is committed in between
             ends the row.
+        poison: Learners in a row that have died of the same batch, which was sent alone, after
+            which it is passed over. If the next ones die of another batch, with nothing
+            committed in between, then everything up to it is: the culprit may have come before.
         steady_seconds: A learner that dies while it has nothing to do ends the row as well, if it
             has lived this long.
         publish_seconds: A version is asked for when nothing was published for so long although
@@ -90,6 +94,7 @@ class Patience:
     first_pause: float = 0.5
     longest_pause: float = 30.0
     crashes: int = 8
+    poison: int = 3
     steady_seconds: float = 60.0
     publish_seconds: float | None = None
     trim_seconds: float | None = 60.0
@@ -118,6 +123,7 @@ class SupervisorStatus:
             waits for `Supervisor.resume`.
         restarts: How often a learner was begun again.
         last_error: What went wrong last, if anything did.
+        skipped: Batches that are passed over, as learners died of them.
         epoch: Of the trainer.
         position: Of the last batch that the learner has consumed, in memory.
         committed: Of the last batch that its committed state has consumed.
@@ -133,6 +139,7 @@ class SupervisorStatus:
     state: State
     restarts: int
     last_error: str | None
+    skipped: int
     epoch: int
     position: int
     committed: int
@@ -207,7 +214,7 @@ class Supervisor:
         self._handle: Handle | None = None
         self._validated: tuple[Handle, Ready] | None = None
 
-        # Written by the thread alone, but for crashes, which `resume` forgives.
+        # Written by the thread alone, but for crashes and skipped, which `resume` forgives.
         self._state: State = "starting"
         self._crashes = 0
         self._restarts = 0
@@ -216,6 +223,8 @@ class Supervisor:
         self._position = 0
         self._portion = min(_FIRST_PORTION, self._patience.batches)
         self._suspect = 0  # a batch up to here has killed a learner
+        self._skipped: set[int] = set()
+        self._killer = _Killer()
         self._keep_after = 0
         self._metrics: Mapping[str, float] = {}
         self._backlog = _Backlog(store.registry, policy)
@@ -273,10 +282,16 @@ class Supervisor:
                 self._wake.notify_all()
 
     def resume(self) -> None:
-        """Go on learning after a pause, or try again after a failure."""
+        """Go on learning after a pause, or try again after a failure.
+
+        After a failure what was passed over is tried again, too: somebody may have mended what
+        learners died of.
+        """
         with self._wake:
             if self._order == "pause":
                 self._order = "run"
+            if self._failed:
+                self._skipped, self._killer = set(), _Killer()
             self._failed = False
             self._crashes = 0
             self._wake.notify_all()
@@ -324,6 +339,7 @@ class Supervisor:
             state=self._state,
             restarts=self._restarts,
             last_error=self._last_error,
+            skipped=len(self._skipped),
             epoch=self._learner.epoch,
             position=self._position,
             committed=self._learner.position,
@@ -516,7 +532,8 @@ class Supervisor:
             again = [one for one in batches if one.position <= self._learner.position]
             if not again:
                 return
-            self._ask(handle, again, replaying=True)
+            if kept := self._without_skipped(again):
+                self._ask(handle, kept, replaying=True)
             after = again[-1].position
             with self._wake:
                 if self._order in ("drain", "stop"):
@@ -525,8 +542,11 @@ class Supervisor:
     # Batches
 
     def _read(self, after: int) -> list[Stored]:
-        # Behind a crash one at a time, so that it is known which batch it is.
-        limit = 1 if after < self._suspect else self._portion
+        # Behind a crash one at a time, so that it is known which batch it is; and until something
+        # is committed, if one was passed over, which need not have been the right one.
+        killer = self._killer
+        wary = killer.skipped and killer.since == self._learner.position
+        limit = 1 if wary or after < self._suspect else self._portion
         return self._store.read(
             self._policy, after=after, limit=limit, most_bytes=self._patience.bytes
         )
@@ -541,9 +561,42 @@ class Supervisor:
         except (LearnerCrashed, LearnerRefused) as error:
             self._suspect = max(self._suspect, batches[-1].position)
             what = f"{error.message} This was at {_named(batches)}."
+            if len(batches) == 1 and not replaying:
+                what += self._blame(batches[0])
             raise LearnerCrashed(what, error.fix) from None
         self._adjust(len(batches), time.monotonic() - began)
         return Outcome.from_frame(*answer)
+
+    def _blame(self, batch: Stored) -> str:
+        """Count that a learner died of a batch alone; return what is done about it, if anything.
+
+        A batch that is poison kills every learner, for all of them get the same in the same order.
+        One that a learner is killed at by chance is not met by the next one's death.
+        """
+        with self._wake:
+            if self._order != "run":
+                return ""
+            killer = self._killer
+            before = killer.skipped if killer.since == self._learner.position else 0
+            deaths = killer.deaths + 1 if killer.position == batch.position else 1
+            self._killer = _Killer(batch.position, deaths, self._learner.position, before)
+            if deaths < self._patience.poison:
+                return ""
+            # A learner may die of a batch some time after it has taken it in.
+            first = batch.position if not before else self._learner.position + 1
+            new = set(range(first, batch.position + 1)) - self._skipped
+            self._skipped |= new
+            self._killer = _Killer(since=self._learner.position, skipped=before + len(new))
+        done = (
+            "It is passed over, as each learner died of it."
+            if len(new) == 1
+            else f"Batches {first} to {batch.position} are passed over, as learners died of them."
+        )
+        _log.error("%s: %s. %s", self._policy, _named([batch]), done)
+        return f" {done}"
+
+    def _without_skipped(self, batches: Sequence[Stored]) -> list[Stored]:
+        return [one for one in batches if one.position not in self._skipped]
 
     def _adjust(self, batches: int, took: float) -> None:
         """Choose how many batches the next call brings."""
@@ -554,14 +607,17 @@ class Supervisor:
             self._portion = min(self._patience.batches, 2 * self._portion)
 
     def _consume(self, handle: Handle, batches: list[Stored]) -> None:
-        outcome = self._ask(handle, batches, replaying=False)
-        if outcome.position != batches[-1].position:
+        kept = self._without_skipped(batches)
+        outcome = self._ask(handle, kept, replaying=False) if kept else None
+        if outcome is not None and outcome.position != kept[-1].position:
             raise LearnerCrashed(
                 f"The learner '{self._policy}' says that it is at {outcome.position} after "
-                f"{_named(batches)}."
+                f"{_named(kept)}."
             )
-        self._position = outcome.position
+        self._position = batches[-1].position
         self._backlog.consumed(batches)
+        if outcome is None:
+            return
         for publication in outcome.publications:
             self._publish(publication)
         # Not before its checkpoint is committed: until then the next learner may need more.
@@ -658,6 +714,23 @@ class Supervisor:
         with contextlib.suppress(RejectionError):
             return self._store.registry.state(self._policy) == "paused"
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Killer:
+    """The batch that the last learner died of.
+
+    Attributes:
+        position: Its own; 0 for none.
+        deaths: Learners in a row that died of it.
+        since: The committed position from which they began.
+        skipped: Batches that were passed over since then.
+    """
+
+    position: int = 0
+    deaths: int = 0
+    since: int = -1
+    skipped: int = 0
 
 
 class _Backlog:

@@ -3,7 +3,8 @@
 The server takes what a client sends as hostile. So sizes are compared with what the spec allows
 before anything is unpacked, the tensor map is read in place by a reader that allocates nothing,
 and the arrays that come out are views of the message. Only then is the content looked at: NaN,
-infinities and actions out of bounds do not reach a learner.
+infinities, numbers so large that they would become infinite in a learner, and actions out of bounds
+do not reach one.
 
 A batch above the frame limit travels in parts (`split`, `Assembler`).
 """
@@ -24,6 +25,8 @@ from assay.server.crc import crc32c
 from assay.server.errors import Reason, RejectionError
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.spec import (
+    MOST_LOG_PROB,
+    MOST_VALUE,
     Box,
     Discrete,
     Leaf,
@@ -148,8 +151,8 @@ class Layout:
         self.steps = (
             *(_observation(name, leaf) for name, leaf in leaves.items()),
             _action(spec),
-            Field("reward", _wire("float32"), (), _find_not_finite),
-            Field("log_prob", _wire("float32"), (), _find_not_finite),
+            _limited("reward", MOST_VALUE, Reason.REWARD_OUT_OF_BOUNDS),
+            _limited("log_prob", MOST_LOG_PROB, Reason.BAD_LOG_PROB),
             Field("version", _wire("int64"), (), _find_outside(0, None), Reason.BAD_VERSION),
             Field("flags", np.dtype(np.uint8), (), _find_outside(0, MOST_FLAGS), Reason.BAD_FLAG),
             *(
@@ -368,6 +371,13 @@ def _read_patch(batch: pb.Batch) -> dict[int, float]:
             raise RejectionError(
                 Reason.NOT_FINITE, f"The late reward of event {event} is {reward}."
             )
+        if abs(reward) > MOST_VALUE:
+            raise RejectionError(
+                Reason.REWARD_OUT_OF_BOUNDS,
+                f"The late reward of event {event} is {reward:g}; expected {MOST_VALUE:g} or less "
+                "in size.",
+                _SCALE,
+            )
     return patches
 
 
@@ -534,7 +544,8 @@ def _observation(name: str, leaf: Leaf) -> Field:
     dtype = dtype.newbyteorder("<")
     if isinstance(leaf, Box):
         # Bounds of a float observation are often a guess, and one outside them does no harm.
-        return Field(name, dtype, shape, _find_not_finite if dtype.kind == "f" else None)
+        check = _find_beyond(MOST_VALUE, dtype) if dtype.kind == "f" else None
+        return Field(name, dtype, shape, check, Reason.OBSERVATION_OUT_OF_BOUNDS)
     return Field(name, dtype, shape, _range_of(leaf), Reason.OBSERVATION_OUT_OF_BOUNDS)
 
 
@@ -555,16 +566,30 @@ def _raw_action(spec: PolicySpec) -> tuple[Field, ...]:
     """Return the field of what a Box action was before it was clipped."""
     if not isinstance(spec.action, Box):
         return ()
-    # Unbounded, as the samples of a Gaussian are.
+    # Without the action's bounds, as the samples of a Gaussian are.
+    dtype = _wire("float32")
+    check = _find_beyond(MOST_VALUE, dtype)
     return (
-        Field(RAW_ACTION, _wire("float32"), spec.action.shape, _find_not_finite, optional=True),
+        Field(
+            RAW_ACTION,
+            dtype,
+            spec.action.shape,
+            check,
+            Reason.ACTION_OUT_OF_BOUNDS,
+            optional=True,
+        ),
     )
+
+
+def _limited(name: str, most: float, reason: Reason) -> Field:
+    dtype = _wire("float32")
+    return Field(name, dtype, (), _find_beyond(most, dtype), reason)
 
 
 def _cast(limit: NDArray[np.float64], dtype: np.dtype[Any]) -> Array:
     if dtype.kind == "f":
-        # Finite even where there is no bound, since an infinite action is never one.
-        most = np.finfo(dtype).max
+        # Also where the space has no bound.
+        most = min(float(np.finfo(dtype).max), MOST_VALUE)
         return np.clip(limit, -most, most).astype(dtype)
     info = np.iinfo(dtype)
     # Through Python's integers: a float cannot hold the largest of 64 bits.
@@ -595,9 +620,16 @@ def _find_outside(low: Any, high: Any) -> Check:
     return check
 
 
-def _find_not_finite(array: Array) -> int | None:
-    finite = np.isfinite(array)
-    return None if finite.all() else int(np.argmin(finite))
+def _find_beyond(most: float, dtype: np.dtype[Any]) -> Check:
+    limit = dtype.type(min(most, float(np.finfo(dtype).max)))
+
+    def check(array: Array) -> int | None:
+        # The extremes of an array with a NaN in it are NaN, and NaN is never inside.
+        if not array.size or (array.min() >= -limit and array.max() <= limit):
+            return None
+        return int(np.argmin(np.abs(array) <= limit))
+
+    return check
 
 
 def _find_no_flag(array: Array) -> int | None:
@@ -608,6 +640,8 @@ def _find_no_flag(array: Array) -> int | None:
 # -------------------------------------------------------------------------------------------------
 # Rejections
 # -------------------------------------------------------------------------------------------------
+
+_SCALE = "Scale it to be near 1, as learning wants it: divide it by a constant before it is sent."
 
 
 def _out_of_order(what: str) -> RejectionError:
@@ -655,16 +689,18 @@ def _bad_value(one: Field, array: Array, index: int) -> RejectionError:
     values = array.view(np.uint8) if array.dtype == np.bool_ else array
     where = [int(i) for i in np.unravel_index(index, array.shape)]
     found = values.ravel()[index]
-    reason = one.reason
-    if array.dtype.kind == "f" and not np.isfinite(found):
-        reason = Reason.NOT_FINITE
+    reason, fix = one.reason, None
     text = {
-        Reason.NOT_FINITE: "expected a finite number",
         Reason.ACTION_OUT_OF_BOUNDS: "that is out of the bounds of the action",
         Reason.OBSERVATION_OUT_OF_BOUNDS: "that is out of the bounds of the observation",
         Reason.BAD_FLAG: "expected 0 or 1"
         if array.dtype == np.bool_
         else f"expected 0 to {MOST_FLAGS}",
         Reason.BAD_VERSION: "expected 0 or more",
-    }[reason]
-    return RejectionError(reason, f"The tensor '{one.name}' holds {found} at {where}; {text}.")
+        Reason.BAD_LOG_PROB: f"expected {MOST_LOG_PROB:g} or less in size",
+    }.get(reason, "")
+    if array.dtype.kind == "f" and not np.isfinite(found):
+        reason, text = Reason.NOT_FINITE, "expected a finite number"
+    elif array.dtype.kind == "f" and one.name not in ("action", "log_prob"):
+        text, fix = f"expected {MOST_VALUE:g} or less in size", _SCALE
+    return RejectionError(reason, f"The tensor '{one.name}' holds {found} at {where}; {text}.", fix)

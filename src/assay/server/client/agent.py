@@ -29,13 +29,14 @@ from assay.server.client.keeper import Loaded, ModelKeeper
 from assay.server.client.outbox import Outbox, Overflow, RewardPatch, Segment, Step
 from assay.server.client.shield import Flag, Shield
 from assay.server.model_architecture import describe_space
+from assay.server.spec import MOST_LOG_PROB, MOST_VALUE
 
 Array = np.ndarray[Any, Any]
 Heuristic = Callable[[Any, Any], Any]
 Mode = Literal["act", "shadow", "apprentice"]
 Source = Literal["model", "last_good", "heuristic", "constant"]
 
-_LARGEST = float(np.finfo(np.float32).max)  # what a reward on its way to the server can be
+_SURELY_SMALL = 0.9 * MOST_VALUE**2  # a sum of squares below it has no number beyond the limit
 _ALIKE = 1e-3  # how far two numbers of an action may differ and be called the same
 
 
@@ -96,7 +97,7 @@ class ClientStatus:
         held_steps: Steps that wait to be acknowledged.
         recorded_steps: Steps that were handed over.
         dropped_steps: Steps that the buffer's policy or bad numbers cost.
-        lost_rewards: Rewards that belong to no step, or that float32 cannot hold.
+        lost_rewards: Rewards that belong to no step, or that are too large to be sent.
         late_rewards: Rewards that were sent after their step.
         agreement: In shadow or apprentice mode: share of steps at which the model would have done
             what the heuristic did; None before the first.
@@ -188,6 +189,7 @@ class ClientAgent:
             self._dtype = np.dtype(np.float32)
         elif isinstance(self._actions.space, gym.spaces.MultiBinary):
             self._dtype = np.dtype(np.int8)
+        self._bounded = self._dtype.kind != "f" or self._allowed.is_bounded("both")  # type: ignore[attr-defined]
         self._safe = self._checked_safe(action, safe_action)
         self.keeper = ModelKeeper(
             describe_space(self._observations.space),
@@ -240,12 +242,12 @@ class ClientAgent:
         """Add a reward to the latest decision, or to the one with a number.
 
         Returns:
-            Whether it belongs to a step; False if there is none, or float32 cannot hold it.
+            Whether it belongs to a step; False if there is none, or the sum is beyond `MOST_VALUE`.
         """
         try:
             value = float(reward)
             with self._lock:
-                kept = abs(value) <= _LARGEST and self._reward(value, event)
+                kept = abs(value) <= MOST_VALUE and self._reward(value, event)
                 self._lost_rewards += not kept
         except Exception as error:
             self._errors[type(error).__name__] += 1
@@ -331,10 +333,13 @@ class ClientAgent:
             choice = self._choose(None, obs, mask, now)
         else:
             choice = self._choose(tree, obs, mask, now)
-        if tree is not None and choice.source in ("heuristic", "constant"):
-            # A model has looked at the numbers; here nobody has.
-            tree = tree if all(np.isfinite(x).all() for x in tree_leaves(tree)) else None
         action, shield_flags = self._shielded_action(choice, mask)
+        if tree is not None and not (
+            _can_be_sent(tree)
+            and abs(choice.log_prob) <= MOST_LOG_PROB
+            and (self._bounded or _can_be_sent(action))
+        ):
+            tree = None  # the server would refuse the whole batch for it
         flags = choice.flags | shield_flags
         if mask is not None and not self._masked:
             flags |= Flag.MASK  # the learner does not see this mask
@@ -510,7 +515,7 @@ class ClientAgent:
         step = self._pending if event is None else self._by_event.get(event)
         if step is not None:
             total = step.reward + value
-            if abs(total) > _LARGEST:
+            if abs(total) > MOST_VALUE:
                 return False
             step.reward = total
             return True
@@ -548,7 +553,7 @@ class ClientAgent:
         except Exception as error:
             self._errors[type(error).__name__] += 1
             return None
-        return tree if all(np.isfinite(x).all() for x in tree_leaves(tree)) else None
+        return tree if _can_be_sent(tree) else None
 
     def _wait_if_asked(self) -> None:
         """With overflow=block: wait outside the lock until what is open finds room."""
@@ -627,6 +632,19 @@ class ClientAgent:
                 f"buffer_steps={settings.buffer_steps}: no batch would fit.",
                 "Choose a larger buffer_steps or a smaller batch_steps.",
             )
+
+
+def _can_be_sent(tree: Tree) -> bool:
+    """Say whether all numbers of an observation or action are within the limits of the wire."""
+    for leaf in tree_leaves(tree):
+        # The quick question first: this is on the way of every decision.
+        if (
+            leaf.dtype.kind == "f"
+            and not np.vdot(leaf, leaf) <= _SURELY_SMALL
+            and not (np.abs(leaf) <= MOST_VALUE).all()
+        ):
+            return False
+    return True
 
 
 def _narrowed(space: gym.Space[Any], limits: tuple[Array, Array] | None) -> gym.Space[Any]:

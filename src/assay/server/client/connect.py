@@ -123,6 +123,7 @@ class Connection:
             agent.keeper,
             self._transport,
             backoff=(first, 100 * first),
+            paused=(10 * first, 50 * first),
             slow=(50 * first, 600 * first),
             fenced=(50 * first, 3000 * first),
             report=report,

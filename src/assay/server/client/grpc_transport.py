@@ -78,6 +78,8 @@ _CONTENT = frozenset(
         Reason.OBSERVATION_OUT_OF_BOUNDS,
         Reason.BAD_FLAG,
         Reason.BAD_VERSION,
+        Reason.REWARD_OUT_OF_BOUNDS,
+        Reason.BAD_LOG_PROB,
     }
 )
 # A model that was announced is not there any more, or lies damaged on the server's disk.

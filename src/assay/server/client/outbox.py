@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from assay.core.types import Tree, pack, tree_leaves
+from assay.server.spec import MOST_VALUE
 
 Array = np.ndarray[Any, Any]
 Overflow = Literal["block", "drop_oldest", "reservoir"]
@@ -85,9 +86,9 @@ class Segment:
             "event": np.array([step.event for step in steps], np.uint64),
         }
         if fields["action"].dtype.kind == "f":
-            # A heuristic's number may be beyond float32, and its step is still worth sending.
+            # A heuristic's number may be beyond the limit, and its step is still worth sending.
             raw = self.raw_actions()
-            fields["raw_action"] = np.where(np.isfinite(raw), raw, fields["action"])
+            fields["raw_action"] = np.where(np.abs(raw) <= MOST_VALUE, raw, fields["action"])
         return fields | pack("bootstrap", _join(finals, steps[0].obs))
 
     def raw_actions(self) -> Array:
@@ -137,7 +138,6 @@ Offered = Segment | RewardPatch
 Item = Segment | Rewards
 
 MOST_REWARDS = 4096  # late rewards in one message
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Outbox:
@@ -287,7 +287,7 @@ class Outbox:
                 break
             if isinstance(following, RewardPatch):
                 total = rewards.get(following.event, 0.0) + following.reward
-                if abs(total) <= _LARGEST:
+                if abs(total) <= MOST_VALUE:
                     rewards[following.event] = total
                     continue
             # Only this side takes from here for good; the other may drop it meanwhile.

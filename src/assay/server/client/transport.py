@@ -15,7 +15,9 @@ from assay.server.client.keeper import ModelKeeper
 from assay.server.client.outbox import Item, Outbox
 from assay.server.errors import Reason
 
-State = Literal["new", "connecting", "connected", "away", "busy", "refused", "fenced", "stopped"]
+State = Literal[
+    "new", "connecting", "connected", "away", "busy", "paused", "refused", "fenced", "stopped"
+]
 
 # The server will not have this client as it is; a person has to do something.
 NEEDS_A_PERSON = frozenset(
@@ -142,6 +144,7 @@ class Courier:
         transport: The connection.
         poll_seconds: How long one look for events lasts.
         backoff: First and longest pause, in seconds, before a connection is opened again.
+        paused: The same, where the policy takes nothing for now: it will, and nothing is broken.
         slow: The same, where a person has to do something first.
         fenced: The same, where another process has taken this client's place: two of them must not
             take it from each other in turns.
@@ -150,9 +153,9 @@ class Courier:
         clock: Seconds that only grow.
 
     Attributes:
-        state: Where it stands: `away` (no server), `busy` (it takes nothing now), `refused` (a
-            person has to do something) and `fenced` (another process has this client's place) are
-            tried again.
+        state: Where it stands: `away` (no server), `busy` (it takes nothing now), `paused` (nor
+            does the policy), `refused` (a person has to do something) and `fenced` (another
+            process has this client's place) are tried again.
         failures: How often a connection broke or could not be opened.
         last_failure: Why, of the last one.
         trouble: What keeps it from working now; "" while it is connected.
@@ -168,6 +171,7 @@ class Courier:
         *,
         poll_seconds: float = 0.05,
         backoff: tuple[float, float] = (0.1, 10.0),
+        paused: tuple[float, float] = (1.0, 5.0),
         slow: tuple[float, float] = (5.0, 60.0),
         fenced: tuple[float, float] = (5.0, 300.0),
         report: Callable[[str], None] | None = None,
@@ -179,6 +183,7 @@ class Courier:
         self._pauses: dict[State, tuple[float, float]] = {
             "away": backoff,
             "busy": backoff,
+            "paused": paused,
             "refused": slow,
             "fenced": fenced,
         }
@@ -328,4 +333,6 @@ def _kind(error: Exception) -> State:
         return "away"
     if error.reason is Reason.FENCED:
         return "fenced"
+    if error.reason is Reason.POLICY_PAUSED:
+        return "paused"
     return "refused" if error.reason in NEEDS_A_PERSON else "busy"

@@ -25,10 +25,12 @@ from assay.server.protocol import assay_pb2 as pb
 from assay.server.protocol.assay_pb2_grpc import IngestServicer
 from assay.server.store.registry import Verb
 from assay.server.store.store import Ack, Incoming, Refused
-from assay.server.tensors import Assembler, Experience, decode
+from assay.server.tensors import TRAJECTORY_BYTES, Assembler, Experience, decode
 
 _SMALL = 256 << 10  # bytes that are checked in the loop; more would keep other streams waiting
 _MOST_REJECTIONS = 64  # in one Ack
+_FIRST_SECONDS = 30.0  # for the first message of a stream
+_PART_SECONDS = 60.0  # for the next part of a batch, whose other parts take memory meanwhile
 # After these the session is over, and so is its stream.
 _FINAL = frozenset(
     {
@@ -69,10 +71,20 @@ class Ingest(IngestServicer):
 
     @answers
     async def _stream(self, _: Any, context: Any) -> None:
-        first = await context.read()
+        hub = self.hub
+        # Who has no credential keeps no call open, and who has one says soon what for.
+        await hub.principal(context)
+        try:
+            async with asyncio.timeout(_FIRST_SECONDS):
+                first = await context.read()
+        except TimeoutError:
+            raise RejectionError(
+                Reason.MALFORMED,
+                f"The stream brought nothing for {_FIRST_SECONDS:g} s.",
+                "Begin with a message that names the policy.",
+            ) from None
         if first is grpc.aio.EOF:
             return
-        hub = self.hub
         principal = await hub.enter(context, first.policy, Verb.WRITE)
         hub.refuse_draining()
         hosted = hub.hosted(first.policy)
@@ -194,7 +206,12 @@ class _Stream:
             await self._wait_for_room()
             if self._ending is not None:
                 return
-            request = await self._context.read()
+            try:
+                async with asyncio.timeout(_PART_SECONDS if self._assembling else None):
+                    request = await self._context.read()
+            except TimeoutError:
+                self.finish(_left_unfinished())
+                return
         self._read_all = True
         self._wake.set()
 
@@ -262,14 +279,20 @@ class _Stream:
 
     def _assembled(self, part: pb.Batch) -> pb.Batch | None:
         budget = self._hub.config.ingest_mb << 20
-        if part.parts > 1 and self._hub.assembling + len(part.tensors) > budget:
-            self._assembler = Assembler()
-            self._count_assembling(0)
-            raise RejectionError(
-                Reason.RESOURCE_EXHAUSTED,
-                "Too many large batches are on their way to this server at once.",
-                "Send it again in a while.",
-            )
+        if part.parts > 1:
+            whose = None
+            if self._hub.assembling + len(part.tensors) > budget:
+                whose = "this server"
+            elif self._unfinished() + len(part.tensors) > TRAJECTORY_BYTES:
+                whose = f"this server from '{self._client}'"
+            if whose is not None:
+                self._assembler = Assembler()
+                self._count_assembling(0)
+                raise RejectionError(
+                    Reason.RESOURCE_EXHAUSTED,
+                    f"Too many large batches are on their way to {whose} at once.",
+                    "Send it again in a while.",
+                )
         try:
             batch = self._assembler.add(part)
         except RejectionError:
@@ -280,6 +303,11 @@ class _Stream:
         else:
             self._count_assembling(0)
         return batch
+
+    def _unfinished(self) -> int:
+        """Return the bytes of unfinished batches on all streams of this client."""
+        streams = self._hosted.streams.get(self._client, ())
+        return sum(one._assembling for one in streams if isinstance(one, _Stream))
 
     def _count_assembling(self, size: int) -> None:
         self._hub.assembling += size - self._assembling
@@ -404,3 +432,11 @@ class _Stream:
                 self._wake.set()
             elif not self._waiting and (self._read_all or self._ending is not None):
                 return
+
+
+def _left_unfinished() -> RejectionError:
+    return RejectionError(
+        Reason.RESOURCE_EXHAUSTED,
+        f"A batch was left unfinished: its next part did not come for {_PART_SECONDS:g} s.",
+        "Send the batch again from its first part.",
+    )

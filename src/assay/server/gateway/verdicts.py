@@ -77,9 +77,9 @@ class Verdicts:
 
     def add(self, verdict: Failed) -> None:
         """Keep a verdict. A disk that fails is logged, and the verdict holds until a restart."""
-        self.failed[verdict.version] = verdict
-        for version in sorted(self.failed)[:-_KEPT]:
-            del self.failed[version]
+        known = {**self.failed, verdict.version: verdict}
+        # Replaced as a whole, as others read it meanwhile.
+        self.failed = {version: known[version] for version in sorted(known)[-_KEPT:]}
         text = _File(failed=tuple(self.failed.values())).model_dump_json(indent=1)
         try:
             make_directory(self._path.parent)

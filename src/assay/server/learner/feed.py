@@ -175,8 +175,8 @@ class _Piece:
     client: str
     begin: int
     end: int
-    first: tuple[int, int]  # episode of the first row, and its step within it
-    after: tuple[int, int]  # the same of the step that follows the last row
+    first: tuple[int, int, int]  # session and episode of the first row, and its step within it
+    after: tuple[int, int, int]  # the same of the step that follows the last row
     ends: Array  # [rows] whether an episode ended there, not only its segment
     event: Array | None
 
@@ -288,7 +288,7 @@ class RolloutFeed(Feed):
         self.clock.env_steps += self.length
         for piece in self._pieces:
             rows = slice(piece.begin, piece.end)
-            begins = piece.first[1] == 0
+            begins = piece.first[-1] == 0
             self._observe_rewards(piece.client, begins, rollout.reward[rows, 0], piece.ends)
         self._neutralise()
         algorithm.update(rollout)

@@ -26,6 +26,7 @@ class Steps:
 
     Attributes:
         client: Who acted.
+        session: In which session the steps were sent; one process sends all of a session's.
         episode: Number of the first step's episode.
         start: Number of the first step within its episode.
         obs: [L, ...] canonical.
@@ -44,6 +45,7 @@ class Steps:
     """
 
     client: str
+    session: int
     episode: int
     start: int
     obs: Tree
@@ -63,12 +65,16 @@ class Steps:
         """Return how many steps there are."""
         return len(self.reward)
 
-    def place(self, t: int) -> tuple[int, int]:
-        """Return the episode of step t, up to the one after the last, and its number in it."""
+    def place(self, t: int) -> tuple[int, int, int]:
+        """Return where step t belongs, up to the one after the last.
+
+        Its session, its episode and its number there. Without the session, the steps of a client
+        that was started anew, and counts from 0 again, could pass for those that went before.
+        """
         ended = np.flatnonzero((self.terminated | self.truncated)[:t])
         if not len(ended):
-            return self.episode, self.start + t
-        return self.episode + len(ended), t - 1 - int(ended[-1])
+            return self.session, self.episode, self.start + t
+        return self.session, self.episode + len(ended), t - 1 - int(ended[-1])
 
     def next_obs(self, t: int) -> Tree:
         """Return the observation that followed step t; its own where the episode was over."""
@@ -103,6 +109,7 @@ def read_batch(
             reward[row] += patches.pop(int(event[row]), 0.0)
     steps = Steps(
         client=client,
+        session=sent.epoch,
         episode=sent.episode,
         start=sent.start_step,
         obs=canonical.observation(OBS, fields),

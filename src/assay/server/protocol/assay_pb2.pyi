@@ -26,6 +26,8 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OBSERVATION_OUT_OF_BOUNDS: _ClassVar[Reason]
     BAD_FLAG: _ClassVar[Reason]
     BAD_VERSION: _ClassVar[Reason]
+    REWARD_OUT_OF_BOUNDS: _ClassVar[Reason]
+    BAD_LOG_PROB: _ClassVar[Reason]
     UNKNOWN_POLICY: _ClassVar[Reason]
     UNKNOWN_SESSION: _ClassVar[Reason]
     FENCED: _ClassVar[Reason]
@@ -91,6 +93,8 @@ ACTION_OUT_OF_BOUNDS: Reason
 OBSERVATION_OUT_OF_BOUNDS: Reason
 BAD_FLAG: Reason
 BAD_VERSION: Reason
+REWARD_OUT_OF_BOUNDS: Reason
+BAD_LOG_PROB: Reason
 UNKNOWN_POLICY: Reason
 UNKNOWN_SESSION: Reason
 FENCED: Reason
