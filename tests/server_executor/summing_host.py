@@ -9,6 +9,8 @@ checkpoint_every  versions per checkpoint
 window            batches that the "replay" holds, to be refilled after a restart
 nap               seconds per batch
 poison            a number that ends the process, while the file `poison` exists
+venom             one that ends it at the version after it, while the file `venom` exists
+deadly            every number ends the process, while the file `deadly` exists
 hang              a number that it never gets past, while the file `hang` exists
 """
 
@@ -68,6 +70,8 @@ class SummingHost:
             number = int(payload.split()[0])
             if self.settings.get("poison") == number and (self.place / "poison").exists():
                 os._exit(3)
+            if (self.place / "deadly").exists():
+                os._exit(3)
             if self.settings.get("hang") == number and (self.place / "hang").exists():
                 threading.Event().wait()
             if message.replaying:
@@ -87,6 +91,8 @@ class SummingHost:
         return Outcome(self.position, self.keep_after, tuple(publications), total)
 
     def publish(self, *, checkpoint: bool = False) -> Publication:
+        if self.settings.get("venom") in self.consumed and (self.place / "venom").exists():
+            os._exit(3)
         parent, self.version = self.version, self.version + 1
         self.unpublished = 0
         self.since_checkpoint += 1

@@ -114,13 +114,81 @@ def test_versions_without_a_checkpoint_leave_the_cursor_where_it_is(process: Wor
     assert process.store.registry.learner("p").version == 9  # 7 and 8 are 5 and 6 again
 
 
+def test_a_batch_that_always_kills_the_learner_is_passed_over(process: World) -> None:
+    process.register(publish_every=2, poison=8, window=3)
+    (process.directory / "p" / "poison").touch()
+    process.feed(13)
+    supervisor = process.supervise()
+    learned = [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13]
+    process.await_committed(len(learned))
+    assert process.committed() == learned
+    status = supervisor.status()
+    assert (status.skipped, status.restarts, status.behind) == (1, 4, 0)
+    assert "batch 8 (of 'ada', session 1, 8)" in (status.last_error or "")
+    assert "passed over" in (status.last_error or "")
+    # Also when it is the newest, and by who comes later.
+    os.kill(status.health.pid if status.health else 0, signal.SIGKILL)
+    process.feed(2)
+    process.await_committed(len(learned) + 2)
+    assert supervisor.status().restarts == 5
+    # A new server has forgotten it, and needs it no more.
+    process.restart()
+    again = process.supervise()
+    process.feed(2)
+    process.await_committed(len(learned) + 4)
+    assert 8 not in process.committed() and again.status().skipped == 0
+
+
+def test_poison_that_is_the_newest_batch_is_no_backlog(process: World) -> None:
+    process.register(publish_every=2, poison=4)
+    (process.directory / "p" / "poison").touch()
+    process.feed(4)
+    supervisor = process.supervise()
+    wait_until(lambda: supervisor.status().behind == 0, "it is passed over")
+    await_state(supervisor, "idle")
+    assert supervisor.status().position == 4 and process.committed() == [1, 2]
+    # After a restart of the server it is found again, by the same rule.
+    process.restart()
+    again = process.supervise()
+    process.feed(1)
+    process.await_committed(4)
+    assert process.committed() == [1, 2, 3, 5] and again.status().skipped == 1
+
+
+def test_poison_that_works_later_costs_what_was_not_committed(process: World) -> None:
+    process.register(publish_every=4, venom=6)
+    (process.directory / "p" / "venom").touch()
+    process.feed(13)
+    supervisor = process.supervise()
+    # Learners die at 8, then, without it, at 9; what they have not committed goes.
+    process.await_committed(8)
+    assert process.committed() == [1, 2, 3, 4, 10, 11, 12, 13]
+    assert supervisor.status().skipped == 5
+    assert "Batches 5 to 9 are passed over" in (supervisor.status().last_error or "")
+
+
+def test_a_learner_that_dies_of_everything_makes_the_policy_fail(process: World) -> None:
+    process.register(publish_every=1)
+    deadly = process.directory / "p" / "deadly"
+    deadly.touch()
+    process.feed(12)
+    supervisor = process.supervise()
+    await_state(supervisor, "failed")
+    assert supervisor.status().restarts == 7 and process.committed() == []
+    deadly.unlink()
+    supervisor.resume()
+    process.await_committed(12)
+    process.assert_exactly_once(12)  # what was passed over on the way there as well
+    assert supervisor.status().skipped == 0
+
+
 def test_a_batch_that_always_kills_the_learner_makes_the_policy_fail(process: World) -> None:
     process.register(publish_every=2, poison=8)
     process.register("other", publish_every=1)
     poison = process.directory / "p" / "poison"
     poison.touch()
     process.feed(12)
-    supervisor = process.supervise(crashes=3)
+    supervisor = process.supervise(crashes=3, poison=10**6)
     await_state(supervisor, "failed")
     status = supervisor.status()
     assert process.committed() == [1, 2, 3, 4, 5, 6], "what came before it is learned"

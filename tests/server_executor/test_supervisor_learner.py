@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -151,6 +152,47 @@ def test_a_policy_is_learned_although_its_learner_is_killed(tmp_path: Path) -> N
         assert one.arrays.keys() == other.arrays.keys()
         for name in one.arrays:
             np.testing.assert_array_equal(one.arrays[name], other.arrays[name])
+
+
+def test_a_batch_that_makes_the_learner_diverge_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from assay.server.learner.learner import Learner
+
+    take = Learner._take
+
+    def ruined(self: Learner, position: int, client: str, payload: bytes) -> Any:
+        ended = take(self, position, client, payload)
+        if payload == venom:
+            for parameter in self.algorithm.net.parameters():  # type: ignore[attr-defined]
+                parameter.data.fill_(np.nan)
+        return ended
+
+    executor = make_executor("inproc")
+    server = _Server(tmp_path, executor)
+    try:
+        # The first of the two batches of a rollout: the learner dies when the second is there.
+        venom = server.play()
+        monkeypatch.setattr(Learner, "_take", ruined)
+        server.send(venom)
+        server.send(server.play())
+        wait_until(lambda: server.supervisor.status().skipped, "a batch is passed over")
+        for number in range(3, 3 + _BATCHES):
+            server.send(server.play())
+            wait_until(
+                lambda number=number: server.supervisor.status().position == number,  # type: ignore[misc]
+                f"batch {number} is behind it",
+            )
+        assert server.supervisor.drain(60.0)
+        status = server.supervisor.status()
+        assert status.committed > 3 and status.skipped == 3
+        assert "diverged" in (status.last_error or "") and "passed over" in (
+            status.last_error or ""
+        )
+        assert _skill(server.model()) == 1.0
+    finally:
+        server.close()
+        executor.close()
 
 
 def test_a_setting_that_the_learner_refuses_is_a_bad_spec(tmp_path: Path) -> None:
