@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,22 +59,22 @@ class Store:
 class TestStore:
     def test_an_interval(self) -> None:
         store = Store(0.24, 0.03, 10.0)
-        # Background 0.3 x 0.6 = 0.18 of the disk. Debt of 10 is a sixth of the way from 9 to 15, so
+        # Background 0.7 x 0.6 = 0.42 of the disk. Debt of 10 is a sixth of the way from 9 to 15, so
         # a sixth of the writes wait: demand is 0.24 (1 + 10 / 40) + 0.025. A store without debt
         # and background work would be at 0.27.
         demand = 0.24 * 1.25 + 0.025
-        cost = 1 / (1 - demand / 0.82) - 1 / (1 - 0.27) + 10 / 36
+        cost = 1 / (1 - demand / 0.58) - 1 / (1 - 0.27) + 10 / 36
         assert store.step(1.0) == pytest.approx(cost)
         assert store[DEBT] == pytest.approx(10.0 + 4 * 0.025)
         store.step(1.0)
-        assert store[BACKGROUND] == pytest.approx(0.7 * 0.18 + 0.18)
+        assert store[BACKGROUND] == pytest.approx(0.3 * 0.42 + 0.42)
 
     def test_what_cannot_be_helped_costs_nothing(self) -> None:
         for load in (0.0, 0.3, 0.7):
             assert Store(load, 0.05, 0.0).step(0.0) == 0.0
         assert Store(0.3, 0.01, 0.0).step(1.0) == 0.0  # there is nothing to merge
-        # 0.3 (1 + 8 / 40) + 0.05 = 0.41 of 0.82, instead of 0.35 of 1
-        assert Store(0.3, 0.05, 8.0).step(1.0) == pytest.approx(2 - 1 / 0.65)
+        # 0.2 (1 + 8 / 40) + 0.05 = 0.29 of 0.58, instead of 0.25 of 1
+        assert Store(0.2, 0.05, 8.0).step(1.0) == pytest.approx(2 - 1 / 0.75)
 
     def test_work_pays_only_when_it_is_complete(self) -> None:
         store = Store(0.1, 0.0, 8.0)
@@ -81,7 +82,7 @@ class TestStore:
             store.step(1.0)
         assert store[DEBT] == 8.0  # and all this time the disk was busy with it
         store.step(0.0)
-        assert store[DEBT] == pytest.approx(8.0 - 0.18)
+        assert store[DEBT] == pytest.approx(8.0 - 0.42)
 
     def test_no_more_is_merged_than_there_is(self) -> None:
         store = Store(0.1, 0.0, 1.0)
@@ -285,15 +286,14 @@ class TestRules:
             assert together == pytest.approx(alone), name
 
 
-def test_ppo_learns_to_leave_the_peak_alone(tmp_path: Any) -> None:
-    # In seconds: better than the best constant knob, by more than one that is blind to load could.
-    settings: dict[str, Any] = {"env_steps": 150_000, "num_envs": 32, "horizon": 72}
-    settings |= {"minibatch_size": 288, "epochs": 6, "lr": "linear:2e-3:0", "eval_episodes": 1}
+def test_ppo_learns_to_work_in_quiet_hours(tmp_path: Path) -> None:
+    # In seconds: what no constant knob reaches, however well it is chosen.
+    settings: dict[str, Any] = {"env_steps": 150_000, "num_envs": 32, "minibatch_size": 576}
+    settings |= {"lr": "linear:1e-3:0", "eval_episodes": 1}
     run = assay.train("ppo", ID, root=tmp_path, seed=1, **settings)
     with make_vector(ID, 50) as envs:
-        result = evaluate(run.agent().algorithm, envs, episodes=50, seed=3)
-    fixed = max(judge(lambda k=k: tuning.constant(k), result.seeds, "train").mean() for k in KNOBS)  # type: ignore[misc]
-    assert result.mean > 0.93 * fixed
-
-
-KNOBS = (0.35, 0.4, 0.45, 0.5, 0.55)
+        result = evaluate(run.agent().algorithm, envs, episodes=100, seed=3)
+    knobs = (0.35, 0.4, 0.45, 0.5, 0.55)
+    fixed = [judge(lambda k=k: tuning.constant(k), result.seeds, "train").mean() for k in knobs]  # type: ignore[misc]
+    print(result.mean, fixed)
+    assert result.mean > 0.9 * max(fixed)

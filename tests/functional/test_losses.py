@@ -57,6 +57,30 @@ def test_ppo_loss_leaves_out_items_of_weight_zero():
     torch.testing.assert_close(weighted, alone)
 
 
+@pytest.mark.parametrize("old", [-3e38, -1e6, -1000.0, 1000.0, 1e6, 3e38])
+def test_ppo_loss_survives_whatever_was_recorded(old: float):
+    log_prob = t(-1, -1, -0.5).requires_grad_()
+    advantage = t(-1, 1, 1)
+    result = ppo_policy_loss(log_prob, t(old, old, -0.5), advantage, 0.2)
+    result.loss.backward()
+    assert all(torch.isfinite(x) for x in result)
+    # Where the ratio is out of this world there is nothing to learn; the third goes on as ever.
+    torch.testing.assert_close(log_prob.grad, t(0, 0, -1 / 3))
+
+
+def test_ppo_loss_of_sane_ratios_is_what_it_was_bit_for_bit():
+    generator = torch.Generator().manual_seed(0)
+    log_prob, old = (torch.randn(1000, generator=generator) for _ in range(2))
+    advantage = torch.randn(1000, generator=generator)
+    log_prob.requires_grad_()
+    result = ppo_policy_loss(log_prob, old, advantage, 0.2)
+    (gradient,) = torch.autograd.grad(result.loss, log_prob)
+    ratio = (log_prob - old).exp()
+    plain = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+    (expected,) = torch.autograd.grad(plain, log_prob)
+    assert torch.equal(result.loss, plain) and torch.equal(gradient, expected)
+
+
 def test_clip_may_be_a_tensor():
     args = (t(0.1, 0.5), t(0, 0), t(2, 7))
     torch.testing.assert_close(

@@ -141,6 +141,17 @@ def test_vtrace_by_hand():
     torch.testing.assert_close(advantage, column(1.25, 0.5))
 
 
+@pytest.mark.parametrize("log_ratio", [-3e38, -1e6, 1e6, 3e38])
+def test_vtrace_survives_any_ratio(log_ratio: float):
+    zero = column(0, 0)
+    ratios = column(log_ratio, log_ratio)
+    target, advantage = vtrace(column(1, 1), column(1, 2), column(2, 4), zero, zero, ratios, 0.5)
+    # As with pi / mu = 0, or at its bound.
+    same = column(-80, -80) if log_ratio < 0 else zero
+    expected = vtrace(column(1, 1), column(1, 2), column(2, 4), zero, zero, same, 0.5)
+    torch.testing.assert_close((target, advantage), expected)
+
+
 def test_vtrace_bounds_and_lambda_by_hand():
     # rho_bar = 3 lets the first ratio through (2), c stays at lambda * min(1, 2) = 0.5:
     # delta_0 = 2 (1 + 1 - 1) = 2; v_0 = 1 + 2 + 0.5 * 0.5 * 0.5 = 3.125

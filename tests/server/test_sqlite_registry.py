@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -247,4 +248,21 @@ def test_specs_of_the_samples_register(tmp_path: Path) -> None:
     registry = SqliteRegistry(tmp_path)
     for spec in SPECS.values():
         assert registry.add_policy(spec)
+    registry.close()
+
+
+def test_a_disk_that_fails_at_the_start_is_no_damage(tmp_path: Path) -> None:
+    registry = SqliteRegistry(tmp_path)
+    registry.add_policy(SPEC)
+    registry.close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # files cannot grow: much like full
+    try:
+        with pytest.raises(StoreError, match="database failed"):
+            SqliteRegistry(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.glob("*.damaged"))
+    registry = SqliteRegistry(tmp_path)
+    assert registry.repairs == [] and registry.policy(P).spec == SPEC
     registry.close()

@@ -532,3 +532,17 @@ class TestGroupCommitter:
         for thread in threads:
             thread.join()
         assert not failed
+
+
+def test_a_directory_with_other_things_stays_as_open_as_it_was(tmp_path: Path) -> None:
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    for directory in (shared, own):
+        directory.mkdir()
+        directory.chmod(0o755)
+    (shared / "notes.txt").write_text("somebody else's")
+    for directory in (shared, own):
+        opened(directory).close()
+    assert own.stat().st_mode & 0o777 == 0o700
+    assert shared.stat().st_mode & 0o777 == 0o755
+    for name in ("registry", "policies"):
+        assert (shared / name).stat().st_mode & 0o777 == 0o700

@@ -568,3 +568,40 @@ def test_the_mask_of_a_final_observation_is_recorded():
     assert not client.end(truncated=True, final_obs=at(6), final_mask=[1])
     fields = segments(client)[0].fields()
     assert fields["bootstrap/action_mask"].tolist() == [[0, 1, 0], [1, 1, 1]]
+
+
+# ---------------------------------------------------------------------- what goes wrong on the way
+
+
+def test_a_late_reward_for_what_is_no_number_of_a_decision_is_lost():
+    client = agent(batch_steps=1)
+    for _ in range(4):
+        client.act(OBS)
+    segments(client)
+    assert not client.reward(1.0, event=2.5)  # type: ignore[arg-type]
+    assert client.outbox.take() is None
+    assert client.reward(1.0, event=np.int64(2))  # type: ignore[arg-type]
+    numbered = client.outbox.take()
+    assert numbered is not None and numbered[1] == Rewards({2: 1.0})
+
+
+def test_an_interrupt_in_the_middle_of_a_decision_cuts_the_record():
+    interrupted = [False, False, True, False, False]
+
+    def heuristic(obs: Any, mask: Any) -> int:
+        if interrupted.pop(0):
+            raise KeyboardInterrupt
+        return 1
+
+    client = agent(heuristic=heuristic)
+    client.act(np.full(3, 1.0, np.float32))
+    client.act(np.full(3, 2.0, np.float32))
+    with pytest.raises(KeyboardInterrupt):
+        client.act(np.full(3, 3.0, np.float32))
+    client.act(np.full(3, 4.0, np.float32))
+    client.act(np.full(3, 5.0, np.float32))
+    [segment] = segments(client)
+    assert [float(step.obs[0, 0]) for step in segment.steps] == [4.0]
+    assert segment.bootstrap[0, 0] == 5.0
+    assert (segment.episode, segment.start_step) == (1, 0)
+    assert client.status().dropped_steps == 2

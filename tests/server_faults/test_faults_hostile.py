@@ -105,6 +105,7 @@ def test_it_is_refused_before_memory_is_taken(
     hostile = attack(batch(epoch, 2))
     ack = client.put(hostile)
     assert [one.reason for one in ack.rejections] == [ATTACKS[attack]]
+    assert (ack.epoch, ack.committed) == (epoch, 1)
     stream = client.stream()
     stream.send(hostile, hostile)
     good = batch(epoch, 2)

@@ -11,10 +11,12 @@ from pathlib import Path
 import grpc
 import pytest
 from fault_proxy import FaultProxy
-from gateway_support import Client, batch, running
+from gateway_support import Client, Running, batch, running
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from players import Player, numbers_in, stored_numbers
 from served import Forge, memory, until
 
+from assay.server.admin_client import AdminClient
 from assay.server.errors import Reason
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.store.store import Store
@@ -182,6 +184,18 @@ def test_a_full_disk_acknowledges_nothing_and_everything_arrives_later() -> None
         assert numbers_in(forge.config["data"]) == {"ada": list(range(player.steps))}
 
 
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def health_of(server: Running) -> list[int]:
+    """Return how the server is, and how the policy is."""
+    with grpc.insecure_channel(server.address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        asked = [health_pb2.HealthCheckRequest(service=one) for one in ("", "assay.policy/queue")]
+        return [stub.Check(one, timeout=20).status for one in asked]
+
+
 class Disk:
     """Syncs, and fails to when it is told to.
 
@@ -250,6 +264,10 @@ def test_a_disk_that_is_broken_for_good_needs_a_restart_and_loses_nothing(tmp_pa
             seen = refusals.get("queue", "RESOURCE_EXHAUSTED")
             until(lambda: refusals.get("queue", "RESOURCE_EXHAUSTED") > seen + 2, "refusals")
             assert player.acknowledged == before
+            until(lambda: health_of(server) == [NOT_SERVING, NOT_SERVING], "word of it")
+            with AdminClient.open({"address": server.address}) as admin:
+                (note,) = admin.policy("queue").info.notes
+            assert "disk has failed" in note and "start it again" in note
         except BaseException:
             player.connection.close(0.0)
             proxy.close()
@@ -259,6 +277,7 @@ def test_a_disk_that_is_broken_for_good_needs_a_restart_and_loses_nothing(tmp_pa
         try:
             assert player.finish(), player.connection.status()
             assert stored_numbers(server.store) == {"ada": list(range(player.steps))}
+            until(lambda: health_of(server) == [SERVING, SERVING], "health")
         finally:
             player.connection.close(0.0)
 

@@ -91,6 +91,7 @@ class Status:
     behind_steps: int = 0
     last_error: str | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    skipped: int = 0
 
 
 class Puppet:
@@ -110,7 +111,7 @@ class Puppet:
         self.store, self.policy, self.settings = store, policy, settings
         self._on_published, self.on_metrics, self._channel = on_published, on_metrics, channel
         self.state = "starting"
-        self.consumed = 0
+        self.consumed = self.skipped = 0
         self.follows = True  # consumes at once what is committed
         self.drained = self.stopped = False
         self.validated: PolicySpec | None = None
@@ -173,7 +174,7 @@ class Puppet:
             self.consumed = last
         waiting = registry.batches(self.policy, self.consumed, 10_000)
         steps = sum(one.steps for one in waiting)
-        return Status(self.state, last - self.consumed, behind_steps=steps)
+        return Status(self.state, last - self.consumed, behind_steps=steps, skipped=self.skipped)
 
 
 class Puppets(SimpleNamespace):

@@ -137,6 +137,32 @@ def test_a_session_is_needed(server: Running, ada: Client) -> None:
     assert reason_of(ada.put(batch(7, 1))) is Reason.UNKNOWN_SESSION
 
 
+def test_a_refused_put_says_how_far_the_session_is(server: Running, ada: Client) -> None:
+    epoch = ada.open().epoch
+    for seq in (1, 2, 3):
+        assert ada.put(batch(epoch, seq)).committed == seq
+    for bad in (
+        batch(epoch, 4, rewards=np.full(4, 3e38)),
+        batch(epoch, 6),
+        batch(epoch + 1, 4),
+    ):
+        ack = ada.put(bad)
+        assert len(ack.rejections) == 1 and (ack.epoch, ack.committed) == (epoch, 3)
+    assert ada.put(batch(epoch, 4)).committed == 4
+
+
+def test_numbers_that_would_ruin_a_learner_are_refused(server: Running, ada: Client) -> None:
+    epoch = ada.open().epoch
+    large: dict[Reason, dict[str, Any]] = {
+        Reason.REWARD_OUT_OF_BOUNDS: {"rewards": np.full(4, 3e38)},
+        Reason.BAD_LOG_PROB: {"log_prob": np.full(4, -3e38, np.float32)},
+        Reason.OBSERVATION_OUT_OF_BOUNDS: {"obs": np.full((4, 3), 1e38, np.float32)},
+    }
+    for reason, changes in large.items():
+        ack = ada.put(batch(epoch, 1, **changes))
+        assert reason_of(ack) is reason and "expected 1e+" in ack.rejections[0].message
+
+
 def test_a_newer_session_ends_the_older_one(server: Running, ada: Client) -> None:
     first = ada.open().epoch
     old = ada.stream()

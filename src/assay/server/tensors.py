@@ -526,7 +526,7 @@ def _view(raw: bytes, packed: Packed, one: Field, rows: int) -> Array:
     if one.check is not None:
         bad = one.check(array)
         if bad is not None:
-            raise _bad_value(one, array, bad)
+            raise bad_value(one, array, bad)
     return array
 
 
@@ -685,7 +685,8 @@ def _wrong_shape(one: Field, rows: int, shape: tuple[int, ...]) -> RejectionErro
     )
 
 
-def _bad_value(one: Field, array: Array, index: int) -> RejectionError:
+def bad_value(one: Field, array: Array, index: int) -> RejectionError:
+    """Return the refusal of a number that a field's `check` has found."""
     values = array.view(np.uint8) if array.dtype == np.bool_ else array
     where = [int(i) for i in np.unravel_index(index, array.shape)]
     found = values.ravel()[index]

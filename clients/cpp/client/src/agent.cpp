@@ -11,7 +11,6 @@
 namespace assay {
 namespace {
 
-constexpr double kLargest = std::numeric_limits<float>::max();  // of a reward on its way
 constexpr double kAlike = 1e-3;  // how far two numbers of an action may differ and be the same
 
 double steadySeconds() {
@@ -65,7 +64,7 @@ bool Agent::reward(double value, std::optional<std::uint64_t> event) noexcept {
   bool kept = false;
   try {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
-    kept = std::abs(value) <= kLargest && rewardLocked(value, event);  // NaN is not
+    kept = std::abs(value) <= kMostValue && rewardLocked(value, event);  // NaN is not
     lostRewards_ += kept ? 0 : 1;
   } catch (...) {
     return false;
@@ -148,10 +147,11 @@ Decided Agent::decideLocked(Span<const float> observation,
     mask = {};
     takeConstant(kFlagFallback, choice);
   } else {
-    recordable = observation.size() == spec_.observationSize &&
-                 isObservation(spec_, observation.data());
+    const bool readable = observation.size() == spec_.observationSize &&
+                          isObservation(spec_, observation.data());
+    recordable = readable && canBeSent(spec_, observation.data());
     badObservations_ += recordable ? 0 : 1;
-    choice = choose(recordable, observation, mask, now);
+    choice = choose(readable, observation, mask, now);
   }
   int shieldFlags = numbers_ ? shield_.apply(Span<float>(values_.data(), values_.size()))
                              : shield_.apply(Span<std::int64_t>(choices_.data(), choices_.size()),
@@ -166,6 +166,10 @@ Decided Agent::decideLocked(Span<const float> observation,
   }
   shielded_ += shieldFlags != 0 ? 1 : 0;
   ++sources_[static_cast<int>(choice.source)];
+  // The server would refuse the whole batch for a number that is too large.
+  recordable = recordable && std::abs(choice.logProb) <= kMostLogProb &&
+               std::all_of(values_.begin(), values_.end(),
+                           [](float value) { return std::abs(value) <= kMostValue; });
   record(recordable, observation, mask, choice, flags, now);
   Decided decided;
   decided.action = current();
@@ -456,7 +460,7 @@ bool Agent::rewardLocked(double value, std::optional<std::uint64_t> event) noexc
   }
   if (slot != kNoSlot) {
     const double total = pool.step(slot).reward + value;
-    if (!(std::abs(total) <= kLargest)) {
+    if (!(std::abs(total) <= kMostValue)) {
       return false;
     }
     pool.step(slot).reward = total;
@@ -482,7 +486,8 @@ bool Agent::endLocked(bool terminated, bool truncated,
   Step& step = outbox_.pool().step(pending_);
   if (!terminated) {
     const bool good = finalObservation.size() == spec_.observationSize &&
-                      isObservation(spec_, finalObservation.data());
+                      isObservation(spec_, finalObservation.data()) &&
+                      canBeSent(spec_, finalObservation.data());
     step.final = good ? keep(finalObservation, {}) : kNoSlot;
     if (step.final == kNoSlot) {
       ++badEnds_;

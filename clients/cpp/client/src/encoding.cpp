@@ -164,9 +164,9 @@ void writeRaw(Writer& writer, const LeafSpec& action, const StepPool& pool,
   writer.head("raw_action", WireType::Float32, slots.size(), action.shape);
   for (const Slot slot : slots) {
     for (std::size_t i = 0; i < action.size; ++i) {
-      // A heuristic's number may be beyond float32, and its step is still worth sending.
+      // A heuristic's number may be beyond the limit, and its step is still worth sending.
       const float raw = pool.raw(slot)[i];
-      writer.put(std::isfinite(raw) ? raw : pool.values(slot)[i]);
+      writer.put(std::abs(raw) <= kMostValue ? raw : pool.values(slot)[i]);
     }
   }
 }
@@ -192,6 +192,23 @@ bool isObservation(const ParsedSpec& spec, const float* numbers) noexcept {
         if (!(number >= 0.0 && number <= most) || number != std::floor(number)) {
           return false;
         }
+      }
+    }
+    numbers += leaf.size;
+  }
+  return true;
+}
+
+bool canBeSent(const ParsedSpec& spec, const float* numbers) noexcept {
+  for (const LeafSpec& leaf : spec.leaves) {
+    if (leaf.isMask) {
+      continue;
+    }
+    if (leaf.type == WireType::Float32) {
+      const bool small = std::all_of(numbers, numbers + leaf.size,
+                                     [](float number) { return std::abs(number) <= kMostValue; });
+      if (!small) {
+        return false;
       }
     }
     numbers += leaf.size;
@@ -264,8 +281,8 @@ EncodedBatch encodePatches(const std::vector<std::pair<std::uint64_t, float>>& r
   std::map<std::uint64_t, float> sums;
   for (const auto& [event, reward] : rewards) {
     float& sum = sums[event];
-    // Two large rewards may add up to what float32 cannot hold; the first one stays.
-    sum = std::isfinite(sum + reward) ? sum + reward : sum;
+    // Two large rewards may add up to more than the server takes; the first one stays.
+    sum = std::abs(sum + reward) <= kMostValue ? sum + reward : sum;
   }
   EncodedBatch batch;
   batch.patches.assign(sums.begin(), sums.end());

@@ -16,6 +16,8 @@ inline constexpr std::size_t kFrameBytes = std::size_t{4} << 20U;
 inline constexpr std::size_t kTrajectoryBytes = std::size_t{64} << 20U;
 inline constexpr std::size_t kHeaderRoom = 1024;  // of a frame, for all that is not the tensors
 inline constexpr std::size_t kMaxPatches = std::size_t{1} << 16U;
+inline constexpr double kMostValue = 1e12;  // of rewards, and of floats in observations and actions
+inline constexpr double kMostLogProb = 1e6;
 
 /// A batch but for its epoch and number: steps, or late rewards alone.
 struct EncodedBatch {
@@ -33,6 +35,9 @@ struct EncodedBatch {
 
 /// Say whether an observation is what the spec allows: finite, and integers in their ranges.
 [[nodiscard]] bool isObservation(const ParsedSpec& spec, const float* numbers) noexcept;
+
+/// Say whether the numbers of an observation are small enough for a batch.
+[[nodiscard]] bool canBeSent(const ParsedSpec& spec, const float* numbers) noexcept;
 
 /// Return the most bytes that the tensors of so many steps can take.
 [[nodiscard]] std::size_t mostBytes(const ParsedSpec& spec, std::size_t steps) noexcept;

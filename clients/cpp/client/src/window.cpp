@@ -8,6 +8,8 @@ namespace {
 
 constexpr double kFirstPause = 0.1;
 constexpr double kLongestPause = 10.0;
+constexpr double kFirstOfPaused = 1.0;  // a person goes on with it soon, or late
+constexpr double kLongestOfPaused = 5.0;
 constexpr int kMostTries = 3;    // of what was damaged on the way
 constexpr int kMostGaps = 1000;  // of one batch, until the session is given up
 constexpr std::size_t kMostWaiting = 2;  // taken ahead of the credits, so that they are used at once
@@ -159,7 +161,9 @@ void SendWindow::handle(const Rejection& rejection, double now, Settled& settled
       settled.end = Failure{rejection.reason, rejection.message};
     }
   } else if (passes(rejection.reason)) {
-    pause_ = std::min(std::max(kFirstPause, 2.0 * pause_), kLongestPause);
+    const bool paused = rejection.reason == reason::kPolicyPaused;
+    pause_ = std::min(std::max(paused ? kFirstOfPaused : kFirstPause, 2.0 * pause_),
+                      paused ? kLongestOfPaused : kLongestPause);
     notBefore_ = now + pause_;
   } else {
     // Damage on the way may pass, and so may what this client does not know; content does not.

@@ -17,7 +17,7 @@ namespace assay {
 namespace reason {
 inline constexpr int kChecksumMismatch = 5;
 inline constexpr int kPartOutOfOrder = 7;
-inline constexpr int kLastOfContent = 24;
+inline constexpr int kLastOfContent = 31;  // also of reasons that are yet to come
 inline constexpr int kUnknownPolicy = 32;
 inline constexpr int kUnknownSession = 33;
 inline constexpr int kFenced = 34;

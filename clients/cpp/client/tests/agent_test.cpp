@@ -195,6 +195,8 @@ TEST(Agent, RewardsFindTheirSteps) {
   EXPECT_FALSE(bench.agent.reward(1.0, 4));  // has not been made
   EXPECT_FALSE(bench.agent.reward(1.0, 0));
   EXPECT_FALSE(bench.agent.reward(1e300, std::nullopt));
+  EXPECT_FALSE(bench.agent.reward(1.1e12, std::nullopt));
+  EXPECT_FALSE(bench.agent.reward(kMostValue, 3));  // with what it has already
   EXPECT_FALSE(bench.agent.reward(std::nan(""), std::nullopt));
   bench.agent.end(true, false, {});
   bench.agent.flush();
@@ -209,7 +211,29 @@ TEST(Agent, RewardsFindTheirSteps) {
   ASSERT_EQ(late.size(), 1U);
   EXPECT_EQ(late[0], (std::pair<std::uint64_t, float>{2, 0.25F}));
   EXPECT_EQ(bench.status().lateRewards, 1U);
-  EXPECT_EQ(bench.status().lostRewards, 5U);
+  EXPECT_EQ(bench.status().lostRewards, 7U);
+}
+
+TEST(Agent, AnswersAndDoesNotRecordWhatIsTooLargeToBeSent) {
+  Bench bench(configFor(choiceSpec()));
+  bench.deliver(choiceModel(1, 2), 0.0);
+  bench.agent.decide(seeing(1.0F), {});
+  bench.agent.decide(seeing(1e12F), {});
+  EXPECT_EQ(bench.status().droppedSteps, 0U);
+  for (const float number : {1.1e12F, -3e38F}) {
+    const Decided decided = bench.agent.decide(seeing(number), {});
+    EXPECT_EQ(decided.source, Source::Model) << number;
+    EXPECT_EQ(decided.action.choice(), 2) << number;
+  }
+  // Those two, and the one before them that lacks its successor.
+  EXPECT_EQ(bench.status().droppedSteps, 3U);
+  bench.agent.decide(seeing(0.0F), {});
+  EXPECT_FALSE(bench.agent.end(false, true, seeing(2e12F)));
+  EXPECT_EQ(bench.status().droppedSteps, 4U);
+  const auto segments = recorded(bench.outbox);
+  ASSERT_EQ(segments.size(), 1U);
+  EXPECT_EQ(segments[0].steps.size(), 1U);
+  EXPECT_EQ(segments[0].bootstrap, 1e12F);
 }
 
 TEST(Agent, AsksTheWholeChain) {

@@ -8,6 +8,7 @@ which a `Courier` sends it.
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from collections import Counter
@@ -236,7 +237,11 @@ class ClientAgent:
             with self._lock:
                 return self._decide(obs, mask)
         except Exception as error:
+            self._cut_record()
             return self._last_resort(error)
+        except BaseException:  # such as Ctrl-C, anywhere in between
+            self._cut_record()
+            raise
 
     def reward(self, reward: float, event: int | None = None) -> bool:
         """Add a reward to the latest decision, or to the one with a number.
@@ -507,11 +512,22 @@ class ClientAgent:
             self._close(None if last.terminated or last.truncated else step.obs)
         self._begin_episode()
 
+    def _cut_record(self) -> None:
+        """Give up what is not handed over yet: it may be half written.
+
+        What comes next must not pass for what followed it.
+        """
+        with self._lock:
+            self._unrecorded += len(self._open) + (self._pending is not None)
+            self._open, self._by_event, self._pending = [], {}, None
+            self._begin_episode()
+
     def _begin_episode(self) -> None:
         self._episode += 1
         self._step = 0
 
     def _reward(self, value: float, event: int | None) -> bool:
+        event = None if event is None else operator.index(event)  # 2.5 is the number of nothing
         step = self._pending if event is None else self._by_event.get(event)
         if step is not None:
             total = step.reward + value

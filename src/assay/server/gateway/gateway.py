@@ -121,7 +121,7 @@ class Gateway:
             _reflect(server)
         self.port = self._bind(server)
         if config.metrics_port is not None:
-            self._metrics = MetricsServer(hub.meters.text, lambda: not hub.draining, hub.troubles)
+            self._metrics = MetricsServer(hub.meters.text, hub.serves, hub.troubles)
             self.metrics_port = await self._metrics.start(config.metrics_host, config.metrics_port)
         hub.on_change = self._look_at
         await hub.host_all()
@@ -148,7 +148,8 @@ class Gateway:
 
     def _look_at(self, hosted: Hosted) -> None:
         there = self.hub.policies.get(hosted.name) is hosted
-        self.health.look_at(hosted, there and hosted.state not in ("failed", "paused", "stopped"))
+        works = hosted.state not in ("failed", "paused", "stopped") and not hosted.broken
+        self.health.look_at(hosted, there and works)
 
     async def drain(self, timeout: float | None = None) -> bool:
         """End in order: take no more, commit what was taken, let the learners save.

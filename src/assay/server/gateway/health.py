@@ -1,6 +1,7 @@
 """The standard service `grpc.health.v1.Health`: the server as a whole, and each policy.
 
-The whole ("") can be asked by anyone, as load balancers do. A policy, `assay.policy/NAME`, is told
+The whole ("") can be asked by anyone, as load balancers do; it does not serve once the disk of a
+policy has failed, for only a restart helps then. A policy, `assay.policy/NAME`, is told
 to those who may read it. One that serves and has a trouble all the same tells it in the trailer
 `assay-detail` of `Check`.
 """
@@ -58,10 +59,14 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
     def look_at(self, hosted: Hosted, serving: bool) -> None:
         """Note how a policy is."""
-        if self._told.get(hosted.name) is not serving:
-            self._told[hosted.name] = serving
-            status = SERVING if serving else NOT_SERVING
-            self.hub.spawn(self._inner.set(PREFIX + hosted.name, status))
+        self._tell(PREFIX + hosted.name, serving)
+        # Whoever restarts servers that are ill looks at the whole.
+        self._tell("", self.hub.serves())
+
+    def _tell(self, service: str, serving: bool) -> None:
+        if self._told.get(service) is not serving:
+            self._told[service] = serving
+            self.hub.spawn(self._inner.set(service, SERVING if serving else NOT_SERVING))
 
     async def drain(self) -> None:
         """Say that nothing takes work any more."""

@@ -101,6 +101,8 @@ class Hosted:
         infos: What each channel points to.
         state: Of its learner, as the supervisor names it.
         behind_steps: Steps that the learner has not consumed.
+        skipped: Batches that are passed over, as learners died of them.
+        broken: Whether nothing of it can be committed until the server is started again.
         streams: Open streams by client.
         watching: How often each client waits for models.
     """
@@ -123,6 +125,8 @@ class Hosted:
         self.infos: dict[str, pb.ModelInfo] = {}
         self.state = "starting"
         self.behind_steps = 0
+        self.skipped = 0
+        self.broken = False
         self.changed = Signal()
         self.streams: dict[str, set[IngestStream]] = {}
         self.watching: Counter[str] = Counter()
@@ -210,6 +214,20 @@ class Hosted:
 
     def troubles(self) -> list[str]:
         """Say what is wrong now, a sentence each, with what to do about it."""
+        troubles = []
+        if self.broken:
+            troubles.append(
+                "The disk has failed, and nothing is taken until the server is started again; "
+                "clients keep what they have. Check the disk, then start it again."
+            )
+        if self.skipped:
+            troubles.append(
+                f"{self.skipped} of the batches were passed over, as each learner died of them; "
+                "the server's log names them."
+            )
+        return troubles + self._starving()
+
+    def _starving(self) -> list[str]:
         if not self.freshness.starving:
             return []
         lag = ON_POLICY_LAG if self._max_lag == "auto" else self._max_lag

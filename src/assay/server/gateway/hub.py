@@ -404,6 +404,10 @@ class Hub:
 
         return await self.deltas.get((hosted.name, base, digest), make)
 
+    def serves(self) -> bool:
+        """Say whether the server as a whole takes work: not once it drains, or its disk failed."""
+        return not self.draining and not any(one.broken for one in self.policies.values())
+
     def troubles(self) -> list[str]:
         """Say what is wrong with policies, a line each."""
         hosted = list(self.policies.values())
@@ -426,20 +430,27 @@ class Hub:
         status = await self.work(hosted.supervisor.status)
         before = hosted.credits()
         hosted.behind_steps, hosted.state = status.behind_steps, status.state
+        told = hosted.skipped, hosted.broken
+        hosted.skipped = status.skipped
+        hosted.broken = await self.work(self.store.is_broken, hosted.name)
         after = hosted.credits()
         name, meters = hosted.name, self.meters
         meters.behind.set(status.behind, name)
         meters.behind_steps.set(status.behind_steps, name)
         meters.restarts.set(status.restarts, name)
+        meters.skipped.set(hosted.skipped, name)
+        meters.broken.set(float(hosted.broken), name)
         meters.credit.set(after[0], name)
         health = status.health
         meters.learner_up.set(float(health is not None and health.alive), name)
         meters.learner_memory.set(0 if health is None else health.rss, name)
         hosted.rates.sample(time.monotonic(), (meters.steps.get(name), meters.batches.get(name)))
-        if hosted.freshness.look(status.metrics):
-            meters.starving.set(float(hosted.freshness.starving), name)
+        fed = hosted.freshness.look(status.metrics)
+        if fed or told != (hosted.skipped, hosted.broken):
             for line in hosted.troubles():
                 log.warning("%s: %s", name, line)
+        if fed:
+            meters.starving.set(float(hosted.freshness.starving), name)
             if not hosted.freshness.starving:
                 log.info("%s: the learner gets steps again that it can learn from", name)
         if hosted.journal.due:

@@ -18,7 +18,7 @@ from assay.server.model_file import parse_snapshot
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.protocol.assay_pb2_grpc import InferServicer
 from assay.server.store.registry import Verb
-from assay.server.tensors import OBS, Array, Field
+from assay.server.tensors import OBS, Array, Field, bad_value
 
 _MODELS = 32  # policies in memory
 _MEMORIES, _RANK = 128, 4  # arrays that a policy may remember, and their axes
@@ -131,10 +131,9 @@ def _row(tensor: pb.Tensor, one: Field) -> Array:
             f"expected {list(one.shape)} and {one.step_bytes}.",
         )
     row = np.frombuffer(tensor.data, one.dtype).reshape(one.shape)
-    if one.check is not None and one.check(row) is not None:
-        raise RejectionError(
-            one.reason, f"The tensor '{one.name}' holds a number that must not be there."
-        )
+    bad = one.check(row) if one.check is not None else None
+    if bad is not None:
+        raise bad_value(one, row, bad)
     return row
 
 

@@ -100,6 +100,7 @@ class Ingest(IngestServicer):
         hub.refuse_draining()
         hosted = hub.hosted(request.policy)
         stream = _Stream(hub, hosted, principal, context)
+        await stream.look_up()
         pending = await stream.take(request)
         if pending is None:
             raise RejectionError(
@@ -137,17 +138,28 @@ class _Stream:
         self._room = asyncio.Event()  # for the reader
         self._pause = 0.0
 
-    async def begin(self) -> None:
-        """Look up the client's session."""
+    async def look_up(self) -> None:
+        """Learn the client's newest session and how far it is; one without has 0 and 0."""
         registry, name = self._hub.store.registry, self._hosted.name
         self.epoch = await self._hub.work(registry.epoch, name, self._client)
+        if self.epoch:
+            self._committed = await self._hub.work(
+                registry.committed, name, self._client, self.epoch
+            )
+
+    async def begin(self) -> None:
+        """Learn the client's session, which there has to be.
+
+        Raises:
+            RejectionError: UNKNOWN_SESSION.
+        """
+        await self.look_up()
         if not self.epoch:
             raise RejectionError(
                 Reason.UNKNOWN_SESSION,
-                f"'{self._client}' has no session with '{name}'.",
+                f"'{self._client}' has no session with '{self._hosted.name}'.",
                 "Open a session first.",
             )
-        self._committed = await self._hub.work(registry.committed, name, self._client, self.epoch)
 
     async def run(self, first: pb.IngestRequest) -> None:
         """Work until the end of the stream."""

@@ -187,6 +187,13 @@ class Meters:
             "assay_learner_restarts", "Restarts of the learner since the server began.", one,
             "gauge",
         )  # fmt: skip
+        self.skipped = Metric(
+            "assay_learner_skipped_batches", "Batches passed over, as learners died of them.", one,
+            "gauge",
+        )  # fmt: skip
+        self.broken = Metric(
+            "assay_store_broken", "Whether nothing is committed until a restart.", one, "gauge"
+        )
         self.learner_up = Metric("assay_learner_up", "Whether the learner is alive.", one, "gauge")
         self.learner_memory = Metric(
             "assay_learner_memory_bytes", "Resident memory of the learner.", one, "gauge"
@@ -237,6 +244,7 @@ class Meters:
             "server/behind_batches": self.behind.get(policy),
             "server/sessions": self.sessions.get(policy),
             "server/restarts": self.restarts.get(policy),
+            "server/skipped_batches": self.skipped.get(policy),
             "server/learner_memory_bytes": self.learner_memory.get(policy),
             "server/steps_received": self.steps.get(policy),
             "server/ack_p50_seconds": quantile(recent, 0.5),
@@ -318,7 +326,7 @@ class MetricsServer:
         elif path == "/healthz":
             serving = self._healthy()
             status = "200 OK" if serving else "503 Service Unavailable"
-            body = "serving\n" if serving else "draining\n"
+            body = "serving\n" if serving else "not serving\n"
             body += "".join(f"{line}\n" for line in self._troubles())
         data = body.encode()
         head = (

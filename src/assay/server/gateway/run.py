@@ -56,7 +56,11 @@ def first_token(store: Store) -> Path | None:
         return None
     text, token = make_token("admin", {EVERY: frozenset(Verb)})
     path = store.directory / ADMIN_TOKEN
-    write_atomic(path, f"{text}\n".encode())
+    before = os.umask(0o077)  # so that nobody else can read it, not even while it is written
+    try:
+        write_atomic(path, f"{text}\n".encode())
+    finally:
+        os.umask(before)
     os.chmod(path, 0o600)
     store.registry.add_token(token)
     return path

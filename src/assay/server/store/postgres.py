@@ -65,6 +65,11 @@ class PostgresRegistry(SqlRegistry):
         with self._failures(), self._lock:
             self._connected()
 
+    @property
+    def broken(self) -> bool:
+        """Say no: a connection that fails is opened anew."""
+        return False
+
     def close(self) -> None:
         """Let go of the database."""
         with self._lock:

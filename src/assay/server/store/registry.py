@@ -220,6 +220,10 @@ class Registry(Protocol):
     def repairs(self) -> Sequence[str]:
         """Say what was found damaged and mended when it was opened, a sentence each."""
 
+    @property
+    def broken(self) -> bool:
+        """Say whether nothing can be written any more until it is opened again."""
+
     def close(self) -> None:
         """Let go of the database."""
 

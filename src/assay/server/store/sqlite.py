@@ -25,6 +25,19 @@ from assay.server.store.sql import INDEX, SCHEMA, TABLES, SqlRegistry, statement
 
 DATABASE = "registry.sqlite"
 JOURNAL = "journal"
+# Primary codes of trouble that passes, and that a new file would have as well.
+_TROUBLE = frozenset(
+    {
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+    }
+)
 SNAPSHOT_AFTER = 20_000  # changes; then the journal begins anew with a copy of the tables
 
 
@@ -67,6 +80,11 @@ class SqliteRegistry(SqlRegistry):
         self._snapshot_after = snapshot_after
         self._shorten_journal()
 
+    @property
+    def broken(self) -> bool:
+        """Say whether the journal could not be mended after a failure."""
+        return self._journal.broken
+
     def close(self) -> None:
         """Let go of the database."""
         with self._lock:
@@ -80,6 +98,8 @@ class SqliteRegistry(SqlRegistry):
         try:
             return self._connect(path)
         except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise _failed(error) from None
             # A view of the journal and the segments is not worth mending.
             aside = path.with_name(f"{path.name}.damaged")
             for end in ("", "-wal", "-shm"):
@@ -89,7 +109,10 @@ class SqliteRegistry(SqlRegistry):
                 f"The index '{path.name}' was damaged ({error}). It was moved to '{aside.name}' "
                 "and built anew from the journal and the segments"
             )
-            return self._connect(path)
+            try:
+                return self._connect(path)
+            except sqlite3.DatabaseError as again:
+                raise _failed(again) from None
 
     def _connect(self, path: Path) -> sqlite3.Connection:
         # Transactions are begun by hand; the lock of this class orders the threads.
@@ -260,6 +283,11 @@ class SqliteRegistry(SqlRegistry):
 
 def _render(change: str, arguments: dict[str, Any]) -> bytes:
     return json.dumps({"change": change, "arguments": arguments}, separators=(",", ":")).encode()
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    """Say whether it is the file that is wrong, and not a disk that is full or fails."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF not in _TROUBLE
 
 
 def _failed(error: OSError | OverflowError | sqlite3.Error) -> RejectionError:

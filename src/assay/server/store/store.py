@@ -326,6 +326,14 @@ class Store:
             answers[number] = self._answer_double(batches[number])
         return [answer for answer in answers if answer is not None]
 
+    def is_broken(self, policy: str) -> bool:
+        """Say whether nothing of a policy can be committed until the store is opened again.
+
+        The disk has failed in a way that leaves open what is on it.
+        """
+        log = self._logs.get(policy)
+        return self.registry.broken or (log is not None and log.broken)
+
     def _answer_double(self, batch: Incoming) -> Ack | Refused:
         # What it doubles may stand in the same call and have failed.
         committed = self._marks[batch.policy, batch.client].committed
@@ -662,7 +670,9 @@ def _named(lost: list[IndexedBatch]) -> str:
 def _lock(directory: Path) -> IO[bytes]:
     try:
         make_directory(directory)
-        os.chmod(directory, 0o700)
+        # One that holds other things is not ours to close; what we put there is closed itself.
+        if not any(directory.iterdir()):
+            os.chmod(directory, 0o700)
         handle = open(directory / "lock", "ab")
     except OSError as error:
         raise StoreError(*run_error(error, f"open the store '{directory}'").args) from None
