@@ -1,7 +1,8 @@
-"""Calls that are begun and left: they take neither memory nor another client's place for long."""
+"""Calls that are begun and left, and places that are taken: nobody is kept out by them."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import grpc
 import pytest
 from gateway_support import WAIT, Running, batch, running, wait_for
 
+from assay.core.errors import ConfigError
 from assay.server.errors import Reason
 from assay.server.gateway import ingest
 from assay.server.gateway.rejections import rejection_of
@@ -89,3 +91,25 @@ def test_one_client_cannot_hold_the_memory_for_large_batches(tmp_path: Path) -> 
         stream.wait_committed(1)
         for one in streams:
             one.cancel()
+
+
+def test_a_unix_socket_is_its_owners_alone_and_one_servers(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    before = os.umask(0)
+    try:
+        with running(tmp_path / "one", listen=f"unix:{path}") as server:
+            assert path.stat().st_mode & 0o777 == 0o600
+            with pytest.raises(ConfigError, match="another server listens there"):
+                running(tmp_path / "two", listen=f"unix:{path}").__enter__()
+            client = server.client(channel=grpc.insecure_channel(f"unix:{path}"))
+            assert client.register().created
+    finally:
+        os.umask(before)
+
+
+def test_a_unix_socket_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("somebody's")
+    for path, why in ((tmp_path / "notes", "a file of this name"), (tmp_path / "no/s", "cannot")):
+        with pytest.raises(ConfigError, match=why):
+            running(tmp_path / "data", listen=f"unix:{path}").__enter__()
+    assert (tmp_path / "notes").read_text() == "somebody's"

@@ -259,6 +259,17 @@ class TestRollouts:
         server.send("one", client.pack(fields))
         assert taken[0].tolist() == [0, 1, 2, 3, 4, 2, 6, 7]
 
+    def test_box_actions_of_a_client_that_does_not_explore_are_no_samples(self) -> None:
+        server = Server(spec_for(Point(), "ppo", **SMALL))
+        seen = Recorder(server)
+        client = Client(server, Point())
+        fields = client.collect(8)
+        fields["log_prob"] = np.where(np.arange(8) < 3, 0.0, -1.0).astype(np.float32)
+        server.send("one", client.pack(fields))
+        [rollout] = seen.rollouts
+        assert rollout["weight"] == [0] * 3 + [1] * 5
+        assert 0.0 not in rollout["log_prob"][:3]  # the policy's own: the ratio is 1
+
     def test_returns_for_the_scale_of_rewards_are_each_clients_own(self) -> None:
         server = ppo_server(normalize_reward=True, gamma=0.5)
         Recorder(server)

@@ -1,5 +1,6 @@
 #include "encoding.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>

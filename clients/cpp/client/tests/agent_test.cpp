@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "client_support.h"
+#include "encoding.h"
 
 namespace assay {
 namespace {

@@ -133,6 +133,8 @@ TEST(Encoding, LateRewardsOfOneEventAreAddedUp) {
   const EncodedBatch batch = encodePatches({{7, 1.0F}, {3, 2.0F}, {7, 0.5F}});
   EXPECT_EQ(batch.patches, (std::vector<std::pair<std::uint64_t, float>>{{3, 2.0F}, {7, 1.5F}}));
   EXPECT_EQ(batch.rewards, 3U);
+  const EncodedBatch large = encodePatches({{7, 9e11F}, {7, 9e11F}});  // together they are too large
+  EXPECT_EQ(large.patches, (std::vector<std::pair<std::uint64_t, float>>{{7, 9e11F}}));
 }
 
 TEST(Encoding, SeesWhatIsNoObservation) {

@@ -122,6 +122,30 @@ TEST(Window, RefusedContentIsDroppedAndTheRestSentAgain) {
   EXPECT_EQ(window.answer(ackOf(4), 0.0).steps, 7U);
 }
 
+TEST(Window, NumbersThatAreTooLargeAreContent) {
+  for (const int why : {25, 26, 31}) {
+    SendWindow window;
+    window.begin(5, 0, 1000, 8, 0.0);
+    window.add(batchOf(1));
+    sendAll(window);
+    EXPECT_GT(window.answer(ackOf(0, {{5, 1, why, "too large"}}), 0.0).refused, 0U) << why;
+    EXPECT_EQ(window.size(), 0U) << why;
+  }
+}
+
+TEST(Window, APolicyThatIsPausedIsAskedEveryFewSeconds) {
+  SendWindow window;
+  window.begin(5, 0, 1000, 8, 0.0);
+  window.add(batchOf(1));
+  double now = 0.0;
+  for (const double pause : {1.0, 2.0, 4.0, 5.0, 5.0}) {
+    EXPECT_EQ(sendAll(window, now), (Sent{{1, 0}}));
+    window.answer(ackOf(0, {{5, 1, reason::kPolicyPaused, "paused"}}), now);
+    EXPECT_EQ(sendAll(window, now + pause - 0.01), Sent{}) << pause;
+    now += pause;
+  }
+}
+
 TEST(Window, WhatWasRefusedAtTheEndIsMissingBeforeTheNext) {
   SendWindow window;
   window.begin(5, 0, 1000, 8, 0.0);

@@ -36,7 +36,7 @@ from assay.envs.systems.splits import TRACE_SEEDS, Split, known
 from assay.envs.systems.workload import DAY, SHIPPED, Workload, lublin, read_swf
 
 TRAIN_SHARE = 0.7  # of the jobs of a workload that the user gives
-TEST_JOBS = 20_000
+TEST_JOBS = 60_000
 
 _JOB_FEATURES = 7
 _EMPTY_ROW = (0.0,) * _JOB_FEATURES
@@ -296,8 +296,8 @@ def tune_reserve(
     workload: Workload,
     jobs: int = 256,
     *,
-    reserves: Sequence[float] = (0.0, 0.0625, 0.125, 0.25, 0.375, 0.5, 0.75),
-    limits: Sequence[float] = (600.0, 1800.0, 3600.0, 7200.0, 14400.0),
+    reserves: Sequence[float] = (0.0, 0.125, 0.25, 0.375, 0.4375, 0.5, 0.5625, 0.625, 0.75),
+    limits: Sequence[float] = (600.0, 1800.0, 2700.0, 3600.0, 5400.0, 7200.0, 14400.0),
 ) -> tuple[float, float]:
     """Return the reserve and the limit of `held_back` that are best on a (training) workload.
 

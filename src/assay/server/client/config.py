@@ -64,7 +64,9 @@ class ClientConfig(ClientSettings):
         None, description="Name of the group whose members share the policy."
     )
     safe_action: Any = Field(None, description="What to do when nothing else can answer.")
-    models: Path | None = Field(None, description="Directory where good models are kept.")
+    models: Path | None = Field(
+        None, description="Directory where good models are kept, under the name of their policy."
+    )
     token: str | None = Field(None, description="What proves to the server who this is.")
     token_file: Path | None = Field(None, description="Where to read the token instead.")
     tls: Tls | None = Field(None, description="Encryption; needed off this machine.")

@@ -330,7 +330,8 @@ def connect(
         settings.safe_action,
         settings.agent_settings(),
         heuristic=heuristic,
-        directory=settings.models,
+        # Another policy's model may fit the spaces just as well.
+        directory=None if settings.models is None else settings.models / spec.name,
         limits=limits,
         clock=clock,
     )

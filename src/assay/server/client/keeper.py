@@ -94,8 +94,8 @@ class ModelKeeper:
         try:
             snapshot = parse_snapshot(data, sha256)
             loaded = self._load(snapshot, self._clock())
-        except (AssayError, PolicyError, MemoryError) as error:
-            self.refuse(str(error))
+        except Exception as error:  # whatever a model does, the one before it acts on
+            self.refuse(_why(error))
             return False
         self._keep(snapshot)
         if known is not None:
@@ -164,9 +164,14 @@ class ModelKeeper:
                 # The wall clock may have jumped: an age is never negative.
                 age = max(0.0, time.time() - path.stat().st_mtime)
                 return self._load(snapshot, self._clock() - age)
-            except (AssayError, PolicyError, OSError) as error:
-                self.refuse(str(error))
+            except Exception as error:
+                self.refuse(_why(error))
         return None
+
+
+def _why(error: Exception) -> str:
+    known = isinstance(error, AssayError | PolicyError | OSError)
+    return str(error) if known else f"The model cannot act: {type(error).__name__}: {error}."
 
 
 def _by_age(directory: Path) -> list[Path]:

@@ -7,9 +7,11 @@ import contextlib
 import errno
 import functools
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -133,8 +135,12 @@ class Gateway:
         listen = self.config.listen
         host, port = address(listen)
         credentials = None if self.config.tls is None else server_credentials(self.config.tls)
-        if not host.startswith("unix:"):
+        path = Path(host.removeprefix("unix:")) if host.startswith("unix:") else None
+        if path is None:
             _refuse_taken(host, port, listen)
+        else:
+            _refuse_served(path, listen)
+        before = os.umask(0o177)  # a socket is its owner's alone, as the data directory is
         try:
             if credentials is not None:
                 bound = server.add_secure_port(listen, credentials)
@@ -142,9 +148,11 @@ class Gateway:
                 bound = server.add_insecure_port(listen)
         except RuntimeError:
             bound = 0
-        if not bound and not host.startswith("unix:"):
+        finally:
+            os.umask(before)
+        if not bound:
             raise _cannot_listen(listen, "the address cannot be used")
-        return int(bound) if not host.startswith("unix:") else 0
+        return int(bound) if path is None else 0
 
     def _look_at(self, hosted: Hosted) -> None:
         there = self.hub.policies.get(hosted.name) is hosted
@@ -235,6 +243,18 @@ def _refuse_taken(host: str, port: int, listen: str) -> None:
         taken = error.errno == errno.EADDRINUSE
         why = "the port is taken" if taken else str(error.strerror or error).lower()
         raise _cannot_listen(listen, why) from None
+
+
+def _refuse_served(path: Path, listen: str) -> None:
+    """Say why a socket cannot be had. The library would take it from the server that has it."""
+    if not path.exists():
+        return
+    if not path.is_socket():
+        raise _cannot_listen(listen, "there is a file of this name")
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+        probe.settimeout(1.0)
+        probe.connect(str(path))
+        raise _cannot_listen(listen, "another server listens there")
 
 
 def _cannot_listen(listen: str, why: str) -> ConfigError:

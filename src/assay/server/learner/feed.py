@@ -246,6 +246,9 @@ class RolloutFeed(Feed):
         for row in np.flatnonzero(truncated).tolist():
             rollout.add_final(t + row, 0, steps.next_obs(begin + row))
         sampled = (steps.flags[cut] == 0) & (steps.version[cut] > 0)
+        if self._boxed:
+            # A client that always does what is best (explore: false) states 0, which is no density.
+            sampled &= steps.log_prob[cut] != 0.0
         extras = rollout.extras
         extras["log_prob"][rows] = steps.log_prob[taken]
         extras["policy_weight"][rows, 0] = sampled
