@@ -22,9 +22,10 @@ help: ## Show this list
 
 setup: $(STAMP) ## Create .venv with everything that the demo and the tests need
 
-demo: setup ## See an agent learn, an honest comparison, and a whole study judged
+demo: setup ## See an agent learn, a comparison, a whole study judged, and a live system served
 	@$(BIN)/assay demo
 	@$(BIN)/assay study demo
+	@$(BIN)/assay serve demo --seconds 30
 
 test: lint types contracts cpp postgres ## Run lint, types, import contracts and all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)

@@ -107,8 +107,8 @@ TASKS = {
 
 def settings_of(quick: bool, seed: int) -> dict[str, Any]:
     """Return what is set beside the preset."""
-    # Looking on costs time and changes nothing; one look per run is the least.
-    given: dict[str, Any] = {"seed": seed, "device": "cpu", "eval_episodes": 1}
+    # Looking on costs time and changes nothing, and so do logs that nobody reads.
+    given: dict[str, Any] = {"seed": seed, "device": "cpu", "eval_episodes": 1, "sinks": ()}
     return given | ({"env_steps": 20_000} if quick else {})
 
 
@@ -288,7 +288,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--one", nargs=2, metavar=("TASK", "PART"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.one:
-        compute(*options.one, options.quick, options.out)
+        name, part = options.one
+        compute(name, part, options.quick, options.out)
         return 0
     names = options.tasks.split(",")
     if unknown := [name for name in names if name not in TASKS]:
@@ -299,9 +300,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("what --quick measures is no evidence; leave out --store")
     parts = [RULES, *map(str, range(1, options.seeds + 1))]
     with ThreadPoolExecutor(options.jobs) as pool:
-        ended = list(
-            pool.map(lambda item: run_part(*item, options), [(n, p) for p in parts for n in names])
-        )
+        waiting = [pool.submit(run_part, name, part, options) for part in parts for name in names]
+        ended = [one.result() for one in waiting]
     if not all(ended):
         return 1
     content = collect(options, names)

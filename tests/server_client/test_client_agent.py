@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.core.errors import ConfigError
+from assay.server import model_architecture as arch
 from assay.server.client.agent import ClientAgent, ClientSettings
 from assay.server.client.outbox import Rewards, Segment
 from assay.server.client.shield import Flag
 from assay.server.client.transport import Courier, ModelArrived
+from assay.server.model_file import make_snapshot
 
 OBS = np.zeros(3, np.float32)
 
@@ -605,3 +608,19 @@ def test_an_interrupt_in_the_middle_of_a_decision_cuts_the_record():
     assert segment.bootstrap[0, 0] == 5.0
     assert (segment.episode, segment.start_step) == (1, 0)
     assert client.status().dropped_steps == 2
+
+
+def test_a_model_that_fails_in_a_way_nobody_thought_of_is_refused(tmp_path: Path):
+    snapshot = model(1, action=KNOB)
+    head = arch.Gaussian(log_std="s", low=(-1, -1), high=(1, 1))
+    arrays = {**snapshot.arrays, "s": np.full(2, 1e4, np.float32)}  # exp() of it overflows
+    wild = make_snapshot(snapshot.architecture.model_copy(update={"head": head}), arrays)
+    client = agent(safe=[0, 0], action=KNOB)
+    assert not offer(client, wild)
+    assert "OverflowError" in client.status().last_rejection
+    # Nor does one on the disk keep a client from starting.
+    directory = tmp_path / "models"
+    directory.mkdir()
+    wild.write(directory / f"00000001-000000000001-{wild.sha256}.safetensors")
+    client = agent(safe=[0, 0], action=KNOB, directory=directory)
+    assert client.decide(OBS).source == "constant"

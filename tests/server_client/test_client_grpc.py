@@ -18,6 +18,7 @@ from fault_proxy import FaultProxy, Faults
 from assay.core.errors import ConfigError
 from assay.server.client.connect import Connection, connect
 from assay.server.client.grpc_transport import Endpoint, is_loopback
+from assay.server.client.outbox import RewardPatch
 from assay.server.errors import Reason
 from assay.server.protocol import assay_pb2 as pb
 
@@ -39,7 +40,7 @@ def joined(address: str, **options: Any) -> Iterator[Connection]:
         "retry_seconds": 0.01,
         "on_trouble": reports.append,
     }
-    connection = connect(address, "p", **{**values, **options})
+    connection = connect(address, **{"policy": "p", **values, **options})
     connection.reports = reports  # type: ignore[attr-defined]
     try:
         yield connection
@@ -414,6 +415,9 @@ def test_models_are_kept_for_the_next_start(tmp_path: Path):
     with joined("127.0.0.1:9", models=tmp_path) as agent:  # nobody is there
         decided = agent.decide(OBS)
         assert (decided.action, decided.source, decided.version) == (2, "last_good", 3)
+    # Another policy with the same spaces and the same directory has none yet.
+    with joined("127.0.0.1:9", models=tmp_path, policy="another") as agent:
+        assert agent.decide(OBS).source == "constant"
 
 
 # ---------------------------------------------------------------------- late rewards, compression
@@ -578,3 +582,16 @@ def test_no_thread_is_left_behind():
         with joined(server.address) as agent:
             cut_often(server, agent)
         wait_for(lambda: ours() == before, f"{ours()}")
+
+
+def test_an_item_that_cannot_be_encoded_does_not_keep_back_the_rest():
+    with FakeServer() as server, joined(server.address) as agent:
+        for _ in range(5):
+            agent.act(OBS)
+        agent.agent.outbox.offer(RewardPatch(2.5, 1.0))  # type: ignore[arg-type]
+        for _ in range(8):
+            agent.act(OBS)
+        wait_for(lambda: agent.status().acknowledged_steps == 12)
+        status = agent.status()
+        assert status.refusals == {"MALFORMED": 1} and "TypeError" in status.last_refusal
+        assert status.failures == 0

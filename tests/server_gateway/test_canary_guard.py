@@ -73,6 +73,24 @@ def test_steps_of_the_shield_do_not_decide_whose_episode_it_is() -> None:
     assert one.episodes(6) == 1  # a fallback has decided one of them
 
 
+def test_an_episode_in_which_something_else_stood_in_for_the_version_does_not_count() -> None:
+    one = guard()
+    one.record("ada", steps([6, 5, 5, 5], [0, 8, 8, 8]))  # version 6 failed three times of four
+    one.record("ada", steps([6, 0, 0, 0], [0, 16, 16, 16]))
+    assert one.episodes(6) == 0
+    one.record("ada", steps([6, 6, 6, 6], [0, 1, 1, 4]))  # its own, within the shield's limits
+    assert one.episodes(6) == 1
+
+
+def test_late_rewards_are_part_of_the_return() -> None:
+    one = guard()
+    record(one, rewards=[1, 1, 1, 1], version=5)
+    one.record("ada", Experience(1, 2, {}, patches={2: 10.0, 3: -3.0}))
+    one.record("bob", Experience(1, 1, {}, patches={2: 100.0}))  # of whom nothing is known
+    record(one, rewards=[1, 1, 1, 1], ends=[3], version=5, start=4, patches={4: 5.0})
+    assert (one.episodes(5), one.mean(5)) == (1, 20.0)
+
+
 def test_a_system_without_episodes_is_judged_by_stretches() -> None:
     one = guard(stretch=8)
     for number in range(4):

@@ -350,6 +350,13 @@ def test_plaintext_off_loopback_is_refused(authority: Authority) -> None:
         assert ServerConfig(listen=listen).tls is None
 
 
+def test_reflection_off_loopback_is_refused(authority: Authority) -> None:
+    safe = {"listen": "0.0.0.0:50051", "tls": tls(authority, mutual=True)}
+    with pytest.raises(ConfigError, match="reflection would tell anyone"):
+        read_config(None, {**safe, "reflection": True})
+    assert read_config(None, {"reflection": True}).reflection
+
+
 @pytest.mark.parametrize(
     ("values", "found"),
     [

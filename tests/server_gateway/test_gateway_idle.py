@@ -10,12 +10,14 @@ from typing import Any
 
 import grpc
 import pytest
-from gateway_support import WAIT, Running, batch, running, wait_for
+from gateway_support import SPEC, WAIT, Puppets, Running, batch, running, wait_for
 
 from assay.core.errors import ConfigError
 from assay.server.errors import Reason
 from assay.server.gateway import ingest
 from assay.server.gateway.rejections import rejection_of
+from assay.server.protocol import PROTOCOL
+from assay.server.protocol import assay_pb2 as pb
 from assay.server.tensors import TRAJECTORY_BYTES, split
 
 
@@ -113,3 +115,21 @@ def test_a_unix_socket_that_cannot_be_made(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=why):
             running(tmp_path / "data", listen=f"unix:{path}").__enter__()
     assert (tmp_path / "notes").read_text() == "somebody's"
+
+
+def test_policies_that_are_registered_at_once_are_not_more_than_allowed(tmp_path: Path) -> None:
+    executor = Puppets()
+    executor.validate_seconds = 0.3  # so that all of them have begun before the first is there
+    with running(tmp_path, executor_object=executor, max_policies=2) as server:
+        client = server.client()
+        requests = [
+            pb.RegisterRequest(protocol=PROTOCOL, spec_json=spec.canonical().decode())
+            for spec in (SPEC.model_copy(update={"name": f"p{n}"}) for n in range(6))
+        ]
+        calls = [
+            client.session.Register.future(one, metadata=client.metadata, timeout=WAIT)
+            for one in requests
+        ]
+        refused = [rejection_of(error) for call in calls if (error := call.exception())]
+        assert [one and one.reason for one in refused] == [Reason.QUOTA_EXCEEDED] * 4
+        assert len(server.gateway.hub.policies) == 2

@@ -3,8 +3,10 @@
 //   queue [--address 127.0.0.1:50051] [--steps 80000] [--rate 2000] [--algorithm ppo]
 //         [--models DIRECTORY] [--client NAME] [--policy NAME] [--wait SECONDS]
 //
-// First an operator's rule runs the queue; then the client does, with that rule to fall back on,
-// and a server (`assay serve`) learns from what happens. Without a server the rule goes on acting.
+// First an operator's rule runs the queue, and is measured. Then the client does: for a while as an
+// apprentice, which lets the rule act while the server (`assay serve`) learns to do the same, and
+// from then on with the server's models, with the rule to fall back on. Without a server the rule
+// goes on acting.
 #include <assay/client.h>
 #include <assay/policy.h>
 
@@ -25,6 +27,7 @@ namespace {
 
 constexpr int kTrials = 50;
 constexpr int kRows = 10;
+constexpr long kMostApprentice = 4000;  // decisions of the rule that the policy learns from first
 
 using Decide = std::function<int(const std::array<float, 3>&)>;
 
@@ -102,14 +105,14 @@ int main(int argc, char** argv) {
   assay::SpecBuilder builder(options["--policy"], options["--algorithm"]);
   builder.observation(assay::Space::box({3}))
       .action(assay::Space::discrete(Simulation::kMachines + 1))
-      .set("gamma", 0.97);
+      .set("gamma", 0.98);  // a machine that is started pays off over some fifty slots
   if (options["--algorithm"] == "ppo") {
     builder.set("env_steps", static_cast<std::int64_t>(steps))
         .set("num_envs", 1)
         .set("horizon", 500)
         .set("minibatch_size", 125)
         .set("epochs", 6)
-        .set("lr", 1e-3)
+        .set("lr", 2e-3)
         .set("entropy_coef", 0.003)
         .set("gae_lambda", 0.95)
         .set("normalize_reward", true);
@@ -126,6 +129,8 @@ int main(int argc, char** argv) {
   config.heuristic = [](assay::Span<const float> seen, assay::Span<const std::uint8_t>) {
     return assay::Action::choice(machinesForJobs(seen.data()));
   };
+  config.mode = assay::Mode::Apprentice;
+  config.apprenticeSteps = static_cast<std::uint64_t>(std::clamp(steps / 10, 0L, kMostApprentice));
   config.models = options["--models"];
   config.batchSteps = 100;
   config.batchSeconds = 0.2;

@@ -403,7 +403,9 @@ RULES: dict[str, tuple[Callable[..., Controller], tuple[tuple[float, float], ...
 }
 
 
-def judge(make: Callable[[], Controller], seeds: Sequence[int], split: Split) -> np.ndarray:
+def judge(
+    make: Callable[[], Controller], seeds: Sequence[int] | np.ndarray, split: Split
+) -> np.ndarray:
     """Return the returns of a controller on the days that these seeds of `reset` choose.
 
     Example:

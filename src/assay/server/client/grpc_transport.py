@@ -347,6 +347,11 @@ class GrpcTransport:
             window.give_up(seq)
             self._events.append(Refused(seq, error.reason, error.message))
             return
+        except Exception as error:  # one item must not keep back all that follow
+            window.give_up(seq)
+            why = f"It cannot be sent: {type(error).__name__}: {error}."
+            self._events.append(Refused(seq, Reason.MALFORMED, why))
+            return
         self._waiting = (seq, number, batch)
         self._send_waiting()
 

@@ -167,6 +167,11 @@ class ServerConfig(Model):
                     f"listen={self.listen} is not loopback, and nothing would tell who a client "
                     "is: ask for tokens (tokens: true) or client certificates (tls.client_ca)"
                 )
+            if self.reflection:
+                raise ValueError(
+                    f"listen={self.listen} is not loopback, and reflection would tell anyone there "
+                    "what this server does: leave reflection out, or listen on 127.0.0.1"
+                )
         if self.grants and (self.tls is None or self.tls.client_ca is None):
             raise ValueError(
                 "grants has no effect without client certificates: set tls.client_ca, or leave "

@@ -1,7 +1,9 @@
 """A canary: new versions are tried on some clients, and go to all or come back by themselves.
 
-The server adds up the rewards of each client's episodes as their batches are committed. An episode
-counts for a version if that version decided all of its steps, but for those of the shield. First
+The server adds up the rewards of each client's episodes as their batches are committed, late ones
+in the episode that runs when they come. An episode counts for a version if no other version decided
+any of its steps, and if a model decided most of them: where a version fails and something else
+stands in for it, the return is not its own. First
 the stable version gathers `min_episodes`; then the newest version is tried, and judged as soon as
 it has as many:
 
@@ -24,6 +26,7 @@ from typing import Literal
 
 import numpy as np
 
+from assay.server.client.shield import Flag
 from assay.server.gateway.config import CanarySettings
 from assay.server.gateway.verdicts import Failed
 from assay.server.tensors import Experience
@@ -34,6 +37,7 @@ _RECENT = 400  # episodes of a version that are remembered
 _VERSIONS = 16  # versions that are remembered
 _CLIENTS = 4096  # clients whose running episode is remembered
 _STANDARD_ERRORS = 2.0
+_STOOD_IN = int(Flag.FALLBACK | Flag.HEURISTIC)
 
 
 @dataclass(slots=True)
@@ -44,11 +48,13 @@ class _Running:
     version: int | None = None  # None before the first step of the policy
     total: float = 0.0
     steps: int = 0
+    stood_in: int = 0  # steps that a fallback or the heuristic decided
     mixed: bool = False
 
-    def add(self, rewards: float, steps: int, versions: Collection[int]) -> None:
+    def add(self, rewards: float, steps: int, stood_in: int, versions: Collection[int]) -> None:
         self.total += rewards
         self.steps += steps
+        self.stood_in += stood_in
         for version in versions:
             if self.version is None:
                 self.version = version
@@ -71,6 +77,9 @@ class Guard:
 
     def record(self, client: str, experience: Experience) -> None:
         """Take in the steps of a committed batch."""
+        running = self._running.get(client)
+        if running is not None:
+            running.total += sum(experience.patches.values())
         if not experience.steps:
             return
         fields = experience.fields
@@ -88,7 +97,8 @@ class Guard:
             part = slice(first, last + 1)
             own = fields["version"][part][fields["flags"][part] == 0]
             rewards = float(np.sum(fields["reward"][part], dtype=np.float64))
-            running.add(rewards, last + 1 - first, np.unique(own).tolist())
+            stood_in = int(np.count_nonzero(fields["flags"][part] & _STOOD_IN))
+            running.add(rewards, last + 1 - first, stood_in, np.unique(own).tolist())
             if ended[last] or (stretch is not None and running.steps >= stretch):
                 self._count(running)
                 running = _Running()
@@ -101,6 +111,8 @@ class Guard:
 
     def _count(self, episode: _Running) -> None:
         if episode.mixed or not episode.version:  # 0 is a fallback
+            return
+        if 2 * episode.stood_in > episode.steps:
             return
         self._returns.setdefault(episode.version, deque(maxlen=_RECENT)).append(episode.total)
         while len(self._returns) > _VERSIONS:

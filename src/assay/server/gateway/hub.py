@@ -85,6 +85,7 @@ class Hub:
         )
         # By name; one that nobody holds is forgotten.
         self._registering: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._beginning: set[str] = set()  # policies whose learner is being begun
         self._tasks: set[asyncio.Task[None]] = set()
         self.snapshots, self.deltas = Kept(_KEPT_BYTES), Kept(_KEPT_BYTES)
         self._comparing = asyncio.Lock()
@@ -244,26 +245,34 @@ class Hub:
         async with lock:
             if spec.name in self.policies or await self._is_known(spec.name):
                 return await self.work(self.store.register, spec)
-            if len(self.policies) >= self.config.max_policies:
+            taken = len(self.policies.keys() | self._beginning)
+            if taken >= self.config.max_policies:
                 raise RejectionError(
                     Reason.QUOTA_EXCEEDED,
-                    f"This server trains {len(self.policies)} policies, which is as many as it "
-                    "may.",
+                    f"This server trains {taken} policies, which is as many as it may.",
                     "Delete one, or raise max_policies in the server's config.",
                 )
-            hosted = self._make(spec)
+            self._beginning.add(spec.name)
             try:
-                await self.wait(hosted.supervisor.validate, spec)
-                created = await self.work(self.store.register, spec)
-                await self._host(hosted)
-            except BaseException:
-                self.policies.pop(spec.name, None)
-                await self.wait(hosted.supervisor.stop)
-                raise
-            hosted.supervisor.start()
-            self.on_change(hosted)
-            log.info("%s: registered, learns by %s", spec.name, spec.algorithm)
-            return created
+                return await self._begin(spec)
+            finally:
+                self._beginning.discard(spec.name)
+
+    async def _begin(self, spec: PolicySpec) -> bool:
+        """Host a policy that is new, if a learner takes it; return whether it is registered now."""
+        hosted = self._make(spec)
+        try:
+            await self.wait(hosted.supervisor.validate, spec)
+            created = await self.work(self.store.register, spec)
+            await self._host(hosted)
+        except BaseException:
+            self.policies.pop(spec.name, None)
+            await self.wait(hosted.supervisor.stop)
+            raise
+        hosted.supervisor.start()
+        self.on_change(hosted)
+        log.info("%s: registered, learns by %s", spec.name, spec.algorithm)
+        return created
 
     async def _is_known(self, name: str) -> bool:
         try:
