@@ -8,6 +8,7 @@ python benchmarks/report.py --check           # change nothing; fail if a table 
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import re
 import sys
@@ -185,16 +186,20 @@ def priorities_table() -> str:
         raise EvidenceError(f"'{evidence.PRIORITIES.name}' is refused: {error}.") from None
 
 
-def gate_table() -> str:
-    """Return how often the evidence gate errs and sees, if it was simulated."""
-    from gate import EVIDENCE, lines
+def plain_table(module: str, hint: str) -> str:
+    """Return the table of a benchmark that has `EVIDENCE` and `lines`, if it was run.
 
-    if not EVIDENCE.exists():
-        return "Not simulated yet: `python benchmarks/gate.py --store`."
+    Args:
+        module: Of the benchmark.
+        hint: What to run where there is no evidence.
+    """
+    benchmark = importlib.import_module(module)
+    if not benchmark.EVIDENCE.exists():
+        return f"Not measured yet: `{hint}`."
     try:
-        return lines(evidence.read_json(EVIDENCE))
+        return str(benchmark.lines(evidence.read_json(benchmark.EVIDENCE)))
     except (KeyError, TypeError, ValueError) as error:
-        raise EvidenceError(f"'{EVIDENCE.name}' is refused: {error}.") from None
+        raise EvidenceError(f"'{benchmark.EVIDENCE.name}' is refused: {error}.") from None
 
 
 def server_table() -> str:
@@ -207,18 +212,6 @@ def server_table() -> str:
     try:
         place = f"Measured on {found['date']} on {machine_line(found['machine'])}"
         return f"{lines(found)}\n\n{place}, {found['machine']['cores']} cores."
-    except (KeyError, TypeError, ValueError) as error:
-        raise EvidenceError(f"'{EVIDENCE.name}' is refused: {error}.") from None
-
-
-def server_learning_table() -> str:
-    """Return how learning over the server compares with local training, if it was measured."""
-    from server_learning import EVIDENCE, lines
-
-    if not EVIDENCE.exists():
-        return "Not measured yet: `python benchmarks/server_learning.py`."
-    try:
-        return lines(evidence.read_json(EVIDENCE))
     except (KeyError, TypeError, ValueError) as error:
         raise EvidenceError(f"'{EVIDENCE.name}' is refused: {error}.") from None
 
@@ -240,8 +233,10 @@ def tables() -> dict[str, str]:
         "priorities": priorities_table(),
         "phases": phases,
         "memory": memory_line(),
-        "gate": gate_table(),
+        "gate": plain_table("gate", "python benchmarks/gate.py --store"),
         "server": server_table(),
+        "server-learning": plain_table("server_learning", "python benchmarks/server_learning.py"),
+        "systems": plain_table("systems", "python benchmarks/systems.py --store"),
     }
 
 
@@ -302,7 +297,7 @@ def _pattern(name: str) -> str:
 
 def pages() -> list[Path]:
     """Return every file that shows tables."""
-    topics = [DOCS / name for name in _TOPICS]
+    topics = [DOCS / name for name in (*_TOPICS, "systems-tasks.md")]
     own = sorted((DOCS / "algorithms").glob("*.md"))
     found = [BENCHMARKS_README, PROJECT_README, *topics, *own]
     return [path for path in found if path.exists()]
@@ -314,6 +309,8 @@ def wanted_blocks(path: Path) -> dict[str, str]:
         return {"algorithms": algorithm_index()}
     if path.parent == INDEX.parent:
         return {"evidence": evidence_block(cases_of(path.stem))}
+    if path.name == "systems-tasks.md":
+        return {"systems": tables()["systems"]}
     if path.parent == DOCS:
         groups = _TOPICS[path.name]
         return {"evidence": evidence_block([case for g in groups for case in GROUPS[g]])}

@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import evidence
 import systems
 
 RULES = {
@@ -55,7 +56,7 @@ def test_runs_quickly_and_is_not_run_again(tmp_path: Path) -> None:
     assert sorted(path.name for path in before) == ["compaction-1.json", "compaction-rules.json"]
     assert systems.main(arguments) == 0
     assert {path: path.read_bytes() for path in before} == before
-    content = systems.evidence.read_json(tmp_path / "systems.json")
+    content = evidence.read_json(tmp_path / "systems.json")
     task = content["tasks"]["compaction"]
     assert (
         content["quick"] and task["split"] == "train" and set(task["by_rule"]) == set(task["rules"])

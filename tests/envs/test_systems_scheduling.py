@@ -310,6 +310,7 @@ class TestEnvironment:
         assert any(row[3].any() for row in trail[70:])
         with make_vector(ID, 2, env_kwargs=kwargs) as envs:
             envs.reset(seed=9)
+            assert state is not None
             envs.set_state(state)
             for action, *expected in trail[70:]:
                 obs, reward, terminated, *_ = envs.step(action)
