@@ -91,6 +91,19 @@ def test_late_rewards_are_part_of_the_return() -> None:
     assert (one.episodes(5), one.mean(5)) == (1, 20.0)
 
 
+def test_a_version_that_never_answers_does_not_stay_on_trial() -> None:
+    one = guard()
+    for _ in range(4):
+        record(one, ends=[3], version=1)
+    silent = steps([1] * 4, [8] * 4)  # the last good model stands in for version 2
+    for _ in range(3):
+        one.record("bob", silent, 2)
+        one.record("eve", silent)  # who is not to try it
+    assert one.judge(1, 2) is None
+    one.record("bob", silent, 2)
+    assert one.judge(1, 2) == "rollback"
+
+
 def test_a_system_without_episodes_is_judged_by_stretches() -> None:
     one = guard(stretch=8)
     for number in range(4):

@@ -629,3 +629,14 @@ def test_what_nobody_expected_is_logged_and_tells_nothing(
         ada.open()
     assert found.value.code() is grpc.StatusCode.INTERNAL
     assert "secret" not in found.value.details()
+
+
+def test_a_single_batch_has_its_part_in_the_memory_for_all(server: Running, ada: Client) -> None:
+    epoch = ada.open().epoch
+    hub = server.gateway.hub
+    before, hub.under_way = hub.under_way, hub.config.ingest_mb << 20
+    try:
+        assert refused(ada.put, batch(epoch, 1)).reason is Reason.RESOURCE_EXHAUSTED
+    finally:
+        hub.under_way = before
+    assert ada.put(batch(epoch, 1)).committed == 1

@@ -19,7 +19,7 @@ import functools
 import hashlib
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
@@ -74,9 +74,16 @@ class Guard:
         self._now = now
         self._running: dict[str, _Running] = {}
         self._returns: dict[int, deque[float]] = {}
+        self._unanswered: Counter[int] = Counter()
 
-    def record(self, client: str, experience: Experience) -> None:
-        """Take in the steps of a committed batch."""
+    def record(self, client: str, experience: Experience, trying: int = 0) -> None:
+        """Take in the steps of a committed batch.
+
+        Args:
+            client: Who sent it.
+            experience: What it holds.
+            trying: The version that this client is to try; 0 for none.
+        """
         running = self._running.get(client)
         if running is not None:
             running.total += sum(experience.patches.values())
@@ -100,7 +107,7 @@ class Guard:
             stood_in = int(np.count_nonzero(fields["flags"][part] & _STOOD_IN))
             running.add(rewards, last + 1 - first, stood_in, np.unique(own).tolist())
             if ended[last] or (stretch is not None and running.steps >= stretch):
-                self._count(running)
+                self._count(running, trying)
                 running = _Running()
             number, step = (number + 1, 0) if ended[last] else (number, step + last + 1 - first)
             first = last + 1
@@ -109,10 +116,12 @@ class Guard:
         while len(self._running) > _CLIENTS:
             self._running.pop(next(iter(self._running)))
 
-    def _count(self, episode: _Running) -> None:
-        if episode.mixed or not episode.version:  # 0 is a fallback
-            return
+    def _count(self, episode: _Running, trying: int) -> None:
         if 2 * episode.stood_in > episode.steps:
+            if trying:
+                self._unanswered[trying] += 1
+            return
+        if episode.mixed or not episode.version:  # 0 is a fallback
             return
         self._returns.setdefault(episode.version, deque(maxlen=_RECENT)).append(episode.total)
         while len(self._returns) > _VERSIONS:
@@ -133,7 +142,12 @@ class Guard:
 
     def judge(self, stable: int, canary: int) -> Verdict | None:
         """Return what to do with a version on trial, or None while too little is known."""
-        if not self.has_baseline(stable) or self.episodes(canary) < self.settings.min_episodes:
+        least = self.settings.min_episodes
+        if not self.has_baseline(stable):
+            return None
+        if self._unanswered[canary] >= least and self._unanswered[canary] > self.episodes(canary):
+            return "rollback"  # it does not even answer
+        if self.episodes(canary) < least:
             return None
         old, new = (np.array(self._returns[version]) for version in (stable, canary))
         worse = float(old.mean() - new.mean())

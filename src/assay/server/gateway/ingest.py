@@ -23,7 +23,7 @@ from assay.server.gateway.hub import Hub, answers, draining, refuse
 from assay.server.gateway.rejections import to_message
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.protocol.assay_pb2_grpc import IngestServicer
-from assay.server.store.registry import Verb
+from assay.server.store.registry import CANARY, Verb
 from assay.server.store.store import Ack, Incoming, Refused
 from assay.server.tensors import TRAJECTORY_BYTES, Assembler, Experience, decode
 
@@ -98,6 +98,12 @@ class Ingest(IngestServicer):
         hub = self.hub
         principal = await hub.enter(context, request.policy, Verb.WRITE)
         hub.refuse_draining()
+        if hub.under_way >= hub.config.ingest_mb << 20:
+            raise RejectionError(
+                Reason.RESOURCE_EXHAUSTED,
+                "Too many batches are on their way to this server at once.",
+                "Send it again in a while, or use a stream, which waits by itself.",
+            )
         hosted = hub.hosted(request.policy)
         stream = _Stream(hub, hosted, principal, context)
         await stream.look_up()
@@ -376,7 +382,9 @@ class _Stream:
             hosted.committed(pending.steps)
             hosted.supervisor.notify()
             if hosted.guard is not None and pending.experience is not None:
-                hosted.guard.record(self._client, pending.experience)
+                trying = hosted.channel_of(self._client) == CANARY
+                version = hosted.version_of(CANARY) if trying else 0
+                hosted.guard.record(self._client, pending.experience, version)
                 self._hub.spawn(self._hub.guard(hosted))
         pending.experience = None
         self.wake()
