@@ -33,6 +33,11 @@ std::string madeUpId() {
   return name + "-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
 }
 
+/// Return the folder of one policy: two must not find each other's models.
+std::string ofPolicy(const std::string& models, const std::string& policy) {
+  return models.empty() ? models : models + "/" + policy;
+}
+
 }  // namespace
 
 // In the order in which they lean on each other; the courier's threads end first.
@@ -41,7 +46,7 @@ struct Client::Parts {
       : spec(*config.spec),
         outbox(spec.parts(), config.bufferSteps, config.batchSteps, config.overflow,
                config.seed + 1),
-        keeper(spec.parts(), config.models, std::move(clock), mailbox) {}
+        keeper(spec.parts(), ofPolicy(config.models, spec.name()), std::move(clock), mailbox) {}
 
   PolicySpec spec;
   ModelMailbox mailbox;

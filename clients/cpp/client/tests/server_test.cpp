@@ -107,7 +107,8 @@ TEST(Server, AModelIsSwappedInKeptAndFoundAgain) {
     EXPECT_EQ(client->status().acceptedModels, 4U);
   }
   std::size_t files = 0;
-  for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator(config.models)) {
+  const std::string kept = config.models + "/" + config.spec->name();
+  for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator(kept)) {
     ++files;
   }
   EXPECT_EQ(files, 2U);

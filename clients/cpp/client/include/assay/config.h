@@ -77,7 +77,7 @@ struct ClientConfig {
   Overflow overflow = Overflow::DropOldest;
   double blockSeconds = 1.0;  ///< Longest wait of Overflow::Block.
 
-  std::string models;            ///< Where good models are kept for the next start; empty: nowhere.
+  std::string models;            ///< Where good models are kept, by policy; empty: nowhere.
   std::optional<TlsConfig> tls;  ///< Without it the connection is plaintext, on this machine alone.
   std::string token;             ///< A bearer token.
   std::string tokenFile;         ///< A file with the token, read at every connection.
