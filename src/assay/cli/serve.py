@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,8 +66,10 @@ def serve(
         "drain_seconds": drain_seconds,
         "data": data,
     }
-    _log(quiet)
-    if not run(config, {name: value for name, value in given.items() if value is not None}, tls):
+    with _logging(quiet):
+        asked = {name: value for name, value in given.items() if value is not None}
+        complete = run(config, asked, tls)
+    if not complete:
         raise typer.Exit(EXIT_INCOMPLETE)
 
 
@@ -112,9 +116,16 @@ def needs_grpc() -> None:
         raise MissingExtraError(error.name or "grpcio", "server", "The training server") from None
 
 
-def _log(quiet: bool) -> None:
+@contextlib.contextmanager
+def _logging(quiet: bool) -> Iterator[None]:
+    """Show the server's log while it runs."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("assay.server")
-    logger.handlers[:] = [handler]
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
