@@ -82,4 +82,4 @@ $(STAMP): pyproject.toml constraints.txt
 	$(call install,.venv,-e '.[all$(comma)dev]')
 
 $(BENCH_STAMP): pyproject.toml constraints.txt Makefile
-	$(call install,.venv-bench,-e '.[server]' $(PEERS))
+	$(call install,.venv-bench,-e '.[server]' pytest $(PEERS))

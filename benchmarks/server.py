@@ -96,7 +96,7 @@ def result(size: Size, cpp: Path = CPP) -> dict[str, Any]:
             name: getattr(kills, name)
             for name in ("kills", "acknowledged", "stored", "lost", "doubled", "disordered",
                          "unanswered", "sessions", "versions")
-        } | {"problems": len(kills.problems)},
+        } | {"problems": [problem[:300] for problem in kills.problems[:10]]},
     }  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def rows(found: Mapping[str, Any]) -> list[Row]:
     ingest = {side: statistics.median(found["ingest"][side]) for side in ("assay", "reference")}
     publish = found["publish_ms"]["p50_p99"][1]
     restart, kills = found["restart"], found["kills"]
-    lost = kills["lost"] + kills["disordered"] + kills["problems"]
+    lost = kills["lost"] + kills["disordered"] + len(kills["problems"])
     share = restart["reference"]["missed"] / restart["reference"]["decisions"]
     return [
         Row("Python `act()`, p50, 8-64-64-4", f"{ours:.1f} us", f"{peer:,.0f} us",
@@ -179,6 +179,7 @@ def lines(found: Mapping[str, Any]) -> str:
         f"Kills: {kills['acknowledged']:,} steps acknowledged, {kills['stored']:,} stored, "
         f"{kills['sessions']:,} sessions, {kills['versions']:,} versions, "
         f"{kills['unanswered']} decisions missed.",
+        *(f"A problem after the kills: {problem}" for problem in kills["problems"]),
     ]
     text = ["| " + " | ".join(cells) + " |" for cells in table]
     return "\n".join([*text, "", *(f"- {note}" for note in notes)])
