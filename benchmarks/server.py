@@ -60,7 +60,7 @@ def result(size: Size, cpp: Path = CPP) -> dict[str, Any]:
     from kill_gateway import run as kill_loop
 
     _say("decisions")
-    acting = server_live.act(size.calls)
+    acting = server_live.act(size.calls, size.rounds)
     program = cpp / "core" / "act-benchmark"
     heads = {case: server_act.measure(case, size.calls, program) for case in server_act.CASES}
     _say("encoding")
