@@ -21,7 +21,9 @@ from gateway_support import SPEC, WAIT, Client, batch, refused, running, wait_fo
 from typer.testing import CliRunner
 
 from assay.cli.app import app
+from assay.core.errors import ConfigError
 from assay.server.errors import Reason
+from assay.server.gateway.config import ServerConfig
 from assay.server.gateway.run import ADMIN_TOKEN
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.store.store import Store, iterate
@@ -309,3 +311,24 @@ def test_where_the_data_are(tmp_path: Path, place: str, monkeypatch: pytest.Monk
     command.run(config if place != "ASSAY_SERVER" else None, given)
     expected = {"ASSAY_SERVER": "environment", "--data": "option", "config": "file"}[place]
     assert seen == [tmp_path / expected]
+
+
+def test_servers_that_share_a_ray_cluster_have_names_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from assay.server.gateway import run
+
+    asked: list[dict[str, Any]] = []
+
+    def refuse(name: str, **options: Any) -> None:
+        asked.append({"name": name, **options})
+        raise ConfigError("no cluster here")
+
+    monkeypatch.setattr(run, "make_executor", refuse)
+    for place in ("one", "one", "two"):
+        config = ServerConfig(data=tmp_path / place, executor="ray", ray_address="somewhere")
+        with pytest.raises(ConfigError, match="no cluster"):
+            run.run_server(config, print, lambda gateway: None)
+    first, again, other = (one["namespace"] for one in asked)
+    assert first == again != other
+    assert {(one["name"], one["address"]) for one in asked} == {("ray", "somewhere")}

@@ -93,7 +93,11 @@ def run_server(config: ServerConfig, tell: Tell, ready: Callable[[Gateway], None
             path = first_token(store)
             if path is not None:
                 tell(f"Made the first token, which may do everything; it is in '{path}'.")
-        place = {"address": config.ray_address} if config.executor == "ray" else {}
+        place: dict[str, str | None] = {}
+        if config.executor == "ray":
+            # Servers may share a cluster, but not their learners.
+            namespace = f"assay-{store.identity()}"
+            place = {"address": config.ray_address, "namespace": namespace}
         executor = make_executor(config.executor, **place)
         try:
             return asyncio.run(_serve(config, store, executor, tell, ready))

@@ -207,7 +207,7 @@ class Store:
         try:
             self.registry: Registry = registry or SqliteRegistry(directory / "registry", sync=sync)
             if registry is not None:
-                registry.claim(self._identity())
+                registry.claim(self.identity())
             self.repairs += self.registry.repairs
             for policy in self.registry.policies():
                 if policy.state == "deleted":
@@ -553,7 +553,7 @@ class Store:
 
     # Opening
 
-    def _identity(self) -> str:
+    def identity(self) -> str:
         """Return the id of this directory, which a registry elsewhere knows it by."""
         path = self.directory / "id"
         if not path.exists():
