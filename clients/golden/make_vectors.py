@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from assay.functional.distributions import policy_distribution
 from assay.networks.memory import Memory
 from assay.networks.mlp import mlp
+from assay.networks.quantile import ActionValues
 from assay.networks.squashed import SquashedActor
 from assay.server import model_architecture as arch
 from assay.server.model_export import export_snapshot
@@ -49,6 +50,7 @@ MIXED = spaces.Dict(
 BOX = spaces.Box(np.array([-2.0, 0.0, -1.0], np.float32), np.array([0.5, 10.0, 1.0], np.float32))
 ON = {"horizon": 8, "minibatch_size": 8, "hidden": (8, 6)}
 OFF = {"buffer_size": 64, "learning_starts": 4, "batch_size": 4, "hidden": (8, 6)}
+IMPLICIT = OFF | {"epsilon": 0.4, "cosines": 16}
 MEMORY = {
     "horizon": 8, "minibatch_size": 8, "chunk": 8, "hidden": (6,), "memory_size": 5,
     "head_hidden": (),
@@ -79,6 +81,23 @@ MODELS: dict[str, tuple[str, Any, Any, dict[str, Any]]] = {
         OFF | {"epsilon": 0.4, "dueling": True, "atoms": 7, "v_min": -3.0, "v_max": 5.0},
     ),
     "q_quantiles": ("qrdqn", VECTOR, spaces.Discrete(3), OFF | {"epsilon": 0.4, "quantiles": 5}),
+    "q_levels": ("iqn", VECTOR, spaces.Discrete(5), IMPLICIT | {"acting_quantiles": 6}),
+    "q_levels_deep": (
+        "iqn", VECTOR, spaces.Discrete(5),
+        IMPLICIT | {"acting_quantiles": 6, "cvar": 0.5, "head_hidden": (7,)},
+    ),
+    "q_levels_dueling": (
+        "iqn", VECTOR, spaces.Discrete(5),
+        IMPLICIT | {"acting_quantiles": 6, "dueling": True, "head_hidden": (7,)},
+    ),
+    "q_fractions": ("fqf", VECTOR, spaces.Discrete(5), IMPLICIT | {"fractions": 6}),
+    "q_fractions_deep": (
+        "fqf", VECTOR, spaces.Discrete(5),
+        IMPLICIT | {"fractions": 6, "head_hidden": (7,), "normalize_obs": True},
+    ),
+    "q_fractions_dueling": (
+        "fqf", VECTOR, spaces.Discrete(5), IMPLICIT | {"fractions": 6, "dueling": True},
+    ),
 }  # fmt: skip
 
 
@@ -150,7 +169,11 @@ class Reference:
         else:
             network = algorithm.policy_module().network
             network = network.net if isinstance(network, SquashedActor) else network
-            self.encoder, self.last = network[0].to(dtype), network[1:].to(dtype)
+            if isinstance(network, ActionValues):
+                network = network.to(dtype)
+                self.encoder, self.last = network.network.encoder, network.of_features
+            else:
+                self.encoder, self.last = network[0].to(dtype), network[1:].to(dtype)
             if isinstance(self.encoder, nn.Sequential):  # the encoder of C51 lies deeper
                 self.encoder, self.last = self.encoder[0], nn.Sequential(self.encoder[1], self.last)
         # The encoder's flattening casts to float32; its trunk is fed in the wanted precision.

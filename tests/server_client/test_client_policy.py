@@ -119,6 +119,68 @@ def test_a_deterministic_policy_explores_in_the_unit_box():
     assert policy.decide([0.2], None, [9.0])[0] == pytest.approx(10.0)
 
 
+@pytest.mark.parametrize("proposed", [False, True])
+@pytest.mark.parametrize("kind", ["affine", "deep", "dueling"])
+def test_expectations_over_levels_by_hand(proposed, kind):
+    """Two numbers, two levels, two cosines: phi(tau) = relu((1, cos(pi tau)) + (0, b))."""
+    arrays = {
+        "phi": np.eye(2), "shift": np.array([0.0, 0.25]),
+        "w": np.array([[1.0, 0.0], [0.0, 2.0], [1.0, -1.0]]), "b": np.array([0.0, 0.5, 0.0]),
+    }  # fmt: skip
+    if proposed:  # masses 3/4 and 1/4 of any observation
+        arrays |= {"p": np.zeros((2, 2)), "q": np.log([3.0, 1.0])}
+        source = {"proposal": arch.Proposal(weight="p", bias="q")}
+        tau, mass = [0.375, 0.875], [0.75, 0.25]
+    else:
+        arrays |= {"tau": np.array([0.25, 1.0])}
+        source = {"levels": "tau"}
+        tau, mass = [0.25, 1.0], [0.5, 0.5]
+    relu = "relu" if kind == "deep" else None
+    streams = {"advantage": (arch.Dense(weight="w", bias="b", activation=relu),)}
+    if kind == "dueling":
+        streams["value"] = (arch.Dense(weight="v", bias="c"),)
+        arrays |= {"v": np.array([[3.0, 1.0]]), "c": np.array([1.0])}
+    layer = arch.Levels(weight="phi", bias="shift", **streams, **source)
+    assert layer.affine == (kind != "deep")
+    architecture = arch.Architecture(
+        version=1,
+        epoch=0,
+        algorithm="test",
+        observation={},
+        action={},
+        inputs=(arch.Entry(key=None, width=2),),
+        layers=(layer,),
+        head=arch.ActionValues(n=3, epsilon=0.0),
+    )
+    policy = Policy(make_snapshot(architecture, arrays))
+    for x, y in ((2.0, 3.0), (-1.0, 0.5)):
+        expected = np.zeros(3)
+        for level, share in zip(tau, mass, strict=True):
+            u, v = x, y * max(math.cos(math.pi * level) + 0.25, 0.0)
+            q = np.array([u, 2 * v + 0.5, u - v])
+            if kind == "deep":
+                q = np.maximum(q, 0)
+            if kind == "dueling":
+                q += 3 * u + v + 1 - q.mean()
+            expected += share * q
+        np.testing.assert_allclose(policy.params([x, y]), expected, rtol=1e-6, atol=1e-6)
+        assert policy.act([x, y])[0] == expected.argmax()
+
+
+def test_embeddings_that_overflow_are_noticed():
+    snapshot = read_snapshot(GOLDEN / "q_levels_deep.safetensors")
+    layer = snapshot.architecture.layers[-1]
+    assert isinstance(layer, arch.Levels)
+    huge = np.full_like(snapshot.arrays[layer.weight], 3e38)
+    arrays = {**snapshot.arrays, layer.weight: huge}
+    broken = Policy(make_snapshot(snapshot.architecture, arrays))
+    with (
+        np.errstate(over="ignore", invalid="ignore"),
+        pytest.raises(PolicyError, match="output is not finite"),
+    ):
+        broken.act(np.ones(5, np.float32))
+
+
 def test_a_memory_is_kept_until_reset():
     policy = Policy(read_snapshot(GOLDEN / "categorical_gru.safetensors"))
     obs = np.ones(5, np.float32)

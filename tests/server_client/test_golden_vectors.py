@@ -86,8 +86,15 @@ def test_the_vectors_cover_every_head_and_layer_and_stay_small():
     }  # fmt: skip
     kinds = {layer.kind for s in snapshots for layer in s.architecture.layers}
     kinds |= {layer.kind for s in snapshots for layer in s.architecture.plain_layers()}
-    assert kinds == {"dense", "layer_norm", "batch_norm", "dueling", "atoms", "gru", "lstm",
-                     "activation"}  # fmt: skip
+    assert kinds == {"dense", "layer_norm", "batch_norm", "dueling", "atoms", "levels", "gru",
+                     "lstm", "activation"}  # fmt: skip
+    levels = {
+        (layer.proposal is not None, layer.affine, layer.value is not None)
+        for s in snapshots
+        for layer in s.architecture.layers
+        if isinstance(layer, arch.Levels)
+    }
+    assert len(levels) == 6  # given or proposed; an affine head or not; with and without a value
     dense = {
         layer.activation
         for s in snapshots

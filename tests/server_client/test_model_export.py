@@ -23,6 +23,7 @@ VECTOR = spaces.Box(-5, 5, (6,), np.float32)
 BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([0.5, 10.0], np.float32))
 SMALL: dict[str, Any] = {"hidden": (12, 8)}
 REPLAY = SMALL | {"buffer_size": 64, "learning_starts": 4, "batch_size": 4}
+IMPLICIT = REPLAY | {"cosines": 16}
 ROLLOUT = SMALL | {"horizon": 8}
 CASES: dict[str, tuple[str, gym.Space[Any], dict[str, Any]]] = {
     "ppo discrete": ("ppo", spaces.Discrete(4), ROLLOUT | {"minibatch_size": 8}),
@@ -38,6 +39,15 @@ CASES: dict[str, tuple[str, gym.Space[Any], dict[str, Any]]] = {
     "dqn dueling": ("dqn", spaces.Discrete(4), REPLAY | {"dueling": True}),
     "c51": ("c51", spaces.Discrete(4), REPLAY | {"dueling": True, "atoms": 7}),
     "qrdqn": ("qrdqn", spaces.Discrete(4), REPLAY | {"quantiles": 5}),
+    "iqn": ("iqn", spaces.Discrete(4), IMPLICIT),
+    "iqn deep": ("iqn", spaces.Discrete(4), IMPLICIT | {"head_hidden": (7,), "cvar": 0.4}),
+    "iqn dueling": ("iqn", spaces.Discrete(4), IMPLICIT | {"dueling": True}),
+    "iqn deep dueling": (
+        "iqn", spaces.Discrete(4), IMPLICIT | {"dueling": True, "head_hidden": (7,)}
+    ),
+    "fqf": ("fqf", spaces.Discrete(4), IMPLICIT),
+    "fqf deep": ("fqf", spaces.Discrete(4), IMPLICIT | {"head_hidden": (7,)}),
+    "fqf dueling": ("fqf", spaces.Discrete(4), IMPLICIT | {"dueling": True}),
     "rainbow": ("rainbow", spaces.Discrete(4), REPLAY | {"atoms": 7}),
     "sac box": ("sac", BOX, REPLAY),
     "sac discrete": ("sac", spaces.Discrete(4), REPLAY),
@@ -62,8 +72,6 @@ CASES: dict[str, tuple[str, gym.Space[Any], dict[str, Any]]] = {
     ),
 }  # fmt: skip
 REFUSED = {
-    "iqn": ("iqn", spaces.Discrete(4), REPLAY),
-    "fqf": ("fqf", spaces.Discrete(4), REPLAY),
     "transformer": ("recurrent_ppo", spaces.Discrete(4),
                     {"horizon": 8, "minibatch_size": 8, "chunk": 8, "memory": "transformer"}),
 }  # fmt: skip
@@ -170,8 +178,33 @@ def test_exploration_goes_with_the_file():
     assert export_snapshot(td3, version=0).architecture.head.noise == 0.5
 
 
-def test_noisy_layers_are_folded_with_one_draw_of_their_noise():
-    algorithm = make_algorithm("rainbow", VECTOR, spaces.Discrete(4), **REPLAY, atoms=7)
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("iqn", "fqf"))])
+def test_expectations_over_levels_are_torchs(case):
+    name, action_space, settings = CASES[case]
+    algorithm = scrambled(make_algorithm(name, VECTOR, action_space, **settings))
+    snapshot = export_snapshot(algorithm, version=0)
+    last: Any = snapshot.architecture.layers[-1]
+    assert last.affine == ("deep" not in case)
+    if name == "iqn":  # the even levels, at which evaluations act
+        np.testing.assert_array_equal(snapshot.arrays[last.levels], algorithm.even)
+    policy = Policy(snapshot)
+    network: Any = algorithm.policy_module().network
+    for obs in rows(VECTOR, 10):
+        with torch.no_grad():
+            expected = network(torch.from_numpy(obs[None]))[0].numpy()
+        np.testing.assert_allclose(policy.params(obs), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("rainbow", REPLAY | {"atoms": 7}),
+        ("iqn", IMPLICIT | {"noisy": True, "head_hidden": (7,)}),
+        ("fqf", IMPLICIT | {"noisy": True, "dueling": True}),
+    ],
+)
+def test_noisy_layers_are_folded_with_one_draw_of_their_noise(name, settings):
+    algorithm = make_algorithm(name, VECTOR, spaces.Discrete(4), **settings)
     silent = export_snapshot(algorithm, version=0)
     noisy = export_snapshot(algorithm, version=0, noise=np.random.default_rng(2))
     network: Any = algorithm.policy_module().network

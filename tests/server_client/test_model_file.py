@@ -133,6 +133,7 @@ def test_headers_that_lie_are_refused(change, words):
         (lambda a: a["head"].update(kind="oracle"), "head"),
         (lambda a: a["head"].update(n=2**40), "head"),
         (lambda a: a["layers"][0].update(activation="softmax"), "activation"),
+        (lambda a: a["layers"][0].update(kind="later"), r"layers\.0: Input tag 'later' found"),
         (lambda a: a["inputs"][0].update(width=0), "width"),
         (lambda a: a["inputs"].append(a["inputs"][0]), "different ones"),
         (lambda a: a.update(layers=[]), "layers"),
@@ -147,6 +148,82 @@ def test_descriptions_that_are_not_of_the_schema_are_refused(change, words):
 
     with pytest.raises(ModelError, match=words):
         parse_snapshot(rebuild(make_snapshot(architecture(), arrays()).data, apply))
+
+
+def with_levels(
+    changes: dict[str, Any] | None = None, *, proposal: bool = False, **tensors: Any
+) -> model_file.Snapshot:
+    """Return a model of 4 levels, 5 cosines and 3 actions behind 2 numbers."""
+    source: dict[str, Any] = {"levels": "tau"}
+    found = {"phi": np.ones((2, 5)), "shift": np.zeros(2), "tau": np.linspace(0, 1, 4)}
+    if proposal:
+        source = {"proposal": arch.Proposal(weight="p", bias="q")}
+        del found["tau"]
+        found |= {"p": np.ones((4, 2)), "q": np.zeros(4)}
+    head = (arch.Dense(weight="w", bias="b"),)
+    fields = {"weight": "phi", "bias": "shift", "advantage": head} | source | (changes or {})
+    layers = (arch.Levels(**fields),)
+    return make_snapshot(architecture(layers=layers), arrays() | found | tensors)
+
+
+@pytest.mark.parametrize(
+    ("proposal", "tensors", "words"),
+    [
+        (False, {"phi": np.ones((3, 5))}, r"'phi' has the shape \[3, 5\]; expected \[2, 5\]"),
+        (False, {"phi": np.ones(2)}, r"'phi' has the shape \[2\]; expected a matrix"),
+        (False, {"shift": np.zeros(3)}, r"'shift' has the shape \[3\]; expected \[2\]"),
+        (False, {"tau": np.zeros((2, 2))}, r"'tau' has the shape \[2, 2\]; expected \[4\]"),
+        (False, {"tau": np.array([0.5, -0.1])}, "'tau' holds a level that is not between 0 and 1"),
+        (False, {"tau": np.array([0.5, 1.1])}, "'tau' holds a level that is not between 0 and 1"),
+        (True, {"p": np.ones((4, 3))}, r"'p' has the shape \[4, 3\]; expected \[4, 2\]"),
+        (True, {"q": np.zeros(5)}, r"'q' has the shape \[5\]; expected \[4\]"),
+        (True, {"tau": np.zeros(4)}, "No layer uses the tensor 'tau'"),
+    ],
+)
+def test_levels_that_do_not_fit_are_refused(proposal, tensors, words):
+    assert Policy(with_levels(proposal=proposal)).act([1.0, 0.5])[0] == 2
+    with pytest.raises(ModelError, match=words):
+        with_levels(proposal=proposal, **tensors)
+
+
+def test_levels_need_one_source_and_stand_last():
+    with pytest.raises(ValueError, match="either levels or a proposal"):
+        with_levels({"proposal": arch.Proposal(weight="p", bias="q")})
+    with pytest.raises(ValueError, match="either levels or a proposal"):
+        with_levels({"levels": None})
+    layer = with_levels().architecture.layers[0]
+    with pytest.raises(ModelError, match="kind 'levels' is not the last one"):
+        make_snapshot(architecture(layers=(layer, layer)), arrays())
+    with pytest.raises(ValueError, match="tag 'levels'"):
+        arch.Dueling(value=(layer,), advantage=(layer,))
+
+
+@pytest.mark.parametrize("wide", ["features", "cosines", "head"])
+def test_levels_are_limited_by_the_widest_thing_they_make(wide):
+    def shapes(levels: int) -> dict[str, tuple[int, ...]]:
+        width = 4 if wide == "features" else 2
+        cosines = 4 if wide == "cosines" else 1
+        hidden = 4 if wide == "head" else 1
+        return {
+            "phi": (width, cosines), "shift": (width,), "tau": (levels,), "w": (hidden, width),
+            "b": (hidden,), "w2": (3, hidden), "b2": (3,),
+        }  # fmt: skip
+
+    head = (arch.Dense(weight="w", bias="b"), arch.Dense(weight="w2", bias="b2"))
+    layer = arch.Levels(weight="phi", bias="shift", levels="tau", advantage=head)
+    inputs = (arch.Entry(key=None, width=4 if wide == "features" else 2),)
+    model = architecture(inputs=inputs, layers=(layer,))
+    model_file.check_shapes(model, shapes(arch.MAX_CELLS // 4))
+    with pytest.raises(ModelError, match=r"levels make 4 numbers each.*at most 4194304 in all"):
+        model_file.check_shapes(model, shapes(arch.MAX_CELLS // 4 + 1))
+
+
+def test_both_readers_have_the_same_limits():
+    text = (GOLDEN.parent / "cpp" / "core" / "src" / "architecture.h").read_text()
+    assert f"kMaxWidth = {arch.MAX_WIDTH};" in text
+    assert f"kMaxParts = {arch.MAX_PARTS};" in text
+    assert f"kMaxCells = std::size_t{{1}} << {arch.MAX_CELLS.bit_length() - 1};" in text
+    assert arch.MAX_CELLS.bit_count() == 1
 
 
 @pytest.mark.parametrize("size", [model_file.MAX_HEADER + 1, 2**63, 2**64 - 1])

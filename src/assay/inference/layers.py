@@ -339,6 +339,76 @@ class AtomMean:
         return out
 
 
+class Levels:
+    """Expectations over quantile levels: sum_k mass_k head(f * phi(tau_k)), [B, D] -> [B, A].
+
+    phi(tau) = relu(W cos(pi i tau) + b), i = 0 .. C - 1.
+
+    Args:
+        embed: relu(W x + b): cosines [n, C] -> [n, D].
+        cosines: Their number C.
+        head: [n, D] -> [n, A].
+        affine: Whether the head is. It then commutes with a mean over levels, which costs one
+            pass, not K.
+        propose: Logits [B, K] of the masses between proposed levels; None where levels are given
+            with each call.
+    """
+
+    def __init__(
+        self, embed: Layer, cosines: int, head: Layer, affine: bool, propose: Layer | None = None
+    ) -> None:
+        self.embed = embed
+        self.frequency = np.float32(np.pi) * np.arange(cosines, dtype=np.float32)
+        self.head = head
+        self.affine = affine
+        self.propose = propose
+
+    def __call__(self, features: Array, levels: Array | None = None) -> Array:
+        """Return the expectations; `levels` [K] are shared by all rows and weigh the same."""
+        if self.propose is not None:
+            logits = self.propose(features)
+            mass = np.exp(logits - logits.max(1, keepdims=True))
+            mass /= mass.sum(1, keepdims=True)
+            tau = mass.cumsum(1) - mass / 2
+        else:
+            assert levels is not None
+            tau = levels[None]
+            mass = np.full_like(tau, 1 / len(levels))
+        return self.expectation(features, mass, self.phi(tau))
+
+    def phi(self, tau: Array) -> Array:
+        """Return the embedding [B, K, D] of levels [B, K]."""
+        embedded = self.embed(np.cos(tau.reshape(-1, 1) * self.frequency))
+        return embedded.reshape(*tau.shape, -1)
+
+    def expectation(self, features: Array, mass: Array, phi: Array) -> Array:
+        """Return [B, A] for mass [B, K] and phi [B, K, D], or [1, ...] where rows share them."""
+        if self.affine:
+            return self.head(features * (mass[:, None] @ phi)[:, 0])
+        product = features[:, None] * phi
+        values = self.head(product.reshape(-1, features.shape[1]))
+        out: Array = (mass[:, None] @ values.reshape(len(features), phi.shape[1], -1))[:, 0]
+        return out
+
+
+class FixedLevels:
+    """`Levels` at the same levels [K] in every call, for weights that stay: embedded once."""
+
+    def __init__(self, network: Levels, levels: Array) -> None:
+        self.network = network
+        self._mass = np.full_like(levels[None], 1 / len(levels))
+        # Weights may be so large that this overflows; whoever calls notices it in the output.
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._phi = network.phi(levels[None]).copy()
+            self._mean = (self._mass[:, None] @ self._phi)[:, 0]
+
+    def __call__(self, features: Array) -> Array:
+        """Return the expectations."""
+        if self.network.affine:
+            return self.network.head(features * self._mean)
+        return self.network.expectation(features, self._mass, self._phi)
+
+
 class Gaussian:
     """(mean, log_std) [B, 2n] from a mean layer and a free log-std [n]."""
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.core.types import Tree, tree_map
+from assay.inference.layers import Layer, Levels
 from assay.networks.bridge import numpy_forward
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import DuelingHead
@@ -217,7 +218,10 @@ class ActionValues(nn.Module):
 
     def forward(self, obs: Tree, levels: Tensor | None = None) -> Tensor:
         """Return the action values; `levels` [K] count for this call only."""
-        features = self.network.encoder(obs)
+        return self.of_features(self.network.encoder(obs), levels)
+
+    def of_features(self, features: Tensor, levels: Tensor | None = None) -> Tensor:
+        """Return the action values of states whose features [B, D] are known."""
         if self.proposal is not None:
             fractions = self.proposal(features)
             return self.network.expectation(features, fractions.midpoints, fractions.mass)
@@ -247,15 +251,17 @@ class QuantileForward:
     ) -> None:
         self.module = ActionValues(network, proposal)
         self.device = device
-        self.affine = network.affine
-        self.proposal = proposal
-        self.frequency = network.embedding.frequency.cpu().numpy()
         parts: list[nn.Module] = [network.encoder, network.embedding.net, network.head]
         if proposal is not None:
             parts.append(proposal.linear)
         found = [numpy_forward(part) for part in parts] if device.type == "cpu" else []
         fast = [part for part in found if part is not None]
-        self._fast = fast if len(fast) == len(parts) else None
+        self._fast: tuple[Layer, Levels] | None = None
+        if len(fast) == len(parts):
+            encode, embed, head, *propose = fast
+            cosines = len(network.embedding.frequency)
+            levels = Levels(embed, cosines, head, network.affine, *propose)
+            self._fast = encode, levels
 
     def call(self, obs: Tree, levels: np.ndarray | None = None) -> np.ndarray:
         """Return Q [N, actions].
@@ -265,7 +271,8 @@ class QuantileForward:
             levels: [K] shared by all rows; None where a proposal network gives them.
         """
         if self._fast is not None:
-            return self._numpy(self._fast, obs, levels)
+            encode, expect = self._fast
+            return expect(encode(obs), levels)
         with torch.no_grad():
             tensors = tree_map(self._tensor, obs)
             given = None if levels is None else self._tensor(levels)
@@ -273,23 +280,3 @@ class QuantileForward:
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
-
-    def _numpy(self, parts: list[Any], obs: Tree, levels: np.ndarray | None) -> np.ndarray:
-        encode, embed, head, *propose = parts
-        features = encode(obs)
-        if propose:
-            logits = propose[0](features)
-            mass = np.exp(logits - logits.max(1, keepdims=True))
-            mass /= mass.sum(1, keepdims=True)
-            tau = mass.cumsum(1) - mass / 2
-        else:
-            assert levels is not None
-            tau = levels[None]
-            mass = np.full_like(tau, 1 / len(levels))
-        rows, k = tau.shape
-        phi = embed(np.cos(tau.reshape(-1, 1) * self.frequency)).reshape(rows, k, -1)
-        if self.affine:
-            return head(features * (mass[:, None] @ phi)[:, 0])
-        product = features[:, None] * phi  # [N, K, D]
-        values = head(product.reshape(-1, features.shape[1]))
-        return (mass[:, None] @ values.reshape(len(features), k, -1))[:, 0]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from assay.core.errors import AssayError, SpaceError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 MAX_WIDTH = 65_536
 MAX_PARTS = 64
+MAX_CELLS = 1 << 22  # numbers that quantile levels may make of one observation
 
 Width = Annotated[int, Field(gt=0, le=MAX_WIDTH)]
 Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
@@ -105,6 +106,45 @@ class Atoms(Part):
     support: Name | None = None
 
 
+class Proposal(Part):
+    """softmax(W x + b): the masses between proposed levels, W [K, in]."""
+
+    weight: Name
+    bias: Name
+
+
+class Levels(Part):
+    """Expected returns over quantile levels: sum_k mass_k head(x * phi(tau_k)), [in] -> [A].
+
+    phi(tau) = relu(W cos(pi i tau) + b), i = 0 .. C - 1, W [in, C]. With `levels` [K] these are
+    tau, and weigh the same. With a `proposal` its masses cut [0, 1] into K parts, and tau are their
+    middles. The head is the `advantage` stream; with a `value` stream, V + A - mean(A).
+    """
+
+    kind: Literal["levels"] = "levels"
+    weight: Name
+    bias: Name
+    levels: Name | None = None
+    proposal: Proposal | None = None
+    advantage: Stream
+    value: Stream | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Levels:
+        if (self.levels is None) == (self.proposal is None):
+            raise ValueError("expected either levels or a proposal")
+        return self
+
+    @property
+    def affine(self) -> bool:
+        """Say whether the head is affine by its form, and so commutes with a mean over levels."""
+        for stream in (self.advantage, self.value or self.advantage):
+            [first, *rest] = stream
+            if rest or not isinstance(first, Dense) or first.activation is not None:
+                return False
+        return True
+
+
 class Gates(Part):
     """One recurrent layer: gates [G, in] x + b [G] and [G, H] h."""
 
@@ -122,7 +162,7 @@ class Recurrent(Part):
 
 
 Layer = Annotated[
-    Dense | LayerNorm | BatchNorm | Activation | Dueling | Atoms | Recurrent,
+    Dense | LayerNorm | BatchNorm | Activation | Dueling | Atoms | Levels | Recurrent,
     Field(discriminator="kind"),
 ]
 
@@ -266,7 +306,7 @@ class Architecture(Part):
     def plain_layers(self) -> Iterator[Plain]:
         """Yield the layers without memory, those inside the streams of a head included."""
         for layer in self.layers:
-            if isinstance(layer, Dueling | Atoms):
+            if isinstance(layer, Dueling | Atoms | Levels):
                 yield from layer.value or ()
                 yield from layer.advantage
             elif not isinstance(layer, Recurrent):

@@ -2,7 +2,10 @@
 
 What can be exported is what `assay.inference` runs: multi-layer perceptrons with layer or batch
 normalisation, GRU and LSTM, and the heads of `model_architecture`. Not supported, and refused by
-name: image encoders, transformer memories, and the quantile networks of IQN and FQF.
+name: image encoders and transformer memories.
+
+IQN explores at fresh levels in local training. A file holds the even ones, at which its evaluations
+act: a client explores by epsilon, or by the noise of the weights.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from torch import nn
 
 from assay.algorithms.base import Algorithm
 from assay.inference import layers as numpy_layers
+from assay.networks import quantile
 from assay.networks.acting import Exported
 from assay.networks.bridge import numpy_forward
 from assay.networks.conv import has_images
@@ -72,6 +76,9 @@ def export_snapshot(
     for part in parts:
         if isinstance(part, Memory):
             writer.memory(part, name)
+            continue
+        if isinstance(part, quantile.ActionValues):
+            writer.levels(part, name)
             continue
         for layer in _numpy_parts(part, name):
             if isinstance(layer, numpy_layers.Flatten):
@@ -141,6 +148,36 @@ class _Writer:
         size = memory.out_features
         self.layers.append(arch.Recurrent(kind=kind, size=size, layers=tuple(gates)))
 
+    def levels(self, values: quantile.ActionValues, name: str) -> None:
+        """Add what a quantile network does behind its encoder."""
+        prefix = f"layers.{len(self.layers)}"
+        embed: Any = values.network.embedding.net[0]
+        _, *parts = _numpy_parts(values.network.head, name)  # without the cast to float32
+        value: Any = None
+        advantage: Any = numpy_layers.Chain(parts)
+        if isinstance(parts[0], numpy_layers.Dueling):
+            value, advantage = parts[0].value, parts[0].advantage
+        levels, proposal = None, None
+        if values.proposal is not None:
+            propose: Any = values.proposal.linear
+            proposal = arch.Proposal(
+                weight=self.put(f"{prefix}.proposal.weight", _numpy(propose.weight)),
+                bias=self.put(f"{prefix}.proposal.bias", _numpy(propose.bias)),
+            )
+        else:
+            assert values.levels is not None
+            levels = self.put(f"{prefix}.levels", _numpy(values.levels))
+        self.layers.append(
+            arch.Levels(
+                weight=self.put(f"{prefix}.weight", _numpy(embed.weight)),
+                bias=self.put(f"{prefix}.bias", _numpy(embed.bias)),
+                levels=levels,
+                proposal=proposal,
+                advantage=self._stream(advantage, f"{prefix}.advantage"),
+                value=None if value is None else self._stream(value, f"{prefix}.value"),
+            )
+        )
+
     def _close_atoms(self, mean: Any) -> None:
         # Atoms and their mean are one layer of the file.
         last = self.layers.pop()
@@ -206,7 +243,10 @@ def _network(
     network = exported.network if isinstance(exported, Exported) else exported
     if isinstance(network, SquashedActor):
         return [_on_cpu(network.net, noise)], network
-    return [_on_cpu(network, noise)], None
+    module = _on_cpu(network, noise)
+    if isinstance(module, quantile.ActionValues):
+        return [module.network.encoder, module], None
+    return [module], None
 
 
 def _on_cpu(module: nn.Module, noise: np.random.Generator | None) -> nn.Module:

@@ -21,6 +21,7 @@ from safetensors.numpy import save
 
 from assay.runs.files import run_error, write_atomic
 from assay.server.model_architecture import (
+    MAX_CELLS,
     MAX_WIDTH,
     SCHEMA,
     Activation,
@@ -33,6 +34,7 @@ from assay.server.model_architecture import (
     Gaussian,
     Layer,
     LayerNorm,
+    Levels,
     ModelError,
     MultiCategorical,
     Recurrent,
@@ -127,6 +129,11 @@ def parse_snapshot(data: bytes, sha256: str | None = None) -> Snapshot:
     for layer in architecture.plain_layers():
         if isinstance(layer, BatchNorm) and (arrays[layer.variance] < 0).any():
             raise ModelError(f"Tensor '{layer.variance}' holds a negative variance.")
+    last = architecture.layers[-1]
+    if isinstance(last, Levels) and last.levels is not None:
+        levels = arrays[last.levels]
+        if (levels < 0).any() or (levels > 1).any():
+            raise ModelError(f"Tensor '{last.levels}' holds a level that is not between 0 and 1.")
     return Snapshot(architecture, arrays, digest, data)
 
 
@@ -184,6 +191,7 @@ class _Checker:
         self.architecture = architecture
         self.shapes = shapes
         self.used: set[str] = set()
+        self.widest = 0  # of what the streams of a head give
 
     def check(self) -> None:
         architecture = self.architecture
@@ -193,7 +201,7 @@ class _Checker:
             for name in architecture.normalization.model_dump().values():
                 self._expect(name, width)
         for i, layer in enumerate(architecture.layers):
-            if isinstance(layer, Dueling | Atoms) and i < len(architecture.layers) - 1:
+            if isinstance(layer, Dueling | Atoms | Levels) and i < len(architecture.layers) - 1:
                 raise ModelError(f"A layer of kind '{layer.kind}' is not the last one.")
             width = self._layer(layer, width)
         self._check_head(width)
@@ -268,7 +276,30 @@ class _Checker:
             if layer.support is not None:
                 self._expect(layer.support, layer.atoms)
             return layer.actions
+        if isinstance(layer, Levels):
+            return self._levels(layer, width)
         return self._recurrent(layer, width)
+
+    def _levels(self, layer: Levels, width: int) -> int:
+        cosines = self._matrix(layer.weight, width)[1]
+        self._expect(layer.weight, width, cosines)
+        self._expect(layer.bias, width)
+        if layer.proposal is not None:
+            count = self._dense(layer.proposal.weight, layer.proposal.bias, width)
+        else:
+            assert layer.levels is not None
+            count = math.prod(self.shapes.get(layer.levels, (1,)))
+            self._expect(layer.levels, count)
+        self.widest = max(width, cosines)
+        actions = self._stream(layer.advantage, width, None)
+        if layer.value is not None:
+            self._stream(layer.value, width, 1)
+        if count * self.widest > MAX_CELLS:
+            raise ModelError(
+                f"{count} levels make {self.widest} numbers each of one observation; at most "
+                f"{MAX_CELLS} in all fit."
+            )
+        return actions
 
     def _recurrent(self, layer: Recurrent, width: int) -> int:
         gates = (3 if layer.kind == "gru" else 4) * layer.size
@@ -284,17 +315,23 @@ class _Checker:
     def _stream(self, parts: tuple[Layer, ...], width: int, expected: int | None) -> int:
         for part in parts:
             width = self._layer(part, width)
+            self.widest = max(self.widest, width)
         if expected is not None and width != expected:
             raise ModelError(f"A stream of the head gives {width} numbers; expected {expected}.")
         return width
 
     def _dense(self, weight: str, bias: str, width: int) -> int:
-        shape = self.shapes.get(weight, (1, width))
+        rows = self._matrix(weight, width)[0]
+        self._expect(weight, rows, width)
+        self._expect(bias, rows)
+        return rows
+
+    def _matrix(self, name: str, width: int) -> tuple[int, int]:
+        """Return the shape of a matrix; one that is missing is named when it is expected."""
+        shape = self.shapes.get(name, (1, width))
         if len(shape) != 2:
-            raise ModelError(f"Tensor '{weight}' has the shape {list(shape)}; expected a matrix.")
-        self._expect(weight, shape[0], width)
-        self._expect(bias, shape[0])
-        return shape[0]
+            raise ModelError(f"Tensor '{name}' has the shape {list(shape)}; expected a matrix.")
+        return shape[0], shape[1]
 
     def _expect(self, name: str, *shape: int) -> None:
         found = self.shapes.get(name)

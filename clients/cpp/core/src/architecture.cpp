@@ -173,11 +173,13 @@ LayerSpec readLayer(const Json& object, const std::string& where, bool plain) {
       {"dense", LayerKind::Dense},           {"layer_norm", LayerKind::LayerNorm},
       {"batch_norm", LayerKind::BatchNorm},  {"activation", LayerKind::Activation},
       {"dueling", LayerKind::Dueling},       {"atoms", LayerKind::Atoms},
-      {"gru", LayerKind::Gru},               {"lstm", LayerKind::Lstm}};
+      {"levels", LayerKind::Levels},         {"gru", LayerKind::Gru},
+      {"lstm", LayerKind::Lstm}};
   Fields fields(object, where);
-  const auto found = kKinds.find(fields.text("kind"));
+  const std::string kind = fields.text("kind");
+  const auto found = kKinds.find(kind);
   if (found == kKinds.end()) {
-    refuse(where, "unknown kind of layer");
+    refuse(where, "unknown kind of layer '" + kind + "'");
   }
   LayerSpec layer;
   layer.kind = found->second;
@@ -218,6 +220,26 @@ LayerSpec readLayer(const Json& object, const std::string& where, bool plain) {
       }
       break;
     }
+    case LayerKind::Levels:
+      layer.weight = fields.text("weight");
+      layer.bias = fields.text("bias");
+      if (fields.maybe("levels") != nullptr) {
+        layer.levels = fields.text("levels");
+      }
+      if (const Json* proposal = fields.maybe("proposal")) {
+        Fields names(*proposal, where + ".proposal");
+        layer.proposalWeight = names.text("weight");
+        layer.proposalBias = names.text("bias");
+        names.finish();
+      }
+      if (layer.levels.empty() == layer.proposalWeight.empty()) {
+        refuse(where, "expected either levels or a proposal");
+      }
+      layer.advantage = readStream(fields.any("advantage"), where + ".advantage");
+      if (const Json* value = fields.maybe("value")) {
+        layer.value = readStream(*value, where + ".value");
+      }
+      break;
     case LayerKind::Gru:
     case LayerKind::Lstm:
       layer.size = fields.width("size");
@@ -367,7 +389,9 @@ Architecture readArchitecture(const Json& object) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     architecture.layers.push_back(readLayer(layers[i], "layers." + std::to_string(i), false));
     const LayerKind kind = architecture.layers.back().kind;
-    if ((kind == LayerKind::Dueling || kind == LayerKind::Atoms) && i + 1 < layers.size()) {
+    const bool last = kind == LayerKind::Dueling || kind == LayerKind::Atoms ||
+                      kind == LayerKind::Levels;
+    if (last && i + 1 < layers.size()) {
       refuse("layers", "a head's streams are not the last layer");
     }
   }
@@ -377,6 +401,18 @@ Architecture readArchitecture(const Json& object) {
 }
 
 }  // namespace
+
+bool LayerSpec::affine() const {
+  for (const std::vector<LayerSpec>* stream : {&advantage, &value}) {
+    for (const LayerSpec& layer : *stream) {
+      if (stream->size() > 1 || layer.kind != LayerKind::Dense ||
+          layer.activation != ActivationKind::None) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
 
 std::size_t HeadSpec::params() const {
   if (continuous()) {

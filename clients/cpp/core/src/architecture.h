@@ -14,9 +14,11 @@ namespace assay {
 inline constexpr std::int64_t kSchema = 1;
 inline constexpr std::size_t kMaxWidth = 65536;
 inline constexpr std::size_t kMaxParts = 64;
+/// Numbers that quantile levels may make of one observation.
+inline constexpr std::size_t kMaxCells = std::size_t{1} << 22;
 
 enum class ActivationKind { None, Tanh, Relu, Elu, Silu, Gelu };
-enum class LayerKind { Dense, LayerNorm, BatchNorm, Activation, Dueling, Atoms, Gru, Lstm };
+enum class LayerKind { Dense, LayerNorm, BatchNorm, Activation, Dueling, Atoms, Levels, Gru, Lstm };
 
 struct GateSpec {
   std::string input;
@@ -31,6 +33,9 @@ struct LayerSpec {
   std::string mean;
   std::string variance;
   std::string support;  // of atoms; empty where they weigh the same
+  std::string levels;   // empty where a proposal gives them
+  std::string proposalWeight;
+  std::string proposalBias;
   float eps = 0.0F;
   ActivationKind activation = ActivationKind::None;
   std::vector<LayerSpec> value;
@@ -39,6 +44,9 @@ struct LayerSpec {
   std::size_t atoms = 0;
   std::size_t size = 0;
   std::vector<GateSpec> gates;
+
+  /// Whether the streams are affine by their form, and so commute with a mean over levels.
+  [[nodiscard]] bool affine() const;
 };
 
 struct EntrySpec {

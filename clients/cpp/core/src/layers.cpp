@@ -144,6 +144,7 @@ class Stream {
   }
 
   [[nodiscard]] std::size_t outWidth() const noexcept { return layers_.back()->outWidth(); }
+  [[nodiscard]] std::size_t widest() const noexcept { return widest_; }
   [[nodiscard]] std::size_t scratchSize() const noexcept { return 2 * widest_; }
 
   /// Return the output, which lies in `scratch`.
@@ -161,6 +162,23 @@ class Stream {
  private:
   LayerList layers_;
   std::size_t widest_ = 0;
+};
+
+/// A stream as one layer.
+class Sequence final : public Layer {
+ public:
+  Sequence(std::size_t in, Stream stream)
+      : Layer(in, stream.outWidth()), stream_(std::move(stream)) {}
+
+  [[nodiscard]] std::size_t scratchSize() const noexcept override { return stream_.scratchSize(); }
+
+  void run(const float* in, float* out, float* scratch, float*) const noexcept override {
+    const float* last = stream_.run(in, scratch);
+    std::copy(last, last + outWidth(), out);
+  }
+
+ private:
+  Stream stream_;
 };
 
 /// Q = V + A - mean(A).
@@ -236,6 +254,140 @@ class Atoms final : public Layer {
   Stream advantage_;
   std::unique_ptr<const Stream> value_;
   std::vector<float> support_;
+};
+
+/// phi(tau) = relu(W cos(pi i tau) + b), i = 0 .. C - 1.
+class CosineEmbedding {
+ public:
+  CosineEmbedding(std::vector<float> weight, std::vector<float> bias, std::size_t cosines)
+      : weight_(std::move(weight)), bias_(std::move(bias)) {
+    for (std::size_t i = 0; i < cosines; ++i) {
+      frequency_.push_back(3.14159265358979F * static_cast<float>(i));
+    }
+  }
+
+  [[nodiscard]] std::size_t outWidth() const noexcept { return bias_.size(); }
+  [[nodiscard]] std::size_t cosines() const noexcept { return frequency_.size(); }
+
+  /// Write the embedding of one level; `scratch` holds the cosines.
+  void run(float tau, float* phi, float* scratch) const noexcept {
+    const Eigen::Index count = index(cosines());
+    ArrayMap(scratch, count) = (ConstArrayMap(frequency_.data(), count) * tau).cos();
+    affine(weight_, bias_, scratch, cosines(), phi);
+    activate(ActivationKind::Relu, phi, outWidth());
+  }
+
+ private:
+  std::vector<float> frequency_;
+  std::vector<float> weight_;
+  std::vector<float> bias_;
+};
+
+/// mean_k head(x * phi_k): expected returns at levels that are always the same.
+class FixedLevels final : public Layer {
+ public:
+  /// An affine head commutes with the mean, which is then taken here.
+  FixedLevels(const CosineEmbedding& embedding, const std::vector<float>& levels, bool affine,
+              std::unique_ptr<const Layer> head)
+      : Layer(embedding.outWidth(), head->outWidth()),
+        rows_(affine ? 1 : levels.size()),
+        phi_(rows_ * inWidth()),
+        head_(std::move(head)) {
+    const Eigen::Index width = index(inWidth());
+    std::vector<float> cosines(embedding.cosines());
+    std::vector<float> one(inWidth());
+    for (std::size_t k = 0; k < levels.size(); ++k) {
+      embedding.run(levels[k], one.data(), cosines.data());
+      ArrayMap(row(affine ? 0 : k), width) += ConstArrayMap(one.data(), width);
+    }
+    if (affine) {
+      ArrayMap(row(0), width) /= static_cast<float>(levels.size());
+    }
+  }
+
+  [[nodiscard]] std::size_t scratchSize() const noexcept override {
+    return inWidth() + outWidth() + head_->scratchSize();
+  }
+
+  void run(const float* in, float* out, float* scratch, float*) const noexcept override {
+    const Eigen::Index width = index(inWidth());
+    const Eigen::Index actions = index(outWidth());
+    float* product = scratch;
+    float* values = product + width;
+    ArrayMap sum(out, actions);
+    sum.setZero();
+    for (std::size_t k = 0; k < rows_; ++k) {
+      ArrayMap(product, width) =
+          ConstArrayMap(in, width) * ConstArrayMap(phi_.data() + k * inWidth(), width);
+      head_->run(product, values, values + actions, nullptr);
+      sum += ConstArrayMap(values, actions);
+    }
+    sum /= static_cast<float>(rows_);
+  }
+
+ private:
+  float* row(std::size_t k) noexcept { return phi_.data() + k * inWidth(); }
+
+  std::size_t rows_;
+  std::vector<float> phi_;  // [rows, in]
+  std::unique_ptr<const Layer> head_;
+};
+
+/// sum_k mass_k head(x * phi(tau_k)): the masses are a softmax, and tau the middles between them.
+class ProposedLevels final : public Layer {
+ public:
+  ProposedLevels(CosineEmbedding embedding, std::vector<float> weight, std::vector<float> bias,
+                 bool affine, std::unique_ptr<const Layer> head)
+      : Layer(embedding.outWidth(), head->outWidth()),
+        embedding_(std::move(embedding)),
+        weight_(std::move(weight)),
+        bias_(std::move(bias)),
+        affine_(affine),
+        head_(std::move(head)) {}
+
+  [[nodiscard]] std::size_t scratchSize() const noexcept override {
+    return bias_.size() + embedding_.cosines() + 2 * inWidth() + outWidth() + head_->scratchSize();
+  }
+
+  void run(const float* in, float* out, float* scratch, float*) const noexcept override {
+    const Eigen::Index width = index(inWidth());
+    const Eigen::Index actions = index(outWidth());
+    float* cosines = scratch + bias_.size();
+    float* phi = cosines + embedding_.cosines();
+    float* mean = phi + width;
+    float* values = mean + width;
+    float* rest = values + actions;
+    affine(weight_, bias_, in, inWidth(), scratch);
+    ArrayMap mass(scratch, index(bias_.size()));
+    mass = (mass - mass.maxCoeff()).exp();
+    mass /= mass.sum();
+    const ConstArrayMap x(in, width);
+    ArrayMap(mean, width).setZero();
+    ArrayMap(out, actions).setZero();
+    float end = 0.0F;
+    for (Eigen::Index k = 0; k < mass.size(); ++k) {
+      end += mass[k];
+      embedding_.run(end - mass[k] / 2.0F, phi, cosines);
+      if (affine_) {
+        ArrayMap(mean, width) += mass[k] * ConstArrayMap(phi, width);
+      } else {
+        ArrayMap(phi, width) *= x;
+        head_->run(phi, values, rest, nullptr);
+        ArrayMap(out, actions) += mass[k] * ConstArrayMap(values, actions);
+      }
+    }
+    if (affine_) {
+      ArrayMap(mean, width) *= x;
+      head_->run(mean, out, rest, nullptr);
+    }
+  }
+
+ private:
+  CosineEmbedding embedding_;
+  std::vector<float> weight_;  // of the proposal
+  std::vector<float> bias_;
+  bool affine_;
+  std::unique_ptr<const Layer> head_;
 };
 
 struct Gate {
@@ -375,6 +527,49 @@ std::unique_ptr<const Layer> makeAtoms(const LayerSpec& spec, std::size_t width,
                                  std::move(value), std::move(support));
 }
 
+std::unique_ptr<const Layer> makeDueling(std::size_t width, Stream value, Stream advantage) {
+  if (value.outWidth() != 1) {
+    throw ShapeError{"The value stream does not give one number."};
+  }
+  return std::make_unique<Dueling>(width, std::move(value), std::move(advantage));
+}
+
+std::unique_ptr<const Layer> makeLevels(const LayerSpec& spec, std::size_t width,
+                                        TensorShop& shop) {
+  const bool fixed = !spec.levels.empty();
+  const std::size_t count =
+      fixed ? shop.length(spec.levels) : shop.shape(spec.proposalWeight).first;
+  const std::size_t cosines = shop.shape(spec.weight).second;
+  Stream advantage(spec.advantage, width, shop);
+  std::size_t widest = std::max({width, cosines, advantage.widest()});
+  std::unique_ptr<const Layer> head;
+  if (spec.value.empty()) {
+    head = std::make_unique<Sequence>(width, std::move(advantage));
+  } else {
+    Stream value(spec.value, width, shop);
+    widest = std::max(widest, value.widest());
+    head = makeDueling(width, std::move(value), std::move(advantage));
+  }
+  // A file of few bytes must not ask for much: the embeddings of all levels are kept.
+  if (count > kMaxCells / widest) {
+    throw ShapeError{std::to_string(count) + " levels make " + std::to_string(widest) +
+                     " numbers each of one observation; at most " + std::to_string(kMaxCells) +
+                     " in all fit."};
+  }
+  CosineEmbedding embedding(shop.matrix(spec.weight, width, cosines), shop.vector(spec.bias, width),
+                            cosines);
+  if (!fixed) {
+    return std::make_unique<ProposedLevels>(
+        std::move(embedding), shop.matrix(spec.proposalWeight, count, width),
+        shop.vector(spec.proposalBias, count), spec.affine(), std::move(head));
+  }
+  const std::vector<float> levels = shop.vector(spec.levels, count);
+  if (std::any_of(levels.begin(), levels.end(), [](float v) { return v < 0.0F || v > 1.0F; })) {
+    throw ShapeError{"Tensor '" + spec.levels + "' holds a level that is not between 0 and 1."};
+  }
+  return std::make_unique<FixedLevels>(embedding, levels, spec.affine(), std::move(head));
+}
+
 }  // namespace
 
 Tensor& TensorShop::find(const std::string& name) {
@@ -411,12 +606,20 @@ std::vector<float> TensorShop::matrix(const std::string& name, std::size_t rows,
   return take(name);
 }
 
-std::size_t TensorShop::rows(const std::string& name) {
+std::size_t TensorShop::length(const std::string& name) {
+  const Tensor& tensor = find(name);
+  if (tensor.shape.size() != 1) {
+    throw ShapeError{"Tensor '" + name + "' is not a vector."};
+  }
+  return tensor.shape[0];
+}
+
+std::pair<std::size_t, std::size_t> TensorShop::shape(const std::string& name) {
   const Tensor& tensor = find(name);
   if (tensor.shape.size() != 2) {
     throw ShapeError{"Tensor '" + name + "' is not a matrix."};
   }
-  return tensor.shape[0];
+  return {tensor.shape[0], tensor.shape[1]};
 }
 
 void TensorShop::finish() const {
@@ -430,7 +633,7 @@ void TensorShop::finish() const {
 std::unique_ptr<const Layer> makeLayer(const LayerSpec& spec, std::size_t width, TensorShop& shop) {
   switch (spec.kind) {
     case LayerKind::Dense: {
-      const std::size_t rows = shop.rows(spec.weight);
+      const std::size_t rows = shop.shape(spec.weight).first;
       return std::make_unique<Dense>(shop.matrix(spec.weight, rows, width),
                                      shop.vector(spec.bias, rows), width, spec.activation);
     }
@@ -451,13 +654,12 @@ std::unique_ptr<const Layer> makeLayer(const LayerSpec& spec, std::size_t width,
     case LayerKind::Dueling: {
       Stream value(spec.value, width, shop);
       Stream advantage(spec.advantage, width, shop);
-      if (value.outWidth() != 1) {
-        throw ShapeError{"The value stream does not give one number."};
-      }
-      return std::make_unique<Dueling>(width, std::move(value), std::move(advantage));
+      return makeDueling(width, std::move(value), std::move(advantage));
     }
     case LayerKind::Atoms:
       return makeAtoms(spec, width, shop);
+    case LayerKind::Levels:
+      return makeLevels(spec, width, shop);
     case LayerKind::Gru:
     case LayerKind::Lstm:
       return makeGated(spec, width, shop);

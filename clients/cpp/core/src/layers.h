@@ -46,8 +46,10 @@ class TensorShop {
   std::vector<float> vector(const std::string& name, std::size_t size);
   /// Return a matrix [rows, columns], row by row. Throws ShapeError.
   std::vector<float> matrix(const std::string& name, std::size_t rows, std::size_t columns);
-  /// Return the rows of a matrix. Throws ShapeError.
-  std::size_t rows(const std::string& name);
+  /// Return the length of a vector. Throws ShapeError.
+  std::size_t length(const std::string& name);
+  /// Return the rows and columns of a matrix. Throws ShapeError.
+  std::pair<std::size_t, std::size_t> shape(const std::string& name);
   /// Throw ShapeError if a tensor was never asked for.
   void finish() const;
 

@@ -288,12 +288,28 @@ def _build(layer: Any, arrays: Mapping[str, Array]) -> list[layers.Layer]:
         return [layers.Activation(layers.ACTIVATIONS[layer.activation])]
     if isinstance(layer, arch.Dueling):
         return [layers.Dueling(_chain(layer.value, arrays), _chain(layer.advantage, arrays))]
+    if isinstance(layer, arch.Levels):
+        return [_levels(layer, arrays)]
     assert isinstance(layer, arch.Atoms)
     value = None if layer.value is None else _chain(layer.value, arrays)
     atoms = layers.Atoms(_chain(layer.advantage, arrays), value, layer.actions, layer.atoms)
     if layer.support is None:
         return [atoms, layers.AtomMean()]
     return [atoms, layers.SupportMean(arrays[layer.support])]
+
+
+def _levels(layer: arch.Levels, arrays: Mapping[str, Array]) -> layers.Layer:
+    weight = arrays[layer.weight]
+    embed = layers.Dense(weight, arrays[layer.bias], layers.relu)
+    head: layers.Layer = _chain(layer.advantage, arrays)
+    if layer.value is not None:
+        head = layers.Dueling(_chain(layer.value, arrays), head)
+    if layer.proposal is not None:
+        propose = layers.Dense(arrays[layer.proposal.weight], arrays[layer.proposal.bias])
+        return layers.Levels(embed, weight.shape[1], head, layer.affine, propose)
+    assert layer.levels is not None
+    network = layers.Levels(embed, weight.shape[1], head, layer.affine)
+    return layers.FixedLevels(network, arrays[layer.levels])
 
 
 def _chain(parts: Sequence[Any], arrays: Mapping[str, Array]) -> layers.Chain:
