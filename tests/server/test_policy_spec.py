@@ -19,10 +19,10 @@ from assay.server.spec import (
     PolicySpec,
     canonical,
     first_difference,
+    gym_space,
     leaves_of,
     read_spec,
     space_of,
-    spec_of,
 )
 
 
@@ -139,15 +139,20 @@ def test_limits_are_the_tighter_of_space_and_bounds() -> None:
     assert SPECS["vector"].action_limits() is None
 
 
-def test_gymnasium_spaces_become_json() -> None:
+def test_gymnasium_spaces_become_json_and_come_back() -> None:
     space = gym.spaces.Dict(
         {
             "b": gym.spaces.Tuple([gym.spaces.Discrete(3, start=1), gym.spaces.MultiBinary(4)]),
             "a": gym.spaces.Box(np.array([0, -np.inf], np.float32), np.array([1, 5], np.float32)),
         }
     )
-    spec = spec_of("x", space, gym.spaces.MultiDiscrete([2, 3]), "ppo", {"gamma": 0.9}, group="g")
-    leaves = dict(leaves_of(read_spec(spec.canonical()).observation))
+    actions = gym.spaces.MultiDiscrete([2, 3])
+    spec = PolicySpec(
+        name="x", observation=space_of(space), action=space_of(actions), algorithm="ppo"
+    )
+    read = read_spec(spec.canonical())
+    assert (gym_space(read.observation), gym_space(read.action)) == (space, actions)
+    leaves = dict(leaves_of(read.observation))
     assert list(leaves) == ["a", "b/0", "b/1"]
     assert leaves["a"] == Box(shape=(2,), low=(0.0, None), high=(1.0, 5.0))
     with pytest.raises(SpaceError, match="Text"):

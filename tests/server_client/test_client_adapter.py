@@ -13,7 +13,8 @@ from gymnasium import spaces
 
 import assay
 from assay.core.errors import ConfigError, EnvError
-from assay.server.client.adapter import EnvClient, EnvClients, nearest_to_zero
+from assay.server.client.adapter import EnvClient, EnvClients
+from assay.server.client.spaces import nearest_to_zero
 
 AWAY = "127.0.0.1:9"
 QUICK: dict[str, Any] = {

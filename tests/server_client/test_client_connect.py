@@ -49,7 +49,6 @@ AWAY = "127.0.0.1:9"
         ({"overflow": "explode"}, "overflow='explode'"),
         ({"mode": "shadow"}, "needs a heuristic"),
         ({"safe_action": 7}, "safe_action=7 is not in the action space"),
-        ({"safe_action": None}, "safe_action is missing"),
         ({"algorithm": None}, "algorithm is missing"),
         ({"observation": None}, "observation is missing"),
         ({"observation": 5}, "observation=5 is no space"),
@@ -72,6 +71,25 @@ def test_mistakes_are_named_in_one_line(options, words):
     with pytest.raises(AssayError, match=words.replace("(", r"\(")) as caught:
         assay.connect(AWAY, "p", **{**GOOD, **options})
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("action", "bounds", "does"),
+    [
+        (spaces.Discrete(3, start=4), None, 4),
+        (spaces.MultiDiscrete([2, 3]), None, [0, 0]),
+        (KNOB, None, [0, 0]),
+        (KNOB, {"low": [0.5, -1], "high": 1}, [0.5, 0]),
+    ],
+)
+def test_without_a_safe_action_the_least_is_done_and_said(action, bounds, does):
+    given = GOOD | {"action": action, "bounds": bounds, "safe_action": None}
+    with pytest.warns(ServerWarning, match="No safe_action was given: .* 'p' does"):
+        agent = assay.connect(AWAY, "p", **given)
+    with agent:
+        assert np.asarray(agent.act(OBS)).tolist() == does
+        assert agent.status().acting.sources == {"constant": 1}
+        agent.close(0.0)
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:", ":5", "host:port", "host:99999"])

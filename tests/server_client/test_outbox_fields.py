@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from assay.server.client.outbox import Segment, Step
 from assay.server.client.shield import Flag
-from assay.server.spec import spec_of
+from assay.server.client.spaces import make_spec
 from assay.server.tensors import Experience, Layout, decode, encode
 
 SEEN = spaces.Box(-1, 1, (2,), np.float32)
@@ -17,7 +17,7 @@ SEEN = spaces.Box(-1, 1, (2,), np.float32)
 
 def sent(action_space: Any, steps: list[Step]) -> dict[str, Any]:
     """Return the fields after a journey over the wire."""
-    layout = Layout(spec_of("p", SEEN, action_space, "ppo"))
+    layout = Layout(make_spec("p", SEEN, action_space, "ppo"))
     segment = Segment(tuple(steps), 3, 4, bootstrap=np.zeros((1, 2), np.float32))
     return dict(decode(encode(Experience(1, 1, segment.fields()), layout), layout).fields)
 

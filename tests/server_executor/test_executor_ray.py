@@ -24,10 +24,10 @@ from ray_cluster import RayCluster, ray_cluster
 from supervisor_world import world
 
 from assay.core.errors import MissingExtraError
+from assay.server.client.spaces import make_spec
 from assay.server.executor.base import Executor, ExecutorError, LearnerCrashed
 from assay.server.executor.ray import RayExecutor
 from assay.server.learner.messages import LearnerSettings
-from assay.server.spec import spec_of
 from assay.server.store.store import Store
 from assay.server.supervisor import Supervisor
 
@@ -201,7 +201,7 @@ def test_the_real_learner_begins_on_a_node_within_its_memory(
     cluster: RayCluster, tmp_path: Path
 ) -> None:
     space = gym.spaces.Box(0, 1, (4,), np.float32)
-    spec = spec_of("p", space, gym.spaces.Discrete(2), "ppo", {})
+    spec = make_spec("p", space, gym.spaces.Discrete(2), "ppo", {})
     with Store(tmp_path) as store:
         executor = RayExecutor(cluster.address)
         supervisor = Supervisor(store, executor, "p", LearnerSettings(memory_mb=1500))

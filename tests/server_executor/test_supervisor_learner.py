@@ -14,12 +14,13 @@ import pytest
 from executor_contract import wait_until
 
 from assay.server.client.policy import Policy
+from assay.server.client.spaces import make_spec
 from assay.server.errors import Reason, RejectionError
 from assay.server.executor import make_executor
 from assay.server.executor.base import Executor
 from assay.server.learner.messages import LearnerSettings
 from assay.server.model_file import Snapshot, parse_snapshot
-from assay.server.spec import PolicySpec, spec_of
+from assay.server.spec import PolicySpec
 from assay.server.store.store import Ack, Incoming, Store, iterate
 from assay.server.supervisor import Patience, Supervisor
 from assay.server.tensors import Experience, Layout, encode
@@ -41,7 +42,7 @@ def _spec(**settings: object) -> PolicySpec:
         "hidden": [16],
         **settings,
     }
-    return spec_of("p", observation, gym.spaces.Discrete(2), "ppo", chosen)
+    return make_spec("p", observation, gym.spaces.Discrete(2), "ppo", chosen)
 
 
 class _Server:

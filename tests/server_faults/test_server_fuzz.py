@@ -27,9 +27,9 @@ from assay.server.client.config import read_config as read_client_config
 from assay.server.client.connect import connect
 from assay.server.errors import Reason, RejectionError
 from assay.server.gateway.config import read_config as read_server_config
-from assay.server.gateway.rejections import rejection_of
 from assay.server.protocol import PROTOCOL
 from assay.server.protocol import assay_pb2 as pb
+from assay.server.rejections import rejection_of
 from assay.server.spec import PolicySpec, read_spec
 from assay.server.store.sqlite import SqliteRegistry
 from assay.server.store.tokens import authenticate, make_token

@@ -20,11 +20,11 @@ from assay.server import model_architecture as arch
 from assay.server.errors import Reason, RejectionError
 from assay.server.gateway.config import ServerConfig
 from assay.server.gateway.gateway import Gateway
-from assay.server.gateway.rejections import rejection_of
 from assay.server.model_file import make_snapshot
 from assay.server.protocol import PROTOCOL
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.protocol import assay_pb2_grpc as services
+from assay.server.rejections import rejection_of
 from assay.server.spec import Box, Discrete, PolicySpec
 from assay.server.store.registry import STABLE, ModelVersion
 from assay.server.store.store import Store
@@ -401,3 +401,15 @@ def batch(
     fields |= changes
     experience = Experience(epoch, seq, fields, episode, start, dropped, patches or {})
     return encode(experience, Layout(spec))
+
+
+def parse_text(text: str) -> dict[str, float]:
+    """Read the metrics of a server: `{name{labels}: value}`; a malformed line is a ValueError."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            if not name or name in found:
+                raise ValueError(f"'{line}' is no sample, or is there twice")
+            found[name] = float(value)
+    return found

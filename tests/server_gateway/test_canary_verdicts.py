@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_support import Running, running, wait_for
+from gateway_support import Running, parse_text, running, wait_for
 from test_gateway_models import Fleet
 from typer.testing import CliRunner
 
 from assay.cli.app import app
-from assay.server.gateway.metrics import parse_text
 from assay.server.gateway.verdicts import VERDICTS, Failed, Verdicts
 from assay.server.protocol import assay_pb2 as pb
 

@@ -15,9 +15,9 @@ from gateway_support import SPEC, WAIT, Puppets, Running, batch, running, wait_f
 from assay.core.errors import ConfigError
 from assay.server.errors import Reason
 from assay.server.gateway import ingest
-from assay.server.gateway.rejections import rejection_of
 from assay.server.protocol import PROTOCOL
 from assay.server.protocol import assay_pb2 as pb
+from assay.server.rejections import rejection_of
 from assay.server.tensors import TRAJECTORY_BYTES, split
 
 

@@ -20,6 +20,7 @@ from gateway_support import (
     Client,
     Running,
     batch,
+    parse_text,
     refused,
     running,
     snapshot,
@@ -29,7 +30,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from assay.server.errors import Reason
 from assay.server.gateway.guard import share_of
-from assay.server.gateway.metrics import parse_text
 from assay.server.gateway.models import CHUNK
 from assay.server.protocol import assay_pb2 as pb
 

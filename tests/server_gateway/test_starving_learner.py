@@ -11,14 +11,13 @@ from typing import Any, ClassVar
 
 import grpc
 import pytest
-from gateway_support import SPEC, Puppet, Running, Status, batch, running, wait_for
+from gateway_support import SPEC, Puppet, Running, Status, batch, parse_text, running, wait_for
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
 from assay.cli.app import app
 from assay.server.executor.inproc import InprocExecutor
 from assay.server.gateway.freshness import STEPS, TOO_OLD, WINDOW, Freshness
-from assay.server.gateway.metrics import parse_text
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.supervisor import Patience, Supervisor
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from assay.core.types import pack
 from assay.server.client.policy import Policy
+from assay.server.client.spaces import make_spec
 from assay.server.learner.learner import Learner
 from assay.server.learner.messages import Consume, Outcome, Publication, Ready, Start
 from assay.server.model_file import parse_snapshot
-from assay.server.spec import PolicySpec, spec_of
+from assay.server.spec import PolicySpec
 from assay.server.tensors import Experience, Layout, encode
 
 Array = np.ndarray[Any, Any]
@@ -68,7 +69,7 @@ class Point(gym.Env[Array, Array]):
 
 def spec_for(env: gym.Env[Any, Any], algorithm: str, **settings: Any) -> PolicySpec:
     plain = {name: list(v) if isinstance(v, tuple) else v for name, v in settings.items()}
-    return spec_of("p", env.observation_space, env.action_space, algorithm, plain)
+    return make_spec("p", env.observation_space, env.action_space, algorithm, plain)
 
 
 class Server:

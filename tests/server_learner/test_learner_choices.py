@@ -14,9 +14,10 @@ CORRIDOR_BEST = 0.9  # five steps of -0.02, and 1
 ON_POLICY = {"lr": 3e-3, "hidden": [16]}
 VALUE = {
     "lr": 3e-3, "hidden": [16], "env_steps": 2000, "learning_starts": 200, "train_every": 4,
-    "updates": 2, "batch_size": 32, "buffer_size": 5000,
+    "updates": 2, "batch_size": 32, "buffer_size": 5000, "seed": 1,
 }  # fmt: skip
 GREEDY = {"target_every": 50, "epsilon": "linear:1:0.05:0.5"}
+IMPLICIT = {"cosines": 8, "quantiles": 8, "target_quantiles": 8}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,8 @@ GREEDY = {"target_every": 50, "epsilon": "linear:1:0.05:0.5"}
         ("dqn", 30, VALUE | GREEDY | {"n_step": 3}),
         ("qrdqn", 30, VALUE | GREEDY | {"quantiles": 8, "seed": 2}),
         ("c51", 30, VALUE | GREEDY | {"atoms": 21, "v_min": -1, "v_max": 1, "seed": 2}),
+        ("iqn", 30, VALUE | GREEDY | IMPLICIT | {"acting_quantiles": 4}),
+        ("fqf", 30, VALUE | GREEDY | {"cosines": 8, "fractions": 4, "head_hidden": [16]}),
         ("sac", 30, VALUE | {"train_every": 2, "updates": 1, "batch_size": 64, "alpha": 0.02}),
     ],
 )

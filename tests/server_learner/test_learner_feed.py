@@ -287,20 +287,18 @@ class TestRollouts:
 
 
 class TestEpisodes:
-    def test_they_are_followed_over_batches_with_their_versions(self) -> None:
+    def test_they_are_followed_over_batches(self) -> None:
         server = ppo_server('{"max_lag": null}')
         Recorder(server)
         one, two = Hand(server, "one"), Hand(server, "two", 100)
         one.send(2, version=1)  # 0, 1
         two.send(2, ends={1: "truncated"}, version=1, flags=[8, 0])  # 100 + 101
         one.send(5, ends={1: "terminated", 3: "terminated"}, version=[1] * 5)  # 2, 3 | 13, 14 | 24
-        assert server.outcome is not None
-        ended = server.outcome.episodes
-        assert [(e.client, e.total, e.steps) for e in ended] == [("one", 6, 4), ("one", 27, 2)]
-        assert [(e.version, e.newest, e.flagged) for e in ended] == [(1, 1, 0)] * 2
+        recent = server.learner.episodes.recent
+        assert list(recent) == [(201, 2), (6, 4), (27, 2)]
         one.send(1, ends={0: "terminated"}, version=2, flags=1)
-        [last] = server.outcome.episodes
-        assert (last.total, last.steps, last.version, last.newest, last.flagged) == (49, 2, 1, 2, 1)
+        assert recent[-1] == (49, 2)
+        assert server.outcome is not None
         metrics = server.outcome.metrics
         assert metrics["rollout/return_mean"] == pytest.approx((6 + 27 + 201) / 3)
         assert metrics["server/episodes"] == 4
@@ -311,9 +309,9 @@ class TestEpisodes:
         hand.send(2)
         hand.batch(2)  # never arrives
         hand.send(2, ends={0: "terminated"})
-        assert server.outcome is not None and server.outcome.episodes == ()
+        assert not server.learner.episodes.recent
         hand.send(1, ends={0: "terminated"})
-        assert server.outcome.episodes[0].steps == 2
+        assert [steps for _, steps in server.learner.episodes.recent] == [2]
 
     def test_late_rewards_count(self) -> None:
         server = ppo_server()
@@ -321,8 +319,7 @@ class TestEpisodes:
         hand.send(2)
         hand.patch({1: 10.0})
         hand.send(1, ends={0: "terminated"})
-        assert server.outcome is not None
-        assert server.outcome.episodes[0].total == 0 + 1 + 2 + 10
+        assert list(server.learner.episodes.recent) == [(0 + 1 + 2 + 10, 3)]
 
 
 class TestReplay:

@@ -21,16 +21,14 @@ from assay.server.learner.host import LearnerHost
 from assay.server.learner.learner import Learner
 from assay.server.learner.messages import (
     Consume,
-    Episode,
     LearnerSettings,
     Outcome,
     Publication,
     Ready,
     Start,
 )
-from assay.server.model_architecture import ModelError
 from assay.server.model_file import parse_snapshot
-from assay.server.spec import Bounds, PolicySpec, spec_of
+from assay.server.spec import Bounds, PolicySpec, space_of
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 
@@ -40,7 +38,15 @@ def start(spec: PolicySpec, settings: str = "{}") -> Ready:
 
 
 def spec(algorithm: str, observation: Any = VECTOR, action: Any = None, **settings: Any) -> Any:
-    return spec_of("p", observation, action or spaces.Discrete(2), algorithm, settings)
+    return PolicySpec.model_validate(
+        {
+            "name": "p",
+            "observation": space_of(observation),
+            "action": space_of(action or spaces.Discrete(2)),
+            "algorithm": algorithm,
+            "settings": settings,
+        }
+    )
 
 
 class TestRefusals:
@@ -50,7 +56,6 @@ class TestRefusals:
             (spec("recurrent_ppo"), ConfigError, "'recurrent_ppo' is recurrent"),
             (spec("r2d2"), ConfigError, "'r2d2' is recurrent"),
             (spec("dqn", spaces.Box(0, 255, (1, 84, 84), np.uint8)), SpaceError, "images"),
-            (spec("iqn"), ModelError, "'iqn' cannot run in a client"),
             (spec("ppo", lr=-1), ConfigError, "lr=-1"),
             (spec("ppo", learning_rate=1e-3), ConfigError, "'learning_rate'"),
             (spec("ppo", device="cuda"), ConfigError, "'device' belongs to a run"),
@@ -118,18 +123,15 @@ class TestSpaces:
             assert (chosen >= action.low).all() and (chosen <= action.high).all()
 
     def test_nested_observations_and_masks(self) -> None:
-        class Masked(gym.Env[Any, Any]):
-            observation_space = spaces.Dict(
-                {
-                    "action_mask": spaces.MultiBinary(3),
-                    "arm": spaces.Dict({"joints": spaces.Box(-1, 1, (2,), np.float64)}),
-                    "mode": spaces.Discrete(4, start=1),
-                }
-            )
-            action_space = spaces.Discrete(3, start=5)
-
+        observation = spaces.Dict(
+            {
+                "action_mask": spaces.MultiBinary(3),
+                "arm": spaces.Dict({"joints": spaces.Box(-1, 1, (2,), np.float64)}),
+                "mode": spaces.Discrete(4, start=1),
+            }
+        )
         settings = {"horizon": 16, "minibatch_size": 8, "hidden": [8]}
-        server = Server(spec_for(Masked(), "ppo", **settings))
+        server = Server(spec("ppo", observation, spaces.Discrete(3, start=5), **settings))
         rng = np.random.default_rng(0)
         policy = server.policy
         rows: dict[str, list[Any]] = {one.name: [] for one in server.layout.steps}
@@ -194,7 +196,7 @@ class TestMessages:
             Consume(((5, "one", b"abc"), (6, "zwei", b"")), replaying=True),
             publication,
             Ready(4, (publication, publication)),
-            Outcome(7, 5, (publication,), {"x": 1.0}, (Episode("one", 1, 2, 0.5, 9, 0),)),
+            Outcome(7, 5, (publication,), {"x": 1.0}),
         ]
         for message in messages:
             head, blobs = message.to_frame()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from gateway_support import wait_for
 
-from assay.cli.serve_demo import clients_line, find_program, show_summary
+from assay.cli.serve_demo import build_program, clients_line, find_program, show_summary
 from assay.runs.metrics import read_metrics
 from assay.server.demo import ClientView, Demo, DemoError, Summary, make_plan
 from assay.server.store.store import Store
@@ -98,12 +99,53 @@ def test_the_plan_fits_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_program_in_cpp_is_used_if_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     program, why = find_program(tmp_path)
-    assert program is None and ("cmake --build" in why or "no compiler" in why)
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    assert "no compiler" in find_program(tmp_path)[1]
+    assert program is None and f"there is none in '{tmp_path}'" in why
+    assert find_program()[0] is None
     (tmp_path / "queue").touch()
     assert find_program(tmp_path)[0] == tmp_path / "queue"
+    for place in ("build/demo", "build/cpp"):  # what `make cpp` built comes first
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "queue").touch()
+        assert find_program()[0] == tmp_path / place / "queue"
+
+
+CMAKE = """#!{python}
+import pathlib, sys
+if "--build" not in sys.argv:
+    print({says!r})
+    sys.exit({code})
+pathlib.Path("build/demo").mkdir(parents=True)
+pathlib.Path("build/demo/queue").touch()
+"""
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "words"),
+    [
+        ("-- Configuring done", 0, "A C.. client controls a queue"),
+        ("-- gRPC was not found", 0, "apt install libgrpc"),
+        ("-- no luck", 3, "cmake -S source -B build/demo .* failed: -- no luck"),
+    ],
+)
+def test_the_program_in_cpp_is_built_if_it_can_be(
+    says: str, code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = Path("source")
+    assert build_program(source) == (None, "No C++ client: 'source' is not here.")
+    source.mkdir()
+    (source / "CMakeLists.txt").touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no compiler" in build_program(source)[1]
+    for name in ("cmake", "c++"):
+        tool = tmp_path / name
+        tool.write_text(CMAKE.format(python=sys.executable, says=says, code=code))
+        tool.chmod(0o755)
+    program, why = build_program(source)
+    assert re.search(words, why)
+    assert (program is not None) == ("A C++ client" in why)
 
 
 def test_a_line_has_all_clients(tmp_path: Path) -> None:

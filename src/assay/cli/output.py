@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EXIT_INTERRUPTED: Final = 130
+EXIT_INCOMPLETE: Final = 1  # a server could not save everything in time
 _LOG_WIDTH = 160  # columns of a table that goes to a file or a pipe
 
 

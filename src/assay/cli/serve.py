@@ -13,8 +13,6 @@ import typer
 
 from assay.cli import output, serve_demo
 
-EXIT_INCOMPLETE = 1
-
 app = typer.Typer(
     help="Run a training server: live systems send experience and get models.",
     invoke_without_command=True,
@@ -70,7 +68,7 @@ def serve(
         asked = {name: value for name, value in given.items() if value is not None}
         complete = run(config, asked, tls)
     if not complete:
-        raise typer.Exit(EXIT_INCOMPLETE)
+        raise typer.Exit(output.EXIT_INCOMPLETE)
 
 
 def run(config: Path | None, given: dict[str, Any], tls: Path | None = None) -> bool:

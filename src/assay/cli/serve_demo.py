@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,9 +19,10 @@ if TYPE_CHECKING:
 
     from assay.server.demo import Demo, Plan, Summary
 
-EXIT_INCOMPLETE = 1
 _LINE_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
+_BUILT_BY_TESTS = Path("build/cpp")
+_BUILT_HERE = Path("build/demo")
 
 
 def demo(
@@ -33,7 +36,8 @@ def demo(
         Path | None, typer.Option("--data", help="Keep the server's data here.")
     ] = None,
     cpp: Annotated[
-        Path | None, typer.Option("--cpp", help="Where clients/cpp was built; build/cpp.")
+        Path | None,
+        typer.Option("--cpp", help="Where clients/cpp was built; by default it is looked for."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
@@ -45,6 +49,8 @@ def demo(
 
     plan = make_plan(seconds=seconds, quick=quick)
     program, why = find_program(cpp)
+    if program is None and cpp is None and not quick:
+        program, why = build_program()
     output.note(
         f"A server, and {plan.clients} clients that control {plan.env} for {plan.seconds:g} "
         f"seconds, {plan.rate:g} decisions a second each at most. {why}"
@@ -63,7 +69,7 @@ def demo(
     else:
         show_summary(plan, summary)
     if not summary.drained:
-        raise typer.Exit(EXIT_INCOMPLETE)
+        raise typer.Exit(output.EXIT_INCOMPLETE)
 
 
 def _play(running: Demo, plan: Plan, screen: _Screen) -> float:
@@ -214,17 +220,43 @@ def _killed(summary: Summary) -> str:
     return f"killed (process {summary.killed}), back after {summary.resumed_after:.1f} s"
 
 
-def find_program(built: Path | None) -> tuple[Path | None, str]:
-    """Return the C++ client if it was built, and a line that says so or how to build it."""
-    place = (built or Path("build/cpp")) / "queue"
-    if place.is_file():
-        return place.resolve(), f"A C++ client controls a queue ({place})."
+def find_program(built: Path | None = None) -> tuple[Path | None, str]:
+    """Return the C++ client if it was built, and a line that says so.
+
+    Args:
+        built: Where to look; by default where `make cpp` and this demo build it.
+    """
+    for place in (_BUILT_BY_TESTS, _BUILT_HERE) if built is None else (built,):
+        program = place / "queue"
+        if program.is_file():
+            return program.resolve(), f"A C++ client controls a queue ({program})."
+    return None, f"No C++ client: there is none in '{built or _BUILT_HERE}'."
+
+
+def build_program(source: Path = Path("clients/cpp")) -> tuple[Path | None, str]:
+    """Build the C++ client from a checkout, if a compiler is there, and say what came of it."""
+    if not (source / "CMakeLists.txt").is_file():
+        return None, f"No C++ client: '{source}' is not here."
     if shutil.which("cmake") is None or shutil.which("c++") is None:
         return None, "No C++ client: there is no compiler here."
-    return None, (
-        "No C++ client: build it with `cmake -S clients/cpp -B build/cpp && cmake --build "
-        "build/cpp`."
-    )
+    output.note(f"Building the C++ client in {_BUILT_HERE}, once; this takes a minute or two ...")
+    # Not where `make cpp` builds, which wants the tests as well.
+    without = [f"-DASSAY_{what}=OFF" for what in ("BUILD_TESTS", "BUILD_BENCHMARKS", "SANITIZE")]
+    jobs = str(os.cpu_count() or 1)
+    for command in (
+        ["cmake", "-S", str(source), "-B", str(_BUILT_HERE), *without],
+        ["cmake", "--build", str(_BUILT_HERE), "--parallel", jobs],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            return None, f"No C++ client: `{' '.join(command)}` failed: {' '.join(last)}"
+        if "gRPC was not found" in done.stdout:
+            return None, (
+                "No C++ client: gRPC for C++ was not found. On Debian and Ubuntu: "
+                "apt install libgrpc++-dev protobuf-compiler-grpc"
+            )
+    return find_program(_BUILT_HERE)
 
 
 def _microseconds(seconds: Any) -> str:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from assay.server.admin_client import AdminClient
     from assay.server.store.store import Store
 
-EXIT_INCOMPLETE = 1
-ALL_VERBS = ("register", "write", "read", "act")  # what a client needs, and no more
+CLIENT_VERBS = ("register", "write", "read", "act")  # what a client needs, and no more
 _DAY = 86_400.0
 
 app = typer.Typer(
@@ -382,7 +381,7 @@ def drain(
     else:
         output.say("Drained." if complete else "Not everything that was learned could be saved.")
     if not complete:
-        raise typer.Exit(EXIT_INCOMPLETE)
+        raise typer.Exit(output.EXIT_INCOMPLETE)
 
 
 # Tokens
@@ -404,19 +403,17 @@ def _keeper(
 
 @contextmanager
 def _stopped(data: Path | None, store: str | None) -> Iterator[Store]:
-    from assay.server.errors import StoreError
+    from assay.server.errors import StoreInUseError
     from assay.server.gateway.config import ServerConfig, default_data
     from assay.server.gateway.run import open_store
 
     try:
         opened = open_store(ServerConfig(data=data or default_data(), store=store))
-    except StoreError as error:
-        if "Another process" in error.message:
-            raise ConfigError(
-                f"A server is running on '{data or default_data()}'.",
-                "Leave --data and --store out, and it is asked.",
-            ) from None
-        raise
+    except StoreInUseError:
+        raise ConfigError(
+            f"A server is running on '{data or default_data()}'.",
+            "Leave --data and --store out, and it is asked.",
+        ) from None
     with opened:
         yield opened
 
@@ -503,7 +500,7 @@ def read_grant(text: str) -> tuple[str, tuple[str, ...]]:
     from assay.server.store.registry import Verb
 
     policy, colon, verbs = text.partition(":")
-    names = tuple(one.strip() for one in verbs.split(",") if one.strip()) if colon else ALL_VERBS
+    names = tuple(one.strip() for one in verbs.split(",") if one.strip()) if colon else CLIENT_VERBS
     if not policy or not names:
         raise ConfigError(f"--grant '{text}': expected POLICY or POLICY:VERB,VERB.")
     for name in names:

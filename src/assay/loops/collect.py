@@ -7,6 +7,7 @@ ignores never count, and the true final observation is what a truncated transiti
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import Any
 
 import gymnasium as gym
@@ -53,13 +54,7 @@ class EpisodeStatistics:
 
     def metrics(self) -> dict[str, float]:
         """Return the mean over the last episodes, if any has ended."""
-        if not self.recent:
-            return {}
-        returns, lengths = zip(*self.recent, strict=True)
-        return {
-            "rollout/return_mean": float(np.mean(returns)),
-            "rollout/length_mean": float(np.mean(lengths)),
-        }
+        return recent_means(self.recent)
 
     def state(self) -> State:
         """Return everything that later metrics depend on."""
@@ -71,6 +66,17 @@ class EpisodeStatistics:
         self.returns[:] = state["returns"]
         self.lengths[:] = state["lengths"]
         self.recent = deque(((float(r), int(n)) for r, n in state["recent"]), EPISODE_WINDOW)
+
+
+def recent_means(recent: Collection[tuple[float, int]]) -> dict[str, float]:
+    """Return the mean return and length of episodes as metrics; nothing if there are none."""
+    if not recent:
+        return {}
+    returns, lengths = zip(*recent, strict=True)
+    return {
+        "rollout/return_mean": float(np.mean(returns)),
+        "rollout/length_mean": float(np.mean(lengths)),
+    }
 
 
 class Collector:

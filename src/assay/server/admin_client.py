@@ -21,9 +21,9 @@ try:
     import grpc
 
     from assay.server.client.grpc_transport import Endpoint
-    from assay.server.gateway.rejections import rejection_of
     from assay.server.protocol import assay_pb2 as pb
     from assay.server.protocol import assay_pb2_grpc as rpc
+    from assay.server.rejections import rejection_of
 except ImportError as error:
     raise MissingExtraError(error.name or "grpcio", "server", "Talking to a server") from None
 

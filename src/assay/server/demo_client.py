@@ -19,8 +19,8 @@ import numpy as np
 
 import assay
 from assay.envs.make import make_env
-from assay.server.client.adapter import nearest_to_zero
 from assay.server.client.connect import Connection
+from assay.server.client.spaces import nearest_to_zero
 
 _REPORT_SECONDS = 0.5
 _LATENCIES = 2000  # the last calls of act() that the quantiles are of

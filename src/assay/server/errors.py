@@ -68,3 +68,7 @@ class StoreError(RejectionError):
 
     def __init__(self, message: str, fix: str | None = None) -> None:
         super().__init__(Reason.RESOURCE_EXHAUSTED, message, fix)
+
+
+class StoreInUseError(StoreError):
+    """Another process has the store."""

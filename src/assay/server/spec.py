@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -416,27 +416,28 @@ def _bound(values: NDArray[Any]) -> _Bound:
     return tuple(plain)
 
 
-def spec_of(
-    name: str,
-    observation_space: Any,
-    action_space: Any,
-    algorithm: str,
-    settings: Mapping[str, Any] | None = None,
-    *,
-    group: str | None = None,
-) -> PolicySpec:
-    """Make a spec from Gymnasium spaces.
+def gym_space(space: Any) -> Any:
+    """Return the Gymnasium space that a space describes.
 
-    Raises:
-        ConfigError: A name or setting is not allowed.
-        SpaceError: A space has no counterpart here.
+    Example:
+        >>> gym_space(Dict(spaces={"a": Discrete(n=3), "b": MultiBinary(shape=(2,))}))
+        Dict('a': Discrete(3), 'b': MultiBinary(2))
     """
-    values = {
-        "name": name,
-        "observation": space_of(observation_space),
-        "action": space_of(action_space),
-        "algorithm": algorithm,
-        "settings": dict(settings or {}),
-        "group": group,
-    }
-    return parse(PolicySpec, values, what=f"the policy '{name}'")
+    from gymnasium import spaces
+
+    if isinstance(space, Box):
+        dtype = np.dtype(space.dtype)
+        low, high = space.limits()
+        if dtype.kind != "f":
+            info = np.iinfo(dtype)
+            low, high = (np.clip(limit, info.min, info.max) for limit in (low, high))
+        return spaces.Box(low.astype(dtype), high.astype(dtype), space.shape, dtype.type)
+    if isinstance(space, Discrete):
+        return spaces.Discrete(space.n, start=space.start)
+    if isinstance(space, MultiDiscrete):
+        return spaces.MultiDiscrete(np.array(space.nvec))
+    if isinstance(space, MultiBinary):
+        return spaces.MultiBinary(space.shape[0] if len(space.shape) == 1 else space.shape)
+    if isinstance(space, Dict):
+        return spaces.Dict({key: gym_space(one) for key, one in sorted(space.spaces.items())})
+    return spaces.Tuple([gym_space(one) for one in space.spaces])

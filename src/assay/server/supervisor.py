@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from assay.core.errors import AssayError
+from assay.server.backlog import Backlog
 from assay.server.errors import Reason, RejectionError, StoreError
 from assay.server.executor.base import (
     Executor,
@@ -38,15 +39,15 @@ from assay.server.executor.base import (
 from assay.server.learner.messages import (
     CHECKPOINT,
     Consume,
-    Episode,
     LearnerSettings,
     Outcome,
     Publication,
     Ready,
     Start,
 )
+from assay.server.poison import Poison
 from assay.server.spec import PolicySpec
-from assay.server.store.registry import STABLE, Learner, ModelVersion, Registry
+from assay.server.store.registry import STABLE, Learner, ModelVersion
 from assay.server.store.store import Store, Stored
 
 T = TypeVar("T")
@@ -56,7 +57,6 @@ _log = logging.getLogger(__name__)
 _OVER = (Reason.FENCED, Reason.POLICY_DELETED, Reason.UNKNOWN_POLICY)
 _FIRST = Learner(epoch=1)  # what a trainer finds that is the first of its policy
 _FIRST_PORTION = 16  # batches
-_PAGE = 1000  # rows of the index, when the backlog is counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +165,6 @@ class Supervisor:
         settings: How the server runs the learner.
         on_published: Called with each version that was committed, from the supervisor's thread.
         on_metrics: Called with the learner's metrics, from the supervisor's thread.
-        on_episodes: Called with the episodes that ended, from the supervisor's thread. After a
-            crash, episodes may come twice.
         channel: Asked at each publication for the channel that moves to it; None for no channel.
         patience: How long to wait for what.
         host: `module:class` of the learner's host, if it is not the usual one.
@@ -189,7 +187,6 @@ class Supervisor:
         *,
         on_published: Callable[[ModelVersion], None] = lambda model: None,
         on_metrics: Callable[[Mapping[str, float]], None] = lambda metrics: None,
-        on_episodes: Callable[[Sequence[Episode]], None] = lambda episodes: None,
         channel: Callable[[], str | None] = lambda: STABLE,
         patience: Patience | None = None,
         host: str | None = None,
@@ -200,7 +197,6 @@ class Supervisor:
         self._settings = settings
         self._on_published = on_published
         self._on_metrics = on_metrics
-        self._on_episodes = on_episodes
         self._channel = channel
         self._patience = patience or Patience()
         self._host = {} if host is None else {"host": host}
@@ -222,12 +218,10 @@ class Supervisor:
         self._learner = Learner()  # what is committed, and our epoch
         self._position = 0
         self._portion = min(_FIRST_PORTION, self._patience.batches)
-        self._suspect = 0  # a batch up to here has killed a learner
-        self._skipped: set[int] = set()
-        self._killer = _Killer()
+        self._poison = Poison(self._patience.poison)
         self._keep_after = 0
         self._metrics: Mapping[str, float] = {}
-        self._backlog = _Backlog(store.registry, policy)
+        self._backlog = Backlog(store.registry, policy)
         self._published_at = self._trimmed_at = time.monotonic()
         self._drained = True
 
@@ -291,7 +285,7 @@ class Supervisor:
             if self._order == "pause":
                 self._order = "run"
             if self._failed:
-                self._skipped, self._killer = set(), _Killer()
+                self._poison.forgive()
             self._failed = False
             self._crashes = 0
             self._wake.notify_all()
@@ -339,7 +333,7 @@ class Supervisor:
             state=self._state,
             restarts=self._restarts,
             last_error=self._last_error,
-            skipped=len(self._skipped),
+            skipped=len(self._poison.skipped),
             epoch=self._learner.epoch,
             position=self._position,
             committed=self._learner.position,
@@ -532,7 +526,7 @@ class Supervisor:
             again = [one for one in batches if one.position <= self._learner.position]
             if not again:
                 return
-            if kept := self._without_skipped(again):
+            if kept := self._poison.without(again):
                 self._ask(handle, kept, replaying=True)
             after = again[-1].position
             with self._wake:
@@ -542,11 +536,7 @@ class Supervisor:
     # Batches
 
     def _read(self, after: int) -> list[Stored]:
-        # Behind a crash one at a time, so that it is known which batch it is; and until something
-        # is committed, if one was passed over, which need not have been the right one.
-        killer = self._killer
-        wary = killer.skipped and killer.since == self._learner.position
-        limit = 1 if wary or after < self._suspect else self._portion
+        limit = 1 if self._poison.alone(after, self._learner.position) else self._portion
         return self._store.read(
             self._policy, after=after, limit=limit, most_bytes=self._patience.bytes
         )
@@ -559,7 +549,7 @@ class Supervisor:
         try:
             answer = handle.call(*message.to_frame(), self._patience.call_seconds)
         except (LearnerCrashed, LearnerRefused) as error:
-            self._suspect = max(self._suspect, batches[-1].position)
+            self._poison.suspect(batches)
             what = f"{error.message} This was at {_named(batches)}."
             if len(batches) == 1 and not replaying:
                 what += self._blame(batches[0])
@@ -568,35 +558,20 @@ class Supervisor:
         return Outcome.from_frame(*answer)
 
     def _blame(self, batch: Stored) -> str:
-        """Count that a learner died of a batch alone; return what is done about it, if anything.
-
-        A batch that is poison kills every learner, for all of them get the same in the same order.
-        One that a learner is killed at by chance is not met by the next one's death.
-        """
+        """Note that a learner died of a batch alone; return what is done about it, if anything."""
         with self._wake:
             if self._order != "run":
                 return ""
-            killer = self._killer
-            before = killer.skipped if killer.since == self._learner.position else 0
-            deaths = killer.deaths + 1 if killer.position == batch.position else 1
-            self._killer = _Killer(batch.position, deaths, self._learner.position, before)
-            if deaths < self._patience.poison:
-                return ""
-            # A learner may die of a batch some time after it has taken it in.
-            first = batch.position if not before else self._learner.position + 1
-            new = set(range(first, batch.position + 1)) - self._skipped
-            self._skipped |= new
-            self._killer = _Killer(since=self._learner.position, skipped=before + len(new))
+            found = self._poison.blame(batch.position, self._learner.position)
+        if not found:
+            return ""
         done = (
             "It is passed over, as each learner died of it."
-            if len(new) == 1
-            else f"Batches {first} to {batch.position} are passed over, as learners died of them."
+            if len(found) == 1
+            else f"Batches {found[0]} to {found[-1]} are passed over, as learners died of them."
         )
         _log.error("%s: %s. %s", self._policy, _named([batch]), done)
         return f" {done}"
-
-    def _without_skipped(self, batches: Sequence[Stored]) -> list[Stored]:
-        return [one for one in batches if one.position not in self._skipped]
 
     def _adjust(self, batches: int, took: float) -> None:
         """Choose how many batches the next call brings."""
@@ -607,7 +582,7 @@ class Supervisor:
             self._portion = min(self._patience.batches, 2 * self._portion)
 
     def _consume(self, handle: Handle, batches: list[Stored]) -> None:
-        kept = self._without_skipped(batches)
+        kept = self._poison.without(batches)
         outcome = self._ask(handle, kept, replaying=False) if kept else None
         if outcome is not None and outcome.position != kept[-1].position:
             raise LearnerCrashed(
@@ -624,8 +599,6 @@ class Supervisor:
         self._keep_after = outcome.keep_after
         self._metrics = outcome.metrics
         self._tell(self._on_metrics, outcome.metrics)
-        if outcome.episodes:
-            self._tell(self._on_episodes, outcome.episodes)
 
     # Versions
 
@@ -714,59 +687,6 @@ class Supervisor:
         with contextlib.suppress(RejectionError):
             return self._store.registry.state(self._policy) == "paused"
         return False
-
-
-@dataclass(frozen=True, slots=True)
-class _Killer:
-    """The batch that the last learner died of.
-
-    Attributes:
-        position: Its own; 0 for none.
-        deaths: Learners in a row that died of it.
-        since: The committed position from which they began.
-        skipped: Batches that were passed over since then.
-    """
-
-    position: int = 0
-    deaths: int = 0
-    since: int = -1
-    skipped: int = 0
-
-
-class _Backlog:
-    """Counts the batches, and the steps in them, that a learner has not consumed."""
-
-    def __init__(self, registry: Registry, policy: str) -> None:
-        self._registry = registry
-        self._policy = policy
-        self._lock = threading.Lock()
-        self._seen = 0  # up to here the index was read
-        self._batches = 0
-        self._steps = 0
-
-    def reset(self, position: int) -> None:
-        """Begin behind a position."""
-        with self._lock:
-            self._seen, self._batches, self._steps = position, 0, 0
-
-    def consumed(self, batches: Sequence[Stored]) -> None:
-        """Take off what was consumed."""
-        with self._lock:
-            for one in batches:
-                if one.position <= self._seen:
-                    self._batches -= 1
-                    self._steps -= one.steps
-            self._seen = max(self._seen, batches[-1].position)
-
-    def count(self) -> tuple[int, int]:
-        """Return how many batches and steps there are, those that have just come included."""
-        with self._lock:
-            with contextlib.suppress(RejectionError):
-                while rows := self._registry.batches(self._policy, self._seen, _PAGE):
-                    self._batches += len(rows)
-                    self._steps += sum(row.steps for row in rows)
-                    self._seen = rows[-1].place.position
-            return self._batches, self._steps
 
 
 def _named(batches: Sequence[Stored]) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
 from assay.core import seeding
 from assay.core.errors import ConfigError
@@ -21,6 +20,7 @@ from assay.envs.make import make_env
 from assay.envs.spaces import has_mask
 from assay.server.client.config import read_config
 from assay.server.client.connect import Connection, connect
+from assay.server.client.spaces import nearest_to_zero
 
 Environment = str | gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]]
 
@@ -256,19 +256,3 @@ def _one(
 def _plain(options: dict[str, Any]) -> dict[str, Any]:
     beside = ("config", "heuristic", "on_trouble", "clock", "spec")
     return {key: value for key, value in options.items() if key not in beside}
-
-
-def nearest_to_zero(space: gym.Space[Any]) -> Any:
-    """Return the action of a space that does least, as far as one can tell.
-
-    Example:
-        >>> nearest_to_zero(gym.spaces.Discrete(3, start=5))
-        5
-    """
-    if isinstance(space, gym.spaces.Discrete):
-        return int(space.start)
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return space.start.copy()
-    if isinstance(space, gym.spaces.Box):
-        return np.clip(np.zeros(space.shape, space.dtype), space.low, space.high)
-    return np.zeros(space.shape or (), space.dtype)

@@ -23,12 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from assay.core.errors import AssayError, ConfigError, MissingExtraError
 from assay.server.client.agent import ClientAgent, ClientStatus, Decided, Heuristic
 from assay.server.client.config import ClientConfig, read_config
-from assay.server.client.spaces import gym_space, make_spec, read_space
+from assay.server.client.spaces import make_spec, nearest_to_zero, read_space
 from assay.server.client.transport import Courier, State
-from assay.server.spec import PolicySpec
+from assay.server.spec import PolicySpec, gym_space
 
 _EXIT_SECONDS = 2.0  # at the end of the process, for what still waits
 
@@ -312,10 +314,16 @@ def connect(
     given = {"address": target, "policy": policy, **options}
     settings = read_config(config, given)
     observation, action, spec = _spaces(settings, spec)
+    limits = spec.action_limits() if spec.bounds is not None else None
     if settings.safe_action is None:
-        raise ConfigError(
-            "safe_action is missing: what the system does when nothing else can answer.",
-            f"Give an action of {action} that is safe at any time.",
+        safe = nearest_to_zero(action)
+        if limits is not None:
+            safe = np.clip(safe, *limits).astype(action.dtype)
+        settings = settings.model_copy(update={"safe_action": safe})
+        warnings.warn(
+            f"No safe_action was given: where nothing else can answer, '{spec.name}' does {safe}.",
+            ServerWarning,
+            stacklevel=2,
         )
     settings = settings.model_copy(update={"client": settings.client_id()})
     if "seed" not in settings.model_fields_set:
@@ -323,7 +331,6 @@ def connect(
         digest = hashlib.sha256(settings.client_id().encode()).digest()
         seed = int.from_bytes(digest[:4], "little")
         settings = settings.model_copy(update={"seed": seed})
-    limits = spec.action_limits() if spec.bounds is not None else None
     agent = ClientAgent(
         observation,
         action,

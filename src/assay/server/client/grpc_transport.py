@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import ipaddress
 import queue
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any
 
 from assay import __version__
 from assay.core.errors import ConfigError, MissingExtraError
+from assay.server.addresses import is_local
 from assay.server.client.config import ClientConfig
 from assay.server.client.outbox import Item, Segment
 from assay.server.client.transport import (
@@ -47,6 +47,7 @@ try:
 
     from assay.server.protocol import assay_pb2 as pb
     from assay.server.protocol import assay_pb2_grpc as rpc
+    from assay.server.rejections import message_of, reason_of
     from assay.server.tensors import FRAME_BYTES, Experience, Layout, encode, split
 except ImportError as error:
     _packages = {"grpc": "grpcio", "google": "protobuf", "google_crc32c": "google-crc32c"}
@@ -56,7 +57,6 @@ except ImportError as error:
         "A connection to a training server",
     ) from None
 
-TRAILER = "assay-rejection-bin"
 _RECEIVE_BYTES = 8 << 20  # of one message: a chunk of a model, with room
 _TRIES = 5  # how often an item may come back damaged or end a session
 _FETCH_TRIES = 3
@@ -208,13 +208,7 @@ def is_loopback(address: str) -> bool:
     """
     if address.startswith(("unix:", "unix-abstract:")):
         return True
-    host = address.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_local(address.rpartition(":")[0].strip("[]"))
 
 
 def _read(path: Path, name: str) -> bytes:
@@ -483,7 +477,7 @@ class GrpcTransport:
             events.append(SendAgain(again))
 
     def _take_rejection(self, rejection: Any, events: list[Event]) -> None:
-        reason = reason_of(rejection.reason)
+        reason = reason_of(rejection)
         if rejection.epoch not in (0, self._window.epoch):
             return
         if reason in _CONTENT or reason in _DAMAGED or reason is Reason.SEQUENCE_GAP:
@@ -515,12 +509,12 @@ class GrpcTransport:
         self, error: Exception | None, failure: TransportError, events: list[Event]
     ) -> None:
         """Find out whether a batch ended the stream, so that it is not sent for ever."""
-        rejection = _rejection(error)
+        rejection = message_of(error)
         content = isinstance(failure, RefusedError) and failure.reason in _CONTENT
         if rejection is not None and content and rejection.seq:
             seq = self._window.refuse(rejection.seq, forever=True)
             if seq is not None:
-                events.append(Refused(seq, reason_of(rejection.reason), rejection.message))
+                events.append(Refused(seq, reason_of(rejection), rejection.message))
             return
         code = error.code() if isinstance(error, grpc.RpcError) else None
         oldest = self._window.oldest
@@ -530,9 +524,9 @@ class GrpcTransport:
     def _failure(self, error: Exception | None) -> TransportError:
         """Say what a failed call means."""
         where = self._endpoint.address
-        rejection = _rejection(error)
+        rejection = message_of(error)
         if rejection is not None:
-            return RefusedError(reason_of(rejection.reason), _sentence(rejection))
+            return RefusedError(reason_of(rejection), _sentence(rejection))
         if not isinstance(error, grpc.RpcError):
             return TransportError(f"{where} ended the stream.")
         code, details = error.code(), error.details()
@@ -631,25 +625,6 @@ def _listen(stream: Any, inbox: queue.SimpleQueue[Any]) -> None:
         inbox.put(_Ended("batches", None))
     except Exception as error:
         inbox.put(_Ended("batches", error))
-
-
-def _rejection(error: Exception | None) -> Any:
-    """Return the rejection that a failed call carries, or None."""
-    if not isinstance(error, grpc.RpcError) or not hasattr(error, "trailing_metadata"):
-        return None
-    for key, value in error.trailing_metadata() or ():
-        if key == TRAILER:
-            with contextlib.suppress(Exception):  # what a server says may be anything
-                return pb.Rejection.FromString(value)
-    return None
-
-
-def reason_of(number: int) -> Reason:
-    """Return a reason; an unknown one of a newer server is none in particular."""
-    try:
-        return Reason(number)
-    except ValueError:
-        return Reason.REASON_UNSPECIFIED
 
 
 def _sentence(rejection: Any) -> str:

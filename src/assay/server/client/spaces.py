@@ -12,7 +12,7 @@ from assay.core.config import parse
 from assay.core.errors import ConfigError, SpaceError
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.server import spec as specs
-from assay.server.spec import PolicySpec, space_of
+from assay.server.spec import PolicySpec, gym_space, space_of
 
 
 def make_spec(
@@ -92,28 +92,7 @@ def _as_dict(tree: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "dict", "spaces": spaces}
 
 
-def gym_space(space: Any) -> gym.Space[Any]:
-    """Return the Gymnasium space of a spec's space."""
-    if isinstance(space, specs.Box):
-        dtype = np.dtype(space.dtype)
-        low, high = space.limits()
-        if dtype.kind != "f":
-            info = np.iinfo(dtype)
-            low, high = np.clip(low, info.min, info.max), np.clip(high, info.min, info.max)
-        return gym.spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
-    if isinstance(space, specs.Discrete):
-        return gym.spaces.Discrete(space.n, start=space.start)
-    if isinstance(space, specs.MultiDiscrete):
-        return gym.spaces.MultiDiscrete(list(space.nvec))
-    if isinstance(space, specs.MultiBinary):
-        return gym.spaces.MultiBinary(list(space.shape))
-    if isinstance(space, specs.Dict):
-        return gym.spaces.Dict({key: gym_space(one) for key, one in space.spaces.items()})
-    assert isinstance(space, specs.Tuple)
-    return gym.spaces.Tuple([gym_space(one) for one in space.spaces])
-
-
-def read_space(value: Any, name: str) -> gym.Space[Any]:
+def read_space(value: Any, name: str) -> Any:
     """Return the space that a setting gives: a Gymnasium space, or one as a spec writes it.
 
     Raises:
@@ -130,11 +109,25 @@ def read_space(value: Any, name: str) -> gym.Space[Any]:
         filler = {"name": "x", "algorithm": "x", "observation": specs.Box(shape=(1,))}
         given = filler | {"action": specs.Discrete(n=1), "observation": value}
         return gym_space(parse(PolicySpec, given, what=f"{name}").observation)
-    if isinstance(value, specs.Box | specs.Discrete | specs.MultiDiscrete | specs.MultiBinary):
-        return gym_space(value)
-    if isinstance(value, specs.Dict | specs.Tuple):
+    if isinstance(value, specs.Leaf | specs.Dict | specs.Tuple):
         return gym_space(value)
     raise ConfigError(
         f"{name}={value!r} is no space.",
         "Give a Gymnasium space, or in a file something like {kind: box, shape: [3]}.",
     )
+
+
+def nearest_to_zero(space: gym.Space[Any]) -> Any:
+    """Return the action of a space that does least, as far as one can tell.
+
+    Example:
+        >>> nearest_to_zero(gym.spaces.Discrete(3, start=5))
+        5
+    """
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.start)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return space.start.copy()
+    if isinstance(space, gym.spaces.Box):
+        return np.clip(np.zeros(space.shape, space.dtype), space.low, space.high)
+    return np.zeros(space.shape or (), space.dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from pydantic import Field, JsonValue
 
 from assay.core.config import Model, parse, read_yaml
 from assay.core.errors import ConfigError
+from assay.server.addresses import address, is_local
 from assay.server.learner.messages import LearnerSettings
 from assay.server.store.registry import Quota, Verb
 from assay.server.tensors import FRAME_BYTES
@@ -214,39 +214,6 @@ class ServerConfig(Model):
         """Return how many steps a policy's learner may be behind."""
         own = self.policies[policy].backlog_steps if policy in self.policies else None
         return self.backlog_steps if own is None else own
-
-
-def address(listen: str) -> tuple[str, int]:
-    """Split an address into host and port; a Unix socket has the host `unix:PATH` and port 0.
-
-    Raises:
-        ValueError: It is none.
-
-    Example:
-        >>> address("[::1]:50051"), address("localhost:0")
-        (('::1', 50051), ('localhost', 0))
-    """
-    if listen.startswith("unix:"):
-        if len(listen) == len("unix:"):
-            raise ValueError("listen='unix:' names no path")
-        return listen, 0
-    host, colon, port = listen.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    if not colon or not bare or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"listen={listen!r} is no address; expected HOST:PORT")
-    if ":" in bare and bare == host:
-        raise ValueError(f"listen={listen!r} is no address; write IPv6 as [ADDRESS]:PORT")
-    return bare, int(port)
-
-
-def is_local(host: str) -> bool:
-    """Say whether only this machine can reach an address."""
-    if host.startswith("unix:") or host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def tls_files(directory: Path) -> dict[str, str]:

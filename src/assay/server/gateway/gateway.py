@@ -17,9 +17,10 @@ from typing import Any
 import grpc
 
 from assay.core.errors import ConfigError
+from assay.server.addresses import address
 from assay.server.executor.base import Executor
 from assay.server.gateway.admin import Admin
-from assay.server.gateway.config import ServerConfig, address
+from assay.server.gateway.config import ServerConfig
 from assay.server.gateway.health import Health
 from assay.server.gateway.hosted import Hosted, Supervise
 from assay.server.gateway.hub import Hub, draining

@@ -23,10 +23,10 @@ from assay.server.gateway.hosted import Hosted, Supervise, model_info
 from assay.server.gateway.journal import Journal
 from assay.server.gateway.kept import Kept
 from assay.server.gateway.metrics import Meters
-from assay.server.gateway.rejections import status_of, trailer
 from assay.server.gateway.verdicts import Verdicts
 from assay.server.model_delta import make_delta
 from assay.server.protocol import PROTOCOL
+from assay.server.rejections import status_of, trailer
 from assay.server.spec import PolicySpec
 from assay.server.store.group import GroupCommitter
 from assay.server.store.registry import CANARY, CHANNELS, EVERY, STABLE, ModelVersion, Verb

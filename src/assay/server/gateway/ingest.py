@@ -20,9 +20,9 @@ from assay.server.errors import Reason, RejectionError
 from assay.server.gateway.auth import Principal
 from assay.server.gateway.hosted import Hosted
 from assay.server.gateway.hub import Hub, answers, draining, refuse
-from assay.server.gateway.rejections import to_message
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.protocol.assay_pb2_grpc import IngestServicer
+from assay.server.rejections import to_message
 from assay.server.store.registry import CANARY, Verb
 from assay.server.store.store import Ack, Incoming, Refused
 from assay.server.tensors import TRAJECTORY_BYTES, Assembler, Experience, decode
@@ -128,7 +128,6 @@ class _Stream:
 
     def __init__(self, hub: Hub, hosted: Hosted, principal: Principal, context: Any) -> None:
         self._hub, self._hosted, self._context = hub, hosted, context
-        self._principal = principal
         self._client = principal.name
         self.epoch = 0
         self._committed = 0

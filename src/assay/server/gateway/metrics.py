@@ -12,7 +12,7 @@ import math
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from assay.core.errors import ConfigError
@@ -351,23 +351,3 @@ def _number(value: float) -> str:
     if math.isnan(value):
         return "NaN"
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
-
-
-def parse_text(text: str) -> Mapping[str, float]:
-    r"""Read the text format back into `{name{labels}: value}`.
-
-    Raises:
-        ValueError: A line is malformed.
-
-    Example:
-        >>> parse_text('# TYPE a counter\na{policy="p"} 3')
-        {'a{policy="p"}': 3.0}
-    """
-    found: dict[str, float] = {}
-    for line in text.splitlines():
-        if line and not line.startswith("#"):
-            name, _, value = line.rpartition(" ")
-            if not name or name in found:
-                raise ValueError(f"'{line}' is no sample, or is there twice")
-            found[name] = float(value)
-    return found

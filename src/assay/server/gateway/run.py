@@ -10,9 +10,10 @@ from pathlib import Path
 
 from assay.core.errors import ConfigError
 from assay.runs.files import write_atomic
+from assay.server.addresses import address
 from assay.server.executor import make_executor
 from assay.server.executor.base import Executor
-from assay.server.gateway.config import ServerConfig, address
+from assay.server.gateway.config import ServerConfig
 from assay.server.gateway.gateway import Gateway
 from assay.server.gateway.tls import server_credentials
 from assay.server.store.registry import EVERY, Registry, Verb

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from assay.algorithms.base import Algorithm, ReplayNeeds, RolloutNeeds
-from assay.core import registry
+from assay.core import registry, seeding
 from assay.core.config import parse
 from assay.core.errors import ConfigError, SpaceError, nearest
 from assay.core.types import Clock, Spaces
@@ -20,9 +20,8 @@ from assay.loops.settings import RunConfig, RunSettings, preset, resolve
 from assay.loops.training import build_algorithm
 from assay.networks.actor_critic import Policy
 from assay.networks.conv import has_images
-from assay.server import spec as wire
 from assay.server.learner.messages import LearnerSettings
-from assay.server.spec import PolicySpec
+from assay.server.spec import PolicySpec, gym_space
 
 PRESET = "preset"
 # Of the settings of a run, those that mean something where clients run the environments.
@@ -38,26 +37,6 @@ def read_settings(text: str) -> LearnerSettings:
         ConfigError: One is unknown or out of range.
     """
     return parse(LearnerSettings, json.loads(text or "{}"), what="the learner")
-
-
-def gym_space(space: wire.Space) -> gym.Space[Any]:
-    """Return the Gymnasium space that a space of a spec describes."""
-    if isinstance(space, wire.Box):
-        dtype = np.dtype(space.dtype)
-        low, high = space.limits()
-        if dtype.kind != "f":
-            info = np.iinfo(dtype)
-            low, high = (np.clip(limit, info.min, info.max) for limit in (low, high))
-        return gym.spaces.Box(low.astype(dtype), high.astype(dtype), space.shape, dtype.type)
-    if isinstance(space, wire.Discrete):
-        return gym.spaces.Discrete(space.n, start=space.start)
-    if isinstance(space, wire.MultiDiscrete):
-        return gym.spaces.MultiDiscrete(np.array(space.nvec))
-    if isinstance(space, wire.MultiBinary):
-        return gym.spaces.MultiBinary(space.shape[0] if len(space.shape) == 1 else space.shape)
-    if isinstance(space, wire.Dict):
-        return gym.spaces.Dict({key: gym_space(one) for key, one in sorted(space.spaces.items())})
-    return gym.spaces.Tuple([gym_space(one) for one in space.spaces])
 
 
 class Canonical:
@@ -142,7 +121,8 @@ def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
             f"{nearest(key, known | {*RUN_SETTINGS, PRESET})}",
             f"`assay algorithms {cls.spec.name}` lists all of them.",
         )
-    given.setdefault("seed", settings.seed)
+    # Policies of one server must not draw the same numbers.
+    given.setdefault("seed", seeding.derive_seed(settings.seed, "policy", spec.name))
     config = resolve(cls.spec.name, base, given)
     values, num_envs = dict(config.hyperparameters), config.run.num_envs
     if cls.spec.loop == "on_policy" and "horizon" in values:

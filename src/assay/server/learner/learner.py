@@ -25,7 +25,6 @@ from assay.server.learner.feed import Feed, ReplayFeed, RolloutFeed
 from assay.server.learner.messages import (
     ON_POLICY_LAG,
     Consume,
-    Episode,
     LearnerSettings,
     Outcome,
     Publication,
@@ -79,19 +78,18 @@ class Learner:
     def consume(self, message: Consume) -> Outcome:
         """Learn from batches, in their order; how they are grouped makes no difference."""
         publications: list[Publication] = []
-        ended: list[Episode] = []
         for position, client, payload in message.batches:
             if message.replaying:
                 self._refill(position, client, payload)
                 continue
             if position <= self.position:
                 continue  # it was consumed before
-            ended += self._take(position, client, payload)
+            self._take(position, client, payload)
             self.position = position
             if self.feed.due:
                 publications.append(self._publish())
         metrics = self._metrics | self._live_metrics()
-        return Outcome(self.position, self.keep_after, tuple(publications), metrics, tuple(ended))
+        return Outcome(self.position, self.keep_after, tuple(publications), metrics)
 
     def checkpoint(self) -> Publication | None:
         """Return what was learned since the last version, or None if nothing was."""
@@ -102,21 +100,20 @@ class Learner:
 
     # ------------------------------------------------------------------ batches
 
-    def _take(self, position: int, client: str, payload: bytes) -> list[Episode]:
+    def _take(self, position: int, client: str, payload: bytes) -> None:
         found = self._read(client, payload)
         if found is None:
             self.bad_batches += 1
-            return []
+            return
         steps, patches = found
         self.feed.patch(client, patches)
         for reward in patches.values():
             self.episodes.add_late(client, reward)
         if steps is None:
-            return []
-        ended = self.episodes.add(steps)
+            return
+        self.episodes.add(steps)
         self.clock.episodes = self.episodes.count
         self.feed.take(position, steps)
-        return ended
 
     def _refill(self, position: int, client: str, payload: bytes) -> None:
         found = self._read(client, payload)

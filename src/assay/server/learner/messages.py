@@ -25,7 +25,9 @@ ON_POLICY_LAG = 8  # versions; what "auto" is for an on-policy learner
 class LearnerSettings(Model):
     """How the server runs a learner. The client has no say in these."""
 
-    seed: int = Field(1, ge=0, description="Seed of a policy whose spec does not give one.")
+    seed: int = Field(
+        1, ge=0, description="What the seeds of policies come from whose specs give none."
+    )
     device: str = Field("cpu", description="cpu, or the GPU that is lent: cuda or cuda:N.")
     threads: int = Field(1, ge=1, description="Torch threads.")
     compile: Literal["auto"] | bool = Field(
@@ -162,27 +164,6 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
-    """An episode that ended, seen from its first step to its last.
-
-    Attributes:
-        client: Who acted.
-        version: The oldest model that acted in it; 0 where a fallback did.
-        newest: The newest model that acted in it.
-        total: Sum of its rewards; late ones count in the episode that runs when they come.
-        steps: Its length.
-        flagged: How many of its steps were no samples of the policy.
-    """
-
-    client: str
-    version: int
-    newest: int
-    total: float
-    steps: int
-    flagged: int
-
-
-@dataclass(frozen=True, slots=True)
 class Ready:
     """The answer to `Start`.
 
@@ -216,14 +197,12 @@ class Outcome:
             handed out, the replay is filled again from there.
         publications: New versions, oldest first.
         metrics: The newest ones of the learner.
-        episodes: Those that ended in these batches.
     """
 
     position: int
     keep_after: int
     publications: tuple[Publication, ...] = ()
     metrics: dict[str, float] = field(default_factory=dict)
-    episodes: tuple[Episode, ...] = ()
 
     def to_frame(self) -> Frame:
         """Return the head and blobs that stand for this message."""
@@ -233,10 +212,6 @@ class Outcome:
             "keep_after": self.keep_after,
             "publications": heads,
             "metrics": self.metrics,
-            "episodes": [
-                [one.client, one.version, one.newest, one.total, one.steps, one.flagged]
-                for one in self.episodes
-            ],
         }
         return head, blobs
 
@@ -248,7 +223,6 @@ class Outcome:
             head["keep_after"],
             _read_publications(head["publications"], blobs),
             dict(head["metrics"]),
-            tuple(Episode(*values) for values in head["episodes"]),
         )
 
 

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from assay.core.types import State, Tree, tree_map
+from assay.loops.collect import EPISODE_WINDOW, recent_means
 from assay.server.learner.building import Canonical
-from assay.server.learner.messages import Episode
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.tensors import BOOTSTRAP, EVENT, OBS, RAW_ACTION, Layout, decode
 
 Array = np.ndarray[Any, Any]
 
-EPISODE_WINDOW = 100
 MAX_CLIENTS = 10_000  # whose running episodes are followed
 
 
@@ -154,9 +153,6 @@ class _Running:
     step: int = 0
     whole: bool = False
     total: float = 0.0
-    flagged: int = 0
-    version: int = 0
-    newest: int = 0
     late: float = 0.0
 
 
@@ -171,33 +167,28 @@ class EpisodeBook:
         self.count = 0
         self._running: dict[str, _Running] = {}
 
-    def add(self, steps: Steps) -> list[Episode]:
-        """Count the steps of a batch; return the episodes that ended."""
+    def add(self, steps: Steps) -> None:
+        """Count the steps of a batch, and the episodes that end in it."""
         one = self._running.pop(steps.client, None) or _Running()
         self._running[steps.client] = one  # the last to be forgotten
         if len(self._running) > MAX_CLIENTS:
             del self._running[next(iter(self._running))]
         if (steps.episode, steps.start) != (one.episode, one.step):
             self._begin(one, steps.episode, whole=steps.start == 0, step=steps.start)
-        ended: list[Episode] = []
         done = np.flatnonzero(steps.terminated | steps.truncated).tolist()
         begin = 0
         for last in [*done, len(steps) - 1]:
             end = last + 1
             if end > begin:
-                self._count(one, steps, begin, end)
+                one.total += float(steps.reward[begin:end].sum(dtype=np.float64))
+                one.step += end - begin
             if last in done and end > begin:
                 if one.whole:
-                    total = one.total + one.late
+                    self.count += 1
+                    self.recent.append((one.total + one.late, one.step))
                     one.late = 0.0
-                    ended.append(
-                        Episode(steps.client, one.version, one.newest, total, one.step, one.flagged)
-                    )
                 self._begin(one, one.episode + 1, whole=True)
             begin = end
-        self.count += len(ended)
-        self.recent.extend((episode.total, episode.steps) for episode in ended)
-        return ended
 
     def add_late(self, client: str, reward: float) -> None:
         """Count a late reward in the episode that runs now, so that none is lost on average."""
@@ -206,13 +197,7 @@ class EpisodeBook:
 
     def metrics(self) -> dict[str, float]:
         """Return the mean over the last episodes, if any has ended."""
-        if not self.recent:
-            return {}
-        totals, lengths = zip(*self.recent, strict=True)
-        return {
-            "rollout/return_mean": float(np.mean(totals)),
-            "rollout/length_mean": float(np.mean(lengths)),
-        }
+        return recent_means(self.recent)
 
     def state(self) -> State:
         """Return everything that later episodes depend on."""
@@ -231,14 +216,4 @@ class EpisodeBook:
     @staticmethod
     def _begin(one: _Running, episode: int, *, whole: bool, step: int = 0) -> None:
         one.episode, one.step, one.whole = episode, step, whole
-        one.total, one.flagged, one.version, one.newest = 0.0, 0, -1, 0
-
-    @staticmethod
-    def _count(one: _Running, steps: Steps, begin: int, end: int) -> None:
-        versions = steps.version[begin:end]
-        oldest = int(versions.min())
-        one.version = oldest if one.version < 0 else min(one.version, oldest)
-        one.newest = max(one.newest, int(versions.max()))
-        one.total += float(steps.reward[begin:end].sum(dtype=np.float64))
-        one.flagged += int(np.count_nonzero(steps.flags[begin:end]))
-        one.step += end - begin
+        one.total = 0.0

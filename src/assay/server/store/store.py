@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import IO
 
 from assay.runs.files import run_error, write_atomic
-from assay.server.errors import Reason, RejectionError, StoreError
+from assay.server.errors import Reason, RejectionError, StoreError, StoreInUseError
 from assay.server.spec import PolicySpec
 from assay.server.store.blobs import Blobs
 from assay.server.store.log import (
@@ -167,7 +167,8 @@ class Store:
         repairs: What was found damaged, a sentence each.
 
     Raises:
-        StoreError: Another process has it, or it cannot be read or written.
+        StoreInUseError: Another process has it.
+        StoreError: It cannot be read or written.
 
     Example:
         >>> import tempfile
@@ -680,7 +681,7 @@ def _lock(directory: Path) -> IO[bytes]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return handle
     handle.close()
-    raise StoreError(
+    raise StoreInUseError(
         f"Another process has the store '{directory}' open.",
         "Stop that server, or give this one another directory.",
     )

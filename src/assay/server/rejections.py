@@ -1,12 +1,14 @@
 """How a refusal travels: as a message in an `Ack`, or in the trailing metadata of a status.
 
-Both directions are here, so that a Python client reads what a gateway wrote. Nothing here needs
-more of gRPC than the status codes.
+Both directions are here: a gateway writes what clients and operators read.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
 
 from assay.server.errors import Reason, RejectionError
 from assay.server.protocol import assay_pb2 as pb
@@ -65,12 +67,16 @@ def to_message(error: RejectionError, *, epoch: int = 0, seq: int = 0) -> pb.Rej
 
 
 def from_message(message: pb.Rejection) -> RejectionError:
-    """Read a refusal from the wire; a reason of a newer server becomes REASON_UNSPECIFIED."""
+    """Read a refusal from the wire."""
+    return RejectionError(reason_of(message), message.message, message.fix or None)
+
+
+def reason_of(message: pb.Rejection) -> Reason:
+    """Return why something was refused; a newer server's reason becomes REASON_UNSPECIFIED."""
     try:
-        reason = Reason(message.reason)
+        return Reason(message.reason)
     except ValueError:
-        reason = Reason.REASON_UNSPECIFIED
-    return RejectionError(reason, message.message, message.fix or None)
+        return Reason.REASON_UNSPECIFIED
 
 
 def trailer(error: RejectionError) -> tuple[tuple[str, bytes], ...]:
@@ -78,21 +84,32 @@ def trailer(error: RejectionError) -> tuple[tuple[str, bytes], ...]:
     return ((TRAILER, to_message(error).SerializeToString()),)
 
 
+def message_of(error: Any) -> pb.Rejection | None:
+    """Return the refusal that a failed call carries, or None where it carries none.
+
+    Args:
+        error: A `grpc.RpcError` with a status, synchronous or not; anything else carries none.
+    """
+    read = getattr(error, "trailing_metadata", None)
+    for key, value in (read() if read is not None else None) or ():
+        if key == TRAILER:
+            with contextlib.suppress(DecodeError, TypeError):  # whatever it is, it is not ours
+                message: pb.Rejection = pb.Rejection.FromString(value)
+                return message
+    return None
+
+
 def rejection_of(error: Any) -> RejectionError | None:
     """Return why a server refused a call, or None where the call failed on its way.
 
     Args:
-        error: A `grpc.RpcError` with a status, synchronous or not.
+        error: As for `message_of`.
     """
     import grpc
 
-    read = getattr(error, "trailing_metadata", None)
-    for key, value in (read() if read is not None else None) or ():
-        if key == TRAILER:
-            try:
-                return from_message(pb.Rejection.FromString(value))
-            except Exception:  # whatever it is, it is not ours
-                return None
+    message = message_of(error)
+    if message is not None:
+        return from_message(message)
     code = error.code() if callable(getattr(error, "code", None)) else None
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         # The library itself refuses a message above its limit, before the server sees it.

@@ -1,0 +1,72 @@
+"""Batches that learners die of: found one by one, and passed over.
+
+A batch that is poison kills every learner, for all of them get the same in the same order. One that
+a learner is killed at by chance is not met by the next one's death.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from assay.server.store.store import Stored
+
+
+class Poison:
+    """Knows which batches of a policy to pass over. For one thread, but for `skipped`.
+
+    Args:
+        deaths: Learners in a row that must die of a batch alone.
+
+    Attributes:
+        skipped: Positions of the batches that are passed over.
+    """
+
+    def __init__(self, deaths: int) -> None:
+        self._deaths = deaths
+        self.skipped: frozenset[int] = frozenset()
+        self._suspect = 0  # a batch up to here has killed a learner
+        self._position = 0  # of the batch that the last learner died of alone
+        self._in_a_row = 0  # learners that did
+        self._since = -1  # the committed position that they began from
+        self._passed = 0  # batches passed over since then
+
+    def forgive(self) -> None:
+        """Try everything again."""
+        self.skipped = frozenset()
+        self._position = self._in_a_row = self._passed = 0
+        self._since = -1
+
+    def alone(self, after: int, committed: int) -> bool:
+        """Say whether what stands behind a position should be given to the learner one by one.
+
+        So it should behind a crash, to learn which batch it was; and until something is committed,
+        if one was passed over, which need not have been the right one.
+        """
+        return after < self._suspect or (self._passed > 0 and self._since == committed)
+
+    def without(self, batches: Sequence[Stored]) -> list[Stored]:
+        """Return the batches that are not passed over."""
+        return [one for one in batches if one.position not in self.skipped]
+
+    def suspect(self, batches: Sequence[Stored]) -> None:
+        """Note that a learner died at some batches."""
+        self._suspect = max(self._suspect, batches[-1].position)
+
+    def blame(self, position: int, committed: int) -> range:
+        """Count that a learner died of a batch alone; return what is passed over from now on.
+
+        Args:
+            position: Of the batch.
+            committed: Where the learner had begun.
+        """
+        passed = self._passed if self._since == committed else 0
+        self._in_a_row = self._in_a_row + 1 if self._position == position else 1
+        self._position, self._since, self._passed = position, committed, passed
+        if self._in_a_row < self._deaths:
+            return range(0)
+        # A learner may die of a batch some time after it has taken it in.
+        found = range(committed + 1 if passed else position, position + 1)
+        self._passed += len(set(found) - self.skipped)
+        self.skipped |= set(found)
+        self._position = self._in_a_row = 0
+        return found
