@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,20 +77,20 @@ def registered(server: Any, policy: str) -> PolicySpec:
     return found.spec if isinstance(found.spec, PolicySpec) else read_spec(found.spec)
 
 
-def snapshot(version: int, prefers: int) -> bytes:
-    """Return a model for the probe that wants one of three choices, whatever it sees."""
+def snapshot(version: int, prefers: int, choices: int = 3) -> bytes:
+    """Return a model that sees three numbers and wants one of the choices, whatever it sees."""
     architecture = arch.Architecture(
         version=version,
         epoch=1,
         algorithm="ppo",
         observation={"kind": "Box", "shape": [3], "dtype": "float32", "low": None, "high": None},
-        action={"kind": "Discrete", "n": 3, "start": 0},
+        action={"kind": "Discrete", "n": choices, "start": 0},
         inputs=(arch.Entry(key=None, width=3),),
         layers=(arch.Dense(weight="w", bias="b"),),
-        head=arch.Categorical(n=3),
+        head=arch.Categorical(n=choices),
     )
-    bias = np.where(np.arange(3) == prefers, 50.0, 0.0).astype(np.float32)
-    arrays = {"w": np.zeros((3, 3), np.float32), "b": bias}
+    bias = np.where(np.arange(choices) == prefers, 50.0, 0.0).astype(np.float32)
+    arrays = {"w": np.zeros((choices, 3), np.float32), "b": bias}
     return make_snapshot(architecture, arrays).data
 
 
@@ -210,17 +211,25 @@ def test_a_token_from_a_file_over_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not QUEUE.exists(), reason="the C++ example is not built; run: make cpp")
-def test_the_example_streams_to_the_gateway(tmp_path: Path) -> None:
+def test_the_example_streams_to_the_gateway_and_judges_what_it_got(tmp_path: Path) -> None:
     with running(tmp_path / "server") as server:
         address = server.address.replace("localhost", "127.0.0.1")
         command = [str(QUEUE), "--address", address, "--steps", "4000", "--rate", "4000"]
-        command += ["--models", str(tmp_path / "models"), "--wait", "0"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "heuristic: mean cost" in done.stdout and "the heuristic acted" in done.stdout
-        batches = committed(server, "queue")
-    steps = sum(one.steps for one in batches)
-    assert steps == 4000
+        command += ["--models", str(tmp_path / "models"), "--wait"]
+        said = []
+        for wait in ("0", "60"):
+            done = subprocess.run(
+                [*command, wait], capture_output=True, text=True, timeout=SECONDS, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            said.append(done.stdout)
+            if wait == "0":
+                assert sum(one.steps for one in committed(server, "queue")) == 4000
+                server.puppet("queue").publish(data=snapshot(1, prefers=2, choices=4))
+    assert "heuristic: mean cost" in said[0] and "the heuristic acted" in said[0]
+    costs = [float(cost) for cost in re.findall(r"mean cost ([\d.]+)", said[1])]
+    assert len(costs) == 2 and costs[1] > costs[0]  # two machines at all times are no good rule
+    assert re.search(r"learned: .* \(\+\d+% against the heuristic\)", said[1])
 
 
 def test_the_golden_batches_are_those_of_this_encoder(tmp_path: Path) -> None:

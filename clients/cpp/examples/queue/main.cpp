@@ -184,12 +184,15 @@ int main(int argc, char** argv) {
               static_cast<unsigned long long>(status.droppedSteps),
               static_cast<unsigned long long>(status.acceptedModels),
               static_cast<unsigned long long>(status.rejectedModels));
-  const auto learned =
-      status.acceptedModels > 0 ? meanCostOfModel(config.models) : std::optional<double>();
-  if (!learned) {
+  if (status.acceptedModels == 0) {
     std::printf("No model came (%s): the heuristic acted.\n",
                 status.lastFailure.empty() ? "the server has none yet" : status.lastFailure.c_str());
     return 0;
+  }
+  const std::string kept = config.models + "/" + options["--policy"];
+  const auto learned = meanCostOfModel(kept);
+  if (!learned) {
+    return fail("Models came, but none could be kept in '" + kept + "'.");
   }
   std::printf("learned:   mean cost %.3f (%+.0f%% against the heuristic)\n", *learned,
               100.0 * (*learned / heuristic - 1.0));
