@@ -14,6 +14,7 @@ from executor_contract import wait_until
 from supervisor_world import SUMMING, World, await_state
 
 from assay.server.executor.base import ExecutorError, Handle
+from assay.server.executor.process import machine_memory
 from assay.server.learner.messages import LearnerSettings
 from assay.server.supervisor import Supervisor
 
@@ -225,15 +226,21 @@ def test_a_learner_that_hangs_is_replaced(any_world: World) -> None:
     any_world.assert_exactly_once(5)
 
 
-def test_a_learner_out_of_memory_is_replaced_and_limited(process: World) -> None:
+@pytest.mark.parametrize("given", [{"memory_mb": 300}, {}, {"device": "cuda"}, {"memory_mb": None}])
+def test_the_memory_of_a_learner_is_limited(process: World, given: dict[str, Any]) -> None:
     process.register()
-    supervisor = process.supervise(settings=LearnerSettings(memory_mb=300))
+    supervisor = process.supervise(settings=LearnerSettings(**given))
     await_state(supervisor, "idle")
     health = supervisor.status().health
     assert health is not None
     limits = Path(f"/proc/{health.pid}/limits").read_text()
     (line,) = [line for line in limits.splitlines() if line.startswith("Max data size")]
-    assert 300 << 20 < int(line.split()[3]) < 400 << 20
+    limit = line.split()[3]
+    if given.get("device") or given.get("memory_mb", 1) is None:
+        assert limit == "unlimited"
+    else:
+        expected = given.get("memory_mb", machine_memory() // 2 >> 20) << 20
+        assert expected < int(limit) < expected + (100 << 20)
 
 
 def test_a_learner_that_refuses_its_policy_makes_it_fail_at_once(inproc: World) -> None:

@@ -80,7 +80,7 @@ class Light:
         self._host = host if ":" in host else f"fault_hosts:{host}"
         self._inner = make_executor("inproc")
 
-    def spawn(self, name: str, *, memory_mb: int | None = None, host: str = "") -> Any:
+    def spawn(self, name: str, *, memory_mb: Any = None, host: str = "") -> Any:
         return self._inner.spawn(name, host=self._host)
 
     def close(self) -> None:

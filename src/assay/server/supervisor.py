@@ -495,7 +495,10 @@ class Supervisor:
         return handle
 
     def _spawn(self) -> Handle:
-        return self._executor.spawn(self._policy, memory_mb=self._settings.memory_mb, **self._host)
+        memory = self._settings.memory_mb
+        if memory == "auto" and self._settings.device != "cpu":
+            memory = None  # drivers of GPUs map far more than they use
+        return self._executor.spawn(self._policy, memory_mb=memory, **self._host)
 
     def _adopt(self, handle: Handle) -> None:
         """Make a handle known to `stop`, which may have come in the meantime."""

@@ -14,12 +14,13 @@ import importlib
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from assay.core.errors import AssayError
 from assay.server.executor.frames import Blobs, FrameError, Head, pack
 
 LEARNER_HOST = "assay.server.learner.host:LearnerHost"
+MemoryLimit = int | Literal["auto"] | None  # in MB
 
 _REFUSED = "error"  # the key of an answer that is a refusal
 _CRASHED = "crash"  # the key of a host's last words
@@ -113,12 +114,15 @@ class Handle(Protocol):
 class Executor(Protocol):
     """Gives learners a place."""
 
-    def spawn(self, name: str, *, memory_mb: int | None = None, host: str = LEARNER_HOST) -> Handle:
+    def spawn(
+        self, name: str, *, memory_mb: MemoryLimit = None, host: str = LEARNER_HOST
+    ) -> Handle:
         """Begin a learner.
 
         Args:
             name: Whose, for messages and for finding it again. One learner at a time has a name.
-            memory_mb: How much memory it may take on top of that of its bare process.
+            memory_mb: How much memory it may take on top of that of its bare process; "auto" where
+                the executor may choose, which need not be a limit.
             host: `module:class` of what answers.
 
         A host that cannot be loaded crashes the first call.

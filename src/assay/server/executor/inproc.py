@@ -22,6 +22,7 @@ from assay.server.executor.base import (
     ExecutorError,
     Health,
     LearnerCrashed,
+    MemoryLimit,
     answer,
     close_host,
     hung,
@@ -132,10 +133,10 @@ class InprocExecutor:
         self._closed = False
 
     def spawn(
-        self, name: str, *, memory_mb: int | None = None, host: str = LEARNER_HOST
+        self, name: str, *, memory_mb: MemoryLimit = None, host: str = LEARNER_HOST
     ) -> InprocHandle:
         """Begin a learner in a thread."""
-        if memory_mb is not None:
+        if isinstance(memory_mb, int):
             raise ExecutorError(
                 f"memory_mb={memory_mb} cannot be held in the executor 'inproc', where learners "
                 "share the server's process.",

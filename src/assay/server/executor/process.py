@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psutil
 
@@ -26,6 +27,7 @@ from assay.server.executor.base import (
     ExecutorError,
     Health,
     LearnerCrashed,
+    MemoryLimit,
     hung,
     read_answer,
 )
@@ -145,6 +147,15 @@ class ProcessHandle:
         self._link.close()
 
 
+def machine_memory() -> int:
+    """Return the bytes of memory of this machine, or of the container that it runs in."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # there is none, or it says "max"
+        return whole
+
+
 class ProcessExecutor:
     """Runs each learner in a process of its own."""
 
@@ -156,9 +167,11 @@ class ProcessExecutor:
         self._spawner = ThreadPoolExecutor(1, thread_name_prefix="assay-spawn")
 
     def spawn(
-        self, name: str, *, memory_mb: int | None = None, host: str = LEARNER_HOST
+        self, name: str, *, memory_mb: MemoryLimit = None, host: str = LEARNER_HOST
     ) -> ProcessHandle:
-        """Begin a learner in a process."""
+        """Begin a learner in a process; "auto" gives it half of the machine's memory."""
+        if memory_mb == "auto":
+            memory_mb = (machine_memory() >> 20) // 2
         try:
             handle = self._spawner.submit(self._begin, name, host, memory_mb).result()
         except OSError as error:

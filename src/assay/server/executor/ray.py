@@ -35,6 +35,7 @@ from assay.server.executor.base import (
     Health,
     Host,
     LearnerCrashed,
+    MemoryLimit,
     answer,
     close_host,
     hung,
@@ -278,9 +279,11 @@ class RayExecutor:
         self._closed = False
 
     def spawn(
-        self, name: str, *, memory_mb: int | None = None, host: str = LEARNER_HOST
+        self, name: str, *, memory_mb: MemoryLimit = None, host: str = LEARNER_HOST
     ) -> RayHandle:
         """Begin a learner: in the actor of its name, or in a new one."""
+        if memory_mb == "auto":  # memory that is reserved for nothing keeps others off a node
+            memory_mb = None
         if self._closed:
             raise ExecutorError("The executor was closed.")
         token = secrets.token_hex(16)

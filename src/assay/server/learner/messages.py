@@ -42,7 +42,11 @@ class LearnerSettings(Model):
         500, gt=0, description="Off-policy: steps between versions. On-policy: every update."
     )
     checkpoint_every: int = Field(1, gt=0, description="Versions per checkpoint.")
-    memory_mb: int | None = Field(None, gt=0, description="Memory limit of the learner's process.")
+    memory_mb: Annotated[int, Field(gt=0)] | Literal["auto"] | None = Field(
+        "auto",
+        description="Memory limit of the learner's process; auto: half of the machine's, for the "
+        "executor 'process' on a CPU.",
+    )
     imitate: bool = Field(
         True, description="On-policy: clone the heuristic where it acted (shadow, apprentice)."
     )
