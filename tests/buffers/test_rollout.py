@@ -193,3 +193,32 @@ def test_bad_segments_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             Rollout.segments(SPACES, segments)
+
+
+def test_columns_side_by_side() -> None:
+    data = Rollout(SPACES, 7, 1)
+    for t in range(7):
+        cut = np.array([t in (1, 4)])
+        over = np.array([t == 6])
+        extras = {"log_prob": np.array([-float(t)], np.float32)}
+        data.write(t, np.full((1, 2), t), np.array([t % 3]), [10.0 * t], over, cut, True, extras)
+        if cut[0]:
+            data.add_final(t, 0, np.full(2, 100 + t))
+    wide = data.side_by_side([0, 2, 5], multiple=4)
+    assert (wide.length, wide.num_envs) == (4, 3)
+    assert wide.valid.sum(0).tolist() == [2, 3, 2]
+    for column, rows in enumerate(([0, 1], [2, 3, 4], [5, 6])):
+        count = len(rows)
+        assert wide.obs[:count, column, 0].tolist() == rows
+        assert wide.action[:count, column].tolist() == [row % 3 for row in rows]
+        assert wide.reward[:count, column].tolist() == [10 * row for row in rows]
+        assert wide.extras["log_prob"][:count, column].tolist() == [-row for row in rows]
+    assert np.argwhere(wide.truncated).tolist() == [[1, 0], [2, 1]]
+    assert np.argwhere(wide.terminated).tolist() == [[1, 2]]
+    finals = wide.finals
+    assert finals is not None
+    assert (finals.step.tolist(), finals.env.tolist()) == ([1, 2], [0, 1])
+    assert finals.obs[:, 0].tolist() == [101, 104]
+    assert wide.last_obs.shape == (3, 2)
+    wide.obs[0] = -1
+    assert data.obs[0, 0, 0] == 0  # nothing is shared

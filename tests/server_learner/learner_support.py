@@ -67,6 +67,31 @@ class Point(gym.Env[Array, Array]):
         return np.array([self.x, 1.0], np.float32)
 
 
+class Cue(gym.Env[Array, int]):
+    """The first observation says what to do at the last step, three steps later."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    steps = 4
+
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t, self.cue = 0, int(self.np_random.integers(2))
+        return self._seen(), {}
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        over = self.t == self.steps
+        reward = (1.0 if action == self.cue else -1.0) if over else 0.0
+        return self._seen(), reward, over, False, {}
+
+    def _seen(self) -> Array:
+        cue = 2.0 * self.cue - 1.0 if self.t == 0 else 0.0
+        return np.array([cue, self.t / self.steps], np.float32)
+
+
 def spec_for(env: gym.Env[Any, Any], algorithm: str, **settings: Any) -> PolicySpec:
     plain = {name: list(v) if isinstance(v, tuple) else v for name, v in settings.items()}
     return make_spec("p", env.observation_space, env.action_space, algorithm, plain)
@@ -144,6 +169,7 @@ class Client:
         self.rng = np.random.default_rng(self.seed)
         self.seq = self.event = self.episode = self.step = 0
         self.total = 0.0
+        self.acting: Policy | None = None
         self.obs, _ = self.env.reset(seed=self.seed)
 
     def play(self, steps: int, policy: Policy | None = None) -> bytes:
@@ -151,7 +177,7 @@ class Client:
         return self.pack(self.collect(steps, policy))
 
     def collect(self, steps: int, policy: Policy | None = None) -> dict[str, Any]:
-        policy = policy or self.server.policy
+        policy = self._choose(policy or self.server.policy)
         rows: list[dict[str, Any]] = []
         finals: list[Any] = []
         self.place = (self.episode, self.step)
@@ -183,9 +209,17 @@ class Client:
                 self.total, self.step = 0.0, 0
                 self.episode += 1
                 self.obs, _ = self.env.reset()
+                policy.reset()
         if not (terminated or truncated):
             finals.append(self.obs)
         return fields_of(self.server.layout, rows, finals)
+
+    def _choose(self, newest: Policy) -> Policy:
+        """Return who acts: one with a memory goes on until its episode is over."""
+        if self.step and self.acting is not None and self.acting.architecture.recurrent:
+            return self.acting
+        self.acting = newest
+        return newest
 
     def pack(
         self, fields: dict[str, Any], patches: Mapping[int, float] | None = None, epoch: int = 1
@@ -222,6 +256,7 @@ def score(policy: Policy, env: gym.Env[Any, Any], episodes: int = 4) -> float:
     totals = []
     for episode in range(episodes):
         obs, _ = env.reset(seed=episode)
+        policy.reset()
         total, over = 0.0, False
         while not over:
             obs, reward, terminated, truncated, _ = env.step(policy.act(obs[None])[0])

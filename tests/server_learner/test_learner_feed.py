@@ -20,7 +20,8 @@ from assay.loops.collect import Collector
 from assay.loops.off_policy import OffPolicyLoop
 from assay.loops.on_policy import OnPolicyLoop
 from assay.server.client.shield import Flag
-from assay.server.learner.feed import ReplayFeed, RolloutFeed
+from assay.server.learner.replay_feed import ReplayFeed
+from assay.server.learner.rollout_feed import RolloutFeed
 from assay.server.model_file import parse_snapshot
 
 Array = np.ndarray[Any, Any]

@@ -13,6 +13,7 @@ from assay.server.learner.learner import Learner
 from assay.server.learner.messages import Consume, Start
 
 ON_POLICY = {"horizon": 48, "hidden": [8]}
+MEMORY = ON_POLICY | {"minibatch_size": 16, "chunk": 8, "memory_size": 6, "head_hidden": [8]}
 REPLAY = {
     "hidden": [8], "learning_starts": 30, "train_every": 4, "batch_size": 8, "buffer_size": 100,
 }  # fmt: skip
@@ -24,6 +25,8 @@ CASES: list[tuple[str, type[gym.Env[Any, Any]], dict[str, Any]]] = [
         ON_POLICY | {"minibatch_size": 16, "normalize_obs": True, "normalize_reward": True},
     ),
     ("a2c", Corridor, ON_POLICY | {"horizon": 10}),
+    ("recurrent_ppo", Corridor, MEMORY),
+    ("recurrent_ppo", Point, MEMORY | {"memory": "gru", "normalize_obs": True}),
     ("impala", Corridor, ON_POLICY),
     ("dqn", Corridor, REPLAY | {"n_step": 3, "target_every": 7}),
     ("qrdqn", Corridor, REPLAY | {"quantiles": 8}),

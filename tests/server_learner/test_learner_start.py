@@ -27,6 +27,7 @@ from assay.server.learner.messages import (
     Ready,
     Start,
 )
+from assay.server.model_architecture import ModelError
 from assay.server.model_file import parse_snapshot
 from assay.server.spec import Bounds, PolicySpec, space_of
 
@@ -53,8 +54,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("asked", "kind", "message"),
         [
-            (spec("recurrent_ppo"), ConfigError, "'recurrent_ppo' is recurrent"),
-            (spec("r2d2"), ConfigError, "'r2d2' is recurrent"),
+            (spec("recurrent_ppo", memory="transformer"), ModelError, "cannot run in a client"),
+            (spec("r2d2"), ConfigError, "'r2d2' replays sequences with the memory"),
             (spec("dqn", spaces.Box(0, 255, (1, 84, 84), np.uint8)), SpaceError, "images"),
             (spec("ppo", lr=-1), ConfigError, "lr=-1"),
             (spec("ppo", learning_rate=1e-3), ConfigError, "'learning_rate'"),

@@ -21,6 +21,7 @@ STATES, ACTIONS = spaces.Discrete(2), spaces.Discrete(2)
 LOG_2, LOG_3 = math.log(2), math.log(3)
 ENTROPY = (LOG_2, 2 * LOG_2 - 0.75 * LOG_3)  # of the two states
 NAN = math.nan
+NEVER = torch.zeros(4, 1)  # does an episode begin
 
 
 def table(name: str, **settings: Any) -> Any:
@@ -109,3 +110,35 @@ def test_impala_keeps_the_step_in_the_trace_and_out_of_the_gradient() -> None:
     assert metrics["value_loss"].item() == pytest.approx(squares / 4, abs=1e-6)
     expected = policy + 0.5 * squares / 2 - 0.1 * ENTROPY[0] / 2
     assert loss.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_recurrent_ppo() -> None:
+    settings = {"horizon": 4, "minibatch_size": 4, "chunk": 4, "normalize_advantage": False}
+    algorithm: Any = make_algorithm("recurrent_ppo", STATES, ACTIONS, **settings, entropy_coef=0.1)
+    data = Rollout(Spaces(STATES, ACTIONS), 4, 1)
+    data.initial_carry = carry = algorithm.initial_carry(1)
+    off = np.zeros(1, bool)
+    sampled = [1.0, 0.0, 1.0, 1.0]
+    for t in range(4):
+        obs = np.array([t % 2])
+        chosen = algorithm.act(obs, carry, True)
+        carry = chosen.carry
+        extras = chosen.extras | {"policy_weight": np.array(sampled[t : t + 1], np.float32)}
+        data.write(t, obs, chosen.action, [1.0 + t], off, off, True, extras)
+    data.last_obs, data.last_carry = np.array([0]), carry
+    data.valid[3] = False
+    batch = algorithm._prepare(data) | {"clip": torch.tensor(0.2)}
+    advantage = batch["advantage"][0]
+    loss, metrics = algorithm._loss(batch)
+    # Every ratio is 1: the first and the third of three steps count.
+    policy = -(advantage[0] + advantage[2]).item() / 3
+    assert metrics["policy_loss"].item() == pytest.approx(policy, abs=1e-6)
+    params, _ = algorithm.net(
+        torch.from_numpy(data.obs[:, 0]), algorithm.policy.tensors(data.initial_carry), NEVER
+    )
+    entropy = algorithm.distribution.entropy(params, None)
+    expected = (entropy[0] + entropy[2]).item() / 3
+    assert metrics["entropy"].item() == pytest.approx(expected, abs=1e-6)
+    assert loss.item() == pytest.approx(
+        policy + metrics["value_loss"].item() - 0.1 * expected, abs=1e-6
+    )

@@ -31,6 +31,7 @@ from assay.core.registry import register
 from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_leaves, tree_map, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import DiagGaussian, policy_distribution
+from assay.functional.recurrent import by_step, chunks_of
 from assay.functional.schedules import Schedule
 from assay.networks.encoders import refuse_without_vectors
 from assay.networks.recurrent import RecurrentActorCritic, RecurrentPolicy
@@ -114,7 +115,8 @@ class RecurrentPPO(Algorithm):
         """Run the epochs of clipped updates over one rollout."""
         hp = self.hp
         batch = self._prepare(data)
-        chunks = data.length // hp.chunk * data.num_envs
+        # A chunk without any transition is padding.
+        chunks = np.flatnonzero(batch["weight"].any(1).cpu().numpy())
         batch["clip"] = torch.tensor(hp.clip(self.clock.progress), device=self.device)
         lr = hp.lr(self.clock.progress)
         for _ in range(hp.epochs):
@@ -159,9 +161,11 @@ class RecurrentPPO(Algorithm):
             "target": target,
             "weight": data.valid.astype(np.float32),
         }
+        if "policy_weight" in data.extras:  # 0 where something else than the policy acted
+            arrays["policy_weight"] = data.extras["policy_weight"]
         steps = {k: torch.from_numpy(v).to(self.device) for k, v in arrays.items()}
         rows = pack("obs", obs) | steps | {"is_first": first}
-        return {k: _chunks(v, hp.chunk) for k, v in rows.items()} | pack("carry", carries)
+        return {k: chunks_of(v, hp.chunk) for k, v in rows.items()} | pack("carry", carries)
 
     @torch.no_grad()
     def _values(
@@ -182,7 +186,7 @@ class RecurrentPPO(Algorithm):
         if (finals := data.finals) is not None:
             # With the memory from before the reset.
             next_value[finals.step, finals.env] = self._next_value(finals.obs, finals.carry)
-        # Chunks are numbered by time, then by environment, as `_chunks` lays them out.
+        # Chunks are numbered by time, then by environment, as `chunks_of` lays them out.
         carries = {k: torch.cat([start[k] for start in starts]) for k in carry}
         return value, next_value, carries
 
@@ -199,17 +203,23 @@ class RecurrentPPO(Algorithm):
         hp = self.hp
         # The network unrolls [T, B]; all else is flat, step by step.
         is_first = batch["is_first"].transpose(0, 1)
-        obs = tree_map(_by_step, unpack("obs", batch))
+        obs = tree_map(by_step, unpack("obs", batch))
         params, value = self.net(obs, unpack("carry", batch), is_first)
         action, old_log_prob, old_value, advantage, target, weight = (
-            _by_step(batch[k])
+            by_step(batch[k])
             for k in ("action", "log_prob", "value", "advantage", "target", "weight")
         )
         mask = action_mask(obs)
         log_prob = self.distribution.log_prob(params, action, mask)
-        entropy = losses.weighted_mean(self.distribution.entropy(params, mask), weight)
+        entropy = self.distribution.entropy(params, mask)
+        sampled = weight
+        if "policy_weight" in batch:
+            sampled = weight * by_step(batch["policy_weight"])
         if hp.normalize_advantage:
-            advantage = losses.normalize_advantages(advantage, weight)
+            advantage = losses.normalize_advantages(advantage, sampled)
+        if "policy_weight" in batch:
+            advantage, entropy = advantage * sampled, entropy * sampled
+        entropy = losses.weighted_mean(entropy, weight)
         # L^CLIP = E[min(r A, clip(r, 1 - eps, 1 + eps) A)]
         policy = losses.ppo_policy_loss(log_prob, old_log_prob, advantage, batch["clip"], weight)
         value_loss = losses.value_loss(
@@ -224,17 +234,6 @@ class RecurrentPPO(Algorithm):
             "approx_kl": policy.approx_kl,
             "clip_fraction": policy.clip_fraction,
         }
-
-
-def _chunks(x: Tensor, length: int) -> Tensor:
-    """Cut [T, N, ...] into [T / length * N, length, ...], by time, then by environment."""
-    cut = x.unflatten(0, (-1, length))  # [chunks per environment, length, N, ...]
-    return cut.transpose(1, 2).flatten(0, 1).contiguous()
-
-
-def _by_step(x: Tensor) -> Tensor:
-    """Return [B, T, ...] as [T * B, ...]."""
-    return x.transpose(0, 1).flatten(0, 1)
 
 
 def _require_whole_chunks(hp: RecurrentPPO.Hyperparameters, num_envs: int) -> None:

@@ -76,6 +76,9 @@ class Rollout:
         num_envs: N.
 
     Attributes:
+        spaces: What is stored.
+        length: T.
+        num_envs: N.
         obs: [T, N, ...] or a flat dict of such.
         action: [T, N, ...].
         reward: [T, N] float32.
@@ -103,7 +106,7 @@ class Rollout:
         }
         what = f"A rollout of {length:,} steps of {num_envs:,} environments"
         require_memory(tree_bytes(plan), what)
-        self.length, self.num_envs = length, num_envs
+        self.spaces, self.length, self.num_envs = spaces, length, num_envs
         self._arrays: dict[str, Any] = allocate(plan)
         self.obs: Tree = self._arrays["obs"]
         self.action: np.ndarray = self._arrays["action"]
@@ -229,6 +232,37 @@ class Rollout:
                 tree_map(lambda array: array[kept], tree) for tree in (finals.obs, finals.carry)
             )
             self._finals.append(Finals(step[kept], finals.env[kept], obs, carry))
+
+    def side_by_side(self, starts: Sequence[int], multiple: int = 1) -> Rollout:
+        """Return the steps of a single environment cut into columns.
+
+        Columns are padded at their ends with rows that are not valid. What lies in the last valid
+        row of each must end an episode, or be truncated.
+
+        Args:
+            starts: The rows that begin a column, ascending from 0.
+            multiple: What the length is a multiple of.
+        """
+        begins = np.asarray(starts)
+        counts = np.diff([*starts, self.length])
+        wide = Rollout(self.spaces, -(-int(counts.max()) // multiple) * multiple, len(begins))
+        row = np.concatenate([np.arange(count) for count in counts])
+        column = np.repeat(np.arange(len(begins)), counts)
+        if self.extras:
+            some = {name: np.repeat(x[:1, 0], len(begins), 0) for name, x in self.extras.items()}
+            wide._allocate_extras(some)
+
+        def put(to: np.ndarray, array: np.ndarray) -> None:
+            to[row, column] = array[:, 0]
+
+        tree_map(put, wide._arrays, self._arrays)
+        tree_map(put, wide.extras, self.extras)
+        finals = self.finals
+        if finals is not None:
+            obs, carry = _copied(finals.obs), _copied(finals.carry)
+            wide._finals.append(Finals(row[finals.step], column[finals.step], obs, carry))
+        wide.last_obs = tree_map(lambda array: np.zeros_like(array[0]), wide.obs)
+        return wide
 
     def tensors(self, device: torch.device | str = "cpu") -> dict[str, Any]:
         """Return all fields and extras as tensors [T, N, ...] by name.

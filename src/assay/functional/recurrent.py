@@ -141,3 +141,14 @@ class _GRU(torch.autograd.Function):
         d_from_h_all = torch.cat([d_x[..., : 2 * size], d_x[..., 2 * size :] * r], dim=-1)
         d_weight = d_from_h_all.flatten(0, 1).t() @ h.flatten(0, 1)
         return d_x, dh, None, d_weight
+
+
+def chunks_of(x: Tensor, length: int) -> Tensor:
+    """Cut [T, N, ...] into [T / length * N, length, ...], by time, then by environment."""
+    cut = x.unflatten(0, (-1, length))  # [chunks per environment, length, N, ...]
+    return cut.transpose(1, 2).flatten(0, 1).contiguous()
+
+
+def by_step(x: Tensor) -> Tensor:
+    """Return [B, T, ...] as [T * B, ...]."""
+    return x.transpose(0, 1).flatten(0, 1)

@@ -109,14 +109,15 @@ class RecurrentPolicy:
 
     def act(self, obs: Tree, carry: Tree, rng: np.random.Generator | None) -> Action:
         """Sample with `rng`, or take the mode without one."""
-        params, carry = self._advance(obs, carry)
+        params, carry = self.advance(obs, carry)
         return self.choose(params, action_mask(obs), rng, carry)
 
     def tensors(self, tree: Tree) -> Tree:
         """Move arrays to the network's device."""
         return self._encode.tensors(tree)
 
-    def _advance(self, obs: Tree, carry: Tree) -> tuple[np.ndarray, Tree]:
+    def advance(self, obs: Tree, carry: Tree) -> tuple[np.ndarray, Tree]:
+        """Return the policy's parameters [N, P] for one step, and the carry after it."""
         if self._step is not None and self._head is not None:
             y, after = self._step(self._encode.call(obs), carry)
             return self._head(y), after

@@ -20,6 +20,7 @@ from assay.loops.settings import RunConfig, RunSettings, preset, resolve
 from assay.loops.training import build_algorithm
 from assay.networks.actor_critic import Policy
 from assay.networks.conv import has_images
+from assay.networks.recurrent import RecurrentPolicy
 from assay.server.learner.messages import LearnerSettings
 from assay.server.spec import PolicySpec, gym_space
 
@@ -137,7 +138,8 @@ def build(config: RunConfig, spaces: Spaces, clock: Clock) -> Algorithm:
     """Make the algorithm, or say why it cannot learn on a server.
 
     Raises:
-        AssayError: It is recurrent, relabels goals, sees images, or settings do not go together.
+        AssayError: It replays sequences, relabels goals or sees images, or settings do not go
+            together.
     """
     if has_images(spaces.observation):
         raise SpaceError(
@@ -146,13 +148,11 @@ def build(config: RunConfig, spaces: Spaces, clock: Clock) -> Algorithm:
         )
     with _building:
         algorithm = build_algorithm(config, spaces, clock)
+        if config.run.compile and algorithm.initial_carry(1) is not None:
+            # Its rollouts differ in shape, and each would be compiled anew.
+            run = config.run.model_copy(update={"compile": False})
+            algorithm = build_algorithm(config.model_copy(update={"run": run}), spaces, clock)
     name, needs = algorithm.spec.name, algorithm.needs
-    if algorithm.initial_carry(1) is not None:
-        raise ConfigError(
-            f"The algorithm '{name}' is recurrent: it learns from unbroken sequences with their "
-            "memory, which batches of steps do not have.",
-            "Choose one without memory, and put the recent past into the observation.",
-        )
     if isinstance(needs, ReplayNeeds):
         if needs.her is not None:
             raise ConfigError(
@@ -160,13 +160,19 @@ def build(config: RunConfig, spaces: Spaces, clock: Clock) -> Algorithm:
                 "reward function, which a server does not have.",
                 "Leave her out of the settings.",
             )
-        if algorithm.gives_extras or needs.sequence is not None:
+        if needs.sequence is not None:
+            raise ConfigError(
+                f"The algorithm '{name}' replays sequences with the memory that acting had, which "
+                "clients do not send.",
+                "Choose recurrent_ppo, or put the recent past into the observation.",
+            )
+        if algorithm.gives_extras:
             raise ConfigError(
                 f"The algorithm '{name}' needs more of each step than clients send.",
                 "Choose another: `assay algorithms` lists them.",
             )
     elif not isinstance(needs, RolloutNeeds) or not isinstance(
-        getattr(algorithm, "policy", None), Policy
+        getattr(algorithm, "policy", None), Policy | RecurrentPolicy
     ):
         raise ConfigError(
             f"The algorithm '{name}' cannot learn from segments of many clients.",

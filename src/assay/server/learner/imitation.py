@@ -7,63 +7,53 @@ is silent once the policy acts alone.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm
-from assay.core.types import State, Tree, action_mask, tree_map
-from assay.networks.actor_critic import Policy
+from assay.core.types import State
 from assay.networks.saving import to_array
 
 LEARNING_RATE = 1e-3
 EPOCHS = 10
 MINIBATCH = 64
 
-Array = np.ndarray[Any, Any]
-
 
 class Imitation:
     """Behaviour cloning for an actor-critic.
 
     Args:
-        algorithm: Whose policy learns; its critic is left alone.
+        algorithm: Whose policy learns.
+        parameters: Of the policy; its critic is left alone.
     """
 
-    def __init__(self, algorithm: Algorithm) -> None:
-        policy = getattr(algorithm, "policy", None)
-        assert isinstance(policy, Policy)
+    def __init__(self, algorithm: Algorithm, parameters: list[nn.Parameter]) -> None:
         self.algorithm = algorithm
-        self.policy = policy
-        self.distribution: Any = getattr(algorithm, "distribution", None)
-        self.parameters = list(policy.actor.parameters())
-        self.optimizer = torch.optim.Adam(self.parameters, LEARNING_RATE)
+        self.parameters = parameters
+        self.optimizer = torch.optim.Adam(parameters, LEARNING_RATE)
 
-    def update(self, obs: Tree, action: Array, share: float) -> None:
+    def update(
+        self, loss_of: Callable[[Tensor], Tensor], count: int, share: float, size: int = MINIBATCH
+    ) -> None:
         """Take some epochs over what the heuristic did.
 
         Args:
-            obs: [K, ...] canonical.
-            action: [K, ...] canonical.
+            loss_of: Returns -E[log pi(a|s)] over examples [K], a of the heuristic.
+            count: Of the examples; at least one.
             share: Of the heuristic in all steps of the rollout; scales the learning rate.
+            size: Examples per minibatch.
         """
-        count = len(action)
-        if not count:
-            return
         self.optimizer.param_groups[0]["lr"] = LEARNING_RATE * share
-        tensors = self.policy.forward.tensors(self.algorithm.normalized(obs))
-        actions = torch.from_numpy(np.ascontiguousarray(action)).to(self.algorithm.device)
         loss = torch.zeros(())
         for _ in range(EPOCHS):
-            order = torch.from_numpy(self.algorithm.rng.permutation(count)).to(actions.device)
-            for index in torch.split(order, MINIBATCH):
-                some = tree_map(lambda x, index=index: x[index], tensors)
-                params = self.policy.actor(some)
-                # -E[log pi(a|s)], a of the heuristic
-                loss = -self.distribution.log_prob(params, actions[index], action_mask(some)).mean()
+            order = torch.from_numpy(self.algorithm.rng.permutation(count))
+            for index in torch.split(order.to(self.algorithm.device), size):
+                loss = loss_of(index)
                 self.optimizer.zero_grad()
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 self.optimizer.step()
         self.optimizer.zero_grad()
         self.algorithm.note(imitation_loss=float(loss.detach()), imitation_share=share)

@@ -21,7 +21,7 @@ from assay.runs.checkpoint import state_from_bytes, state_to_bytes
 from assay.server import model_architecture as arch
 from assay.server.errors import RejectionError
 from assay.server.learner.building import Canonical, build, configure, read_settings
-from assay.server.learner.feed import Feed, ReplayFeed, RolloutFeed
+from assay.server.learner.feed import Feed
 from assay.server.learner.messages import (
     ON_POLICY_LAG,
     Consume,
@@ -31,7 +31,10 @@ from assay.server.learner.messages import (
     Ready,
     Start,
 )
+from assay.server.learner.replay_feed import ReplayFeed
+from assay.server.learner.rollout_feed import RolloutFeed
 from assay.server.learner.segments import EpisodeBook, Steps, read_batch
+from assay.server.learner.sequence_feed import SequenceFeed
 from assay.server.model_export import export_snapshot
 from assay.server.model_file import Snapshot, make_snapshot
 from assay.server.spec import read_spec
@@ -210,9 +213,10 @@ class Learner:
                 seed=seed,
                 publish_steps=settings.publish_steps,
             )
-        return RolloutFeed(
-            self.algorithm, ON_POLICY_LAG if lag == "auto" else lag, imitate=settings.imitate
-        )
+        recurrent = self.algorithm.initial_carry(1) is not None
+        feed = SequenceFeed if recurrent else RolloutFeed
+        most = ON_POLICY_LAG if lag == "auto" else lag
+        return feed(self.algorithm, most, imitate=settings.imitate)
 
     def _state(self) -> State:
         clock = self.clock

@@ -1,0 +1,290 @@
+"""How segments of many clients become rollouts, for on-policy algorithms.
+
+Steps are laid one below the other into a rollout of one column, each client's together, so that a
+return runs on from batch to batch. Where a client's steps end and its episode goes on, the row is
+marked as truncated, with what followed as its final observation. So there is no padding, and no
+row's return reaches into another client's steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from assay.algorithms.base import Algorithm, RolloutNeeds
+from assay.buffers.rollout import Rollout
+from assay.core.types import State, Tree, action_mask, tree_map
+from assay.server.client.shield import Flag
+from assay.server.learner.feed import Feed
+from assay.server.learner.imitation import Imitation
+from assay.server.learner.segments import Steps, runs_of
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class Piece:
+    """Rows of the rollout that came from one client in one batch."""
+
+    client: str
+    begin: int
+    end: int
+    first: tuple[int, int, int]  # session and episode of the first row, and its step within it
+    after: tuple[int, int, int]  # the same of the step that follows the last row
+    ends: Array  # [rows] whether an episode ended there, not only its segment
+    event: Array | None
+
+
+class RolloutFeed(Feed):
+    """Steps for an on-policy algorithm: one update for every full rollout."""
+
+    def __init__(self, algorithm: Algorithm, max_lag: int | None, *, imitate: bool) -> None:
+        super().__init__(algorithm, max_lag)
+        needs = algorithm.needs
+        assert isinstance(needs, RolloutNeeds)
+        self.policy: Any = vars(algorithm)["policy"]  # `build` has seen to it
+        self.distribution: Any = getattr(algorithm, "distribution", None)
+        self.imitation = Imitation(algorithm, self._actor()) if imitate else None
+        self.length = needs.horizon
+        self.rollout = Rollout(algorithm.spaces, self.length, 1)
+        self.flags = np.zeros(self.length, np.uint8)
+        self.filled = 0
+        self.pieces: list[Piece] = []
+        self._boxed = self.policy.choose.bounds is not None
+        extras = {"log_prob": np.zeros(1, np.float32), "policy_weight": np.zeros(1, np.float32)}
+        if self._boxed:
+            extras["raw_action"] = np.zeros((1, *self.rollout.action.shape[2:]), np.float32)
+        first = tree_map(lambda array: array[0], self.rollout.obs)
+        flag = np.zeros(1, bool)
+        self.rollout.write(0, first, self.rollout.action[0], np.zeros(1), flag, flag, extras=extras)
+        self.rollout.reset()
+
+    def _actor(self) -> list[nn.Parameter]:
+        """Return what the heuristic is cloned into: the policy without its critic."""
+        return list(self.policy.actor.parameters())
+
+    def take(self, position: int, steps: Steps) -> None:
+        """Lay steps into the rollout; learn whenever it is full."""
+        self._notice_restart(steps)
+        for begin, end in runs_of(self._fresh(steps, self.version)):
+            while begin < end:
+                rows = min(end - begin, self.length - self.filled)
+                self._lay(steps, begin, begin + rows)
+                begin += rows
+                if self.filled == self.length:
+                    self._learn()
+
+    @property
+    def due(self) -> bool:
+        """Say whether something was learned."""
+        return self.updates > 0
+
+    def replay_from(self, position: int) -> int:
+        """Return the position itself: what waits is in the checkpoint."""
+        return position
+
+    def refill(self, position: int, steps: Steps) -> None:
+        """Do nothing: no data is used twice."""
+
+    def _lay(self, steps: Steps, begin: int, end: int) -> None:
+        rollout, t = self.rollout, self.filled
+        rows, cut = slice(t, t + end - begin), slice(begin, end)
+        taken = (slice(begin, end), None)  # [L, 1, ...]
+        tree_map(lambda to, array: np.copyto(to[rows], array[taken]), rollout.obs, steps.obs)
+        rollout.action[rows] = steps.action[taken]
+        rollout.reward[rows] = steps.reward[taken]
+        rollout.terminated[rows] = steps.terminated[taken]
+        truncated = steps.truncated[cut].copy()
+        ends = steps.terminated[cut] | truncated
+        if not ends[-1]:  # the segment, the rollout or what is fresh ends here
+            truncated[-1] = True
+        rollout.truncated[rows, 0] = truncated
+        rollout.valid[rows] = True
+        for row in np.flatnonzero(truncated).tolist():
+            rollout.add_final(t + row, 0, steps.next_obs(begin + row))
+        sampled = (steps.flags[cut] == 0) & (steps.version[cut] > 0)
+        if self._boxed:
+            # A client that always does what is best (explore: false) states 0, which is no density.
+            sampled &= steps.log_prob[cut] != 0.0
+        extras = rollout.extras
+        extras["log_prob"][rows] = steps.log_prob[taken]
+        extras["policy_weight"][rows, 0] = sampled
+        if self._boxed:
+            # What was not sampled has no action before clipping, only the one that was done.
+            executed = sampled.reshape(-1, *[1] * (steps.action.ndim - 1))
+            extras["raw_action"][rows, 0] = np.where(executed, steps.raw[cut], steps.action[cut])
+        self.flags[rows] = steps.flags[cut]
+        event = None if steps.event is None else steps.event[cut]
+        first, after = steps.place(begin), steps.place(end)
+        self.pieces.append(Piece(steps.client, t, rows.stop, first, after, ends, event))
+        self.filled = rows.stop
+
+    def _join(self) -> None:
+        """Lay each client's pieces together, and take back the cuts between them."""
+        by_client: dict[str, list[Piece]] = {}
+        for piece in self.pieces:
+            by_client.setdefault(piece.client, []).append(piece)
+        self.pieces = [piece for pieces in by_client.values() for piece in pieces]
+        order = np.concatenate([np.arange(piece.begin, piece.end) for piece in self.pieces])
+        begin = 0
+        for piece in self.pieces:
+            piece.begin, piece.end, begin = begin, begin + len(piece.ends), begin + len(piece.ends)
+        joined = [
+            one.end - 1
+            for one, other in itertools.pairwise(self.pieces)
+            if one.client == other.client and one.after == other.first and not one.ends[-1]
+        ]
+        self.flags = self.flags[order]
+        self.rollout.rearrange(order, uncut=np.array(joined, np.int64))
+
+    def _learn(self) -> None:
+        rollout, algorithm = self.rollout, self.algorithm
+        self._join()
+        finals = rollout.finals
+        last_row = tree_map(lambda array: array[-1], rollout.obs)
+        if finals is not None and finals.step[-1] == self.length - 1:
+            last_row = tree_map(lambda array: array[-1:], finals.obs)
+        rollout.last_obs = last_row
+        self.clock.env_steps += self.length
+        for piece in self.pieces:
+            rows = slice(piece.begin, piece.end)
+            begins = piece.first[-1] == 0
+            self._observe_rewards(piece.client, begins, rollout.reward[rows, 0], piece.ends)
+        algorithm.update(self._prepared())
+        algorithm.observe_observations(rollout.obs, rollout.valid)
+        heuristic = self.flags & Flag.HEURISTIC != 0
+        if self.imitation is not None and heuristic.any():
+            self._clone(self.imitation, heuristic)
+        rollout.reset()
+        self.filled = 0
+        self.pieces.clear()
+        self.updates += 1
+
+    def _prepared(self) -> Rollout:
+        """Return the full rollout as the algorithm wants it."""
+        self._neutralise(self.rollout, self._params)
+        return self.rollout
+
+    def _params(self) -> Tensor:
+        """Return the parameters [T, ...] that the policy gives as it is now."""
+        obs: Tree = tree_map(lambda array: array[:, 0], self.rollout.obs)
+        found: Tensor = self.policy.actor(self._tensors(obs))
+        return found
+
+    def _clone(self, imitation: Imitation, heuristic: Array) -> None:
+        """Learn to do what the heuristic did.
+
+        Args:
+            imitation: How.
+            heuristic: [T] where it acted.
+        """
+        tensors = self._tensors(tree_map(lambda array: array[heuristic, 0], self.rollout.obs))
+        action = torch.from_numpy(self.rollout.action[heuristic, 0]).to(self.algorithm.device)
+
+        def loss(index: Tensor) -> Tensor:
+            some = tree_map(lambda x: x[index], tensors)
+            params = self.policy.actor(some)
+            log_prob: Tensor = self.distribution.log_prob(params, action[index], action_mask(some))
+            return -log_prob.mean()
+
+        imitation.update(loss, len(action), share=float(heuristic.mean()))
+
+    def _neutralise(self, data: Rollout, params: Callable[[], Tensor]) -> None:
+        """Give steps that the policy did not sample the ratio 1; their weight is 0 already.
+
+        Args:
+            data: Steps [T, N].
+            params: Returns the policy's parameters [T * N, ...], step by step.
+        """
+        outside = data.extras["policy_weight"] == 0
+        if not outside.any():
+            return
+        action = data.extras.get("raw_action", data.action)
+        with torch.no_grad():
+            found = params()
+            values = torch.from_numpy(action.reshape(-1, *action.shape[2:])).to(found.device)
+            allowed, mask = action_mask(data.obs), None
+            if allowed is not None:
+                mask = torch.from_numpy(allowed.reshape(-1, *allowed.shape[2:])).to(found.device)
+            log_prob = self.distribution.log_prob(found, values, mask).cpu().numpy()
+        data.extras["log_prob"][outside] = log_prob.reshape(outside.shape)[outside]
+
+    def _tensors(self, obs: Tree) -> Tree:
+        return self.policy.forward.tensors(self.algorithm.normalized(obs))
+
+    def _find(self, client: str, event: int, reward: float) -> bool:
+        for piece in reversed(self.pieces):
+            if piece.client == client and piece.event is not None:
+                rows = np.flatnonzero(piece.event == np.uint64(event))
+                if len(rows):
+                    self.rollout.reward[piece.begin + int(rows[0]), 0] += reward
+                    return True
+        return False
+
+    def _forget(self, client: str) -> None:
+        for piece in self.pieces:
+            if piece.client == client:
+                piece.event = None
+
+    def state(self) -> State:
+        """Return everything that later updates depend on, the steps that wait included."""
+        rollout, filled = self.rollout, self.filled
+
+        def waiting(array: Array) -> Array:
+            return array[:filled].copy()
+
+        finals = rollout.finals
+        state = super().state() | {
+            "obs": tree_map(waiting, rollout.obs),
+            "action": waiting(rollout.action),
+            "reward": waiting(rollout.reward),
+            "terminated": waiting(rollout.terminated),
+            "truncated": waiting(rollout.truncated),
+            "extras": {name: waiting(array) for name, array in rollout.extras.items()},
+            "flags": waiting(self.flags),
+            "finals": None if finals is None else {"step": finals.step, "obs": finals.obs},
+            "pieces": [
+                {
+                    "client": piece.client, "begin": piece.begin, "end": piece.end,
+                    "first": list(piece.first), "after": list(piece.after), "ends": piece.ends,
+                    "event": piece.event,
+                }
+                for piece in self.pieces
+            ],
+        }  # fmt: skip
+        if self.imitation is not None:
+            state["imitation"] = self.imitation.state()
+        return state
+
+    def load_state(self, state: State) -> None:
+        """Put back what `state` returned."""
+        super().load_state(state)
+        rollout = self.rollout
+        rollout.reset()
+        self.filled = filled = len(state["flags"])
+
+        def put(to: Array, array: Array) -> None:
+            to[:filled] = array
+
+        tree_map(put, rollout.obs, state["obs"])
+        for name in ("action", "reward", "terminated", "truncated"):
+            put(getattr(rollout, name), state[name])
+        tree_map(put, rollout.extras, state["extras"])
+        put(self.flags, state["flags"])
+        rollout.valid[:filled] = True
+        if state["finals"] is not None:
+            obs = state["finals"]["obs"]
+            for k, step in enumerate(state["finals"]["step"].tolist()):
+                rollout.add_final(step, 0, tree_map(lambda array, k=k: array[k], obs))
+        self.pieces = [
+            Piece(**piece | {key: tuple(piece[key]) for key in ("first", "after")})
+            for piece in state["pieces"]
+        ]
+        if self.imitation is not None and "imitation" in state:
+            self.imitation.load_state(state["imitation"])

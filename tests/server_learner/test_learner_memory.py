@@ -1,0 +1,201 @@
+"""Recurrent policies learn from segments: every step with the memory that its client had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from learner_support import Client, Corridor, Cue, Server, learn, score, spec_for, train
+from test_learner_feed import Hand, Line
+
+from assay.buffers.rollout import Rollout
+from assay.core.types import tree_map
+from assay.server.client.policy import Policy
+from assay.server.learner.sequence_feed import SequenceFeed
+from assay.server.model_export import export_snapshot
+
+Array = np.ndarray[Any, Any]
+MEMORY = {"memory_size": 16, "head_hidden": [16], "hidden": [16], "chunk": 8}
+SMALL = {
+    "horizon": 12, "minibatch_size": 12, "chunk": 4, "hidden": [8], "memory_size": 5,
+    "head_hidden": [8], "epochs": 1,
+}  # fmt: skip
+STILL = {"lr": 1e-12}  # so that every version is the first one
+
+
+class Long(gym.Env[Any, Any]):
+    """An episode that goes on and on, of which a policy sees noise."""
+
+    observation_space = gym.spaces.Box(-5, 5, (2,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return self._seen(), float(self.np_random.normal()), False, self.t == 100, {}
+
+    def _seen(self) -> Array:
+        return self.np_random.normal(size=2).astype(np.float32)
+
+
+class Columns:
+    """Keeps the rollouts that an update was given, in place of the update."""
+
+    def __init__(self, server: Server) -> None:
+        self.rollouts: list[Rollout] = []
+        server.learner.algorithm.update = self.rollouts.append  # type: ignore[method-assign]
+
+
+def recurrent_server(**changes: Any) -> Server:
+    return Server(spec_for(Line(), "recurrent_ppo", **(SMALL | changes)))
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_it_learns_what_only_a_memory_can(memory: str) -> None:
+    settings = MEMORY | {
+        "lr": 5e-3, "horizon": 64, "num_envs": 4, "minibatch_size": 64, "memory": memory, "seed": 1,
+        "entropy_coef": 0.03,
+    }  # fmt: skip
+    before, _, server = learn(Cue, "recurrent_ppo", 120, 64, settings)
+    assert before < 0.9
+    assert score(server.policy, Cue(), 50) > 0.9
+
+
+def test_without_a_memory_it_is_chance() -> None:
+    settings = {"lr": 5e-3, "horizon": 64, "num_envs": 4, "minibatch_size": 64, "hidden": [16]}
+    _, _, server = learn(Cue, "ppo", 120, 64, settings)
+    assert abs(score(server.policy, Cue(), 50)) < 0.5
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_ratio_is_one_while_the_policy_is_the_clients(
+    memory: str, layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches, rollouts and episodes end at different steps; the memory runs on across them all."""
+    settings = SMALL | STILL | {"horizon": 48, "memory": memory, "memory_layers": layers}
+
+    def divergence() -> float:
+        server = Server(spec_for(Long(), "recurrent_ppo", **settings))
+        algorithm: Any = server.learner.algorithm
+        with torch.no_grad():
+            for parameter in algorithm.net.head.parameters():
+                parameter.mul_(30.0)  # else the memory hardly moves the policy
+        snapshot = export_snapshot(algorithm, version=1, epoch=1)
+        clients = [Client(server, Long(), f"client-{i}", i) for i in range(3)]
+        policies = [Policy(snapshot) for _ in clients]
+        for number, steps in enumerate([7, 20, 13, 31, 5, 40, 17, 29, 50, 11, 23, 90]):
+            client = clients[number % 3]
+            server.send(client.name, client.play(steps, policies[number % 3]))
+        assert server.version == 7
+        return max(abs(one.metrics["train/approx_kl"]) for one in server.publications[1:])
+
+    assert divergence() < 1e-7
+    # With an empty memory where an episode goes on, it would not be.
+    monkeypatch.setattr(SequenceFeed, "_memory_before", lambda feed, piece: feed._empty())
+    assert divergence() > 1e-4
+
+
+def test_every_client_has_columns_of_its_own() -> None:
+    server = recurrent_server()
+    seen = Columns(server)
+    one, two = Hand(server, "one"), Hand(server, "two", 100)
+    one.send(3, ends={1: "terminated"})  # 0, 1 | 11, goes on with 12
+    two.send(5)
+    one.send(3, ends={1: "truncated"})  # 12, 13, followed by 14 | 23
+    two.send(4)  # 105 is the last that fits; then 106 .. 108
+    [data] = seen.rollouts
+    assert data.valid.sum(0).tolist() == [6, 6] and (data.length, data.num_envs) == (8, 2)
+    assert data.obs[:6, 0, 0].tolist() == [0, 1, 11, 12, 13, 23]
+    assert data.obs[:6, 1, 0].tolist() == [100, 101, 102, 103, 104, 105]
+    assert data.reward[:6, 0].tolist() == [0, 1, 11, 12, 13, 23]
+    assert np.flatnonzero(data.terminated[:, 0]).tolist() == [1]
+    assert np.flatnonzero(data.truncated[:, 0]).tolist() == [4, 5]
+    assert np.flatnonzero(data.truncated[:, 1]).tolist() == [5]
+    finals = data.finals
+    assert finals is not None
+    rows = zip(finals.step, finals.env, finals.obs[:, 0], strict=True)
+    assert {(int(t), int(n)): float(x) for t, n, x in rows} == {(4, 0): 14, (5, 0): 24, (5, 1): 106}
+    assert all((part == 0).all() for part in data.initial_carry.values())
+    assert data.extras["policy_weight"][data.valid].all()
+    # The memory after a final is what acting through the episode leaves.
+    policy, carry = server.learner.algorithm, server.learner.algorithm.initial_carry(1)
+    for n in range(100, 106):
+        carry = policy.act(np.array([[n]], np.float32), carry, False).carry
+    [k] = np.flatnonzero(finals.env == 1)
+    tree_map(lambda x, y: np.testing.assert_allclose(x[k], y[0], atol=1e-6), finals.carry, carry)
+    # The next rollout begins with it.
+    one.send(6)
+    two.send(3)
+    after = seen.rollouts[1]
+    assert after.obs[0, :, 0].tolist() == [106, 24]
+    tree_map(
+        lambda x, y: np.testing.assert_allclose(x[0], y[0], atol=1e-6), after.initial_carry, carry
+    )
+    assert after.extras["policy_weight"][after.valid].all()
+
+
+def test_where_steps_are_missing_the_rest_of_the_episode_teaches_no_policy() -> None:
+    server = recurrent_server()
+    seen = Columns(server)
+    one = Hand(server)
+    one.send(2)
+    one.batch(2)  # never arrives
+    one.send(10, ends={4: "terminated"})
+    [data] = seen.rollouts
+    assert data.valid.sum(0).tolist() == [2, 10]
+    assert data.extras["policy_weight"][:2, 0].tolist() == [1, 1]
+    assert data.extras["policy_weight"][:10, 1].tolist() == [0] * 5 + [1] * 5
+    assert data.extras["log_prob"][5, 1] == pytest.approx(-0.5)  # as the client said
+    assert (data.extras["log_prob"][:5, 1] != -0.5).all()  # the policy's own: a ratio of 1
+
+
+def test_a_client_that_was_started_anew_has_another_memory() -> None:
+    server = recurrent_server()
+    seen = Columns(server)
+    one = Hand(server)
+    one.send(12)
+    one.session += 1  # another process, which says that it is at step 12 as well
+    one.send(12, ends={2: "truncated"})
+    assert seen.rollouts[1].extras["policy_weight"][:4, 0].tolist() == [0, 0, 0, 1]
+
+
+def test_a_heuristic_with_a_memory_is_cloned() -> None:
+    """It does what the first observation says, at the last step: no single observation tells."""
+
+    class Knows:
+        cue = 0
+
+        def __call__(self, obs: Array) -> int:
+            if obs[0]:
+                self.cue = int(obs[0] > 0)
+            return self.cue
+
+    settings = MEMORY | {"horizon": 128, "minibatch_size": 64, "seed": 3}
+    agreed = {}
+    for imitate in ("true", "false"):
+        spec = spec_for(Cue(), "recurrent_ppo", **settings)
+        server = Server(spec, f'{{"imitate": {imitate}}}')
+        client = Client(server, Cue(), heuristic=Knows())
+        for _ in range(30):
+            server.send("one", client.play(64))
+        agreed[imitate] = score(server.policy, Cue(), 50)
+        assert ("train/imitation_loss" in server.publications[-1].metrics) == (imitate == "true")
+    assert agreed["true"] > 0.9 > agreed["false"]
+
+
+def test_clients_without_a_single_whole_chunk_still_teach() -> None:
+    server = Server(spec_for(Corridor(), "recurrent_ppo", **SMALL | {"chunk": 12}))
+    clients = [Client(server, Corridor(), f"client-{i}", i) for i in range(6)]
+    train(server, clients, 24, 2)
+    assert server.version == 5
+    assert all(np.isfinite(one.metrics["train/policy_loss"]) for one in server.publications[1:])
