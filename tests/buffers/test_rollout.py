@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 
-from assay.buffers.rollout import Rollout, Segment
+from assay.buffers.rollout import Rollout, Segment, Starts
 from assay.core.errors import ConfigError
 from assay.core.types import Spaces
 
@@ -195,7 +195,7 @@ def test_bad_segments_are_refused() -> None:
             Rollout.segments(SPACES, segments)
 
 
-def test_columns_side_by_side() -> None:
+def test_steps_are_spread_to_multiples() -> None:
     data = Rollout(SPACES, 7, 1)
     for t in range(7):
         cut = np.array([t in (1, 4)])
@@ -204,21 +204,30 @@ def test_columns_side_by_side() -> None:
         data.write(t, np.full((1, 2), t), np.array([t % 3]), [10.0 * t], over, cut, True, extras)
         if cut[0]:
             data.add_final(t, 0, np.full(2, 100 + t))
-    wide = data.side_by_side([0, 2, 5], multiple=4)
-    assert (wide.length, wide.num_envs) == (4, 3)
-    assert wide.valid.sum(0).tolist() == [2, 3, 2]
-    for column, rows in enumerate(([0, 1], [2, 3, 4], [5, 6])):
-        count = len(rows)
-        assert wide.obs[:count, column, 0].tolist() == rows
-        assert wide.action[:count, column].tolist() == [row % 3 for row in rows]
-        assert wide.reward[:count, column].tolist() == [10 * row for row in rows]
-        assert wide.extras["log_prob"][:count, column].tolist() == [-row for row in rows]
-    assert np.argwhere(wide.truncated).tolist() == [[1, 0], [2, 1]]
-    assert np.argwhere(wide.terminated).tolist() == [[1, 2]]
+    data.last_obs = np.full((1, 2), 9)
+    wide = data.spread([0, 2, 5], multiple=4)
+    rows = [0, 1, 4, 5, 6, 8, 9]
+    assert (wide.length, wide.num_envs) == (12, 1)
+    assert np.flatnonzero(wide.valid[:, 0]).tolist() == rows
+    assert wide.obs[rows, 0, 0].tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert wide.action[rows, 0].tolist() == [t % 3 for t in range(7)]
+    assert wide.reward[rows, 0].tolist() == [10 * t for t in range(7)]
+    assert wide.extras["log_prob"][rows, 0].tolist() == [-t for t in range(7)]
+    assert np.flatnonzero(wide.truncated).tolist() == [1, 6]
+    assert np.flatnonzero(wide.terminated).tolist() == [9]
     finals = wide.finals
     assert finals is not None
-    assert (finals.step.tolist(), finals.env.tolist()) == ([1, 2], [0, 1])
+    assert (finals.step.tolist(), finals.env.tolist()) == ([1, 6], [0, 0])
     assert finals.obs[:, 0].tolist() == [101, 104]
-    assert wide.last_obs.shape == (3, 2)
-    wide.obs[0] = -1
-    assert data.obs[0, 0, 0] == 0  # nothing is shared
+    assert wide.last_obs.tolist() == [[9, 9]]
+    wide.obs[0] = wide.last_obs[0] = -1
+    assert data.obs[0, 0, 0] == 0 and data.last_obs[0, 0] == 9  # nothing is shared
+
+
+def test_starts_replace_what_steps_before_left() -> None:
+    carry = {"h": np.arange(3.0)[:, None]}
+    starts = Starts(np.array([4, 8, 4]), np.array([0, 1, 2]), {"h": np.array([[10.0], [11], [12]])})
+    assert starts.replace(3, carry) is carry
+    assert starts.replace(4, carry)["h"].tolist() == [[10], [1], [12]]
+    assert starts.replace(8, carry)["h"].tolist() == [[0], [11], [2]]
+    assert carry["h"].tolist() == [[0], [1], [2]]

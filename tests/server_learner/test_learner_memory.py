@@ -14,7 +14,9 @@ from test_learner_feed import Hand, Line
 from assay.buffers.rollout import Rollout
 from assay.core.types import tree_map
 from assay.server.client.policy import Policy
-from assay.server.learner.sequence_feed import SequenceFeed
+from assay.server.client.spaces import make_spec
+from assay.server.learner.rollout_feed import Piece
+from assay.server.learner.sequence_feed import Memory, SequenceFeed
 from assay.server.model_export import export_snapshot
 
 Array = np.ndarray[Any, Any]
@@ -47,7 +49,7 @@ class Long(gym.Env[Any, Any]):
         return self.np_random.normal(size=2).astype(np.float32)
 
 
-class Columns:
+class Updates:
     """Keeps the rollouts that an update was given, in place of the update."""
 
     def __init__(self, server: Server) -> None:
@@ -100,73 +102,170 @@ def test_the_ratio_is_one_while_the_policy_is_the_clients(
         return max(abs(one.metrics["train/approx_kl"]) for one in server.publications[1:])
 
     assert divergence() < 1e-7
+
     # With an empty memory where an episode goes on, it would not be.
-    monkeypatch.setattr(SequenceFeed, "_memory_before", lambda feed, piece: feed._empty())
+    def forgetful(feed: SequenceFeed, piece: Piece) -> Memory:
+        return Memory(piece.first, 1, feed._empty())
+
+    monkeypatch.setattr(SequenceFeed, "_memory_before", forgetful)
     assert divergence() > 1e-4
 
 
-def test_every_client_has_columns_of_its_own() -> None:
+def test_the_steps_of_a_client_begin_with_what_it_remembers() -> None:
     server = recurrent_server()
-    seen = Columns(server)
+    seen = Updates(server)
     one, two = Hand(server, "one"), Hand(server, "two", 100)
     one.send(3, ends={1: "terminated"})  # 0, 1 | 11, goes on with 12
     two.send(5)
     one.send(3, ends={1: "truncated"})  # 12, 13, followed by 14 | 23
     two.send(4)  # 105 is the last that fits; then 106 .. 108
     [data] = seen.rollouts
-    assert data.valid.sum(0).tolist() == [6, 6] and (data.length, data.num_envs) == (8, 2)
+    # One client's six steps, two rows to the next multiple of the chunk, and the other's.
+    assert np.flatnonzero(~data.valid[:, 0]).tolist() == [6, 7, 14, 15]
     assert data.obs[:6, 0, 0].tolist() == [0, 1, 11, 12, 13, 23]
-    assert data.obs[:6, 1, 0].tolist() == [100, 101, 102, 103, 104, 105]
+    assert data.obs[8:14, 0, 0].tolist() == [100, 101, 102, 103, 104, 105]
     assert data.reward[:6, 0].tolist() == [0, 1, 11, 12, 13, 23]
     assert np.flatnonzero(data.terminated[:, 0]).tolist() == [1]
-    assert np.flatnonzero(data.truncated[:, 0]).tolist() == [4, 5]
-    assert np.flatnonzero(data.truncated[:, 1]).tolist() == [5]
-    finals = data.finals
-    assert finals is not None
-    rows = zip(finals.step, finals.env, finals.obs[:, 0], strict=True)
-    assert {(int(t), int(n)): float(x) for t, n, x in rows} == {(4, 0): 14, (5, 0): 24, (5, 1): 106}
-    assert all((part == 0).all() for part in data.initial_carry.values())
+    assert np.flatnonzero(data.truncated[:, 0]).tolist() == [4, 5, 13]
+    finals, starts = data.finals, data.starts
+    assert finals is not None and starts is not None
+    followed = dict(zip(finals.step.tolist(), finals.obs[:, 0].tolist(), strict=True))
+    assert followed == {4: 14, 5: 24, 13: 106}
+    assert starts.step.tolist() == [0, 8]
+    assert all((part == 0).all() for part in starts.carry.values())
     assert data.extras["policy_weight"][data.valid].all()
     # The memory after a final is what acting through the episode leaves.
     policy, carry = server.learner.algorithm, server.learner.algorithm.initial_carry(1)
     for n in range(100, 106):
         carry = policy.act(np.array([[n]], np.float32), carry, False).carry
-    [k] = np.flatnonzero(finals.env == 1)
+    [k] = np.flatnonzero(finals.step == 13)
     tree_map(lambda x, y: np.testing.assert_allclose(x[k], y[0], atol=1e-6), finals.carry, carry)
     # The next rollout begins with it.
     one.send(6)
     two.send(3)
     after = seen.rollouts[1]
-    assert after.obs[0, :, 0].tolist() == [106, 24]
+    assert after.starts is not None and after.starts.step.tolist() == [0, 8]
+    assert after.obs[[0, 8], 0, 0].tolist() == [106, 24]
     tree_map(
-        lambda x, y: np.testing.assert_allclose(x[0], y[0], atol=1e-6), after.initial_carry, carry
+        lambda x, y: np.testing.assert_allclose(x[0], y[0], atol=1e-6), after.starts.carry, carry
     )
     assert after.extras["policy_weight"][after.valid].all()
 
 
+def weights(seen: Updates) -> list[list[float]]:
+    """Return of each rollout which steps count in the policy gradient."""
+    return [data.extras["policy_weight"][data.valid].tolist() for data in seen.rollouts]
+
+
 def test_where_steps_are_missing_the_rest_of_the_episode_teaches_no_policy() -> None:
     server = recurrent_server()
-    seen = Columns(server)
+    seen = Updates(server)
     one = Hand(server)
     one.send(2)
     one.batch(2)  # never arrives
-    one.send(10, ends={4: "terminated"})
-    [data] = seen.rollouts
-    assert data.valid.sum(0).tolist() == [2, 10]
-    assert data.extras["policy_weight"][:2, 0].tolist() == [1, 1]
-    assert data.extras["policy_weight"][:10, 1].tolist() == [0] * 5 + [1] * 5
-    assert data.extras["log_prob"][5, 1] == pytest.approx(-0.5)  # as the client said
-    assert (data.extras["log_prob"][:5, 1] != -0.5).all()  # the policy's own: a ratio of 1
+    for _ in range(3):
+        one.send(10)
+    one.send(16, ends={9: "terminated"})
+    assert weights(seen) == [[1] * 2 + [0] * 10, [0] * 12, [0] * 12, [0] * 6 + [1] * 6]
+    data = seen.rollouts[3]
+    log_prob = data.extras["log_prob"][data.valid]
+    assert log_prob[6:].tolist() == pytest.approx([-0.5] * 6)  # as the client said
+    assert (log_prob[:6] != -0.5).all()  # the policy's own: a ratio of 1
+
+
+@pytest.mark.parametrize(
+    ("versions", "counts"),
+    [
+        ([0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0]),  # the first model came in mid-episode
+        ([1, 1, 0, 0, 1, 1], [1, 1, 0, 0, 0, 0]),  # it rested for a while
+        ([2, 2, 2, 1, 1, 1], [1, 1, 1, 0, 0, 0]),  # the last good one took over
+        ([1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]),
+    ],
+)
+def test_where_not_one_model_acts_the_rest_of_the_episode_teaches_no_policy(
+    versions: list[int], counts: list[int]
+) -> None:
+    server = recurrent_server(horizon=4, minibatch_size=4)  # an episode spans rollouts
+    seen = Updates(server)
+    one = Hand(server)
+    server.learner.feed.version = 2
+    one.send(6, version=versions, flags=[2 * (v == 0) for v in versions], ends={5: "terminated"})
+    one.send(2, version=2)
+    found = [weight for rollout in weights(seen) for weight in rollout]
+    assert found == [*counts, 1, 1]
 
 
 def test_a_client_that_was_started_anew_has_another_memory() -> None:
     server = recurrent_server()
-    seen = Columns(server)
+    seen = Updates(server)
     one = Hand(server)
     one.send(12)
-    one.session += 1  # another process, which says that it is at step 12 as well
+    one.session += 1
+    one.event = 0  # another process, which says that it is at step 12 as well
     one.send(12, ends={2: "truncated"})
-    assert seen.rollouts[1].extras["policy_weight"][:4, 0].tolist() == [0, 0, 0, 1]
+    assert weights(seen)[1] == [0, 0, 0] + [1] * 9
+
+
+def test_a_client_that_connects_again_remembers() -> None:
+    server = recurrent_server()
+    seen = Updates(server)
+    one = Hand(server)
+    for _ in range(6):
+        one.send(6)
+        one.session += 1
+    assert weights(seen) == [[1] * 12] * 3
+    assert [data.starts.step.tolist() for data in seen.rollouts if data.starts] == [[0]] * 3
+
+
+def test_many_short_clients_beside_a_long_one_cost_what_their_steps_do() -> None:
+    server = recurrent_server(horizon=240, minibatch_size=48)
+    seen = Updates(server)
+    Hand(server, "long").send(120)
+    for number in range(120):
+        Hand(server, f"short-{number}").send(1)
+    [data] = seen.rollouts
+    assert data.length == 120 + 120 * 4 and data.num_envs == 1
+    assert data.valid.sum() == 240
+
+
+def test_minibatches_are_of_transitions_not_of_padding() -> None:
+    server = recurrent_server(horizon=48, minibatch_size=12)
+    steps: list[Any] = []
+    algorithm: Any = server.learner.algorithm
+    step = algorithm.step
+    algorithm.step = lambda *given: steps.append(given) or step(*given)
+    for name in ("metrics", "metric_names"):
+        setattr(algorithm.step, name, getattr(step, name))
+    algorithm.record = lambda *given: None
+    for number in range(24):
+        Hand(server, f"short-{number}").send(2)
+    sizes = [int(batch["weight"][index].sum()) for batch, _, index in steps]
+    assert sizes == [12] * 4
+
+
+def test_masks_count_where_something_else_acted() -> None:
+    observation = gym.spaces.Dict(
+        {"action_mask": gym.spaces.MultiBinary(2), "x": gym.spaces.Box(-1, 1, (1,), np.float32)}
+    )
+    server = Server(make_spec("p", observation, gym.spaces.Discrete(2), "recurrent_ppo", SMALL))
+    seen = Updates(server)
+    rows = 12
+    mask = np.ones((rows, 2), np.int8)
+    mask[3, 1] = 0  # action 0 was the only one there was
+    fields = {
+        "obs/action_mask": mask, "obs/x": np.zeros((rows, 1), np.float32),
+        "action": np.zeros(rows, np.int64), "reward": np.zeros(rows, np.float32),
+        "log_prob": np.full(rows, -0.5, np.float32), "version": np.ones(rows, np.int64),
+        "flags": np.full(rows, 2, np.uint8), "terminated": np.zeros(rows, bool),
+        "truncated": np.zeros(rows, bool), "event": np.arange(1, rows + 1, dtype=np.uint64),
+        "bootstrap/action_mask": mask[:1], "bootstrap/x": np.zeros((1, 1), np.float32),
+    }  # fmt: skip
+    client = Client.__new__(Client)
+    client.server, client.seq, client.place = server, 0, (0, 0)
+    server.send("one", client.pack(fields))
+    log_prob = seen.rollouts[0].extras["log_prob"][:, 0]
+    assert log_prob[3] == pytest.approx(0.0, abs=1e-6)
+    assert log_prob[[2, 4]] == pytest.approx([np.log(0.5)] * 2, abs=0.05)
 
 
 def test_a_heuristic_with_a_memory_is_cloned() -> None:
@@ -180,7 +279,7 @@ def test_a_heuristic_with_a_memory_is_cloned() -> None:
                 self.cue = int(obs[0] > 0)
             return self.cue
 
-    settings = MEMORY | {"horizon": 128, "minibatch_size": 64, "seed": 3}
+    settings = MEMORY | {"horizon": 126, "minibatch_size": 63, "chunk": 3, "seed": 3}
     agreed = {}
     for imitate in ("true", "false"):
         spec = spec_for(Cue(), "recurrent_ppo", **settings)

@@ -115,14 +115,20 @@ class RecurrentPPO(Algorithm):
         """Run the epochs of clipped updates over one rollout."""
         hp = self.hp
         batch = self._prepare(data)
-        # A chunk without any transition is padding.
-        chunks = np.flatnonzero(batch["weight"].any(1).cpu().numpy())
+        # Minibatches of what acting collects have one shape; padding of segments does not count.
+        size = np.full(data.length // hp.chunk * data.num_envs, hp.chunk)
+        if data.starts is not None:
+            size = batch["weight"].sum(1).cpu().numpy()
+        chunks = np.flatnonzero(size)
         batch["clip"] = torch.tensor(hp.clip(self.clock.progress), device=self.device)
         lr = hp.lr(self.clock.progress)
         for _ in range(hp.epochs):
-            order = torch.from_numpy(self.rng.permutation(chunks)).to(self.device)
+            order = self.rng.permutation(chunks)
+            before = np.cumsum(size[order]) - size[order]
+            cuts = np.flatnonzero(np.diff(before // hp.minibatch_size)) + 1
             kls = []
-            for index in order.split(hp.minibatch_size // hp.chunk):
+            for some in np.split(order, cuts):
+                index = torch.from_numpy(some).to(self.device)
                 metrics = self.step(batch, lr, index)
                 self.record(self.step, metrics)
                 if hp.target_kl is not None:
@@ -145,6 +151,8 @@ class RecurrentPPO(Algorithm):
         # An episode begins after an end, and after a row that was no transition.
         is_first = np.zeros((data.length, data.num_envs), np.float32)
         is_first[1:] = (data.terminated | data.truncated | ~data.valid)[:-1]
+        if data.starts is not None:  # these have a memory of their own
+            is_first[data.starts.step, data.starts.env] = 0.0
         obs = self.policy.tensors(self.normalized(data.obs))
         first = torch.from_numpy(is_first).to(self.device)
         value, next_value, carries = self._values(data, obs, first)
@@ -176,6 +184,8 @@ class RecurrentPPO(Algorithm):
         carry = policy.tensors(data.initial_carry)
         starts, parts = [], []
         for begin in range(0, data.length, length):
+            if data.starts is not None:
+                carry = policy.tensors(data.starts.replace(begin, tree_map(_numpy, carry)))
             part = tree_map(lambda x, t=begin: x[t : t + length].flatten(0, 1), obs)
             starts.append(carry)
             y, carry = net.remember(part, carry, is_first[begin : begin + length])
@@ -234,6 +244,10 @@ class RecurrentPPO(Algorithm):
             "approx_kl": policy.approx_kl,
             "clip_fraction": policy.clip_fraction,
         }
+
+
+def _numpy(x: Tensor) -> np.ndarray:
+    return x.cpu().numpy()
 
 
 def _require_whole_chunks(hp: RecurrentPPO.Hyperparameters, num_envs: int) -> None:

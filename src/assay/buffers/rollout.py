@@ -36,6 +36,34 @@ class Finals:
 
 
 @dataclass(slots=True)
+class Starts:
+    """Carries of K steps that do not follow the steps before them.
+
+    Attributes:
+        step: [K] their step in the rollout.
+        env: [K] their environment.
+        carry: [K, ...] the carry before them.
+    """
+
+    step: np.ndarray
+    env: np.ndarray
+    carry: Tree
+
+    def replace(self, t: int, carry: Tree) -> Tree:
+        """Return the carry [N, ...] before step t, given what the steps before it left."""
+        these = np.flatnonzero(self.step == t)
+        if not len(these):
+            return carry
+
+        def put(left: np.ndarray, given: np.ndarray) -> np.ndarray:
+            out = left.copy()
+            out[self.env[these]] = given[these]
+            return out
+
+        return tree_map(put, carry, self.carry)
+
+
+@dataclass(slots=True)
 class Segment:
     """A piece of one episode, L steps, as a remote client sends it.
 
@@ -89,6 +117,7 @@ class Rollout:
         initial_carry: The carry before step 0, leading axis N, or None.
         last_obs: The observation after step T - 1, leading axis N.
         last_carry: The carry after step T - 1, leading axis N, or None.
+        starts: Carries that steps begin with, whatever came before them, or None.
     """
 
     def __init__(self, spaces: Spaces, length: int, num_envs: int) -> None:
@@ -118,6 +147,7 @@ class Rollout:
         self.initial_carry: Tree = None
         self.last_obs: Tree = None
         self.last_carry: Tree = None
+        self.starts: Starts | None = None
         self._keys = list(self.obs) if isinstance(self.obs, dict) else None
         self._finals: list[Finals] = []
         self._views: dict[str, Any] = tree_map(torch.from_numpy, self._arrays)
@@ -151,7 +181,7 @@ class Rollout:
         """Begin a new rollout; steps that are not written again are invalid."""
         self.valid.fill(False)
         self._finals.clear()
-        self.initial_carry = self.last_obs = self.last_carry = None
+        self.initial_carry = self.last_obs = self.last_carry = self.starts = None
 
     def write(
         self,
@@ -233,35 +263,35 @@ class Rollout:
             )
             self._finals.append(Finals(step[kept], finals.env[kept], obs, carry))
 
-    def side_by_side(self, starts: Sequence[int], multiple: int = 1) -> Rollout:
-        """Return the steps of a single environment cut into columns.
+    def spread(self, begins: Sequence[int], multiple: int) -> Rollout:
+        """Return the steps of a single environment with gaps, so that some begin at a multiple.
 
-        Columns are padded at their ends with rows that are not valid. What lies in the last valid
-        row of each must end an episode, or be truncated.
+        Rows in between are not valid. What lies before a gap must end an episode, or be truncated.
 
         Args:
-            starts: The rows that begin a column, ascending from 0.
-            multiple: What the length is a multiple of.
+            begins: The rows that are moved, ascending from 0.
+            multiple: Where they may lie; the length is one as well.
         """
-        begins = np.asarray(starts)
-        counts = np.diff([*starts, self.length])
-        wide = Rollout(self.spaces, -(-int(counts.max()) // multiple) * multiple, len(begins))
-        row = np.concatenate([np.arange(count) for count in counts])
-        column = np.repeat(np.arange(len(begins)), counts)
+        counts = np.diff([*begins, self.length])
+        rounded = -(-counts // multiple) * multiple
+        wide = Rollout(self.spaces, int(rounded.sum()), 1)
+        # A row moves by all the padding before it.
+        moved = np.arange(self.length) + np.repeat(
+            np.cumsum(rounded - counts) - (rounded - counts), counts
+        )
         if self.extras:
-            some = {name: np.repeat(x[:1, 0], len(begins), 0) for name, x in self.extras.items()}
-            wide._allocate_extras(some)
+            wide._allocate_extras({name: array[0] for name, array in self.extras.items()})
 
         def put(to: np.ndarray, array: np.ndarray) -> None:
-            to[row, column] = array[:, 0]
+            to[moved] = array
 
         tree_map(put, wide._arrays, self._arrays)
         tree_map(put, wide.extras, self.extras)
         finals = self.finals
         if finals is not None:
             obs, carry = _copied(finals.obs), _copied(finals.carry)
-            wide._finals.append(Finals(row[finals.step], column[finals.step], obs, carry))
-        wide.last_obs = tree_map(lambda array: np.zeros_like(array[0]), wide.obs)
+            wide._finals.append(Finals(moved[finals.step], finals.env.copy(), obs, carry))
+        wide.last_obs = _copied(self.last_obs)
         return wide
 
     def tensors(self, device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from assay.algorithms.base import Algorithm
-from assay.core.types import Clock, State
+from assay.core.types import Clock, State, Tree, tree_leaves, tree_map
 from assay.server.learner.segments import Steps
 
 Array = np.ndarray[Any, Any]
@@ -47,6 +48,9 @@ class Feed(ABC):
         self.counts: Counter[str] = Counter()
         self._carries: dict[str, float] = {}  # of the reward scaler, by client
         self._last_event: dict[str, int] = {}
+        # Of each client: the last session, the one in which its process began, and a digest of the
+        # observation that comes next.
+        self._sessions: dict[str, tuple[int, int, str]] = {}
 
     @abstractmethod
     def take(self, position: int, steps: Steps) -> None:
@@ -96,6 +100,7 @@ class Feed(ABC):
             "counts": dict(self.counts),
             "carries": [[client, carry] for client, carry in self._carries.items()],
             "last_event": [[client, event] for client, event in self._last_event.items()],
+            "sessions": [[client, *known] for client, known in self._sessions.items()],
         }
 
     def load_state(self, state: State) -> None:
@@ -103,6 +108,10 @@ class Feed(ABC):
         self.counts = Counter({name: int(count) for name, count in state["counts"].items()})
         self._carries = {client: float(carry) for client, carry in state["carries"]}
         self._last_event = {client: int(event) for client, event in state["last_event"]}
+        self._sessions = {
+            client: (int(last), int(begun), followed)
+            for client, last, begun, followed in state["sessions"]
+        }
 
     def _fresh(self, steps: Steps, newest: int, *, counts: bool = True) -> Array:
         """Return [L] which steps are recent enough; those of no model always are."""
@@ -118,12 +127,27 @@ class Feed(ABC):
         return recent
 
     def _notice_restart(self, steps: Steps) -> None:
-        """Forget a client's events where its numbers begin anew."""
-        if steps.event is None:
-            return
-        if int(steps.event.min()) <= self._last_event.get(steps.client, -1):
-            self._forget(steps.client)
-        remember(self._last_event, steps.client, int(steps.event.max()))
+        """Tell a client that was started anew from one that only connected again.
+
+        The first counts its events from the beginning: what was known of earlier ones is forgotten.
+        Where events run on, from the very observation that was said to follow, it is the other one,
+        and its steps are given the session in which they began.
+        """
+        client, event = steps.client, steps.event
+        last = self._last_event.get(client)
+        known, begun, followed = self._sessions.get(client, (None, steps.session, ""))
+        runs_on = False
+        if event is not None:
+            if last is not None and int(event.min()) <= last:
+                self._forget(client)
+            first = tree_map(lambda array: array[0], steps.obs)
+            runs_on = last is not None and int(event[0]) == last + 1 and followed == _digest(first)
+            remember(self._last_event, client, int(event.max()))
+        if known != steps.session and not runs_on:
+            begun = steps.session
+        following = _digest(steps.next_obs(len(steps) - 1))
+        remember(self._sessions, client, (steps.session, begun, following))
+        steps.session = begun
 
     def _observe_rewards(self, client: str, begins: bool, reward: Array, done: Array) -> None:
         """Show consecutive rewards [L] of one client, whose return goes on where it was."""
@@ -142,3 +166,10 @@ def remember(table: dict[str, Any], client: str, value: Any) -> None:
     table[client] = value
     if len(table) > MAX_CLIENTS:
         del table[next(iter(table))]
+
+
+def _digest(obs: Tree) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for leaf in tree_leaves(obs):
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()

@@ -183,7 +183,7 @@ class ReplayFeed(Feed):
     def load_state(self, state: State) -> None:
         """Put back what `state` returned; `refill` then brings the transitions."""
         super().load_state(state)
-        self._last_event = {}  # the log tells it again
+        self._last_event, self._sessions = {}, {}  # the log tells it again
         self.rounds = int(state["rounds"])
         seeding.set_rng_state(self.rng, state["rng"])
         self._since, self._warm = int(state["since"]), bool(state["warm"])

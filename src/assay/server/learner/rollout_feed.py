@@ -38,6 +38,7 @@ class Piece:
     first: tuple[int, int, int]  # session and episode of the first row, and its step within it
     after: tuple[int, int, int]  # the same of the step that follows the last row
     ends: Array  # [rows] whether an episode ended there, not only its segment
+    version: Array  # [rows] of the model that chose; 0 where none did
     event: Array | None
 
 
@@ -122,7 +123,9 @@ class RolloutFeed(Feed):
         self.flags[rows] = steps.flags[cut]
         event = None if steps.event is None else steps.event[cut]
         first, after = steps.place(begin), steps.place(end)
-        self.pieces.append(Piece(steps.client, t, rows.stop, first, after, ends, event))
+        self.pieces.append(
+            Piece(steps.client, t, rows.stop, first, after, ends, steps.version[cut], event)
+        )
         self.filled = rows.stop
 
     def _join(self) -> None:
@@ -253,7 +256,7 @@ class RolloutFeed(Feed):
                 {
                     "client": piece.client, "begin": piece.begin, "end": piece.end,
                     "first": list(piece.first), "after": list(piece.after), "ends": piece.ends,
-                    "event": piece.event,
+                    "version": piece.version, "event": piece.event,
                 }
                 for piece in self.pieces
             ],

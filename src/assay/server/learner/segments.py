@@ -25,7 +25,8 @@ class Steps:
 
     Attributes:
         client: Who acted.
-        session: In which session the steps were sent; one process sends all of a session's.
+        session: In which session the steps were sent; one process sends all of a session's. A feed
+            puts the one here in which the process began, where it can tell.
         episode: Number of the first step's episode.
         start: Number of the first step within its episode.
         obs: [L, ...] canonical.

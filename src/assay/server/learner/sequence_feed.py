@@ -1,16 +1,18 @@
 """How segments of many clients become rollouts for on-policy algorithms with a memory.
 
-A client begins every episode with an empty memory and acts through it with one model. So what it
-remembers at any step follows from the observations of its episode. Here each client's steps get a
-column of their own, which begins with what the policy remembers of the steps before: nothing at an
-episode's beginning, else what was left when the client's last column ended. Where steps before are
-missing, nobody knows what the client remembered, and what follows stays out of the policy gradient
-until its next episode.
+A client begins every episode with an empty memory. While one model acts, what it remembers follows
+from the observations of the episode. So the learner walks through them again with the policy as it
+is now; an episode that goes on from one rollout to the next begins there with what was left.
+
+Where steps of an episode are missing, or where not one model alone acted (a first model that came
+in mid-episode, a fallback for a while), nobody knows what the client remembered. What follows stays
+out of the policy gradient until the client's next episode.
 """
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm
-from assay.buffers.rollout import Rollout
+from assay.buffers.rollout import Rollout, Starts
 from assay.core.types import State, Tree, action_mask, tree_map
+from assay.functional import losses
 from assay.functional.recurrent import by_step, chunks_of
 from assay.server.learner.feed import remember
 from assay.server.learner.imitation import MINIBATCH, Imitation
@@ -28,15 +31,29 @@ from assay.server.learner.rollout_feed import Piece, RolloutFeed
 Array = np.ndarray[Any, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered of an episode that goes on.
+
+    Attributes:
+        place: Session, episode and step that come next.
+        version: The model that acts.
+        carry: [1, ...].
+    """
+
+    place: tuple[int, int, int]
+    version: int
+    carry: Tree
+
+
 class SequenceFeed(RolloutFeed):
     """Steps for an on-policy algorithm with a memory."""
 
     def __init__(self, algorithm: Algorithm, max_lag: int | None, *, imitate: bool) -> None:
         super().__init__(algorithm, max_lag, imitate=imitate)
         self.chunk: int = algorithm.hp.chunk
-        self._columns: Rollout | None = None
-        # What the policy remembers of clients whose episodes go on, and before which step.
-        self._memories: dict[str, tuple[tuple[int, int, int], Tree]] = {}
+        self._spread: Rollout | None = None
+        self._memories: dict[str, Memory] = {}
 
     def _actor(self) -> list[nn.Parameter]:
         net = self.policy.net
@@ -44,19 +61,24 @@ class SequenceFeed(RolloutFeed):
 
     def _prepared(self) -> Rollout:
         runs = self._runs()
-        self._columns = data = self.rollout.side_by_side([run[0].begin for run in runs], self.chunk)
-        memories = [self._memory_before(run[0]) for run in runs]
-        for column, memory in enumerate(memories):
-            if memory is None:
-                over = np.flatnonzero((data.terminated | data.truncated)[:, column])
-                data.extras["policy_weight"][: over[0] + 1, column] = 0.0
-        known = [self._empty() if memory is None else memory for memory in memories]
-        data.initial_carry = tree_map(lambda *rows: np.concatenate(rows), *known)
-        params, carries, _ = self._walk(data)
+        begins = np.array([run[0].begin for run in runs])
+        self._spread = data = self.rollout.spread(begins.tolist(), self.chunk)
+        rows = np.flatnonzero(data.valid[:, 0])  # where the rows of the rollout are now
+        before = [self._memory_before(run[0]) for run in runs]
+        empty = self._empty()
+        carries = [empty if memory is None else memory.carry for memory in before]
+        data.initial_carry = carries[0]
+        data.starts = Starts(
+            rows[begins],
+            np.zeros(len(runs), np.int64),
+            tree_map(lambda *parts: np.concatenate(parts), *carries),
+        )
+        params, after, _ = self._walk(data)
         if data.finals is not None:
-            data.finals.carry = carries
+            data.finals.carry = after
+        for run, memory in zip(runs, before, strict=True):
+            self._judge(data, rows, run, memory)
         self._neutralise(data, lambda: params)
-        self._keep(data, runs)
         return data
 
     def _runs(self) -> list[list[Piece]]:
@@ -69,71 +91,85 @@ class SequenceFeed(RolloutFeed):
                 runs.append([other])
         return runs
 
-    def _memory_before(self, piece: Piece) -> Tree:
-        """Return the carry [1, ...] before a piece, or None where nobody knows it."""
-        if piece.first[-1] == 0:
-            return self._empty()
-        place, carry = self._memories.get(piece.client, (None, None))
-        return carry if place == piece.first else None
+    def _memory_before(self, piece: Piece) -> Memory | None:
+        """Return what is remembered before a piece, or None where an episode begins or is new."""
+        memory = self._memories.pop(piece.client, None)
+        return memory if memory is not None and memory.place == piece.first else None
+
+    def _judge(self, data: Rollout, rows: Array, run: list[Piece], before: Memory | None) -> None:
+        """Leave steps out of the policy gradient whose memory is unknown; keep what goes on.
+
+        Args:
+            data: With gaps.
+            rows: [T] where the rows of the rollout are in it.
+            run: Consecutive pieces of one client.
+            before: What was remembered before them.
+        """
+        known = before is not None or run[0].first[-1] == 0
+        version = None if before is None else before.version
+        weight = data.extras["policy_weight"]
+        place = run[0].begin
+        for piece in run:
+            for acted, ends in zip(piece.version.tolist(), piece.ends.tolist(), strict=True):
+                version = acted if version is None else version
+                known = known and acted == version
+                if not known:
+                    weight[rows[place], 0] = 0.0
+                if ends:
+                    known, version = True, None
+                place += 1
+        if known and version is not None:
+            finals = data.finals
+            assert finals is not None  # the rollout cut the episode here
+            [k] = np.flatnonzero(finals.step == rows[place - 1])
+            carry = tree_map(lambda x: x[k : k + 1].copy(), finals.carry)
+            remember(self._memories, run[-1].client, Memory(run[-1].after, version, carry))
 
     def _empty(self, count: int = 1) -> Tree:
         return self.algorithm.initial_carry(count)
 
     def _walk(self, data: Rollout) -> tuple[Tensor, Tree, Tree]:
-        """Let the policy see the columns step by step, as it does while acting.
+        """Let the policy see the steps one by one, as it does while acting.
 
         Returns:
-            Its parameters [T * N, P], the carries after truncated steps in the order of the
-            rollout's finals, and those before every chunk.
+            Its parameters [T, P], the carries after truncated steps in the order of the rollout's
+            finals, and those before every chunk.
         """
         obs = self.algorithm.normalized(data.obs)
-        over = data.terminated | data.truncated
-        finals, empty, carry = data.finals, self._empty(data.num_envs), data.initial_carry
-        count = 0 if finals is None else len(finals.step)
-        after_finals = self._empty(count)
-        params, starts = [], []
+        over = (data.terminated | data.truncated)[:, 0]
+        finals, empty, carry = data.finals, self._empty(), data.initial_carry
+        after_finals = self._empty(0 if finals is None else len(finals.step))
+        final_of = {} if finals is None else {int(t): k for k, t in enumerate(finals.step)}
+        params: Array | None = None
+        starts = []
+        assert data.starts is not None
         for t in range(data.length):
             if t % self.chunk == 0:
+                carry = data.starts.replace(t, carry)
                 starts.append(carry)
-            given, after = self.policy.advance(tree_map(lambda x, t=t: x[t], obs), carry)
-            params.append(np.array(given))  # its memory is used again
-            if finals is not None:
-                these = np.flatnonzero(finals.step == t)
-                envs = finals.env[these]
-                for name, kept in after_finals.items():
-                    kept[these] = after[name][envs]
-            carry = {
-                name: np.where(over[t].reshape(-1, *[1] * (new.ndim - 1)), empty[name], new)
-                for name, new in after.items()
-            }
-        before = tree_map(lambda *rows: np.concatenate(rows), *starts)
-        device = self.algorithm.device
-        return torch.from_numpy(np.concatenate(params)).to(device), after_finals, before
-
-    def _keep(self, data: Rollout, runs: list[list[Piece]]) -> None:
-        """Note what is remembered of clients whose episodes go on after this rollout."""
-        for column, run in enumerate(runs):
-            last = run[-1]
-            self._memories.pop(last.client, None)
-            if last.ends[-1]:
+            if not data.valid[t, 0]:
                 continue
-            finals = data.finals
-            assert finals is not None  # the rollout cut the episode here
-            row = last.end - 1 - run[0].begin
-            [k] = np.flatnonzero((finals.step == row) & (finals.env == column))
-            carry = tree_map(lambda x, k=k: x[k : k + 1].copy(), finals.carry)
-            remember(self._memories, last.client, (last.after, carry))
+            given, carry = self.policy.advance(tree_map(lambda x, t=t: x[t], obs), carry)
+            if params is None:
+                params = np.zeros((data.length, given.shape[1]), given.dtype)
+            params[t] = given[0]
+            if t in final_of:
+                for name, kept in after_finals.items():
+                    kept[final_of[t]] = carry[name][0]
+            if over[t]:
+                carry = empty
+        before = tree_map(lambda *parts: np.concatenate(parts), *starts)
+        return torch.from_numpy(params).to(self.algorithm.device), after_finals, before
 
     def _clone(self, imitation: Imitation, heuristic: Array) -> None:
-        data, net = self._columns, self.policy.net
-        assert data is not None
-        acted = np.zeros(data.valid.shape, np.float32)
-        acted.T[data.valid.T] = heuristic
-        first = np.zeros_like(acted)
+        data, net, device = self._spread, self.policy.net, self.algorithm.device
+        assert data is not None and data.starts is not None
+        acted, first = np.zeros((2, *data.valid.shape), np.float32)
+        acted[data.valid] = heuristic
         first[1:] = (data.terminated | data.truncated | ~data.valid)[:-1]
+        first[data.starts.step] = 0.0
         carries = self.policy.tensors(self._walk(data)[2])
         rows = {"first": first, "acted": acted, "action": data.action}
-        device = self.algorithm.device
         cut = {k: chunks_of(torch.from_numpy(v).to(device), self.chunk) for k, v in rows.items()}
         seen = tree_map(
             lambda x: chunks_of(x, self.chunk),
@@ -146,26 +182,34 @@ class SequenceFeed(RolloutFeed):
             obs = tree_map(lambda x: by_step(x[these]), seen)
             carry = tree_map(lambda x: x[these], carries)
             y, _ = net.remember(obs, carry, cut["first"][these].transpose(0, 1))
-            params = net.head(y.flatten(0, 1))
             action, weight = (by_step(cut[name][these]) for name in ("action", "acted"))
-            log_prob = self.distribution.log_prob(params, action, action_mask(obs))
-            mean: Tensor = -(log_prob * weight).sum() / weight.sum()
-            return mean
+            log_prob = self.distribution.log_prob(
+                net.head(y.flatten(0, 1)), action, action_mask(obs)
+            )
+            return -losses.weighted_mean(log_prob, weight)
 
         size = max(1, MINIBATCH // self.chunk)
         imitation.update(loss, len(examples), share=float(heuristic.mean()), size=size)
 
+    def _learn(self) -> None:
+        super()._learn()
+        self._spread = None
+
     def state(self) -> State:
         """Return everything that later updates depend on, what is remembered included."""
         memories = [
-            {"client": client, "place": list(place), "carry": carry}
-            for client, (place, carry) in self._memories.items()
-        ]
+            {
+                "client": client, "place": list(memory.place), "version": memory.version,
+                "carry": memory.carry,
+            }
+            for client, memory in self._memories.items()
+        ]  # fmt: skip
         return super().state() | {"memories": memories}
 
     def load_state(self, state: State) -> None:
         """Put back what `state` returned."""
         super().load_state(state)
         self._memories = {
-            one["client"]: (tuple(one["place"]), one["carry"]) for one in state["memories"]
+            one["client"]: Memory(tuple(one["place"]), int(one["version"]), one["carry"])
+            for one in state["memories"]
         }
