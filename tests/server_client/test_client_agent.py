@@ -411,11 +411,23 @@ def test_what_cannot_be_sent_cuts_the_record_without_a_false_transition():
     np.testing.assert_array_equal(first.fields()["obs"][:, 0], [0, 1])
     np.testing.assert_array_equal(first.fields()["bootstrap"][:, 0], [2])
     np.testing.assert_array_equal(second.fields()["obs"][:, 0], [7])
-    assert second.episode == first.episode + 1
+    # Of the steps 2 and 3 nothing is known, and 4 must not pass for what came after 1.
+    assert (first.episode, first.start_step) == (0, 0)
+    assert (second.episode, second.start_step) == (0, 4)
     assert client.status().dropped_steps == 2
     # A truncated episode without its final observation.
     assert not client.end(truncated=True)
     assert client.status().dropped_steps == 3
+    # An episode whose last step cannot be sent, and one that is whole.
+    client.act(at(math.nan))
+    assert not client.end(terminated=True)
+    client.act(at(9))
+    assert client.end(terminated=True) and not client.end(terminated=True)
+    client.act(at(10))
+    client.act(at(11))
+    later = segments(client)
+    places = [(one.episode, one.start_step, len(one.steps)) for one in later]
+    assert places == [(2, 0, 2)] and later[0].steps[0].terminated
 
 
 def test_masks_inside_and_beside_the_observation_are_recorded_with_it():
@@ -606,7 +618,7 @@ def test_an_interrupt_in_the_middle_of_a_decision_cuts_the_record():
     [segment] = segments(client)
     assert [float(step.obs[0, 0]) for step in segment.steps] == [4.0]
     assert segment.bootstrap[0, 0] == 5.0
-    assert (segment.episode, segment.start_step) == (1, 0)
+    assert (segment.episode, segment.start_step) == (0, 3)
     assert client.status().dropped_steps == 2
 
 

@@ -324,11 +324,13 @@ void Agent::record(bool recordable, Span<const float> observation,
   if (slot == kNoSlot) {
     // A step that cannot be sent: the one before lacks its successor, so it goes as well, and its
     // own observation is what the rest bootstraps from.
+    // Their numbers are left out, so that nobody takes what comes next for what followed.
     ++unrecorded_;
     if (pending_ != kNoSlot) {
       ++unrecorded_;
       forgetPending();
     }
+    ++step_;
     return;
   }
   complete(slot, now);
@@ -428,18 +430,17 @@ void Agent::forgetPending() noexcept {
   if (slot == kNoSlot) {
     return;
   }
+  ++step_;
   if (!open_.empty()) {
     const Step& last = outbox_.pool().step(open_.back());
     if (last.terminated || last.truncated) {
       closeOpen(kNoSlot);
     } else {
       closeOpen(slot);  // the slot goes with the segment, as an observation alone
-      beginEpisode();
       return;
     }
   }
   outbox_.release(slot);
-  beginEpisode();
 }
 
 void Agent::beginEpisode() noexcept {
@@ -480,6 +481,9 @@ bool Agent::endLocked(bool terminated, bool truncated,
     }
   }
   if (pending_ == kNoSlot) {
+    if (step_ > 0) {  // its last step could not be recorded
+      beginEpisode();
+    }
     return false;
   }
   Step& step = outbox_.pool().step(pending_);
@@ -492,6 +496,7 @@ bool Agent::endLocked(bool terminated, bool truncated,
       ++badEnds_;
       ++unrecorded_;
       forgetPending();
+      beginEpisode();
       return false;
     }
   }

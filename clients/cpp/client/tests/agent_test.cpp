@@ -166,7 +166,20 @@ TEST(Agent, ABadObservationCostsItsStepAndTheOneBefore) {
   EXPECT_EQ(segments[0].bootstrap, 1.0F);
   EXPECT_EQ(segments[1].steps.size(), 1U);
   EXPECT_EQ(segments[1].steps[0].observed, 2.0F);
-  EXPECT_EQ(segments[1].episode, 1U);
+  // Of the steps 1 to 3 nothing is known, and 4 must not pass for what came after 0.
+  EXPECT_EQ(segments[1].episode, 0U);
+  EXPECT_EQ(segments[1].startStep, 4U);
+  // An episode whose last step cannot be sent, and one that is whole.
+  bench.agent.decide(seeing(kNan), {});
+  EXPECT_FALSE(bench.agent.end(true, false, {}));
+  bench.agent.decide(seeing(9.0F), {});
+  EXPECT_TRUE(bench.agent.end(true, false, {}));
+  EXPECT_FALSE(bench.agent.end(true, false, {}));
+  bench.agent.flush();
+  const auto later = recorded(bench.outbox);
+  ASSERT_EQ(later.size(), 1U);
+  EXPECT_EQ(later[0].episode, 1U);
+  EXPECT_EQ(later[0].startStep, 0U);
 }
 
 TEST(Agent, TimeClosesABatch) {

@@ -454,10 +454,12 @@ class ClientAgent:
         if tree is None:
             # A step that cannot be sent: the one before lacks its successor, so it goes as well,
             # and its own observation is what the rest bootstraps from.
+            # Their numbers are left out, so that nobody takes what comes next for what followed.
             self._unrecorded += 1
             if self._pending is not None:
                 self._unrecorded += 1
                 self._forget_pending()
+            self._step += 1
             return
         self._complete(tree, now)
         raw = choice.raw
@@ -510,7 +512,7 @@ class ClientAgent:
         if self._open:
             last = self._open[-1]
             self._close(None if last.terminated or last.truncated else step.obs)
-        self._begin_episode()
+        self._step += 1
 
     def _cut_record(self) -> None:
         """Give up what is not handed over yet: it may be half written.
@@ -520,7 +522,7 @@ class ClientAgent:
         with self._lock:
             self._unrecorded += len(self._open) + (self._pending is not None)
             self._open, self._by_event, self._pending = [], {}, None
-            self._begin_episode()
+            self._step += 2  # the decision that failed, and the one that may have waited for it
 
     def _begin_episode(self) -> None:
         self._episode += 1
@@ -546,6 +548,8 @@ class ClientAgent:
                 loaded.policy.reset()
         step = self._pending
         if step is None:
+            if self._step:  # its last step could not be recorded
+                self._begin_episode()
             return False
         if not terminated:
             step.final = self._final(final_obs, final_mask)
@@ -553,6 +557,7 @@ class ClientAgent:
                 self._errors["NoFinalObservation"] += 1
                 self._unrecorded += 1
                 self._forget_pending()
+                self._begin_episode()
                 return False
         step.terminated, step.truncated = terminated, truncated or not terminated
         self._complete(None, self._clock())
