@@ -77,8 +77,12 @@ def test_mistakes_are_named_in_one_line(options, words):
     ("action", "bounds", "does"),
     [
         (spaces.Discrete(3, start=4), None, 4),
+        (spaces.Discrete(11, start=-5), None, 0),
         (spaces.MultiDiscrete([2, 3]), None, [0, 0]),
+        (spaces.MultiDiscrete([9, 3], start=[-7, 2]), None, [0, 2]),
+        (spaces.MultiBinary(2), None, [0, 0]),
         (KNOB, None, [0, 0]),
+        (spaces.Box(-1, 1, (2, 2)), {"low": 0.5, "high": 0.75}, [[0.5, 0.5], [0.5, 0.5]]),
         (KNOB, {"low": [0.5, -1], "high": 1}, [0.5, 0]),
     ],
 )
@@ -90,6 +94,11 @@ def test_without_a_safe_action_the_least_is_done_and_said(action, bounds, does):
         assert np.asarray(agent.act(OBS)).tolist() == does
         assert agent.status().acting.sources == {"constant": 1}
         agent.close(0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agent = assay.connect(AWAY, "p", **given | {"safe_action": "nearest"})
+    assert np.asarray(agent.act(OBS)).tolist() == does
+    agent.close(0.0)
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:", ":5", "host:port", "host:99999"])

@@ -218,12 +218,31 @@ def test_levels_are_limited_by_the_widest_thing_they_make(wide):
         model_file.check_shapes(model, shapes(arch.MAX_CELLS // 4 + 1))
 
 
+def test_levels_are_limited_by_what_they_cost():
+    def shapes(levels: int) -> dict[str, tuple[int, ...]]:
+        return {
+            "phi": (3, 5), "shift": (3,), "tau": (levels,), "w": (128, 3), "b": (128,),
+            "w1": (128, 128), "b1": (128,), "w2": (2, 128), "b2": (2,),
+        }  # fmt: skip
+
+    head = tuple(arch.Dense(weight=f"w{i}", bias=f"b{i}") for i in ("", "1", "2"))
+    layer = arch.Levels(weight="phi", bias="shift", levels="tau", advantage=head)
+    inputs = (arch.Entry(key=None, width=3),)
+    values = arch.ActionValues(n=2, epsilon=0.0)
+    model = architecture(inputs=inputs, layers=(layer,), head=values)
+    most = arch.MAX_WORK // (3 * 5 + 128 * 4 + 128 * 129 + 2 * 129)
+    model_file.check_shapes(model, shapes(most))
+    with pytest.raises(ModelError, match=r"levels cost \d+ products"):
+        model_file.check_shapes(model, shapes(most + 1))
+
+
 def test_both_readers_have_the_same_limits():
     text = (GOLDEN.parent / "cpp" / "core" / "src" / "architecture.h").read_text()
     assert f"kMaxWidth = {arch.MAX_WIDTH};" in text
     assert f"kMaxParts = {arch.MAX_PARTS};" in text
-    assert f"kMaxCells = std::size_t{{1}} << {arch.MAX_CELLS.bit_length() - 1};" in text
-    assert arch.MAX_CELLS.bit_count() == 1
+    for name, limit in (("kMaxCells", arch.MAX_CELLS), ("kMaxWork", arch.MAX_WORK)):
+        assert f"{name} = std::size_t{{1}} << {limit.bit_length() - 1};" in text
+        assert limit.bit_count() == 1
 
 
 @pytest.mark.parametrize("size", [model_file.MAX_HEADER + 1, 2**63, 2**64 - 1])

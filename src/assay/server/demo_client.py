@@ -19,8 +19,8 @@ import numpy as np
 
 import assay
 from assay.envs.make import make_env
+from assay.server.client.config import NEAREST
 from assay.server.client.connect import Connection
-from assay.server.client.spaces import nearest_to_zero
 
 _REPORT_SECONDS = 0.5
 _LATENCIES = 2000  # the last calls of act() that the quantiles are of
@@ -119,7 +119,7 @@ def main(text: str) -> None:
         algorithm=given["algorithm"],
         settings=given["settings"],
         client=given["client"],
-        safe_action=nearest_to_zero(space.action_space),
+        safe_action=NEAREST,
         batch_seconds=0.25,
         close_seconds=10.0,
         on_trouble=lambda message: None,  # the reports have it

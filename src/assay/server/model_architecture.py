@@ -22,6 +22,7 @@ SCHEMA = 1
 MAX_WIDTH = 65_536
 MAX_PARTS = 64
 MAX_CELLS = 1 << 22  # numbers that quantile levels may make of one observation
+MAX_WORK = 1 << 28  # products that they may cost
 
 Width = Annotated[int, Field(gt=0, le=MAX_WIDTH)]
 Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
@@ -285,7 +286,7 @@ class Architecture(Part):
     schema_version: Literal[1] = 1
     version: int = Field(ge=0, le=2**53)
     epoch: int = Field(ge=0, le=2**53)
-    algorithm: str = Field(max_length=200)
+    algorithm: Name
     observation: dict[str, Any]
     action: dict[str, Any]
     inputs: Annotated[tuple[Entry, ...], Field(min_length=1, max_length=MAX_PARTS)]

@@ -23,6 +23,7 @@ from assay.runs.files import run_error, write_atomic
 from assay.server.model_architecture import (
     MAX_CELLS,
     MAX_WIDTH,
+    MAX_WORK,
     SCHEMA,
     Activation,
     Architecture,
@@ -192,6 +193,7 @@ class _Checker:
         self.shapes = shapes
         self.used: set[str] = set()
         self.widest = 0  # of what the streams of a head give
+        self.numbers = 0  # in the tensors so far
 
     def check(self) -> None:
         architecture = self.architecture
@@ -290,14 +292,20 @@ class _Checker:
             assert layer.levels is not None
             count = math.prod(self.shapes.get(layer.levels, (1,)))
             self._expect(layer.levels, count)
-        self.widest = max(width, cosines)
+        self.widest, before = max(width, cosines), self.numbers
         actions = self._stream(layer.advantage, width, None)
         if layer.value is not None:
             self._stream(layer.value, width, 1)
+        products = count * (width * cosines + self.numbers - before)
         if count * self.widest > MAX_CELLS:
             raise ModelError(
                 f"{count} levels make {self.widest} numbers each of one observation; at most "
                 f"{MAX_CELLS} in all fit."
+            )
+        if products > MAX_WORK:
+            raise ModelError(
+                f"{count} levels cost {products} products for one observation; expected {MAX_WORK} "
+                "or fewer."
             )
         return actions
 
@@ -340,6 +348,7 @@ class _Checker:
         if name in self.used:
             raise ModelError(f"Two layers use the tensor '{name}'.")
         self.used.add(name)
+        self.numbers += math.prod(found)
         if found != shape:
             raise ModelError(
                 f"Tensor '{name}' has the shape {list(found)}; expected {list(shape)}."

@@ -52,7 +52,8 @@ class Fields {
 
   std::string text(const std::string& name, std::size_t most = 200) {
     const Json& value = any(name);
-    if (!value.is_string() || value.get_ref<const std::string&>().size() > most) {
+    if (!value.is_string() || value.get_ref<const std::string&>().empty() ||
+        value.get_ref<const std::string&>().size() > most) {
       refuse(where_, "'" + name + "' is not a short text");
     }
     return value.get<std::string>();

@@ -16,6 +16,8 @@ inline constexpr std::size_t kMaxWidth = 65536;
 inline constexpr std::size_t kMaxParts = 64;
 /// Numbers that quantile levels may make of one observation.
 inline constexpr std::size_t kMaxCells = std::size_t{1} << 22;
+/// Products that they may cost.
+inline constexpr std::size_t kMaxWork = std::size_t{1} << 28;
 
 enum class ActivationKind { None, Tanh, Relu, Elu, Silu, Gelu };
 enum class LayerKind { Dense, LayerNorm, BatchNorm, Activation, Dueling, Atoms, Levels, Gru, Lstm };

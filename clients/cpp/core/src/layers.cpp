@@ -540,6 +540,7 @@ std::unique_ptr<const Layer> makeLevels(const LayerSpec& spec, std::size_t width
   const std::size_t count =
       fixed ? shop.length(spec.levels) : shop.shape(spec.proposalWeight).first;
   const std::size_t cosines = shop.shape(spec.weight).second;
+  const std::size_t before = shop.numbers();
   Stream advantage(spec.advantage, width, shop);
   std::size_t widest = std::max({width, cosines, advantage.widest()});
   std::unique_ptr<const Layer> head;
@@ -555,6 +556,11 @@ std::unique_ptr<const Layer> makeLevels(const LayerSpec& spec, std::size_t width
     throw ShapeError{std::to_string(count) + " levels make " + std::to_string(widest) +
                      " numbers each of one observation; at most " + std::to_string(kMaxCells) +
                      " in all fit."};
+  }
+  const std::size_t each = width * cosines + shop.numbers() - before;
+  if (count > kMaxWork / each) {
+    throw ShapeError{std::to_string(count) + " levels cost more products for one observation than " +
+                     std::to_string(kMaxWork) + "."};
   }
   CosineEmbedding embedding(shop.matrix(spec.weight, width, cosines), shop.vector(spec.bias, width),
                             cosines);
@@ -585,7 +591,9 @@ std::vector<float> TensorShop::take(const std::string& name) {
   if (!used_.insert(name).second) {
     throw ShapeError{"Two layers use the tensor '" + name + "'."};
   }
-  return std::move(find(name).values);
+  std::vector<float> values = std::move(find(name).values);
+  numbers_ += values.size();
+  return values;
 }
 
 std::vector<float> TensorShop::vector(const std::string& name, std::size_t size) {

@@ -50,6 +50,8 @@ class TensorShop {
   std::size_t length(const std::string& name);
   /// Return the rows and columns of a matrix. Throws ShapeError.
   std::pair<std::size_t, std::size_t> shape(const std::string& name);
+  /// Return how many numbers were handed out so far.
+  [[nodiscard]] std::size_t numbers() const noexcept { return numbers_; }
   /// Throw ShapeError if a tensor was never asked for.
   void finish() const;
 
@@ -59,6 +61,7 @@ class TensorShop {
 
   std::map<std::string, Tensor> tensors_;
   std::set<std::string> used_;
+  std::size_t numbers_ = 0;
 };
 
 /// A tensor does not fit. It never leaves the library.

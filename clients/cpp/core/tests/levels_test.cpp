@@ -216,6 +216,13 @@ TEST(Levels, RefusesOtherSourcesThanOne) {
   LevelsModel more = makeLevelsModel(true, false, false);
   more.layer()["proposal"]["surprise"] = 1;
   EXPECT_EQ(levelsErrorOf(more).code, ErrorCode::BadModel);
+  // An empty name is no name, and not the same as none.
+  LevelsModel empty = makeLevelsModel(true, false, false);
+  empty.layer()["levels"] = "";
+  EXPECT_EQ(levelsErrorOf(empty).code, ErrorCode::BadModel);
+  LevelsModel nameless = makeLevelsModel(false, false, false);
+  nameless.layer()["proposal"] = {{"weight", ""}, {"bias", "b"}};
+  EXPECT_EQ(levelsErrorOf(nameless).code, ErrorCode::BadModel);
 }
 
 TEST(Levels, RefusesTensorsThatDoNotFit) {
@@ -248,6 +255,28 @@ TEST(Levels, RefusesMoreThanTheLimitBeforeItIsAllocated) {
   EXPECT_EQ(error.code, ErrorCode::BadShape);
   EXPECT_NE(error.message.find("1048576 levels make 6 numbers each"), std::string::npos)
       << error.message;
+}
+
+TEST(Levels, RefusesWhatWouldTakeSecondsToAnswer) {
+  // Far fewer numbers than may be made, but a pass over 128 x 128 weights for each level.
+  const std::size_t wide = 128;
+  Random random(1);
+  LevelsModel model = makeLevelsModel(false, true, false);
+  model.layer()["advantage"] = {dense("advantage.hidden", "relu"),
+                                dense("advantage.middle", "relu"), dense("advantage")};
+  model.put("advantage.hidden.weight", {wide, kWidth}, random);
+  model.put("advantage.hidden.bias", {wide}, random);
+  model.put("advantage.middle.weight", {wide, wide}, random);
+  model.put("advantage.middle.bias", {wide}, random);
+  model.put("advantage.weight", {2, wide}, random);
+  const std::size_t each =
+      kWidth * kCosines + wide * (kWidth + 1) + wide * (wide + 1) + 2 * (wide + 1);
+  const std::size_t most = (std::size_t{1} << 28) / each;
+  for (const std::size_t levels : {most, most + 1}) {
+    model.entry("levels") = {{levels}, std::vector<float>(levels)};
+    const Bytes file = model.file();
+    EXPECT_EQ(Model::fromBytes(file.data(), file.size()).ok(), levels == most);
+  }
 }
 
 TEST(Levels, StandsLastAndInNoOtherLayer) {

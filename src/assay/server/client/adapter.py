@@ -18,9 +18,8 @@ from assay.core.errors import ConfigError
 from assay.core.types import ACTION_MASK
 from assay.envs.make import make_env
 from assay.envs.spaces import has_mask
-from assay.server.client.config import read_config
+from assay.server.client.config import NEAREST, read_config
 from assay.server.client.connect import Connection, connect
-from assay.server.client.spaces import nearest_to_zero
 
 Environment = str | gym.Env[Any, Any] | Callable[[], gym.Env[Any, Any]]
 
@@ -245,7 +244,7 @@ def _one(
         inside = has_mask(one.observation_space)
         options["masks"] = ACTION_MASK in info and not inside
     if config.safe_action is None:
-        options["safe_action"] = nearest_to_zero(one.action_space)
+        options["safe_action"] = NEAREST
     if copies > 1 and config.client is not None:
         options["client"] = f"{config.client}-{number}"
     options |= {"observation": one.observation_space, "action": one.action_space}

@@ -38,6 +38,9 @@ class Tls(Model):
         return self
 
 
+NEAREST = "nearest"
+
+
 class ClientConfig(ClientSettings):
     """A client's settings, in one flat list.
 
@@ -63,7 +66,10 @@ class ClientConfig(ClientSettings):
     group: Annotated[str, Field(pattern=NAME)] | None = Field(
         None, description="Name of the group whose members share the policy."
     )
-    safe_action: Any = Field(None, description="What to do when nothing else can answer.")
+    safe_action: Any = Field(
+        None,
+        description=f"What to do when nothing else can answer; {NEAREST}: the action nearest to 0.",
+    )
     models: Path | None = Field(
         None, description="Directory where good models are kept, under the name of their policy."
     )

@@ -23,11 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from assay.core.errors import AssayError, ConfigError, MissingExtraError
 from assay.server.client.agent import ClientAgent, ClientStatus, Decided, Heuristic
-from assay.server.client.config import ClientConfig, read_config
+from assay.server.client.config import NEAREST, ClientConfig, read_config
 from assay.server.client.spaces import make_spec, nearest_to_zero, read_space
 from assay.server.client.transport import Courier, State
 from assay.server.spec import PolicySpec, gym_space
@@ -315,16 +313,17 @@ def connect(
     settings = read_config(config, given)
     observation, action, spec = _spaces(settings, spec)
     limits = spec.action_limits() if spec.bounds is not None else None
-    if settings.safe_action is None:
-        safe = nearest_to_zero(action)
-        if limits is not None:
-            safe = np.clip(safe, *limits).astype(action.dtype)
+    unsaid = settings.safe_action is None
+    if unsaid or (isinstance(settings.safe_action, str) and settings.safe_action == NEAREST):
+        safe = nearest_to_zero(action, limits)
+        if unsaid:
+            warnings.warn(
+                f"No safe_action was given: where nothing else can answer, '{spec.name}' does "
+                f"{safe}. To have it so, say safe_action='{NEAREST}'.",
+                ServerWarning,
+                stacklevel=2,
+            )
         settings = settings.model_copy(update={"safe_action": safe})
-        warnings.warn(
-            f"No safe_action was given: where nothing else can answer, '{spec.name}' does {safe}.",
-            ServerWarning,
-            stacklevel=2,
-        )
     settings = settings.model_copy(update={"client": settings.client_id()})
     if "seed" not in settings.model_fields_set:
         # Clients of one policy would else explore all alike.

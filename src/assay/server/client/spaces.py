@@ -117,17 +117,25 @@ def read_space(value: Any, name: str) -> Any:
     )
 
 
-def nearest_to_zero(space: gym.Space[Any]) -> Any:
+def nearest_to_zero(space: gym.Space[Any], limits: tuple[Any, Any] | None = None) -> Any:
     """Return the action of a space that does least, as far as one can tell.
+
+    Args:
+        space: Of the actions.
+        limits: Lowest and highest numbers of a Box, flat; None for those of the space.
 
     Example:
         >>> nearest_to_zero(gym.spaces.Discrete(3, start=5))
         5
+        >>> nearest_to_zero(gym.spaces.Discrete(11, start=-5))
+        0
     """
     if isinstance(space, gym.spaces.Discrete):
-        return int(space.start)
+        return int(np.clip(0, space.start, space.start + space.n - 1))
     if isinstance(space, gym.spaces.MultiDiscrete):
-        return space.start.copy()
-    if isinstance(space, gym.spaces.Box):
-        return np.clip(np.zeros(space.shape, space.dtype), space.low, space.high)
-    return np.zeros(space.shape or (), space.dtype)
+        return np.clip(0, space.start, space.start + space.nvec - 1)
+    zero = np.zeros(space.shape or (), space.dtype)
+    if not isinstance(space, gym.spaces.Box):
+        return zero
+    low, high = limits or (space.low, space.high)
+    return np.clip(zero, low.reshape(zero.shape), high.reshape(zero.shape)).astype(space.dtype)
