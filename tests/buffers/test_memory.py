@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 
-from assay.buffers import memory
 from assay.buffers.memory import (
     Spec,
-    available_bytes,
     human_bytes,
     require_memory,
     space_spec,
@@ -57,20 +55,3 @@ def test_refusal_names_the_numbers_and_the_way_out() -> None:
     assert "A replay needs 4.0 GiB of memory; 1.0 GiB are available." in str(caught.value)
     assert caught.value.fix is not None
     assert "from 1,000 to at most 250, or store less" in caught.value.fix
-
-
-def test_available_memory_is_the_containers_if_less(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pathlib import Path
-
-    folder = Path(str(tmp_path))
-    monkeypatch.setattr(memory, "_CGROUP", folder)
-    machine = available_bytes()
-    assert machine > 2**20
-    (folder / "memory.max").write_text("max\n")
-    (folder / "memory.current").write_text("900\n")
-    (folder / "memory.stat").write_text("anon 500\ninactive_file 300\n")
-    assert available_bytes() > 2**20
-    (folder / "memory.max").write_text("1000\n")
-    assert available_bytes() == 400

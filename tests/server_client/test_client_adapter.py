@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import gymnasium as gym
@@ -176,3 +177,8 @@ def test_what_does_least():
     np.testing.assert_array_equal(nearest_to_zero(spaces.Box(1, 2, (2,))), [1, 1])
     np.testing.assert_array_equal(nearest_to_zero(spaces.MultiDiscrete([2, 3])), [0, 0])
     np.testing.assert_array_equal(nearest_to_zero(spaces.MultiBinary(2)), [0, 0])
+    given = {"algorithm": "sac", "bounds": {"low": 0.5, "high": 2}, "close_seconds": 0.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with assay.connect_env("Pendulum-v1", AWAY, **given) as runner:
+            assert runner.connection.act(np.zeros(3, np.float32)).tolist() == [0.5]

@@ -13,8 +13,8 @@ import pytest
 from executor_contract import wait_until
 from supervisor_world import SUMMING, World, await_state
 
+from assay.core.machine import total_bytes
 from assay.server.executor.base import ExecutorError, Handle
-from assay.server.executor.process import machine_memory
 from assay.server.learner.messages import LearnerSettings
 from assay.server.supervisor import Supervisor
 
@@ -239,7 +239,7 @@ def test_the_memory_of_a_learner_is_limited(process: World, given: dict[str, Any
     if given.get("device") or given.get("memory_mb", 1) is None:
         assert limit == "unlimited"
     else:
-        expected = given.get("memory_mb", machine_memory() // 2 >> 20) << 20
+        expected = given.get("memory_mb", total_bytes() // 2 >> 20) << 20
         assert expected < int(limit) < expected + (100 << 20)
 
 

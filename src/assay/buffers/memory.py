@@ -7,17 +7,14 @@ only then allocates them, zero-filled, so that the system commits pages as they 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-import psutil
 
+from assay.core import machine
 from assay.core.errors import ConfigError, SpaceError
 from assay.core.types import Tree, tree_leaves, tree_map
-
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 class Spec(NamedTuple):
@@ -84,19 +81,6 @@ def human_bytes(count: float) -> str:
     return f"{count:,.1f} TiB"
 
 
-def available_bytes() -> int:
-    """Return the memory this process may still use: the machine's, or its container's if less."""
-    available = int(psutil.virtual_memory().available)
-    try:
-        limit = int((_CGROUP / "memory.max").read_text())
-        used = int((_CGROUP / "memory.current").read_text())
-        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):  # no cgroup v2 here, or "max": no limit
-        return available
-    # Page cache counts as used but is given back under pressure.
-    return max(0, min(available, limit - used + int(stat.get("inactive_file", 0))))
-
-
 def require_memory(
     needed: int,
     what: str,
@@ -117,7 +101,7 @@ def require_memory(
     Raises:
         ConfigError: It does not fit.
     """
-    room = available_bytes() if available is None else available
+    room = machine.available_bytes() if available is None else available
     if needed <= room:
         return
     fixes = []

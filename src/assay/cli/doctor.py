@@ -133,7 +133,7 @@ def _compiler() -> Finding:
 
 
 def _memory() -> Finding:
-    from assay.buffers.memory import available_bytes
+    from assay.core.machine import available_bytes
 
     free = available_bytes()
     return Finding("memory", "note" if free < _LITTLE_MEMORY else "ok", f"{_bytes(free)} available")

@@ -48,9 +48,9 @@ def demo(
     from assay.server.demo import Demo, data_directory, make_plan
 
     plan = make_plan(seconds=seconds, quick=quick)
-    program, why = find_program(cpp)
-    if program is None and cpp is None and not quick:
-        program, why = build_program()
+    program, why = find_program(cpp or _BUILT_BY_TESTS)
+    if program is None and cpp is None:
+        program, why = find_program(_BUILT_HERE) if quick else build_program()
     output.note(
         f"A server, and {plan.clients} clients that control {plan.env} for {plan.seconds:g} "
         f"seconds, {plan.rate:g} decisions a second each at most. {why}"
@@ -220,17 +220,12 @@ def _killed(summary: Summary) -> str:
     return f"killed (process {summary.killed}), back after {summary.resumed_after:.1f} s"
 
 
-def find_program(built: Path | None = None) -> tuple[Path | None, str]:
-    """Return the C++ client if it was built, and a line that says so.
-
-    Args:
-        built: Where to look; by default where `make cpp` and this demo build it.
-    """
-    for place in (_BUILT_BY_TESTS, _BUILT_HERE) if built is None else (built,):
-        program = place / "queue"
-        if program.is_file():
-            return program.resolve(), f"A C++ client controls a queue ({program})."
-    return None, f"No C++ client: there is none in '{built or _BUILT_HERE}'."
+def find_program(built: Path) -> tuple[Path | None, str]:
+    """Return the C++ client if it was built there, and a line that says so."""
+    program = built / "queue"
+    if program.is_file():
+        return program.resolve(), f"A C++ client controls a queue ({program})."
+    return None, f"No C++ client: there is none in '{built}'. To build it: make cpp"
 
 
 def build_program(source: Path = Path("clients/cpp")) -> tuple[Path | None, str]:
@@ -239,7 +234,8 @@ def build_program(source: Path = Path("clients/cpp")) -> tuple[Path | None, str]
         return None, f"No C++ client: '{source}' is not here."
     if shutil.which("cmake") is None or shutil.which("c++") is None:
         return None, "No C++ client: there is no compiler here."
-    output.note(f"Building the C++ client in {_BUILT_HERE}, once; this takes a minute or two ...")
+    if not _BUILT_HERE.is_dir():
+        output.note(f"Building the C++ client in {_BUILT_HERE}: a minute or two, once ...")
     # Not where `make cpp` builds, which wants the tests as well.
     without = [f"-DASSAY_{what}=OFF" for what in ("BUILD_TESTS", "BUILD_BENCHMARKS", "SANITIZE")]
     jobs = str(os.cpu_count() or 1)

@@ -18,10 +18,10 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psutil
 
+from assay.core.machine import total_bytes
 from assay.server.executor.base import (
     LEARNER_HOST,
     ExecutorError,
@@ -147,15 +147,6 @@ class ProcessHandle:
         self._link.close()
 
 
-def machine_memory() -> int:
-    """Return the bytes of memory of this machine, or of the container that it runs in."""
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # there is none, or it says "max"
-        return whole
-
-
 class ProcessExecutor:
     """Runs each learner in a process of its own."""
 
@@ -171,7 +162,7 @@ class ProcessExecutor:
     ) -> ProcessHandle:
         """Begin a learner in a process; "auto" gives it half of the machine's memory."""
         if memory_mb == "auto":
-            memory_mb = (machine_memory() >> 20) // 2
+            memory_mb = (total_bytes() >> 20) // 2
         try:
             handle = self._spawner.submit(self._begin, name, host, memory_mb).result()
         except OSError as error:

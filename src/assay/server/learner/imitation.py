@@ -27,7 +27,7 @@ class Imitation:
 
     Args:
         algorithm: Whose policy learns.
-        parameters: Of the policy; its critic is left alone.
+        parameters: Of the policy. What a critic shares with it moves along.
     """
 
     def __init__(self, algorithm: Algorithm, parameters: list[nn.Parameter]) -> None:

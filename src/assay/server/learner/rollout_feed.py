@@ -67,7 +67,7 @@ class RolloutFeed(Feed):
         self.rollout.reset()
 
     def _actor(self) -> list[nn.Parameter]:
-        """Return what the heuristic is cloned into: the policy without its critic."""
+        """Return what the heuristic is cloned into: the policy without the critic's head."""
         return list(self.policy.actor.parameters())
 
     def take(self, position: int, steps: Steps) -> None:
