@@ -14,6 +14,7 @@ from test_learner_feed import Hand, Line
 from assay.buffers.rollout import Rollout
 from assay.core.types import tree_map
 from assay.server.client.policy import Policy
+from assay.server.client.shield import Flag
 from assay.server.client.spaces import make_spec
 from assay.server.learner.rollout_feed import Piece
 from assay.server.learner.sequence_feed import Memory, SequenceFeed
@@ -243,29 +244,89 @@ def test_minibatches_are_of_transitions_not_of_padding() -> None:
     assert sizes == [12] * 4
 
 
-def test_masks_count_where_something_else_acted() -> None:
-    observation = gym.spaces.Dict(
-        {"action_mask": gym.spaces.MultiBinary(2), "x": gym.spaces.Box(-1, 1, (1,), np.float32)}
-    )
-    server = Server(make_spec("p", observation, gym.spaces.Discrete(2), "recurrent_ppo", SMALL))
-    seen = Updates(server)
-    rows = 12
-    mask = np.ones((rows, 2), np.int8)
-    mask[3, 1] = 0  # action 0 was the only one there was
-    fields = {
-        "obs/action_mask": mask, "obs/x": np.zeros((rows, 1), np.float32),
-        "action": np.zeros(rows, np.int64), "reward": np.zeros(rows, np.float32),
-        "log_prob": np.full(rows, -0.5, np.float32), "version": np.ones(rows, np.int64),
-        "flags": np.full(rows, 2, np.uint8), "terminated": np.zeros(rows, bool),
-        "truncated": np.zeros(rows, bool), "event": np.arange(1, rows + 1, dtype=np.uint64),
-        "bootstrap/action_mask": mask[:1], "bootstrap/x": np.zeros((1, 1), np.float32),
+MASKED = gym.spaces.Dict(
+    {"action_mask": gym.spaces.MultiBinary(2), "x": gym.spaces.Box(-5, 5, (1,), np.float32)}
+)
+
+
+def masked_server() -> Server:
+    return Server(make_spec("p", MASKED, gym.spaces.Discrete(2), "recurrent_ppo", SMALL))
+
+
+def masked_fields(x: Array, mask: Array, action: Array, **changes: Any) -> dict[str, Any]:
+    rows = len(x)
+    return {
+        "obs/action_mask": mask, "obs/x": x[:, None], "action": action,
+        "reward": np.zeros(rows, np.float32), "log_prob": np.full(rows, -0.5, np.float32),
+        "version": np.ones(rows, np.int64), "flags": np.full(rows, Flag.HEURISTIC, np.uint8),
+        "terminated": np.zeros(rows, bool), "truncated": np.zeros(rows, bool),
+        "event": np.arange(1, rows + 1, dtype=np.uint64),
+        "bootstrap/action_mask": mask[:1], "bootstrap/x": x[:1, None], **changes,
     }  # fmt: skip
+
+
+def send(
+    server: Server, name: str, fields: dict[str, Any], place: tuple[int, int] = (0, 0)
+) -> None:
     client = Client.__new__(Client)
-    client.server, client.seq, client.place = server, 0, (0, 0)
-    server.send("one", client.pack(fields))
+    client.server, client.seq, client.place = server, 0, place
+    server.send(name, client.pack(fields))
+
+
+def test_masks_count_where_something_else_acted() -> None:
+    server = masked_server()
+    seen = Updates(server)
+    mask = np.ones((12, 2), np.int8)
+    mask[3, 1] = 0  # action 0 was the only one there was
+    send(server, "one", masked_fields(np.zeros(12, np.float32), mask, np.zeros(12, np.int64)))
     log_prob = seen.rollouts[0].extras["log_prob"][:, 0]
     assert log_prob[3] == pytest.approx(0.0, abs=1e-6)
     assert log_prob[[2, 4]] == pytest.approx([np.log(0.5)] * 2, abs=0.05)
+
+
+def test_the_loss_of_cloning_is_that_of_the_steps_one_by_one() -> None:
+    """Episodes end within chunks of 4, one goes on in the next rollout, and the policy acts too."""
+    server = masked_server()
+    Updates(server)
+    algorithm: Any = server.learner.algorithm
+    with torch.no_grad():
+        for parameter in algorithm.net.head.parameters():
+            parameter.mul_(30.0)
+    found: list[float] = []
+
+    def take(loss_of: Any, count: int, share: float, size: int) -> None:
+        assert share == pytest.approx(8 / 12)
+        found.append(loss_of(torch.arange(count)).item())
+
+    server.learner.feed.imitation.update = take  # type: ignore[attr-defined]
+    rng = np.random.default_rng(0)
+    expected: list[list[float]] = [[], []]
+    carries: dict[str, Any] = {}
+    for rollout, name, rows, ends, place, event in (
+        (0, "one", 7, (2, 4), (0, 0), 1),
+        (0, "two", 5, (1,), (0, 0), 1),
+        (1, "one", 4, (), (2, 2), 8),
+        (1, "two", 8, (6,), (1, 3), 6),
+    ):
+        x, action = rng.normal(size=rows).astype(np.float32), rng.integers(2, size=rows)
+        mask = np.ones((rows, 2), np.int8)
+        mask[1, 1 - action[1]] = 0
+        terminated = np.isin(np.arange(rows), ends)
+        flags = np.where(np.isin(np.arange(rows), (3, 5, 6)), 0, Flag.HEURISTIC).astype(np.uint8)
+        events = np.arange(event, event + rows, dtype=np.uint64)
+        changes = {"terminated": terminated, "flags": flags, "event": events}
+        send(server, name, masked_fields(x, mask, action, **changes), place)
+        carry = carries.get(name, algorithm.initial_carry(1))
+        for t in range(rows):
+            obs = {"action_mask": mask[t : t + 1], "x": x[t : t + 1, None]}
+            params, carry = algorithm.policy.advance(obs, carry)
+            one = [torch.from_numpy(v) for v in (params, action[t : t + 1], mask[t : t + 1])]
+            if flags[t]:
+                expected[rollout].append(algorithm.distribution.log_prob(*one).item())
+            if terminated[t]:
+                carry = algorithm.initial_carry(1)
+        carries[name] = carry
+    assert found == pytest.approx([-np.mean(part) for part in expected], rel=1e-5)
 
 
 def test_a_heuristic_with_a_memory_is_cloned() -> None:
