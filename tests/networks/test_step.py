@@ -504,3 +504,19 @@ class TestChoice:
         fake = tmp_path / "clang++"
         fake.touch(0o755)
         assert has_compiler()
+
+
+def test_moments_that_overflow_begin_anew() -> None:
+    module = net()
+    step = Step([Objective("fit", module, squared(module))])
+    step(data(), 0.01)
+    before = [parameter.clone() for parameter in module.parameters()]
+    assert step.forget_overflow() == 0
+    batch = data()
+    step(batch | {"y": torch.full_like(batch["y"], 1e25)}, 0.0)  # its square is beyond a float
+    _, second, _ = step.moments["fit"]
+    assert torch.isinf(second).any()
+    assert step.forget_overflow() > 0 and step.forget_overflow() == 0
+    step(data(), 0.01)
+    for old, parameter in zip(before, module.parameters(), strict=True):
+        assert not torch.equal(old, parameter) and torch.isfinite(parameter).all()

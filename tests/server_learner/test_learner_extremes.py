@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 from learner_support import Client, Corridor, Point, Server, spec_for
 
+from assay.runs.checkpoint import state_from_bytes
 from assay.server.model_file import parse_snapshot
 from assay.server.spec import MOST_LOG_PROB, MOST_VALUE
 
 SMALL = {"hidden": [16], "num_envs": 1}
+RECURRENT = {"chunk": 8, "memory_size": 8, "head_hidden": [8]}
 ON_POLICY = {
     "ppo": {**SMALL, "horizon": 32, "minibatch_size": 16},
+    "recurrent_ppo": {**SMALL, **RECURRENT, "horizon": 32, "minibatch_size": 16},
     "a2c": {**SMALL, "horizon": 32},
     "impala": {**SMALL, "horizon": 32},
 }
@@ -42,6 +45,10 @@ HOSTILE: dict[str, dict[str, float]] = {
 def assert_sane(server: Server) -> None:
     arrays = parse_snapshot(server.publications[-1].snapshot).arrays
     assert all(np.isfinite(array).all() for array in arrays.values())
+    state = state_from_bytes(server.publications[-1].checkpoint)
+    for step in state["algorithm"]["optimizer"].values():
+        for moments in step["moments"].values():
+            assert np.isfinite(moments["first"]).all() and np.isfinite(moments["second"]).all()
 
 
 def spoil(fields: dict[str, Any], changes: dict[str, float], rows: slice) -> None:

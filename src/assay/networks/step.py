@@ -192,6 +192,20 @@ class Step:
         """Return a metrics vector as named floats (this is where a GPU is waited for)."""
         return dict(zip(self.metric_names, vector.tolist(), strict=True))
 
+    def forget_overflow(self) -> int:
+        """Begin moments anew that are no longer finite, and return how many.
+
+        A gradient whose square overflows leaves an infinity behind, with which its parameter would
+        never move again.
+        """
+        lost = 0
+        for m, v, _ in self.moments.values():
+            bad = ~(torch.isfinite(m) & torch.isfinite(v))
+            lost += int(bad.sum())
+            for moment in (m, v):
+                moment.masked_fill_(bad, 0.0)
+        return lost
+
     def state(self) -> State:
         """Return the optimizer state, and how steps were executed."""
         moments = {

@@ -17,6 +17,7 @@ from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.core import seeding
 from assay.core.errors import AssayError, CheckpointError
 from assay.core.types import Clock, State
+from assay.networks.step import Step
 from assay.runs.checkpoint import state_from_bytes, state_to_bytes
 from assay.server import model_architecture as arch
 from assay.server.errors import RejectionError
@@ -69,6 +70,7 @@ class Learner:
         self.noise = seeding.derive_rng(seed, "publish")
         self.epoch, self.version, self.position = start.epoch, start.version, start.position
         self.bad_batches = 0
+        self.overflows = 0  # moments of the optimizer that began anew
         self._without_checkpoint = 0  # versions since the last one
         self._metrics: dict[str, float] = {}
         self.keep_after = self.position
@@ -141,6 +143,9 @@ class Learner:
 
     def _publish(self, *, checkpoint: bool = False) -> Publication:
         self._refuse_divergence()
+        for part in vars(self.algorithm).values():
+            if isinstance(part, Step):
+                self.overflows += part.forget_overflow()
         parent, self.version = self.version, self.version + 1
         snapshot = self._snapshot()
         self._metrics = self.algorithm.drain_metrics() | self.episodes.metrics()
@@ -200,6 +205,7 @@ class Learner:
             "server/updates": float(clock.updates),
             "server/episodes": float(clock.episodes),
             "server/bad_batches": float(self.bad_batches),
+            "server/overflows": float(self.overflows),
         }
 
     # ------------------------------------------------------------------ building and saving
@@ -232,6 +238,7 @@ class Learner:
                 "updates": clock.updates,
                 "episodes": clock.episodes,
                 "bad_batches": self.bad_batches,
+                "overflows": self.overflows,
                 "replay_from": self.feed.replay_from(self.position),
                 "metrics": self._metrics,
             },
@@ -249,6 +256,7 @@ class Learner:
             clock = self.clock
             clock.env_steps, clock.updates = int(saved["env_steps"]), int(saved["updates"])
             clock.episodes, self.bad_batches = int(saved["episodes"]), int(saved["bad_batches"])
+            self.overflows = int(saved["overflows"])
             self.algorithm.load_state(state["algorithm"])
             self.feed.load_state(state["feed"])
             self.episodes.load_state(state["episodes"])
