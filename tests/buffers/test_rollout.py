@@ -117,7 +117,9 @@ def test_state_goes_round() -> None:
     rollout.add_final(1, 2, obs_of(5), np.array([1.0]))
     rollout.initial_carry = np.arange(3.0)
     rollout.last_obs = obs_of([7, 8, 9])
+    rollout.starts = Starts(np.array([2]), np.array([1]), np.array([4.0]))
     state = rollout.state()
+    rollout.starts.carry[0] = 0
     rollout.reward.fill(0)
     copy = Rollout(SPACES, 4, 3)
     views = copy.tensors()
@@ -128,8 +130,9 @@ def test_state_goes_round() -> None:
     np.testing.assert_array_equal(copy.initial_carry, rollout.initial_carry)
     assert copy.finals is not None and copy.last_carry is None
     np.testing.assert_array_equal(copy.finals.obs, obs_of([5]))
+    assert copy.starts is not None and copy.starts.replace(2, np.zeros(3)).tolist() == [0, 4, 0]
     copy.load_state(Rollout(SPACES, 4, 3).state() | {"extras": state["extras"]})
-    assert copy.finals is None
+    assert copy.finals is None and copy.starts is None
 
 
 def test_what_does_not_fit_is_refused() -> None:

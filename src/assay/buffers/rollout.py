@@ -305,7 +305,7 @@ class Rollout:
 
     def state(self) -> State:
         """Return everything as a state that shares no memory with the rollout."""
-        finals = self.finals
+        finals, starts = self.finals, self.starts
         state = {
             "arrays": self._arrays,
             "extras": self.extras,
@@ -315,6 +315,9 @@ class Rollout:
             "finals": None
             if finals is None
             else {"step": finals.step, "env": finals.env, "obs": finals.obs, "carry": finals.carry},
+            "starts": None
+            if starts is None
+            else {"step": starts.step, "env": starts.env, "carry": starts.carry},
         }
         return copy_state(state)
 
@@ -333,6 +336,8 @@ class Rollout:
             self._finals.append(
                 Finals(finals["step"], finals["env"], finals["obs"], finals.get("carry"))
             )
+        starts = state.get("starts")
+        self.starts = None if starts is None else Starts(**starts)
 
     @classmethod
     def segments(cls, spaces: Spaces, segments: Sequence[Segment]) -> Rollout:
