@@ -74,7 +74,7 @@ class Case:
         return title if self.control_of is None else f"control: {title}"
 
     def met(self, score: float) -> bool:
-        """Say whether a score reaches the goal; a control's goal is to stay below."""
+        """Return whether a score reaches the goal; a control's goal is to stay below."""
         if self.control_of is not None:
             return score < self.threshold
         return score >= self.threshold if self.inclusive else score > self.threshold

@@ -61,7 +61,7 @@ def _result(
 
 def _assay(entry: Entry, seed: int) -> Result:
     from assay import api, events
-    from assay.loops.settings import resolve
+    from assay.loops.config import resolve
 
     settings = {
         **entry.settings,

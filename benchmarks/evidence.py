@@ -281,7 +281,7 @@ class Ratio:
 
     @property
     def met(self) -> bool | None:
-        """Say whether the target was reached; None where there is none."""
+        """Return whether the target was reached; None where there is none."""
         target = self.comparison.target
         return None if target is None else self.ratio >= target
 

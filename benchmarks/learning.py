@@ -38,13 +38,13 @@ def result_path(out: Path, case: Case, seed: int) -> Path:
 
 def resolved(case: Case, seed: int, device: str = "cpu") -> dict[str, Any]:
     """Return the fully resolved configuration of one seed, as plain values."""
-    from assay.loops.settings import resolve
+    from assay.loops.config import resolve
 
     return resolve(case.algorithm, case.env, case.settings(seed, device)).to_dict()
 
 
 def finished(out: Path, case: Case, seed: int, device: str = "cpu") -> bool:
-    """Say whether the result of this very configuration is there."""
+    """Return whether the result of this very configuration is there."""
     try:
         result = evidence.read_json(result_path(out, case, seed))
     except evidence.EvidenceError:

@@ -32,10 +32,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError, nearest
+from assay.loops.config import RunConfig, resolve
 from assay.loops.on_policy import OnPolicyLoop
-from assay.loops.settings import RunConfig, resolve
 from assay.loops.training import Training
-from assay.networks.step import Step
+from assay.optim.update import Step
 from assay.runs.directory import RunDirectory
 
 

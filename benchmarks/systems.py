@@ -166,7 +166,7 @@ def part_path(out: Path, name: str, part: str) -> Path:
 
 
 def is_done(out: Path, name: str, part: str, quick: bool) -> bool:
-    """Say whether a part is there, of the same code."""
+    """Return whether a part is there, of the same code."""
     try:
         content = evidence.read_json(part_path(out, name, part))
     except evidence.EvidenceError:

@@ -25,9 +25,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from assay.functional.distributions import policy_distribution
-from assay.networks.memory import Memory
 from assay.networks.mlp import mlp
 from assay.networks.quantile import ActionValues
+from assay.networks.rnn import Memory
 from assay.networks.squashed import SquashedActor
 from assay.server import model_architecture as arch
 from assay.server.model_export import export_snapshot
@@ -145,7 +145,7 @@ def build(name: str, seed: int) -> Any:
                 elif tensor_name.endswith("mean"):
                     tensor.uniform_(-0.5, 0.5, generator=generator)
     rng = np.random.default_rng(seed)
-    algorithm.observe_observations(stack([draw(observation, rng) for _ in range(20)]))
+    algorithm.update_obs_stats(stack([draw(observation, rng) for _ in range(20)]))
     return algorithm
 
 

@@ -15,15 +15,15 @@ import numpy as np
 from assay.algorithms.base import Algorithm
 from assay.core import seeding
 from assay.core.errors import AssayError, CheckpointError, ConfigError, RunError
-from assay.core.places import runs_root
+from assay.core.paths import runs_root
 from assay.core.types import Clock, Spaces, Tree, tree_leaves
 from assay.envs.make import EnvLike, make_vector
-from assay.envs.serialize import space_from_state
+from assay.envs.space_codec import space_from_state
 from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap
 from assay.envs.vector import Vector
 from assay.evaluation.evaluate import EvaluationResult, evaluate, save_evaluation
+from assay.loops.config import OBJECT, RunConfig, resolve
 from assay.loops.events import Callback
-from assay.loops.settings import OBJECT, RunConfig, resolve
 from assay.loops.training import Training, build_algorithm
 from assay.runs import checkpoint, provenance
 from assay.runs.directory import RunDirectory

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from assay.core import registry
 from assay.core.errors import SpaceError
 from assay.core.types import Clock, Spaces
-from assay.loops.settings import resolve
+from assay.loops.config import resolve
 from assay.loops.training import build_algorithm
 from assay.testing.algorithms import CannedReplay, make_algorithm, make_batch
 
@@ -75,10 +75,10 @@ class TestData:
     def test_observations_and_rewards_are_normalised(self) -> None:
         algorithm = td3(normalize_obs=True, normalize_reward=True, gamma=0.5, num_envs=2)
         # Mean (2, 4), variance (1, 4)
-        algorithm.observe_observations(np.array([[1.0, 2.0], [3.0, 6.0]], np.float32))
+        algorithm.update_obs_stats(np.array([[1.0, 2.0], [3.0, 6.0]], np.float32))
         # Returns 2, 6, then 0 + 2/2 = 1 and 0 + 6/2 = 3: mean 3, variance (1 + 9 + 4 + 0) / 4
-        algorithm.observe_rewards(np.array([2.0, 6.0]), np.zeros(2, bool))
-        algorithm.observe_rewards(np.array([0.0, 0.0]), np.zeros(2, bool))
+        algorithm.update_reward_stats(np.array([2.0, 6.0]), np.zeros(2, bool))
+        algorithm.update_reward_stats(np.array([0.0, 0.0]), np.zeros(2, bool))
         batch = algorithm.replay_tensors(ITEMS)
         expected = torch.tensor([[-1.0, -1.0], [1.0, 0.0]])
         torch.testing.assert_close(batch["obs"], expected, atol=1e-4, rtol=0)
@@ -91,7 +91,7 @@ class TestData:
 
     def test_acting_does_not_move_the_normaliser(self) -> None:
         algorithm = td3(normalize_obs=True)
-        algorithm.observe_observations(np.ones((4, 2), np.float32))
+        algorithm.update_obs_stats(np.ones((4, 2), np.float32))
         before = algorithm.state()["normalisers"]
         for explore in (True, False):
             algorithm.act(np.full((3, 2), 5.0, np.float32), None, explore)

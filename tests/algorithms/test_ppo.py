@@ -17,7 +17,7 @@ from assay.algorithms.ppo import PPO
 from assay.buffers.rollout import Rollout
 from assay.core.errors import ConfigError
 from assay.core.types import Spaces
-from assay.networks.step import Step
+from assay.optim.update import Step
 from assay.testing.algorithms import ACTION_SPACES, AlgorithmContract, Case, Rig, make_algorithm
 from assay.testing.envs import Corridor, Identity
 

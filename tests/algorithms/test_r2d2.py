@@ -16,7 +16,7 @@ from assay.algorithms import r2d2
 from assay.algorithms.r2d2 import R2D2
 from assay.core.errors import ConfigError, SpaceError
 from assay.core.types import Batch, tree_map
-from assay.networks.memory import Memory
+from assay.networks.rnn import Memory
 from assay.testing.algorithms import (
     AlgorithmContract,
     CannedReplay,

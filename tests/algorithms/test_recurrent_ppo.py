@@ -16,7 +16,7 @@ from assay.algorithms.recurrent_ppo import RecurrentPPO
 from assay.buffers.rollout import Rollout, Segment
 from assay.core.errors import ConfigError, SpaceError
 from assay.core.types import Spaces
-from assay.networks.step import Step
+from assay.optim.update import Step
 from assay.testing.algorithms import AlgorithmContract, Case, Rig, make_algorithm
 from assay.testing.envs import Identity
 

@@ -22,7 +22,7 @@ from assay.core.types import Action, Clock, Spaces, Tree
 from assay.envs.make import make_vector
 from assay.loops.collect import Collector
 from assay.loops.off_policy import OffPolicyLoop
-from assay.networks.step import Objective, Polyak, Step
+from assay.optim.update import Objective, Polyak, Step
 
 
 class Recall(gym.Env):

@@ -38,7 +38,7 @@ import speed  # noqa: E402
 from assay import api, events  # noqa: E402
 from assay.core import registry  # noqa: E402
 from assay.core.errors import ConfigError  # noqa: E402
-from assay.loops.settings import preset, resolve  # noqa: E402
+from assay.loops.config import preset, resolve  # noqa: E402
 
 CASE = cases.CASES["sac-pendulum"]
 ANY: Any = mock.ANY

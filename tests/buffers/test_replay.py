@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from assay.buffers import storage
 from assay.buffers.prioritized import PrioritizedOptions
 from assay.buffers.replay import ReplayBuffer, replay_bytes
-from assay.core import machine
+from assay.core import system_memory
 from assay.core.errors import AssayError, CheckpointError, ConfigError
 from assay.core.types import Spaces
 from assay.runs.checkpoint import Section, read_checkpoint, write_checkpoint
@@ -225,7 +225,7 @@ def test_the_estimate_is_what_is_allocated(
 
 
 def test_what_does_not_fit_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "available_bytes", lambda: 3 * 2**30)
+    monkeypatch.setattr(system_memory, "available_bytes", lambda: 3 * 2**30)
     atari = Spaces(Box(0, 255, (4, 84, 84), np.uint8), Discrete(6))
     with pytest.raises(ConfigError) as caught:
         ReplayBuffer(atari, 1_000_000, rng=np.random.default_rng(0))

@@ -209,7 +209,7 @@ def test_a_missing_extra_is_named(cli: Cli, runs: Path, monkeypatch: pytest.Monk
 
 def test_a_bug_shows_its_traceback() -> None:
     code = (
-        "import assay.cli.places as places\n"
+        "import assay.cli.find_run as places\n"
         "def broken(text, root=None): raise ZeroDivisionError('oops')\n"
         "places.locate = broken\n"
         "import assay.cli\n"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from assay.cli import algorithms, output, places, results, seeds
+from assay.cli import algorithms, find_run, output, results, seeds
 from assay.cli.progress import LINE_SECONDS, Bars, Progress
 from assay.core.types import Clock
 from assay.loops.events import Evaluated, Logged, RunStarted
@@ -117,15 +117,15 @@ def test_a_run_is_found_by_path_first_and_then_by_name(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ASSAY_RUNS", raising=False)
     (tmp_path / "runs" / "x").mkdir(parents=True)
-    assert places.locate("x") == Path("runs/x")
-    assert places.locate("runs/x") == Path("runs/x")
+    assert find_run.locate("x") == Path("runs/x")
+    assert find_run.locate("runs/x") == Path("runs/x")
     (tmp_path / "x").mkdir()
-    assert places.locate("x") == Path("x")
+    assert find_run.locate("x") == Path("x")
     # What is nowhere is looked for among the runs, so that the error can name its neighbours.
-    assert places.locate("y") == Path("runs/y")
-    assert places.locate("runs/y") == Path("runs/y")
+    assert find_run.locate("y") == Path("runs/y")
+    assert find_run.locate("runs/y") == Path("runs/y")
     monkeypatch.setenv("ASSAY_RUNS", str(tmp_path / "else"))
-    assert places.locate("y") == tmp_path / "else" / "y"
+    assert find_run.locate("y") == tmp_path / "else" / "y"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from PIL import Image
 import assay
 from assay.cli.doctor import EXTRAS
 from assay.core import registry
-from assay.loops.settings import RunSettings
+from assay.loops.config import RunSettings
 from assay.runs.directory import RunDirectory
 
 BROKEN = """
@@ -138,7 +138,12 @@ def test_algorithms_are_listed_with_all_their_settings(cli: Cli) -> None:
 def test_one_algorithm_is_shown_in_full(cli: Cli) -> None:
     shown = cli("algorithms", "DQN").stdout
     assert "doi:10.1038/nature14236" in shown
-    for words in ("epsilon", "Share of random actions", "linear:1.0:0.05:0.1", "nature | impala"):
+    for words in (
+        "epsilon",
+        "Share of random actions",
+        "linear:1.0:0.05:0.1",
+        "nature | impala",
+    ):
         assert words in shown
     assert "presets:  CartPole-v1" in shown
 

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from command_line import TINY, TRAIN, Cli, process_environment
 
-from assay.buffers.memory import human_bytes
+from assay.buffers.allocation import human_bytes
 from assay.buffers.replay import ReplayBuffer
 from assay.envs.make import make_vector
 from assay.runs import checkpoint

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import AfterValidator, Field
 
-from assay.core.config import Model, parse, refuse_inert
+from assay.core.config import Model, parse, reject_unused_setting
 from assay.core.errors import ConfigError
 
 
@@ -25,7 +25,7 @@ def test_a_changed_setting_that_nothing_reads_is_refused(settings, refused) -> N
     parsed = Settings(**settings)
 
     def check() -> None:
-        refuse_inert(parsed, "alpha", active=parsed.prioritized, why="prioritized=false")
+        reject_unused_setting(parsed, "alpha", active=parsed.prioritized, why="prioritized=false")
 
     if refused:
         with pytest.raises(ConfigError, match=r"alpha=0\.7 has no effect with prioritized=false"):

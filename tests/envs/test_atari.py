@@ -13,9 +13,9 @@ pytest.importorskip("cv2")
 from assay.core.config import parse
 from assay.core.errors import ConfigError, EnvError
 from assay.envs.atari import AtariSettings, LifeLossVector
-from assay.envs.batched import Batched
-from assay.envs.group import Sync
+from assay.envs.gym_vector import Batched
 from assay.envs.make import make_vector
+from assay.envs.sync import Sync
 
 QUIET = AtariSettings(noop_max=0)  # the two implementations draw no-ops differently
 CERTAIN = {"repeat_action_probability": 0.0}

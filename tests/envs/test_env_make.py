@@ -16,9 +16,9 @@ from gymnasium.vector import SyncVectorEnv
 
 import assay.envs.make
 from assay.core.errors import EnvError, MissingExtraError
-from assay.envs.batched import Batched
-from assay.envs.group import Sync
+from assay.envs.gym_vector import Batched
 from assay.envs.make import find_spec, make_env, make_vector
+from assay.envs.sync import Sync
 
 
 def rollout(envs, steps: int = 60):

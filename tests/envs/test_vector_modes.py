@@ -12,10 +12,10 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from assay.core.errors import EnvError
-from assay.envs.batched import Batched
-from assay.envs.group import Sync
+from assay.envs.gym_vector import Batched
 from assay.envs.make import make_vector
 from assay.envs.processes import Processes
+from assay.envs.sync import Sync
 from assay.envs.vector import Vector
 
 # Environment 0 terminates after 2 steps, environment 1 is truncated after 3.

@@ -49,7 +49,7 @@ def make(
     spaces = Spaces(observation, action)
     context = Context(Clock(1000), num_envs=8)
     algorithm: Algorithm = cls(spaces, cls.Hyperparameters(**settings), context)
-    algorithm.observe_observations(sample_observations(observation, action, 64, seed=5))
+    algorithm.update_obs_stats(sample_observations(observation, action, 64, seed=5))
     with torch.no_grad():
         for parameter in algorithm.policy_module().parameters():
             parameter.mul_(3.0)

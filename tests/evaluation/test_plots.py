@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import assay.evaluation.formatting
 import assay.evaluation.plots
-import assay.evaluation.wording
 from assay.core.errors import ConfigError, RunError
 from assay.evaluation.compare import compare
 from assay.evaluation.plots import (
@@ -141,7 +141,7 @@ def test_curves_are_read_by_short_names(make_group: Any) -> None:
     assert [values.tolist() for _, values in curves["a"]] == [[0.0, 1.0], [0.0, 2.0]]
 
 
-@pytest.mark.parametrize("module", [assay.evaluation.wording, assay.evaluation.plots])
+@pytest.mark.parametrize("module", [assay.evaluation.formatting, assay.evaluation.plots])
 def test_examples_are_true(module: Any) -> None:
     results = doctest.testmod(module)
     assert results.attempted and not results.failed

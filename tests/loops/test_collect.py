@@ -50,10 +50,10 @@ class Scripted:
         count = carry["count"]
         return Action(action, {"count": count + 1}, {"count": count[:, 0].astype(np.float32)})
 
-    def observe_rewards(self, reward: Any, done: Any, valid: Any = None) -> None:
+    def update_reward_stats(self, reward: Any, done: Any, valid: Any = None) -> None:
         self.rewards.append((reward.tolist(), done.tolist(), as_list(valid)))
 
-    def observe_observations(self, obs: Any, valid: Any = None) -> None:
+    def update_obs_stats(self, obs: Any, valid: Any = None) -> None:
         self.seen.append((obs[:, 0].tolist(), as_list(valid)))
 
 

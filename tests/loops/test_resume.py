@@ -25,8 +25,8 @@ from gymnasium import spaces
 import assay
 from assay.core.errors import RunError
 from assay.core.seeding import derive_rng
+from assay.envs.env_snapshot import load_env_state, save_env_state
 from assay.envs.make import make_vector
-from assay.envs.state import load_env_state, save_env_state
 from assay.loops.events import RunStarted
 from assay.runs import checkpoint
 from assay.testing.algorithms import assert_same_run, last_checkpoint, run_metrics

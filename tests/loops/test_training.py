@@ -22,7 +22,7 @@ from assay.api import evaluation_vector
 from assay.core.errors import AssayError, ConfigError, EnvError, RunError
 from assay.core.types import tree_leaves
 from assay.loops import events
-from assay.loops.settings import resolve
+from assay.loops.config import resolve
 from assay.loops.training import Due, Training, choose_device
 from assay.runs import checkpoint
 from assay.runs.directory import RunDirectory
@@ -478,13 +478,13 @@ class TestOnPolicy:
         """Acting on a rollout and learning from it see the same normaliser."""
         rig = Rig("a2c", Identity, horizon=5, hidden=(4,), normalize_obs=True)
         order: list[str] = []
-        for name in ("observe_rewards", "update", "observe_observations"):
+        for name in ("update_reward_stats", "update", "update_obs_stats"):
             method = getattr(rig.algorithm, name)
             monkeypatch.setattr(
                 rig.algorithm, name, lambda *a, n=name, m=method: order.append(n) or m(*a)
             )
         rig.loop.iterate()
-        assert order == ["observe_rewards", "update", "observe_observations"]
+        assert order == ["update_reward_stats", "update", "update_obs_stats"]
         assert rig.algorithm.obs_norm.state()[""]["count"] == 10
 
 

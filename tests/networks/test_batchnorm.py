@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from assay.networks import step_cache
 from assay.networks.batchnorm import BatchRenorm, batch_statistics, batchnorm_mlp
 from assay.networks.bridge import numpy_forward
-from assay.networks.step import Objective, Step
+from assay.optim import compile_cache
+from assay.optim.update import Objective, Step
 
 
 def rows(seed: int = 0, n: int = 16, width: int = 3) -> Tensor:
@@ -130,7 +130,7 @@ def test_a_traced_step_learns_the_statistics() -> None:
     (one, eager), (two, traced) = make(), make()
     traced._lr.fill_(0.01)
     program = traced._program(["x"], False)
-    graph = step_cache._trace(program, [*traced._state_tensors(), rows()])
+    graph = compile_cache._trace(program, [*traced._state_tensors(), rows()])
     assert two[0].count.item() == 0  # tracing is no update
     for seed in range(4):
         metrics = eager(({"x": rows(seed)}), 0.01)

@@ -11,7 +11,7 @@ from assay.core.config import Model, parse
 from assay.core.errors import ConfigError
 from assay.functional import targets
 from assay.functional.distributional import greedy_atoms
-from assay.networks.greedy import GreedyActions, Share
+from assay.networks.greedy import GreedyActions, ProbabilitySchedule
 from assay.networks.noisy import NoisyLinear
 
 VALUES = np.array([[1.0, 9.0, 2.0], [7.0, 3.0, 5.0]], np.float32)
@@ -132,7 +132,7 @@ def test_the_stream_is_a_draw_per_row_and_the_random_actions_if_any() -> None:
 
 
 class Settings(Model):
-    epsilon: Share
+    epsilon: ProbabilitySchedule
 
 
 def test_a_share_stays_between_0_and_1() -> None:

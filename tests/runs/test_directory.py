@@ -522,7 +522,7 @@ def test_a_run_that_may_not_be_deleted_stays(make, monkeypatch):
 
 
 def test_reading_runs_imports_no_torch():
-    rooms = "directory, metrics, sinks, checkpoint, provenance, reader"
+    rooms = "directory, metrics, sinks, checkpoint, provenance, summary"
     code = f"import sys; from assay.runs import {rooms}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -124,7 +124,7 @@ def test_a_policy_acts_from_its_file_as_its_agent_does(case):
     settings = settings | ({"normalize_obs": True} if normal else {})
     algorithm = scrambled(make_algorithm(name, VECTOR, action, **settings))
     # Statistics so narrow that many observations are clipped.
-    algorithm.observe_observations(rows(VECTOR, 50) * np.float32(0.05) + np.float32(1.0))
+    algorithm.update_obs_stats(rows(VECTOR, 50) * np.float32(0.05) + np.float32(1.0))
     check(algorithm, VECTOR)
 
 
@@ -143,7 +143,7 @@ def test_mixed_observations_with_masks_and_normalised_floats(name):
     settings = (ROLLOUT | {"minibatch_size": 8}) if name == "ppo" else REPLAY
     settings = settings | {"normalize_obs": True}
     algorithm = scrambled(make_algorithm(name, observation, spaces.Discrete(4), **settings))
-    algorithm.observe_observations(rows(observation, 50))
+    algorithm.update_obs_stats(rows(observation, 50))
     check(algorithm, observation)
 
 

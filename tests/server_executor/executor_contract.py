@@ -36,7 +36,7 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
 
 
 def gone(pid: int) -> bool:
-    """Say whether a process has ended (one that nobody has waited for yet has)."""
+    """Return whether a process has ended (one that nobody has waited for yet has)."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -13,7 +13,7 @@ import pytest
 from executor_contract import wait_until
 from supervisor_world import SUMMING, World, await_state
 
-from assay.core.machine import total_bytes
+from assay.core.system_memory import total_bytes
 from assay.server.executor.base import ExecutorError, Handle
 from assay.server.learner.messages import LearnerSettings
 from assay.server.supervisor import Supervisor

@@ -47,7 +47,7 @@ def channel(server: Running, authority: Authority, who: Authority | None = None)
 
 
 def joins(server: Running, authority: Authority, who: Authority | None = None) -> bool:
-    """Say whether a new connection can be made by who trusts this authority."""
+    """Return whether a new connection can be made by who trusts this authority."""
     client = server.client(channel=channel(server, authority, who), timeout=5)
     try:
         client.register(SPEC)

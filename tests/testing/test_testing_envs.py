@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from assay.envs.state import load_env_state, save_env_state
+from assay.envs.env_snapshot import load_env_state, save_env_state
 from assay.testing.algorithms import ACTION_SPACES
 from assay.testing.envs import (
     CONTEXTS,

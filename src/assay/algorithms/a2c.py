@@ -20,12 +20,12 @@ from assay.algorithms.base import Algorithm, Context, RolloutNeeds
 from assay.buffers.rollout import Rollout
 from assay.core.config import Model
 from assay.core.registry import register
+from assay.core.schedules import Schedule
 from assay.core.types import Action, Spaces, Tree, action_mask, pack, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
-from assay.functional.schedules import Schedule
 from assay.networks.actor_critic import ActorCritic, Policy, refuse_unused
-from assay.networks.step import Objective, Step
+from assay.optim.update import Objective, Step
 
 
 @register(

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from assay.buffers.hindsight import HindsightOptions
 from assay.core import seeding
-from assay.core.config import Model, refuse_inert
+from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError, SpaceError
 from assay.core.registry import AlgorithmSpec
 from assay.core.types import Action, Batch, Clock, Metrics, Spaces, State, Tree, pack
 from assay.networks.conv import has_images
 from assay.networks.normalize import RewardScaler, RunningNormalizer
-from assay.networks.saving import load_module, refuse_unsaved, to_array
-from assay.networks.step import Mode, Step, choose_mode
+from assay.networks.state_dict import load_module, refuse_unsaved, to_array
+from assay.optim.update import Mode, Step, choose_mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Algorithm(ABC):
         torch.manual_seed(seeding.derive_seed(context.seed, "weights"))
         if hasattr(hp, "cnn"):
             images = has_images(spaces.observation)
-            refuse_inert(hp, "cnn", active=images, why="observations without images")
+            reject_unused_setting(hp, "cnn", active=images, why="observations without images")
         self.obs_norm = self.reward_scale = None
         if getattr(hp, "normalize_obs", False):
             self.obs_norm = RunningNormalizer(spaces.observation)
@@ -149,16 +149,16 @@ class Algorithm(ABC):
         return None
 
     @property
-    def observes(self) -> bool:
-        """Say whether collected data must be shown through the two methods below."""
+    def has_running_stats(self) -> bool:
+        """Return whether collected data must be shown through the two methods below."""
         return self.obs_norm is not None or self.reward_scale is not None
 
-    def observe_rewards(self, reward: Any, done: Any, valid: Any = None) -> None:
+    def update_reward_stats(self, reward: Any, done: Any, valid: Any = None) -> None:
         """See collected rewards [T, N] or [N] before they are learned from."""
         if self.reward_scale is not None:
             self.reward_scale.update(reward, done, valid)
 
-    def observe_observations(self, obs: Tree, valid: Any = None) -> None:
+    def update_obs_stats(self, obs: Tree, valid: Any = None) -> None:
         """See collected observations, between updates, never inside one.
 
         On-policy loops call this after the update, so that acting and learning from one rollout
@@ -267,7 +267,7 @@ class Algorithm(ABC):
         return sections
 
     def load_state(self, sections: dict[str, State]) -> None:
-        """Put back what `state` returned, in place."""
+        """Restore what `state` returned, in place."""
         for name, value in sorted(vars(self).items()):
             if isinstance(value, nn.Module):
                 load_module(name, value, sections["weights"].get(name, {}))

@@ -27,17 +27,17 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Model, refuse_inert
+from assay.core.config import Model, reject_unused_setting
 from assay.core.registry import register
+from assay.core.schedules import Schedule
 from assay.core.types import Action, Spaces, Tree, tree_map, unpack
 from assay.functional import targets
-from assay.functional.schedules import Schedule
 from assay.networks.acting import Exported
 from assay.networks.batchnorm import batch_statistics, batchnorm_mlp
 from assay.networks.encoders import make_encoder
 from assay.networks.squashed import SquashedActing, SquashedActor
-from assay.networks.step import Objective, Step
 from assay.networks.temperature import Alpha, Temperature
+from assay.optim.update import Objective, Step
 
 
 class NormalisedCritics(nn.Module):
@@ -106,7 +106,7 @@ class CrossQ(Algorithm):
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         for name in ("alpha_init", "target_entropy"):
-            refuse_inert(hp, name, active=hp.alpha == "auto", why=f"alpha={hp.alpha}")
+            reject_unused_setting(hp, name, active=hp.alpha == "auto", why=f"alpha={hp.alpha}")
         self.needs = ReplayNeeds(
             capacity=hp.buffer_size, learning_starts=hp.learning_starts,
             train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,

@@ -21,15 +21,15 @@ from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.buffers.hindsight import HindsightOptions
 from assay.core.config import Model
 from assay.core.registry import register
+from assay.core.schedules import Schedule
 from assay.core.types import Action, Spaces, Tree, unpack
 from assay.functional import targets
-from assay.functional.schedules import Schedule
 from assay.inference import distributions as numpy_distributions
 from assay.networks.acting import Exported, Forward
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import ActionScale, QEnsemble
 from assay.networks.mlp import mlp
-from assay.networks.step import Objective, Polyak, Step
+from assay.optim.update import Objective, Polyak, Step
 
 
 @register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:1509.02971")

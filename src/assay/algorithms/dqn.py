@@ -22,21 +22,21 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.buffers.hindsight import HindsightOptions
-from assay.core.config import Model, refuse_inert
+from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
+from assay.core.schedules import Schedule, linear
 from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_map, unpack
 from assay.functional import losses, targets
-from assay.functional.schedules import Schedule, linear
 from assay.networks.acting import Exported, Forward
-from assay.networks.curiosity import Curiosity, Distillation
 from assay.networks.encoders import make_encoder, refuse_without_vectors
-from assay.networks.greedy import GreedyActions, Share
+from assay.networks.greedy import GreedyActions, ProbabilitySchedule
 from assay.networks.heads import DuelingHead
 from assay.networks.mlp import mlp
 from assay.networks.noisy import set_noise
-from assay.networks.step import Objective, Polyak, Step
+from assay.networks.rnd import Curiosity, Distillation
 from assay.networks.value_update import draw_transitions, learn_values
+from assay.optim.update import Objective, Polyak, Step
 
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="doi:10.1038/nature14236")
@@ -55,7 +55,7 @@ class DQN(Algorithm):
         target_every: int = Field(2500, gt=0, description="Updates between target copies.")
         tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
         gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
-        epsilon: Share = Field(
+        epsilon: ProbabilitySchedule = Field(
             linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
         )
         double: bool = Field(False, description="Choose with the online network (double DQN).")
@@ -69,7 +69,7 @@ class DQN(Algorithm):
         her_ratio: float = Field(0.8, gt=0, le=1, description="Share of relabelled samples.")
         prioritized: bool = Field(False, description="Sample by TD error.")
         priority_alpha: float = Field(0.6, ge=0, le=1, description="How much priorities count.")
-        priority_beta: Share = Field(
+        priority_beta: ProbabilitySchedule = Field(
             linear(0.4, 1.0), description="Importance correction, annealed to 1."
         )
         max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
@@ -82,10 +82,10 @@ class DQN(Algorithm):
         cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
-        refuse_inert(hp, "epsilon", active=not hp.noisy, why="noisy=true")
-        refuse_inert(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau:g}")
+        reject_unused_setting(hp, "epsilon", active=not hp.noisy, why="noisy=true")
+        reject_unused_setting(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau:g}")
         for name in ("priority_alpha", "priority_beta"):
-            refuse_inert(hp, name, active=hp.prioritized, why="prioritized=false")
+            reject_unused_setting(hp, name, active=hp.prioritized, why="prioritized=false")
         if hp.rnd and hp.gamma == 1:
             raise ConfigError(
                 f"rnd={hp.rnd:g} with gamma=1: novelty that is never discounted adds up for ever.",
@@ -154,13 +154,13 @@ class DQN(Algorithm):
         return self.forward.call(self.normalized(obs))
 
     @property
-    def observes(self) -> bool:
-        """Say whether collected data must be shown: novelty needs it as well."""
-        return super().observes or self.curiosity is not None
+    def has_running_stats(self) -> bool:
+        """Return whether collected data must be shown: novelty needs it as well."""
+        return super().has_running_stats or self.curiosity is not None
 
-    def observe_observations(self, obs: Tree, valid: Any = None) -> None:
+    def update_obs_stats(self, obs: Tree, valid: Any = None) -> None:
         """See collected observations, and follow how novel they are."""
-        super().observe_observations(obs, valid)
+        super().update_obs_stats(obs, valid)
         if self.curiosity is not None:
             rows = None if valid is None else valid[None]
             self.curiosity.observe(tree_map(lambda x: x[None], obs), rows)

@@ -34,14 +34,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Model, refuse_inert
+from assay.core.config import Model, reject_unused_setting
 from assay.core.registry import register
+from assay.core.schedules import Schedule, linear
 from assay.core.types import Action, Spaces, Tree, action_mask, unpack
 from assay.functional import distributional, losses
-from assay.functional.schedules import Schedule, linear
 from assay.networks.acting import Exported
 from assay.networks.encoders import refuse_without_vectors
-from assay.networks.greedy import GreedyActions, Share
+from assay.networks.greedy import GreedyActions, ProbabilitySchedule
 from assay.networks.noisy import set_noise
 from assay.networks.quantile import (
     ActionValues,
@@ -50,8 +50,8 @@ from assay.networks.quantile import (
     QuantileNetwork,
     fraction_gradient,
 )
-from assay.networks.step import Objective, Polyak, Step
 from assay.networks.value_update import draw_transitions, learn_values
+from assay.optim.update import Objective, Polyak, Step
 
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1911.02140")
@@ -78,7 +78,7 @@ class FQF(Algorithm):
         target_every: int = Field(2500, gt=0, description="Updates between target copies.")
         tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
         gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
-        epsilon: Share = Field(
+        epsilon: ProbabilitySchedule = Field(
             linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
         )
         double: bool = Field(False, description="Choose with the online network (double DQN).")
@@ -87,7 +87,7 @@ class FQF(Algorithm):
         n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
         prioritized: bool = Field(False, description="Sample by the loss.")
         priority_alpha: float = Field(0.6, ge=0, le=1, description="How much priorities count.")
-        priority_beta: Share = Field(
+        priority_beta: ProbabilitySchedule = Field(
             linear(0.4, 1.0), description="Importance correction, annealed to 1."
         )
         max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
@@ -103,9 +103,9 @@ class FQF(Algorithm):
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         for name in ("priority_alpha", "priority_beta"):
-            refuse_inert(hp, name, active=hp.prioritized, why="prioritized=false")
-        refuse_inert(hp, "epsilon", active=not hp.noisy, why="noisy=true")
-        refuse_inert(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau}")
+            reject_unused_setting(hp, name, active=hp.prioritized, why="prioritized=false")
+        reject_unused_setting(hp, "epsilon", active=not hp.noisy, why="noisy=true")
+        reject_unused_setting(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau}")
         self.needs = ReplayNeeds(
             capacity=hp.buffer_size, learning_starts=hp.learning_starts,
             train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,

@@ -30,15 +30,15 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, RolloutNeeds
 from assay.buffers.rollout import Rollout
-from assay.core.config import Model, refuse_inert
+from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
+from assay.core.schedules import Schedule
 from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_map, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
-from assay.functional.schedules import Schedule
 from assay.networks.actor_critic import ActorCritic, Policy, refuse_unused
-from assay.networks.step import Objective, Step, flatten_parameters
+from assay.optim.update import Objective, Step, flatten_parameters
 
 
 @register(
@@ -80,7 +80,7 @@ class IMPALA(Algorithm):
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         for name in ("rho_bar", "c_bar"):
-            refuse_inert(hp, name, active=hp.correction == "vtrace", why="correction=none")
+            reject_unused_setting(hp, name, active=hp.correction == "vtrace", why="correction=none")
         self.needs = RolloutNeeds(hp.horizon)
         self.distribution = policy_distribution(spaces.action)
         self.net = ActorCritic(

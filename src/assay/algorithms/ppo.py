@@ -24,16 +24,16 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, RolloutNeeds
 from assay.buffers.rollout import Rollout
-from assay.core.config import Model, refuse_inert
+from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
+from assay.core.schedules import Schedule
 from assay.core.types import Action, Spaces, Tree, action_mask, pack, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
-from assay.functional.schedules import Schedule
 from assay.networks.actor_critic import ActorCritic, Policy, refuse_unused
-from assay.networks.curiosity import Curiosity, Distillation, non_episodic_gae, successors
-from assay.networks.step import Objective, Step
+from assay.networks.rnd import Curiosity, Distillation, non_episodic_gae, successors
+from assay.optim.update import Objective, Step
 
 
 @register(
@@ -72,7 +72,10 @@ class PPO(Algorithm):
         rnd: float = Field(0.0, ge=0, description="Weight of novelty (RND); 0 is none.")
         rnd_gamma: float = Field(0.99, ge=0, lt=1, description="Discount of novelty.")
         rnd_share: float = Field(
-            1.0, gt=0, le=1, description="Share of the rollout that trains RND's predictor."
+            1.0,
+            gt=0,
+            le=1,
+            description="Share of the rollout that trains RND's predictor.",
         )
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
@@ -85,7 +88,7 @@ class PPO(Algorithm):
                 "Choose a minibatch_size that divides horizon x num_envs.",
             )
         for name in ("rnd_gamma", "rnd_share"):
-            refuse_inert(hp, name, active=hp.rnd > 0, why="rnd=0")
+            reject_unused_setting(hp, name, active=hp.rnd > 0, why="rnd=0")
         self.needs = RolloutNeeds(hp.horizon)
         self.distribution = policy_distribution(spaces.action)
         self.net = ActorCritic(

@@ -28,21 +28,21 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Model, refuse_inert
+from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
+from assay.core.schedules import Schedule, constant, linear
 from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_map, unpack
 from assay.functional import returns, targets
 from assay.functional.rescaling import rescale, unrescale
-from assay.functional.schedules import Schedule, constant, linear
 from assay.networks.acting import Forward
 from assay.networks.encoders import make_encoder, refuse_without_vectors
-from assay.networks.greedy import GreedyActions, Share
+from assay.networks.greedy import GreedyActions, ProbabilitySchedule
 from assay.networks.heads import DuelingHead
-from assay.networks.memory import Kind, make_memory
 from assay.networks.mlp import mlp
-from assay.networks.step import Objective, Polyak, Step
+from assay.networks.rnn import Kind, make_memory
 from assay.networks.value_update import learn_values
+from assay.optim.update import Objective, Polyak, Step
 
 ETA = 0.9  # a sequence's priority: ETA max |delta| + (1 - ETA) mean |delta|
 LONGEST_COMPILED = 16  # steps: unrolled code grows with them, and so does the time to compile it
@@ -75,7 +75,7 @@ class R2D2(Algorithm):
             40, ge=0, description="Of the steps learned from, how many the next sequence repeats."
         )
         rescale_eps: float = Field(1e-3, ge=0, description="Linear part of the value rescaling h.")
-        epsilon: Share = Field(
+        epsilon: ProbabilitySchedule = Field(
             linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
         )
         epsilon_alpha: float = Field(
@@ -84,7 +84,9 @@ class R2D2(Algorithm):
         )  # fmt: skip
         prioritized: bool = Field(True, description="Sample sequences by TD error.")
         priority_alpha: float = Field(0.9, ge=0, le=1, description="How much priorities count.")
-        priority_beta: Share = Field(constant(0.6), description="Importance correction.")
+        priority_beta: ProbabilitySchedule = Field(
+            constant(0.6), description="Importance correction."
+        )
         max_grad_norm: float | None = Field(40.0, gt=0, description="Global gradient clip.")
         normalize_obs: bool = Field(False, description="Standardise float observations.")
         dueling: bool = Field(True, description="Separate value and advantage streams.")
@@ -262,8 +264,8 @@ def _refuse(hp: R2D2.Hyperparameters, num_envs: int) -> None:
         )
     transformer = hp.memory == "transformer"
     for name in ("heads", "context"):
-        refuse_inert(hp, name, active=transformer, why=f"memory={hp.memory}")
+        reject_unused_setting(hp, name, active=transformer, why=f"memory={hp.memory}")
     for name in ("priority_alpha", "priority_beta"):
-        refuse_inert(hp, name, active=hp.prioritized, why="prioritized=false")
-    refuse_inert(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau}")
-    refuse_inert(hp, "epsilon_alpha", active=num_envs > 1, why="num_envs=1")
+        reject_unused_setting(hp, name, active=hp.prioritized, why="prioritized=false")
+    reject_unused_setting(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau}")
+    reject_unused_setting(hp, "epsilon_alpha", active=num_envs > 1, why="num_envs=1")

@@ -28,18 +28,18 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Model, refuse_inert
+from assay.core.config import Model, reject_unused_setting
 from assay.core.registry import register
+from assay.core.schedules import Schedule, linear
 from assay.core.types import Action, Spaces, Tree, action_mask, unpack
 from assay.functional import distributional
-from assay.functional.schedules import Schedule, linear
 from assay.networks.acting import Exported, Forward
 from assay.networks.encoders import make_encoder, refuse_without_vectors
-from assay.networks.greedy import GreedyActions, Share
+from assay.networks.greedy import GreedyActions, ProbabilitySchedule
 from assay.networks.heads import AtomHead, SupportMean
 from assay.networks.noisy import set_noise
-from assay.networks.step import Objective, Polyak, Step
 from assay.networks.value_update import draw_transitions, learn_values
+from assay.optim.update import Objective, Polyak, Step
 
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1710.02298")
@@ -64,7 +64,7 @@ class Rainbow(Algorithm):
         v_max: float = Field(10.0, description="Return of the highest atom, as it is learned.")
         n_step: int = Field(3, gt=0, description="Steps before bootstrapping.")
         priority_alpha: float = Field(0.5, ge=0, le=1, description="How much priorities count.")
-        priority_beta: Share = Field(
+        priority_beta: ProbabilitySchedule = Field(
             linear(0.4, 1.0), description="Importance correction, annealed to 1."
         )
         max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
@@ -80,7 +80,7 @@ class Rainbow(Algorithm):
         cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
-        refuse_inert(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau:g}")
+        reject_unused_setting(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau:g}")
         super().__init__(spaces, hp, context)
         self.needs = ReplayNeeds(
             capacity=hp.buffer_size, learning_starts=hp.learning_starts,

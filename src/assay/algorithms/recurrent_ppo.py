@@ -25,17 +25,17 @@ from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context, RolloutNeeds
 from assay.buffers.rollout import Rollout
-from assay.core.config import Model, refuse_inert
+from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
+from assay.core.schedules import Schedule
 from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_leaves, tree_map, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import DiagGaussian, policy_distribution
 from assay.functional.recurrent import by_step, chunks_of
-from assay.functional.schedules import Schedule
 from assay.networks.encoders import refuse_without_vectors
 from assay.networks.recurrent import RecurrentActorCritic, RecurrentPolicy
-from assay.networks.step import Objective, Step
+from assay.optim.update import Objective, Step
 
 
 @register(
@@ -94,10 +94,10 @@ class RecurrentPPO(Algorithm):
         unused = ["hidden"] if hp.head_hidden else ["hidden", "activation"]
         refuse_without_vectors(hp, self.net.encoder, *unused)
         attends, why = hp.memory == "transformer", f"memory={hp.memory}"
-        refuse_inert(hp, "heads", active=attends, why=why)
-        refuse_inert(hp, "context", active=attends, why=why)
+        reject_unused_setting(hp, "heads", active=attends, why=why)
+        reject_unused_setting(hp, "context", active=attends, why=why)
         gaussian = isinstance(self.distribution, DiagGaussian)
-        refuse_inert(hp, "log_std_init", active=gaussian, why="actions that are no Box")
+        reject_unused_setting(hp, "log_std_init", active=gaussian, why="actions that are no Box")
         updates = context.clock.total_env_steps / size * hp.epochs * (size // hp.minibatch_size)
         objective = Objective("ppo", self.net, self._loss, hp.max_grad_norm, eps=1e-5)
         self.step = Step([objective], mode=self.mode(updates), key=self.step_key)

@@ -23,18 +23,18 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Model, refuse_inert
+from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
+from assay.core.schedules import Schedule
 from assay.core.types import Action, Spaces, Tree, unpack
 from assay.functional import targets
-from assay.functional.schedules import Schedule
 from assay.networks.acting import Exported
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import QEnsemble
 from assay.networks.squashed import SquashedActing, SquashedActor
-from assay.networks.step import Objective, Polyak, Step
 from assay.networks.temperature import Alpha, Temperature
+from assay.optim.update import Objective, Polyak, Step
 
 
 @register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:2101.05982")
@@ -84,7 +84,7 @@ class REDQ(Algorithm):
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         for name in ("alpha_init", "target_entropy"):
-            refuse_inert(hp, name, active=hp.alpha == "auto", why=f"alpha={hp.alpha}")
+            reject_unused_setting(hp, name, active=hp.alpha == "auto", why=f"alpha={hp.alpha}")
         if hp.n_target_critics > hp.n_critics:
             raise ConfigError(
                 f"n_target_critics={hp.n_target_critics} cannot be drawn from "

@@ -23,19 +23,19 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.buffers.hindsight import HindsightOptions
-from assay.core.config import Model, refuse_inert
+from assay.core.config import Model, reject_unused_setting
 from assay.core.registry import register
+from assay.core.schedules import Schedule
 from assay.core.types import Action, Spaces, Tree, action_mask, unpack
 from assay.functional import targets
 from assay.functional.distributions import policy_distribution
-from assay.functional.schedules import Schedule
 from assay.inference import distributions as numpy_distributions
 from assay.networks.acting import Exported, Forward
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import EnsembleMLP, QEnsemble, policy_head
 from assay.networks.squashed import SquashedActing, SquashedActor
-from assay.networks.step import Objective, Polyak, Step
 from assay.networks.temperature import Alpha, Temperature
+from assay.optim.update import Objective, Polyak, Step
 
 
 class DiscreteCritic(nn.Module):
@@ -78,7 +78,10 @@ class SAC(Algorithm):
             "auto", description="Entropy to hold; auto is -dim(A), or a share of log |A|."
         )
         target_entropy_share: float = Field(
-            0.5, gt=0, lt=1, description="Share of log |A| held with Discrete actions."
+            0.5,
+            gt=0,
+            lt=1,
+            description="Share of log |A| held with Discrete actions.",
         )
         n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
         her: Literal["future", "final", "episode"] | None = Field(
@@ -139,10 +142,10 @@ class SAC(Algorithm):
     def _refuse_inert(self) -> None:
         hp = self.hp
         for name in ("alpha_init", "target_entropy", "target_entropy_share"):
-            refuse_inert(hp, name, active=hp.alpha == "auto", why=f"alpha={hp.alpha}")
+            reject_unused_setting(hp, name, active=hp.alpha == "auto", why=f"alpha={hp.alpha}")
         share, given = "target_entropy_share", hp.target_entropy
-        refuse_inert(hp, share, active=not self.continuous, why="Box actions")
-        refuse_inert(hp, share, active=given == "auto", why=f"target_entropy={given}")
+        reject_unused_setting(hp, share, active=not self.continuous, why="Box actions")
+        reject_unused_setting(hp, share, active=given == "auto", why=f"target_entropy={given}")
 
     def _make_step(self) -> Step:
         hp = self.hp

@@ -19,17 +19,17 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.buffers.hindsight import HindsightOptions
-from assay.core.config import Model, refuse_inert
+from assay.core.config import Model, reject_unused_setting
 from assay.core.registry import register
+from assay.core.schedules import Schedule
 from assay.core.types import Action, Spaces, Tree, unpack
 from assay.functional import targets
-from assay.functional.schedules import Schedule
 from assay.inference import distributions as numpy_distributions
 from assay.networks.acting import Exported, Forward
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import ActionScale, QEnsemble
 from assay.networks.mlp import mlp
-from assay.networks.step import Objective, Polyak, Step
+from assay.optim.update import Objective, Polyak, Step
 
 
 @register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:1802.09477")
@@ -75,8 +75,8 @@ class TD3(Algorithm):
             her=HindsightOptions.of(hp),
         )  # fmt: skip
         clip = "target_noise_clip"
-        refuse_inert(hp, clip, active=hp.target_noise > 0, why="target_noise=0")
-        refuse_inert(hp, "target_noise", active=hp.target_noise_clip > 0, why=f"{clip}=0")
+        reject_unused_setting(hp, clip, active=hp.target_noise > 0, why="target_noise=0")
+        reject_unused_setting(hp, "target_noise", active=hp.target_noise_clip > 0, why=f"{clip}=0")
         size = int(np.prod(spaces.action.shape))
         options: dict[str, Any] = {
             "hidden": hp.hidden, "activation": hp.activation, "cnn": hp.cnn, "init": "torch",

@@ -28,18 +28,18 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.buffers.hindsight import HindsightOptions
-from assay.core.config import Model, refuse_inert
+from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
+from assay.core.schedules import Schedule
 from assay.core.types import Action, Spaces, Tree, unpack
 from assay.functional.distributional import atom_targets, quantile_midpoints
-from assay.functional.schedules import Schedule
 from assay.networks.acting import Exported
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import EnsembleMLP
 from assay.networks.squashed import SquashedActing, SquashedActor
-from assay.networks.step import Objective, Polyak, Step
 from assay.networks.temperature import Alpha, Temperature
+from assay.optim.update import Objective, Polyak, Step
 
 
 class QuantileCritic(nn.Module):
@@ -107,7 +107,7 @@ class TQC(Algorithm):
         super().__init__(spaces, hp, context)
         learned = hp.alpha == "auto"
         for name in ("alpha_init", "target_entropy"):
-            refuse_inert(hp, name, active=learned, why=f"alpha={hp.alpha}")
+            reject_unused_setting(hp, name, active=learned, why=f"alpha={hp.alpha}")
         if hp.top_quantiles_to_drop_per_net >= hp.n_quantiles:
             raise ConfigError(
                 f"top_quantiles_to_drop_per_net={hp.top_quantiles_to_drop_per_net} leaves nothing "

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from assay.buffers.memory import Spec, allocate
+from assay.buffers.allocation import Spec, allocate
 from assay.core.errors import ConfigError
 from assay.core.types import State, Tree
 
@@ -153,7 +153,7 @@ class FrameColumn:
         return {"written": self.written, "last": self._last, "last_ids": self._last_ids}
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         self.written[:] = state["written"]
         self._last[:] = state["last"]
         self._last_ids[:] = state["last_ids"]

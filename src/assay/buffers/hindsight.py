@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from assay.buffers.replay import ReplayBuffer
-from assay.core.config import refuse_inert
+from assay.core.config import reject_unused_setting
 from assay.core.errors import ConfigError, SpaceError
 from assay.core.types import Array, Batch, Spaces, State, Tree
 
@@ -59,7 +59,7 @@ class HindsightOptions:
         Raises:
             ConfigError: They contradict each other or other settings.
         """
-        refuse_inert(hp, "her_ratio", active=hp.her is not None, why="her=null")
+        reject_unused_setting(hp, "her_ratio", active=hp.her is not None, why="her=null")
         if hp.her is None:
             return None
         for name, inert in (("n_step", 1), ("prioritized", False)):
@@ -168,7 +168,7 @@ class HindsightReplay(ReplayBuffer):
         return self._batch(staging.deliver(), None)
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         super().load_state(state)
         self._usual, self._seen, self._odd = None, 0, [0, 0]
         slot, env = np.nonzero(self._terminated + self._truncated)

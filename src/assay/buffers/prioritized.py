@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.buffers.memory import Spec
+from assay.buffers.allocation import Spec
 from assay.core.errors import AssayError, ConfigError
 from assay.core.types import State
 
@@ -215,7 +215,7 @@ class Priorities:
         return {"leaves": self.tree.leaves[:end], "largest": self.largest}
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned; the sums are rebuilt, bit for bit."""
+        """Restore what `state` returned; the sums are rebuilt, bit for bit."""
         self.tree.rebuild(np.asarray(state["leaves"]))
         self.largest = float(state["largest"])
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from assay.buffers.allocation import Spec, allocate, require_memory, space_spec, tree_bytes
 from assay.buffers.frames import FrameColumn, PlainColumn, is_image, stacks
-from assay.buffers.memory import Spec, allocate, require_memory, space_spec, tree_bytes
 from assay.buffers.prioritized import Priorities, PrioritizedOptions, SumTree, as_array
 from assay.buffers.storage import (
     HEAD,
@@ -322,7 +322,7 @@ class ReplayBuffer(Sectioned):
         self._priorities.update(slot[held], errors[held])
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         head = section(state, HEAD)
         same_settings(head["settings"], self._settings(), "replay")
         set_rng_state(self._rng, head["rng"])
@@ -426,7 +426,7 @@ class ReplayBuffer(Sectioned):
         self._full_from = int(tails.max()) + self.slots if tails.any() else 0
 
     def _aligned(self) -> bool:
-        """Say whether the first slots of all environments, or all slots, are what is held."""
+        """Return whether the first slots of all environments, or all slots, are what is held."""
         return self._head is not None and not self._frames and self._head >= self._full_from
 
     def _draw(self, batch_size: int, count: int) -> np.ndarray:

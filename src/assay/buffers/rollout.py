@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from assay.buffers.memory import Spec, allocate, require_memory, space_spec, tree_bytes
+from assay.buffers.allocation import Spec, allocate, require_memory, space_spec, tree_bytes
 from assay.buffers.storage import copy_state
 from assay.core.types import Array, Spaces, State, Tree, tree_leaves, tree_map
 
@@ -322,7 +322,7 @@ class Rollout:
         return copy_state(state)
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         extras = state.get("extras") or {}
         if extras and not self.extras:
             self._allocate_extras({name: value[0] for name, value in extras.items()})

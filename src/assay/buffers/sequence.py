@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from assay.buffers.memory import Spec, allocate, require_memory, space_spec, tree_bytes
+from assay.buffers.allocation import Spec, allocate, require_memory, space_spec, tree_bytes
 from assay.buffers.prioritized import Priorities, PrioritizedOptions, SumTree, as_array
 from assay.buffers.storage import (
     HEAD,
@@ -251,7 +251,7 @@ class SequenceReplay(Sectioned):
         self._priorities.update(serial[held] % self.slots, as_array(td_errors)[held])
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         head = section(state, HEAD)
         same_settings(head["settings"], self._settings(), "sequence replay")
         set_rng_state(self._rng, head["rng"])

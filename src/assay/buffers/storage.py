@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from assay.buffers.memory import Spec
+from assay.buffers.allocation import Spec
 from assay.core.errors import CheckpointError
 from assay.core.types import State, Tree, tree_leaves, tree_map
 
@@ -44,7 +44,7 @@ class Sectioned(ABC):
 
     @abstractmethod
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
 
     def sections(self, prefix: str = "replay") -> Sections:
         """Return the state cut into sections `{<prefix>-<name>: (state, version)}` for checkpoints.

@@ -33,7 +33,7 @@ def algorithms(
 
 
 def _facts(cls: Any) -> dict[str, Any]:
-    from assay.loops.settings import RunSettings
+    from assay.loops.config import RunSettings
 
     spec = cls.spec
     return {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from assay.cli import output
-from assay.cli.places import locate
+from assay.cli.find_run import locate
 
 if TYPE_CHECKING:
     from assay.evaluation.compare import Comparison

@@ -14,7 +14,7 @@ import typer
 
 from assay.cli import output
 from assay.core.errors import RunError
-from assay.core.places import runs_root
+from assay.core.paths import runs_root
 
 if TYPE_CHECKING:
     from assay.cli.seeds import Job

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import typer
 
 from assay.cli import output
-from assay.core.places import runs_root
+from assay.core.paths import runs_root
 
 # Extra -> (a module that it brings, what it is for).
 EXTRAS = {
@@ -120,8 +120,8 @@ def _torch() -> list[Finding]:
 
 
 def _compiler() -> Finding:
-    from assay.core.places import cache_root
-    from assay.networks.step import has_compiler
+    from assay.core.paths import cache_root
+    from assay.optim.update import has_compiler
 
     place = cache_root()
     if not has_compiler():
@@ -133,7 +133,7 @@ def _compiler() -> Finding:
 
 
 def _memory() -> Finding:
-    from assay.core.machine import available_bytes
+    from assay.core.system_memory import available_bytes
 
     free = available_bytes()
     return Finding("memory", "note" if free < _LITTLE_MEMORY else "ok", f"{_bytes(free)} available")
@@ -179,6 +179,6 @@ def _drawing() -> list[Finding]:
 
 
 def _bytes(count: float) -> Any:
-    from assay.buffers.memory import human_bytes
+    from assay.buffers.allocation import human_bytes
 
     return human_bytes(count)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from assay.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from assay.loops.settings import RunConfig
+    from assay.loops.config import RunConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Plan:
             f"{self.mode.replace('_', ' ')} updates",
         ]
         if self.replay_capacity is not None:
-            from assay.buffers.memory import human_bytes
+            from assay.buffers.allocation import human_bytes
 
             parts.append(
                 f"a replay of {self.replay_capacity:,} transitions that grows to "
@@ -102,7 +102,7 @@ def make_plan(
     from assay.buffers.replay import replay_bytes
     from assay.core.types import Clock
     from assay.envs.make import make_vector
-    from assay.loops import settings as settings_module
+    from assay.loops import config as settings_module
     from assay.loops.training import build_algorithm, choose_device
 
     for key, value in (("algorithm", algorithm), ("env", env)):
@@ -141,7 +141,7 @@ def make_plan(
 
 def _mode(trial: Any, device: str, compile: Any) -> str:
     """Return how the run will execute its updates, from a trial that was built on the CPU."""
-    from assay.networks.step import Step
+    from assay.optim.update import Step
 
     if device == "cuda":
         return "eager" if compile is False else "cuda_graph"

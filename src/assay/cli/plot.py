@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from assay.cli import output
-from assay.cli.places import locate
+from assay.cli.find_run import locate
 
 
 def plot(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from assay.cli.places import locate
+from assay.cli.find_run import locate
 from assay.core.errors import RunError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _resume(path: Path, force: bool, progress: Any) -> Any:
 
 def _job(run: RunDirectory, group: Path, force: bool) -> Any:
     from assay.cli.seeds import Job
-    from assay.loops.settings import RunConfig
+    from assay.loops.config import RunConfig
 
     arguments = ["resume", str(run.path), "--quiet", *(["--force"] if force else [])]
     return Job(

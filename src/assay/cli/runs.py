@@ -8,9 +8,9 @@ from typing import Any
 import typer
 
 from assay.cli import output
-from assay.cli.places import locate
+from assay.cli.find_run import locate
 from assay.core.errors import RunError
-from assay.core.places import runs_root
+from assay.core.paths import runs_root
 
 _FIGURES = ("mean", "iqm", "std")  # of an evaluation
 
@@ -31,7 +31,7 @@ def list_runs(
     if ctx.invoked_subcommand is not None:
         return
     from assay.runs.directory import find_runs
-    from assay.runs.reader import summary
+    from assay.runs.summary import summary
 
     place = runs_root(root)
     if root is not None and not place.is_dir():
@@ -58,7 +58,7 @@ def show(
     """Show a run: its settings, evaluations, checkpoints and where it came from."""
     from assay.runs.checkpoint import list_checkpoints
     from assay.runs.directory import RunDirectory
-    from assay.runs.reader import summary
+    from assay.runs.summary import summary
 
     directory = RunDirectory.open(locate(run, root))
     facts = summary(directory) | {

@@ -259,7 +259,7 @@ def _newest(path: Path) -> dict[str, float] | None:
 
 
 def _was_stopped(code: int, stops: int) -> bool:
-    """Say whether a child ended because it was told to; one that fails while it saves did not."""
+    """Return whether a child ended because it was told to; not one that fails while saving."""
     ended = {output.EXIT_INTERRUPTED}
     if stops:  # before it listens to signals, and after the last warning, they end it themselves
         ended |= {-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL}

@@ -14,7 +14,7 @@ import typer
 
 from assay.cli import output
 from assay.core.errors import RunError
-from assay.core.places import runs_root
+from assay.core.paths import runs_root
 
 if TYPE_CHECKING:
     from assay.cli.plan import Plan
@@ -181,7 +181,7 @@ def train_group(
         as_json: Print the result for a program.
         again: Returns the command for the runs that an interrupt kept from starting.
     """
-    from assay.buffers.memory import require_memory
+    from assay.buffers.allocation import require_memory
     from assay.cli.progress import Bars, choose_mode
     from assay.cli.results import group_result, show_group
     from assay.cli.seeds import cores, run_jobs

@@ -50,7 +50,7 @@ class Model(pydantic.BaseModel):
 
 
 def _takes_flags(annotation: Any) -> bool:
-    """Say whether true and false are among the values of a type."""
+    """Return whether true and false are among the values of a type."""
     if annotation in (bool, Any):
         return True
     return any(arg is True or _takes_flags(arg) for arg in get_args(annotation))
@@ -106,7 +106,7 @@ def _line(model: type[Model], items: list[Any]) -> str:
     return f"{key}{value}: {reason}"
 
 
-class InertError(ConfigError):
+class UnusedSettingError(ConfigError):
     """A setting has no effect.
 
     Attributes:
@@ -118,7 +118,7 @@ class InertError(ConfigError):
         self.setting = setting
 
 
-def refuse_inert(settings: Model, name: str, *, active: bool, why: str) -> None:
+def reject_unused_setting(settings: Model, name: str, *, active: bool, why: str) -> None:
     """Refuse a setting that was changed although nothing will read it.
 
     Args:
@@ -128,12 +128,12 @@ def refuse_inert(settings: Model, name: str, *, active: bool, why: str) -> None:
         why: What makes it ineffective, such as `prioritized=false`.
 
     Raises:
-        InertError: It is not at its default and not active.
+        UnusedSettingError: It is not at its default and not active.
     """
     default = type(settings).model_fields[name].get_default(call_default_factory=True)
     value = getattr(settings, name)
     if not active and value != default:
-        raise InertError(
+        raise UnusedSettingError(
             name,
             f"{name}={value} has no effect with {why}.",
             f"Leave {name} out (its default is {default}), or change what switches it off.",

@@ -16,12 +16,12 @@ import numpy as np
 
 from assay.core.errors import AssayError, EnvError
 from assay.core.types import ACTION_MASK
-from assay.envs.failure import env_failure
-from assay.envs.group import BadRewardError, as_number
+from assay.envs.env_errors import env_failure
+from assay.envs.env_snapshot import save_env_state
 from assay.envs.make import make_env
 from assay.envs.native import NATIVE
 from assay.envs.spaces import ActionMap, ObservationMap
-from assay.envs.state import save_env_state
+from assay.envs.sync import BadRewardError, as_number
 
 _REPEATED_STEPS = 500  # how many are compared in the determinism check
 _LARGE = 10.0  # networks learn slowly from inputs beyond this

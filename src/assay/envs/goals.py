@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.core.errors import EnvError
-from assay.envs.failure import env_failure
+from assay.envs.env_errors import env_failure
 from assay.envs.spaces import Leaf, ObservationMap
 
 _ACHIEVED, _DESIRED = "achieved_goal", "desired_goal"

@@ -26,12 +26,12 @@ from assay.envs.atari import (
     make_atari_vector,
     preprocesses,
 )
-from assay.envs.batched import Batched
-from assay.envs.failure import env_failure
-from assay.envs.group import Factory, Sync
+from assay.envs.env_errors import env_failure
+from assay.envs.gym_vector import Batched
 from assay.envs.native import NATIVE, make_native
 from assay.envs.native.base import NativeVectorEnv
 from assay.envs.robotics import PACKAGE, is_robotics, mend_joints, register_robotics
+from assay.envs.sync import Factory, Sync
 from assay.envs.vector import Vector
 
 BackendName = Literal["auto", "native", "vector", "sync", "processes"]

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from assay.core import errors
 from assay.core.errors import AssayError, EnvError
 from assay.core.types import State, Tree, tree_map
-from assay.envs.group import Factory, Step, in_order
 from assay.envs.spaces import ActionMap, ObservationMap
+from assay.envs.sync import Factory, Step, in_order
 from assay.envs.worker import NONE_DONE, SOME_DONE, STEP, Arena
 
 _PATIENCE_S = 5.0  # how long a worker may take to close its environments
@@ -255,7 +255,7 @@ class Processes:
         """Return what the infos of the last step say."""
         return self._arena.success
 
-    def lend(self) -> Any:
+    def first_env(self) -> Any:
         """Return an environment of this process, made for the purpose."""
         if self._lent is None:
             self._lent = self._factory()

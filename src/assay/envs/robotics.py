@@ -20,7 +20,7 @@ _IDS = re.compile(r"(Fetch|HandReach|HandManipulate|AdroitHand|FrankaKitchen|Poi
 
 
 def is_robotics(name: str) -> bool:
-    """Say whether an id looks like one of Gymnasium-Robotics."""
+    """Return whether an id looks like one of Gymnasium-Robotics."""
     return _IDS.match(name) is not None
 
 

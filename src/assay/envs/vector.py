@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from assay.core.errors import EnvError
 from assay.core.types import Spaces, State, Tree
 from assay.envs.goals import GoalFunctions
-from assay.envs.group import Step
 from assay.envs.spaces import ActionMap, ObservationMap
+from assay.envs.sync import Step
 
 __all__ = ["Backend", "Step", "Vector"]
 
@@ -50,7 +50,7 @@ class Backend(Protocol):
     def render(self) -> Any:
         """Render the first environment."""
 
-    def lend(self) -> Any:
+    def first_env(self) -> Any:
         """Return an environment whose methods may be called, or None if there is none."""
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ class Vector:
         Raises:
             EnvError: They are no goal environments.
         """
-        return GoalFunctions(self.backend.lend(), self.observations, self.name)
+        return GoalFunctions(self.backend.first_env(), self.observations, self.name)
 
     def render(self) -> Any:
         """Return a frame of the first environment, as its `render_mode` has it."""

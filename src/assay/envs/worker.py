@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from assay.core.errors import AssayError
 from assay.core.types import Tree, tree_map
-from assay.envs.group import Group
 from assay.envs.spaces import ActionMap, ObservationMap
+from assay.envs.sync import Group
 
 STEP = b"s"
 NONE_DONE = b"0"

@@ -1,4 +1,4 @@
-"""Say whether one set of runs is better than another, and how sure we can be.
+"""Return whether one set of runs is better than another, and how sure we can be.
 
 An arm is a run, or a group of runs that differ in their seed alone. Each seed gives one score; the
 first arm is the baseline that every other arm is compared with. A difference counts as shown where
@@ -24,7 +24,8 @@ from assay.core.errors import ConfigError
 from assay.core.seeding import derive_rng
 from assay.evaluation import statistics
 from assay.evaluation.evaluate import TRAINING
-from assay.evaluation.scores import (
+from assay.evaluation.formatting import bounds, number, p_value, signed
+from assay.evaluation.run_scores import (
     At,
     arm_names,
     changes,
@@ -37,7 +38,6 @@ from assay.evaluation.scores import (
     uneven_evaluations,
 )
 from assay.evaluation.statistics import Interval
-from assay.evaluation.wording import bounds, number, p_value, signed
 from assay.runs.directory import group_runs
 from assay.runs.metrics import Series
 

@@ -1,1 +1,1 @@
-"""Pure maths without state: returns, losses, distributions, targets and schedules."""
+"""Pure maths without state: returns, losses, distributions, targets."""

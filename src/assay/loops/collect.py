@@ -62,7 +62,7 @@ class EpisodeStatistics:
         return {"returns": self.returns, "lengths": self.lengths, "recent": recent}
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         self.returns[:] = state["returns"]
         self.lengths[:] = state["lengths"]
         self.recent = deque(((float(r), int(n)) for r, n in state["recent"]), EPISODE_WINDOW)
@@ -188,9 +188,9 @@ class Collector:
             carry = self._restart_carry(carry, done)
         if valid is not None:
             carry = self._restart_carry(carry, ~valid)
-        if algorithm.observes:
-            algorithm.observe_rewards(reward, terminated | truncated, valid)
-            algorithm.observe_observations(obs, valid)
+        if algorithm.has_running_stats:
+            algorithm.update_reward_stats(reward, terminated | truncated, valid)
+            algorithm.update_obs_stats(obs, valid)
         self.obs, self.carry = next_obs, carry
         self.clock.episodes += self.episodes.step(reward, done, valid)
         self.clock.env_steps += len(reward) if valid is None else int(valid.sum())

@@ -24,9 +24,9 @@ class OnPolicyLoop:
         rollout, algorithm = self.rollout, self.algorithm
         self.collector.collect_rollout(rollout)
         done = rollout.terminated | rollout.truncated
-        algorithm.observe_rewards(rollout.reward, done, rollout.valid)
+        algorithm.update_reward_stats(rollout.reward, done, rollout.valid)
         algorithm.update(rollout)
-        algorithm.observe_observations(rollout.obs, rollout.valid)
+        algorithm.update_obs_stats(rollout.obs, rollout.valid)
 
     def cut(self) -> None:
         """End the trajectories in flight: nothing is kept from one rollout to the next."""

@@ -20,12 +20,13 @@ import torch
 
 from assay.algorithms.base import Algorithm, Context
 from assay.core import registry
-from assay.core.config import InertError, Model, parse
+from assay.core.config import Model, UnusedSettingError, parse
 from assay.core.errors import AssayError, ConfigError, RunError
 from assay.core.types import Clock, State, tree_leaves
 from assay.envs.make import make_vector
-from assay.envs.serialize import space_to_state
+from assay.envs.space_codec import space_to_state
 from assay.loops.collect import Collector
+from assay.loops.config import RunConfig, preset
 from assay.loops.events import (
     STOP,
     Callback,
@@ -38,7 +39,6 @@ from assay.loops.events import (
 )
 from assay.loops.off_policy import OffPolicyLoop
 from assay.loops.on_policy import OnPolicyLoop
-from assay.loops.settings import RunConfig, preset
 from assay.runs import checkpoint
 from assay.runs.checkpoint import Section
 from assay.runs.directory import RunDirectory, Status
@@ -73,7 +73,7 @@ class Due:
         self.next = (done // self.interval + 1) * self.interval if self.interval else 1 << 62
 
     def __call__(self, env_steps: int) -> bool:
-        """Say whether the moment has come, and if so move on to the next."""
+        """Return whether the moment has come, and if so move on to the next."""
         if env_steps < self.next:
             return False
         self.next = (env_steps // self.interval + 1) * self.interval
@@ -92,7 +92,7 @@ def build_algorithm(config: RunConfig, spaces: Any, clock: Clock) -> Algorithm:
             try:
                 with torch.random.fork_rng(devices=[]):  # leave the caller's generator as it was
                     return cls(spaces, hp, context)
-            except InertError as error:
+            except UnusedSettingError as error:
                 hp = _without_preset(hp, config, error)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
@@ -103,7 +103,7 @@ def build_algorithm(config: RunConfig, spaces: Any, clock: Clock) -> Algorithm:
         ) from None
 
 
-def _without_preset(hp: Model, config: RunConfig, error: InertError) -> Model:
+def _without_preset(hp: Model, config: RunConfig, error: UnusedSettingError) -> Model:
     """Return settings without the one that has no effect, if the preset alone asked for it."""
     name = error.setting
     shipped = preset(config.algorithm, config.env)

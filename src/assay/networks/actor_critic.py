@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.buffers.rollout import Rollout
-from assay.core.config import Model, refuse_inert
+from assay.core.config import Model, reject_unused_setting
 from assay.core.types import Action, Tree, action_mask, tree_map
 from assay.functional.distributions import Distribution
 from assay.inference import distributions as numpy_distributions
@@ -77,10 +77,10 @@ def refuse_unused(hp: Model, net: ActorCritic) -> None:
         net: What was built from them.
 
     Raises:
-        ConfigError: One of them was changed in vain.
+        ConfigError: One of them was changed without effect.
     """
     gaussian = isinstance(net.head, GaussianHead)
-    refuse_inert(hp, "log_std_init", active=gaussian, why="actions that are no Box")
+    reject_unused_setting(hp, "log_std_init", active=gaussian, why="actions that are no Box")
     refuse_without_vectors(hp, net.encoder, "hidden", "activation")
 
 

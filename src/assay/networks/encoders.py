@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from assay.core.config import Model, refuse_inert
+from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import SpaceError
 from assay.core.types import ACTION_MASK
 from assay.networks.conv import byte_scale, is_image, make_cnn
@@ -152,11 +152,11 @@ def refuse_without_vectors(hp: Model, encoder: Encoder, *names: str) -> None:
         *names: Those that only the MLP reads.
 
     Raises:
-        ConfigError: One of them was changed in vain.
+        ConfigError: One of them was changed without effect.
     """
     for name in names:
         images = "observations that are images alone, whose CNN has layers of its own"
-        refuse_inert(hp, name, active=encoder.flat is not None, why=images)
+        reject_unused_setting(hp, name, active=encoder.flat is not None, why=images)
 
 
 def _flat_entry(key: str | None, space: gym.Space[Any]) -> FlatEntry:

@@ -16,8 +16,8 @@ from gymnasium.spaces import Discrete
 from pydantic import AfterValidator
 from torch import Tensor, nn
 
+from assay.core.schedules import Schedule
 from assay.core.types import Tree, action_mask, tree_leaves
-from assay.functional.schedules import Schedule
 from assay.networks.noisy import acting_noise
 
 
@@ -139,4 +139,4 @@ def _within_unit(schedule: Schedule) -> Schedule:
 
 
 # A schedule of a probability or a share (epsilon, beta), as the type of a setting.
-Share = Annotated[Schedule, AfterValidator(_within_unit)]
+ProbabilitySchedule = Annotated[Schedule, AfterValidator(_within_unit)]

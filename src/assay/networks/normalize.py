@@ -59,7 +59,7 @@ class RunningMoments:
         return {"mean": self.mean.copy(), "var": self.var.copy(), "count": self.count}
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         mean, var = (np.asarray(state[k], dtype=np.float64) for k in ("mean", "var"))
         if mean.shape != self.mean.shape or var.shape != self.var.shape:
             raise CheckpointError(
@@ -159,7 +159,7 @@ class RunningNormalizer:
         return {key: entry.moments.state() for key, entry in self._entries.items()}
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned.
+        """Restore what `state` returned.
 
         Raises:
             CheckpointError: The statistics belong to another observation space.
@@ -256,7 +256,7 @@ class RewardScaler:
         return {"moments": self.moments.state(), "carry": self._carry.copy()}
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned.
+        """Restore what `state` returned.
 
         Raises:
             CheckpointError: The state belongs to another number of environments.

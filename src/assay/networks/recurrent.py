@@ -16,8 +16,8 @@ from assay.networks.actor_critic import Choice
 from assay.networks.bridge import numpy_forward
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import policy_head
-from assay.networks.memory import Kind, make_memory
 from assay.networks.mlp import mlp
+from assay.networks.rnn import Kind, make_memory
 
 
 class RecurrentActorCritic(nn.Module):

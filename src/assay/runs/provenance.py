@@ -52,7 +52,7 @@ _SECRET_TEXT = (
 
 
 def is_secret(name: str) -> bool:
-    """Say whether a variable or option of this name holds what must not be written down."""
+    """Return whether a variable or option of this name holds what must not be written down."""
     return _SECRET_ARGUMENT.search(name) is not None
 
 

@@ -29,7 +29,7 @@ def address(listen: str) -> tuple[str, int]:
 
 
 def is_local(host: str) -> bool:
-    """Say whether only this machine can reach an address."""
+    """Return whether only this machine can reach an address."""
     if host.startswith("unix:") or host == "localhost":
         return True
     try:

@@ -138,7 +138,7 @@ class Levels(Part):
 
     @property
     def affine(self) -> bool:
-        """Say whether the head is affine by its form, and so commutes with a mean over levels."""
+        """Return whether the head is affine, and so commutes with a mean over levels."""
         for stream in (self.advantage, self.value or self.advantage):
             [first, *rest] = stream
             if rest or not isinstance(first, Dense) or first.activation is not None:
@@ -301,7 +301,7 @@ class Architecture(Part):
 
     @property
     def recurrent(self) -> bool:
-        """Say whether the policy remembers from step to step."""
+        """Return whether the policy remembers from step to step."""
         return any(isinstance(layer, Recurrent) for layer in self.layers)
 
     def plain_layers(self) -> Iterator[Plain]:

@@ -42,7 +42,7 @@ class DeltaError(AssayError):
 
 
 def have_zstd() -> bool:
-    """Say whether differences can be made and applied here."""
+    """Return whether differences can be made and applied here."""
     try:
         import zstandard  # noqa: F401
     except ImportError:

@@ -27,9 +27,9 @@ from assay.networks.bridge import numpy_forward
 from assay.networks.conv import has_images
 from assay.networks.encoders import FlatObservation
 from assay.networks.greedy import GreedyActions
-from assay.networks.memory import GRU, LSTM, Memory
 from assay.networks.noisy import NoisyLinear, resample_noise
 from assay.networks.normalize import RunningNormalizer
+from assay.networks.rnn import GRU, LSTM, Memory
 from assay.networks.squashed import SquashedActor
 from assay.server import model_architecture as arch
 from assay.server.model_architecture import ModelError

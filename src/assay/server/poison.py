@@ -37,7 +37,7 @@ class Poison:
         self._since = -1
 
     def alone(self, after: int, committed: int) -> bool:
-        """Say whether what stands behind a position should be given to the learner one by one.
+        """Return whether what stands behind a position should be given to the learner one by one.
 
         So it should behind a crash, to learn which batch it was; and until something is committed,
         if one was passed over, which need not have been the right one.

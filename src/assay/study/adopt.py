@@ -265,7 +265,7 @@ def _finite(value: Any) -> Any:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Say whether two plain values are the same, up to the last digits of their numbers."""
+    """Return whether two plain values are the same, up to the last digits of their numbers."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):

@@ -155,7 +155,7 @@ class Book:
         return self.runs.get(name, [])
 
     def complete(self, agreed: Contract, name: str, phase: Phase) -> bool:
-        """Say whether a phase has all its results."""
+        """Return whether a phase has all its results."""
         return not self.left(agreed, name, phase) and not self.open(name, phase)
 
     def failed(self, agreed: Contract, name: str, phase: Phase) -> dict[int, int]:
@@ -189,7 +189,7 @@ class Book:
         ]
 
     def goes_on(self, name: str) -> bool:
-        """Say whether a candidate is past its short trial."""
+        """Return whether a candidate is past its short trial."""
         deciding = any(run.phase in kinds.DECIDING for run in self.of(name))
         return deciding or name in self.promoted or bool(self.open(name, "promotion"))
 

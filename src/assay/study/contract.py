@@ -176,7 +176,7 @@ def refuse_network(agreed: Contract) -> None:
 
 
 def remote(path: str) -> bool:
-    """Say whether a path is an address instead.
+    """Return whether a path is an address instead.
 
     Example:
         >>> remote("wandb://team/project/run"), remote("logs/run.wandb")

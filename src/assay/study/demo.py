@@ -82,7 +82,7 @@ class Outcome:
 
     @property
     def as_expected(self) -> bool:
-        """Say whether the gate accepted the one that is truly better, and no other."""
+        """Return whether the gate accepted the one that is truly better, and no other."""
         return self.accepted == (WINNER,)
 
     def facts(self) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def _past(events: Sequence[Event]) -> _Past:
 def _unchanged(
     agreed: Contract, words: Mapping[str, tuple[str, str]], items: Sequence[str]
 ) -> bool:
-    """Say whether parts of the contract are still what was approved then."""
+    """Return whether parts of the contract are still what was approved then."""
     return all(item in words and words[item][1] == digest(agreed.part(item)) for item in items)
 
 

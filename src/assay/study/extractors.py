@@ -191,7 +191,7 @@ def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    """Say whether a value is a number, one that is "not a number" among them."""
+    """Return whether a value is a number, one that is "not a number" among them."""
     if isinstance(value, float) or (isinstance(value, str) and value.strip().lower() == "nan"):
         return True
     return not math.isnan(_number(value))

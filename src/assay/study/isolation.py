@@ -22,7 +22,7 @@ REFS = "refs/rlxp"
 
 
 def pinned(root: Path) -> bool:
-    """Say whether runs get a tree of a commit, which takes the top of a Git repository."""
+    """Return whether runs get a tree of a commit, which takes the top of a Git repository."""
     top = repository(root)
     if top is None or top.resolve() != root.resolve():
         return False

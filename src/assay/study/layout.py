@@ -289,7 +289,7 @@ class Study:
         self.sync()
 
     def _noted_already(self) -> bool:
-        """Say whether there is nothing to note; so it is in a copy that nobody wrote to."""
+        """Return whether there is nothing to note; so it is in a copy that nobody wrote to."""
         state, file = self._own_state(), self._file()
         if state is None or state.ledger is None or file is None or state.ledger.size != file.size:
             return False
@@ -344,7 +344,7 @@ class Study:
         return state if mine and state.ledger is not None else None
 
     def _agrees(self, state: State) -> bool:
-        """Say whether the Git ref notes the head of a state, if it notes anything."""
+        """Return whether the Git ref notes the head of a state, if it notes anything."""
         noted = self.noted()
         if noted is None:
             return not state.progress.anchored
@@ -473,7 +473,7 @@ def open_study(root: Path, task: str | None = None, study: str | None = None) ->
 
 
 def is_flat(root: Path) -> bool:
-    """Say whether `.rlxp` has the old flat layout: one implicit task and study."""
+    """Return whether `.rlxp` has the old flat layout: one implicit task and study."""
     place = root / ROOT
     return not (place / "tasks").exists() and any((place / name).exists() for name in FLAT)
 

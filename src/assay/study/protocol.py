@@ -100,7 +100,7 @@ def matching(root: Path, pattern: str) -> list[str]:
 
 
 def in_scope(path: str, patterns: Iterable[str]) -> bool:
-    """Say whether a path relative to the repository matches one of the globs."""
+    """Return whether a path relative to the repository matches one of the globs."""
     return any(_glob_match(PurePosixPath(path).parts, _parts(pattern)) for pattern in patterns)
 
 

@@ -195,7 +195,7 @@ def trend(points: Sequence[Point]) -> Trend:
 
 
 def saturated(metric: Metric, points: Sequence[Point]) -> bool:
-    """Say whether a component has stood at the best value it ever had for half of the run."""
+    """Return whether a component has stood at the best value it ever had for half of the run."""
     sign = 1.0 if metric.direction == "maximize" else -1.0
     values = sign * _finite(points)
     if values.size < FEWEST:

@@ -169,7 +169,7 @@ def _unwritten(metrics: Sequence[Metric], runs: Sequence[results.Run]) -> str:
 
 
 def _outran(moved: float, task: float, least: float) -> bool:
-    """Say whether something moved by many deviations and the task did not come along."""
+    """Return whether something moved by many deviations and the task did not come along."""
     return (moved > least and task <= 0) or (moved > FAR and task < PROPORTION * moved)
 
 

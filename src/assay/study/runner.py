@@ -888,7 +888,7 @@ def _release(study: Study, events: Sequence[Event]) -> None:
 
 
 def _supervised(place: Path) -> bool:
-    """Say whether the process that claimed a run is alive."""
+    """Return whether the process that claimed a run is alive."""
     try:
         claim = json.loads((place / "claim.json").read_bytes())
     except ValueError:  # somebody else wrote this; who claims links the whole file into place

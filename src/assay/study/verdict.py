@@ -95,7 +95,7 @@ def judge(study: Study, name: str, phase: Phase, actor: str) -> Verdict:
 def rehearse(
     study: Study, events: Sequence[Event], agreed: Contract, name: str, phase: Phase
 ) -> Verdict:
-    """Say whether a candidate could be judged now, and show nothing of what would come out.
+    """Return whether a candidate could be judged now, and show nothing of what would come out.
 
     Whoever saw p before it is recorded could stop where it pleases, at no cost. A verdict that is
     on record already is shown again.
@@ -134,7 +134,7 @@ def _is_verdict(event: Event, name: str, phase: Phase) -> bool:
 
 
 def _fresh(events: Sequence[Event], name: str, phase: Phase, other: str) -> bool:
-    """Say whether there is evidence that no verdict on this rival has been given on."""
+    """Return whether there is evidence that no verdict on this rival has been given on."""
     runs = {e.data["run"]: e.data["candidate"] for e in events if e.kind == runner.PREPARED}
     fresh = True
     for event in events:

@@ -32,18 +32,18 @@ from torch import nn
 import assay
 from assay.algorithms.base import Algorithm
 from assay.core import registry, seeding
-from assay.core.config import InertError
+from assay.core.config import UnusedSettingError
 from assay.core.errors import SpaceError
 from assay.core.types import Batch, Clock, Metrics, Spaces, State, tree_leaves, tree_map
 from assay.envs.make import EnvLike, make_vector
 from assay.evaluation.evaluate import evaluate
 from assay.loops.collect import Collector
+from assay.loops.config import resolve
 from assay.loops.events import Event, Logged
 from assay.loops.off_policy import OffPolicyLoop
 from assay.loops.on_policy import OnPolicyLoop
-from assay.loops.settings import resolve
 from assay.loops.training import build_algorithm
-from assay.networks.step import Objective, Step, has_compiler
+from assay.optim.update import Objective, Step, has_compiler
 from assay.runs import checkpoint
 from assay.runs.checkpoint import Section
 from assay.runs.directory import RunDirectory
@@ -340,7 +340,9 @@ class AlgorithmContract:
         while True:
             try:
                 return Rig(self.algorithm, env, **{"num_envs": 2, **settings, **options})
-            except InertError as error:  # without use in this case, such as layers where images are
+            except (
+                UnusedSettingError
+            ) as error:  # without use in this case, such as layers where images are
                 if error.setting not in settings:
                     raise
                 del settings[error.setting]

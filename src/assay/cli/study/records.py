@@ -139,7 +139,7 @@ def demo(
     """See a whole study on CartPole: four candidates, and the gate accepts the good one alone."""
     import time
 
-    from assay.core.places import runs_root
+    from assay.core.paths import runs_root
     from assay.study import demo
 
     place = root or runs_root(None) / f"study-demo-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -160,7 +160,7 @@ def verdict(
     name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
     phase: Phase = "promotion",
     dry: Annotated[
-        bool, typer.Option("--dry-run", help="Say whether it could be judged; spend no alpha.")
+        bool, typer.Option("--dry-run", help="Return whether it could be judged; spend no alpha.")
     ] = False,
     root: Root = None,
     task: Task = None,

@@ -656,7 +656,7 @@ class ClientAgent:
 
 
 def _can_be_sent(tree: Tree) -> bool:
-    """Say whether all numbers of an observation or action are within the limits of the wire."""
+    """Return whether all numbers of an observation or action are within the limits of the wire."""
     for leaf in tree_leaves(tree):
         # The quick question first: this is on the way of every decision.
         if (

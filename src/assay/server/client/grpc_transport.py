@@ -198,7 +198,7 @@ class Endpoint:
 
 
 def is_loopback(address: str) -> bool:
-    """Say whether an address stays on this machine.
+    """Return whether an address stays on this machine.
 
     Example:
         >>> [is_loopback(one) for one in ("localhost:1", "127.0.0.1:1", "[::1]:1", "unix:/x")]
@@ -323,7 +323,7 @@ class GrpcTransport:
         return self._acknowledged
 
     def ready(self) -> bool:
-        """Say whether the server's credits let another item go."""
+        """Return whether the server's credits let another item go."""
         return self._waiting is None and self._window.ready
 
     def send(self, seq: int, item: Item) -> None:

@@ -179,7 +179,7 @@ class Outbox:
         return self.offered_steps - gone
 
     def has_room(self, steps: int) -> bool:
-        """Say whether so many more steps fit."""
+        """Return whether so many more steps fit."""
         return self.held_steps + steps <= self.capacity
 
     def offer(self, item: Offered) -> bool:
@@ -314,7 +314,7 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """Say whether nothing waits and nothing is under way."""
+        """Return whether nothing waits and nothing is under way."""
         return not self._queue and not self._under_way
 
     def under_way(self) -> tuple[tuple[int, Item], ...]:

@@ -117,7 +117,7 @@ class Transport(Protocol):
         """Begin a session, or resume it; return the highest sequence number that is durable."""
 
     def ready(self) -> bool:
-        """Say whether the server's credits let another item go."""
+        """Return whether the server's credits let another item go."""
 
     def send(self, seq: int, item: Item) -> None:
         """Send one item. The same number may come again after a new `open` or `SendAgain`."""
@@ -206,7 +206,7 @@ class Courier:
 
     @property
     def connected(self) -> bool:
-        """Say whether there is a session now."""
+        """Return whether there is a session now."""
         return self.state == "connected"
 
     def start(self) -> None:

@@ -47,18 +47,18 @@ class Window:
 
     @property
     def ready(self) -> bool:
-        """Say whether another batch may be sent, if it is small enough."""
+        """Return whether another batch may be sent, if it is small enough."""
         return (
             self._cut is None and len(self._under_way) < self._batches and self._bytes < self._size
         )
 
     @property
     def idle(self) -> bool:
-        """Say whether nothing is under way."""
+        """Return whether nothing is under way."""
         return not self._under_way
 
     def fits(self, size: int) -> bool:
-        """Say whether a batch of so many bytes may be sent now."""
+        """Return whether a batch of so many bytes may be sent now."""
         return self.ready and (self.idle or self._bytes + size <= self._size)
 
     def number(self, seq: int) -> int:

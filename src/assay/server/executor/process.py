@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 
-from assay.core.machine import total_bytes
+from assay.core.system_memory import total_bytes
 from assay.server.executor.base import (
     LEARNER_HOST,
     ExecutorError,

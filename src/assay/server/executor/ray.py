@@ -308,7 +308,7 @@ class RayExecutor:
         return self._handles.get(name)
 
     def forget(self, name: str, handle: RayHandle) -> bool:
-        """Say whether a handle is the newest of its name, which it is no longer."""
+        """Return whether a handle is the newest of its name, which it is no longer."""
         with self._lock:
             mine = self._handles.get(name) is handle
             if mine:

@@ -40,7 +40,7 @@ class Principal:
     grants: Mapping[str, frozenset[Verb]] | None
 
     def may(self, policy: str, verb: Verb) -> bool:
-        """Say whether it may do something with a policy."""
+        """Return whether it may do something with a policy."""
         if self.grants is None:
             return True
         return any(verb in self.grants.get(name, ()) for name in (policy, EVERY))

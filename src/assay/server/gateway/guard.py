@@ -137,7 +137,7 @@ class Guard:
         return sum(found) / len(found) if found else None
 
     def has_baseline(self, stable: int) -> bool:
-        """Say whether enough is known about the stable version to judge another by it."""
+        """Return whether enough is known about the stable version to judge another by it."""
         return self.episodes(stable) >= self.settings.min_episodes
 
     def judge(self, stable: int, canary: int) -> Verdict | None:
@@ -169,7 +169,7 @@ class Guard:
         )
 
     def tries(self, client: str, lowest: float) -> bool:
-        """Say whether a client tries new versions.
+        """Return whether a client tries new versions.
 
         Those do whose id has a small enough hash; if none of the clients that are there has one,
         the one with the smallest does.

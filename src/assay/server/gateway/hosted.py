@@ -171,12 +171,12 @@ class Hosted:
         return info.version if info is not None else 0
 
     def on_trial(self) -> bool:
-        """Say whether a version is being tried on some clients."""
+        """Return whether a version is being tried on some clients."""
         canary, stable = self.version_of(CANARY), self.version_of(STABLE)
         return self.guard is not None and canary > stable > 0 and canary not in self.verdicts
 
     def is_trying(self) -> bool:
-        """Say whether some clients get the version on trial, as enough is known to judge it by."""
+        """Return whether some clients get the version on trial (it has a baseline to judge by)."""
         stable = self.version_of(STABLE)
         return self.guard is not None and self.on_trial() and self.guard.has_baseline(stable)
 

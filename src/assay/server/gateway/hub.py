@@ -414,7 +414,7 @@ class Hub:
         return await self.deltas.get((hosted.name, base, digest), make)
 
     def serves(self) -> bool:
-        """Say whether the server as a whole takes work: not once it drains, or its disk failed."""
+        """Return whether the server takes work: not while it drains, nor after its disk failed."""
         return not self.draining and not any(one.broken for one in self.policies.values())
 
     def troubles(self) -> list[str]:

@@ -77,7 +77,7 @@ class Journal:
 
     @property
     def due(self) -> bool:
-        """Say whether something waits that may be written now."""
+        """Return whether something waits that may be written now."""
         return self._waiting is not None and not self._closed and self._clock() >= self._due
 
     def write_due(self) -> None:

@@ -16,7 +16,7 @@ from assay.core.config import parse
 from assay.core.errors import ConfigError, SpaceError, nearest
 from assay.core.types import Clock, Spaces
 from assay.envs.spaces import ActionMap, ObservationMap
-from assay.loops.settings import RunConfig, RunSettings, preset, resolve
+from assay.loops.config import RunConfig, RunSettings, preset, resolve
 from assay.loops.training import build_algorithm
 from assay.networks.actor_critic import Policy
 from assay.networks.conv import has_images

@@ -67,7 +67,7 @@ class Feed(ABC):
     @property
     @abstractmethod
     def due(self) -> bool:
-        """Say whether a version is to be published."""
+        """Return whether a version is to be published."""
 
     @abstractmethod
     def replay_from(self, position: int) -> int:
@@ -104,7 +104,7 @@ class Feed(ABC):
         }
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         self.counts = Counter({name: int(count) for name, count in state["counts"].items()})
         self._carries = {client: float(carry) for client, carry in state["carries"]}
         self._last_event = {client: int(event) for client, event in state["last_event"]}
@@ -156,7 +156,7 @@ class Feed(ABC):
             return
         carry = 0.0 if begins else self._carries.get(client, 0.0)
         scaler.load_state(scaler.state() | {"carry": np.array([carry])})
-        self.algorithm.observe_rewards(reward[:, None], done[:, None])
+        self.algorithm.update_reward_stats(reward[:, None], done[:, None])
         remember(self._carries, client, float(scaler.state()["carry"][0]))
 
 

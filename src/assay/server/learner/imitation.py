@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm
 from assay.core.types import State
-from assay.networks.saving import to_array
+from assay.networks.state_dict import to_array
 
 LEARNING_RATE = 1e-3
 EPOCHS = 10
@@ -67,7 +67,7 @@ class Imitation:
         }
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         for i, parameter in enumerate(self.parameters):
             for name, value in state.get(str(i), {}).items():
                 self.optimizer.state[parameter][name] = torch.as_tensor(np.array(value)).to(

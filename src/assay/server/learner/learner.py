@@ -17,7 +17,7 @@ from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.core import seeding
 from assay.core.errors import AssayError, CheckpointError
 from assay.core.types import Clock, State
-from assay.networks.step import Step
+from assay.optim.update import Step
 from assay.runs.checkpoint import state_from_bytes, state_to_bytes
 from assay.server import model_architecture as arch
 from assay.server.errors import RejectionError

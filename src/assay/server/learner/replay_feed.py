@@ -67,7 +67,7 @@ class ReplayFeed(Feed):
 
     @property
     def warming_up(self) -> bool:
-        """Say whether learning has not started yet."""
+        """Return whether learning has not started yet."""
         return self.clock.env_steps < self.needs.learning_starts
 
     def take(self, position: int, steps: Steps) -> None:
@@ -80,12 +80,12 @@ class ReplayFeed(Feed):
         for begin, end in runs_of(kept):
             for t in range(begin, end):
                 self._store(steps, t, cut=t == end - 1)
-                if algorithm.observes:
+                if algorithm.has_running_stats:
                     row = slice(t, t + 1)
                     first = t == 0 and begins
                     self._observe_rewards(steps.client, first, steps.reward[row], done[row])
                     obs = tree_map(lambda array, row=row: array[row], steps.obs)
-                    algorithm.observe_observations(obs)
+                    algorithm.update_obs_stats(obs)
                 clock.env_steps += 1
                 self._since += 1
                 owed = (clock.env_steps - needs.learning_starts) // needs.train_every
@@ -98,7 +98,7 @@ class ReplayFeed(Feed):
 
     @property
     def due(self) -> bool:
-        """Say whether enough was learned; the first lesson counts at once."""
+        """Return whether enough was learned; the first lesson counts at once."""
         return self.updates > 0 and (self._since >= self.publish_steps or self._warm)
 
     def published(self, version: int) -> None:
@@ -181,7 +181,7 @@ class ReplayFeed(Feed):
         }
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned; `refill` then brings the transitions."""
+        """Restore what `state` returned; `refill` then brings the transitions."""
         super().load_state(state)
         self._last_event, self._sessions = {}, {}  # the log tells it again
         self.rounds = int(state["rounds"])

@@ -83,7 +83,7 @@ class RolloutFeed(Feed):
 
     @property
     def due(self) -> bool:
-        """Say whether something was learned."""
+        """Return whether something was learned."""
         return self.updates > 0
 
     def replay_from(self, position: int) -> int:
@@ -160,7 +160,7 @@ class RolloutFeed(Feed):
             begins = piece.first[-1] == 0
             self._observe_rewards(piece.client, begins, rollout.reward[rows, 0], piece.ends)
         algorithm.update(self._prepared())
-        algorithm.observe_observations(rollout.obs, rollout.valid)
+        algorithm.update_obs_stats(rollout.obs, rollout.valid)
         heuristic = self.flags & Flag.HEURISTIC != 0
         if self.imitation is not None and heuristic.any():
             self._clone(self.imitation, heuristic)
@@ -266,7 +266,7 @@ class RolloutFeed(Feed):
         return state
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         super().load_state(state)
         rollout = self.rollout
         rollout.reset()

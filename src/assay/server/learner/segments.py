@@ -209,7 +209,7 @@ class EpisodeBook:
         }
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         self.count = int(state["count"])
         self.recent = deque(((float(r), int(n)) for r, n in state["recent"]), EPISODE_WINDOW)
         self._running = {client: _Running(*values) for client, *values in state["running"]}

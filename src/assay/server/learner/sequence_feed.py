@@ -207,7 +207,7 @@ class SequenceFeed(RolloutFeed):
         return super().state() | {"memories": memories}
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         super().load_state(state)
         self._memories = {
             one["client"]: Memory(tuple(one["place"]), int(one["version"]), one["carry"])

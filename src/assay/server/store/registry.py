@@ -222,7 +222,7 @@ class Registry(Protocol):
 
     @property
     def broken(self) -> bool:
-        """Say whether nothing can be written any more until it is opened again."""
+        """Return whether nothing can be written any more until it is opened again."""
 
     def close(self) -> None:
         """Let go of the database."""

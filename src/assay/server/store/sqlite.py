@@ -82,7 +82,7 @@ class SqliteRegistry(SqlRegistry):
 
     @property
     def broken(self) -> bool:
-        """Say whether the journal could not be mended after a failure."""
+        """Return whether the journal could not be mended after a failure."""
         return self._journal.broken
 
     def close(self) -> None:
@@ -286,7 +286,7 @@ def _render(change: str, arguments: dict[str, Any]) -> bytes:
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Say whether it is the file that is wrong, and not a disk that is full or fails."""
+    """Return whether it is the file that is wrong, and not a disk that is full or fails."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF not in _TROUBLE
 
 

@@ -328,7 +328,7 @@ class Store:
         return [answer for answer in answers if answer is not None]
 
     def is_broken(self, policy: str) -> bool:
-        """Say whether nothing of a policy can be committed until the store is opened again.
+        """Return whether nothing of a policy can be committed until the store is opened again.
 
         The disk has failed in a way that leaves open what is on it.
         """

@@ -125,7 +125,7 @@ class Curiosity:
         return {"observations": self.normalizer.state(), "rewards": self.scaler.state()}
 
     def load_state(self, state: State) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         self.normalizer.load_state(state["observations"])
         self.scaler.load_state(state["rewards"])
 

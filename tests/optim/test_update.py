@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import ConfigError
-from assay.networks import step as step_module
-from assay.networks import step_cache
-from assay.networks.step import (
+from assay.optim import compile_cache
+from assay.optim import update as step_module
+from assay.optim.update import (
     CompileError,
     Objective,
     Polyak,
@@ -333,7 +333,7 @@ class TestWays:
         rows = torch.tensor([1, 3, 3, 0])
         inputs = [*data().values(), *([rows] if gather else [])]
         program = other._program(["x", "y"], gather)
-        graph = step_cache._trace(program, [*other._state_tensors(), *inputs])
+        graph = compile_cache._trace(program, [*other._state_tensors(), *inputs])
         other._lr.fill_(0.05)
         for seed in range(3):
             for step in (eager, other):
@@ -349,7 +349,7 @@ class TestWays:
         _, step = pair("adam", 0.1)
         before = [t.clone() for t in step._state_tensors()]
         program = step._program(["x", "y"], False)
-        step_cache._trace(program, [*step._state_tensors(), *data().values()])
+        compile_cache._trace(program, [*step._state_tensors(), *data().values()])
         assert all(torch.equal(a, b) for a, b in zip(before, step._state_tensors(), strict=True))
 
     def test_a_tensor_that_would_be_frozen_is_refused(self) -> None:
@@ -358,7 +358,7 @@ class TestWays:
         step = Step([Objective("a", module, loss)])
         program = step._program(["x", "y"], False)
         with pytest.raises(TypeError, match="frozen into the compiled step"):
-            step_cache._trace(program, [*step._state_tensors(), *data().values()])
+            compile_cache._trace(program, [*step._state_tensors(), *data().values()])
 
     def test_what_cannot_be_compiled_runs_eagerly(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -368,7 +368,7 @@ class TestWays:
         def fail(*args: Any) -> None:
             raise CompileError("The compiler is on holiday.")
 
-        monkeypatch.setattr(step_cache, "_build", fail)
+        monkeypatch.setattr(compile_cache, "_build", fail)
         eager, other = pair("adam", 0.1, "compiled")
         with pytest.warns(UserWarning, match=r"on holiday. Optimizer steps run eagerly."):
             first = other(data(), 0.05)
@@ -388,12 +388,12 @@ class TestWays:
             asked.append(args)
             return subprocess.CompletedProcess(args, next(codes))
 
-        monkeypatch.setattr(step_cache.subprocess, "run", run)
+        monkeypatch.setattr(compile_cache.subprocess, "run", run)
         for _ in range(2):  # a crash is not taken for a proof
             with pytest.raises(CompileError, match="cannot load a step that it compiled"):
-                step_cache._try_to_load(tmp_path / "step.pt2", tmp_path)
+                compile_cache._try_to_load(tmp_path / "step.pt2", tmp_path)
         for _ in range(2):  # what went well once is not tried again
-            step_cache._try_to_load(tmp_path / "step.pt2", tmp_path)
+            compile_cache._try_to_load(tmp_path / "step.pt2", tmp_path)
         assert len(asked) == 3
 
     @pytest.mark.slow
@@ -422,8 +422,8 @@ class TestWays:
                 def refuse(*args: Any) -> None:
                     raise AssertionError("the second run must find the first one's program")
 
-                monkeypatch.setattr(step_cache, "_build", refuse)
-                monkeypatch.setattr(step_cache, "_trace", refuse)
+                monkeypatch.setattr(compile_cache, "_build", refuse)
+                monkeypatch.setattr(compile_cache, "_trace", refuse)
         # Another key is another graph as far as anyone knows: it is traced again.
         _, changed = pair("adam", 0.1, "compiled", key="other")
         with pytest.raises(AssertionError, match="second run"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 
-from assay.buffers.memory import (
+from assay.buffers.allocation import (
     Spec,
     human_bytes,
     require_memory,

@@ -4,7 +4,7 @@ import pytest
 
 from assay.core.config import Model, parse
 from assay.core.errors import ConfigError
-from assay.functional.schedules import Schedule, constant, cosine, linear
+from assay.core.schedules import Schedule, constant, cosine, linear
 
 
 class Settings(Model):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import ConfigError
-from assay.networks.memory import GRU, LSTM, Memory, Transformer, make_memory
-from assay.networks.step import Objective, Step, has_compiler
+from assay.networks.rnn import GRU, LSTM, Memory, Transformer, make_memory
+from assay.optim.update import Objective, Step, has_compiler
 from assay.testing.algorithms import quick_compiler, require_compiled
 
 KINDS = ["lstm", "gru", "transformer"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError, RunError, nearest
 from assay.evaluation.evaluate import TRAINING, EvaluationResult, load_evaluations
-from assay.evaluation.wording import few
+from assay.evaluation.formatting import few
 from assay.runs.directory import RunDirectory
 from assay.runs.metrics import Series, read_metrics
 

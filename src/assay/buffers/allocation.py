@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from assay.core import machine
+from assay.core import system_memory
 from assay.core.errors import ConfigError, SpaceError
 from assay.core.types import Tree, tree_leaves, tree_map
 
@@ -101,7 +101,7 @@ def require_memory(
     Raises:
         ConfigError: It does not fit.
     """
-    room = machine.available_bytes() if available is None else available
+    room = system_memory.available_bytes() if available is None else available
     if needed <= room:
         return
     fixes = []

@@ -11,9 +11,9 @@ from gymnasium import spaces
 from torch import nn
 
 from assay.core.errors import ConfigError
-from assay.networks import curiosity as curiosity_module
-from assay.networks.curiosity import Curiosity, Distillation, non_episodic_gae, successors
-from assay.networks.step import Objective, Step
+from assay.networks import rnd as curiosity_module
+from assay.networks.rnd import Curiosity, Distillation, non_episodic_gae, successors
+from assay.optim.update import Objective, Step
 from assay.testing.algorithms import (
     AlgorithmContract,
     CannedReplay,
@@ -184,7 +184,7 @@ class TestDQN:
 
     def test_statistics_come_from_what_is_collected(self) -> None:
         rig = Rig("dqn", Corridor, num_envs=2, rnd=1.0, learning_starts=20, hidden=(8,))
-        assert rig.algorithm.observes
+        assert rig.algorithm.has_running_stats
         rig.train(20)
         assert rig.algorithm.curiosity.scaler.moments.count == 20
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from assay.core.errors import EnvError
 from assay.core.types import ACTION_MASK, State, Tree, tree_map
-from assay.envs.failure import SEED_BITS, env_failure
-from assay.envs.group import SUCCESS, Step
+from assay.envs.env_errors import SEED_BITS, env_failure
 from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap, has_mask
+from assay.envs.sync import SUCCESS, Step
 
 _Raw = tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
@@ -227,7 +227,7 @@ class Batched:
             raise env_failure(error, f"'{self.name}' failed in set_state()") from error
         self._resetting = state["resetting"]
 
-    def lend(self) -> Any:
+    def first_env(self) -> Any:
         """Return the vector itself if it knows goals, else its first environment, or None."""
         inner: Any = self.env.unwrapped
         if hasattr(inner, "compute_reward"):

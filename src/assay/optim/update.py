@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from assay.core.errors import ConfigError
 from assay.core.types import State
-from assay.networks import step_cache
-from assay.networks.step_cache import CompileError, Program
+from assay.optim import compile_cache
+from assay.optim.compile_cache import CompileError, Program
 
 Loss = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
 Runner = Callable[[list[Tensor]], Sequence[Tensor]]
@@ -215,7 +215,7 @@ class Step:
         return {"mode": self.mode, "moments": moments}
 
     def load_state(self, state: State, *, learns: bool = True) -> None:
-        """Put back what `state` returned, in place.
+        """Restore what `state` returned, in place.
 
         A run that was eager stays eager, also where a compiler has appeared since: compiled
         numbers differ in the last bits. One that was compiled cannot always stay so.
@@ -366,11 +366,11 @@ class Step:
         ]
         key = repr([self.key, names, rules, [p.tau for p in self.polyak]])
         packages = {o.loss.__module__.partition(".")[0] for o in self.objectives} - {"assay"}
-        path, self.metric_names, self.output_names = step_cache.compiled(
+        path, self.metric_names, self.output_names = compile_cache.compiled(
             program, [*state, *inputs], key=key, packages=packages,
             names=lambda: (self.metric_names, self.output_names),
         )  # fmt: skip
-        run = step_cache.load(path)
+        run = compile_cache.load(path)
         # The state tensors never move (all updates are in place), so they are bound once.
         return lambda batch: run([*state, *batch])
 
@@ -400,7 +400,7 @@ def choose_mode(
 
 
 def has_compiler() -> bool:
-    """Say whether a C++ compiler is on the path."""
+    """Return whether a C++ compiler is on the path."""
     return any(shutil.which(os.environ.get("CXX", c)) for c in ("g++", "clang++"))
 
 

@@ -15,8 +15,8 @@ import assay.presets
 from assay.core import registry
 from assay.core.errors import ConfigError
 from assay.core.types import Clock, Spaces
-from assay.loops import settings
-from assay.loops.settings import RunConfig, RunSettings, preset, resolve
+from assay.loops import config
+from assay.loops.config import RunConfig, RunSettings, preset, resolve
 from assay.loops.training import build_algorithm
 
 PRESETS = {
@@ -28,7 +28,7 @@ PRESETS = {
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let presets be read from a directory of the test."""
-    monkeypatch.setattr(settings.importlib.resources, "files", lambda package: tmp_path)  # type: ignore[attr-defined]
+    monkeypatch.setattr(config.importlib.resources, "files", lambda package: tmp_path)  # type: ignore[attr-defined]
     return tmp_path
 
 

@@ -6,7 +6,7 @@ import pytest
 from assay.runs.checkpoint import Section, write_checkpoint
 from assay.runs.directory import RunDirectory
 from assay.runs.metrics import MetricsWriter, Record
-from assay.runs.reader import summary
+from assay.runs.summary import summary
 
 
 @pytest.fixture

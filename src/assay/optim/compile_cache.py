@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from assay.core.places import cache_root
+from assay.core.paths import cache_root
 
 Program = Callable[..., list[Tensor]]
 

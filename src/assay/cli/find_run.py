@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from assay.core.places import runs_root
+from assay.core.paths import runs_root
 
 
 def locate(text: str, root: Path | None = None) -> Path:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from assay.core.errors import AssayError, EnvError
 from assay.core.types import ACTION_MASK, State, Tree
-from assay.envs.failure import SEED_BITS, env_failure, raised_here
+from assay.envs.env_errors import SEED_BITS, env_failure, raised_here
+from assay.envs.env_snapshot import load_env_state, save_env_state
 from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap, has_mask
-from assay.envs.state import load_env_state, save_env_state
 
 Factory = Callable[[], gym.Env[Any, Any]]
 Step = tuple[
@@ -293,7 +293,7 @@ class Sync:
         """Return what the infos of the last step say."""
         return self.group.success
 
-    def lend(self) -> gym.Env[Any, Any]:
+    def first_env(self) -> gym.Env[Any, Any]:
         """Return the first environment."""
         return self.group.envs[0]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from assay.core.errors import CheckpointError
 from assay.core.types import State
-from assay.networks.step import Step
+from assay.optim.update import Step
 
 
 def to_array(tensor: Tensor) -> Any:
