@@ -28,7 +28,6 @@ from gymnasium import spaces
 
 from assay.server.client.agent import ClientAgent
 from assay.server.client.policy import Policy
-from assay.server.model_export import export_snapshot
 from assay.testing.algorithms import make_algorithm
 
 OBSERVATION = spaces.Box(-5, 5, (8,), np.float32)
@@ -65,7 +64,7 @@ def measure(case: str, calls: int, program: Path) -> dict[str, tuple[float, floa
     """Return p50 and p99 of one head, in microseconds, for each way that could be measured."""
     name, action, safe, settings = CASES[case]
     learner = make_algorithm(name, OBSERVATION, action, **settings)
-    snapshot = export_snapshot(learner, version=1)
+    snapshot = learner.policy.snapshot(learner.spec.name, version=1)
     policy, rng = Policy(snapshot), np.random.default_rng(0)
     client = ClientAgent(OBSERVATION, action, safe)
     if not client.keeper.offer(snapshot.data, snapshot.sha256):

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from assay.server import model_architecture as arch
+from assay.policies import description as arch
+from assay.policies.model_file import make_snapshot
 from assay.server.learner.messages import CONSUME, START, Consume, Outcome, Publication, Ready
-from assay.server.model_file import make_snapshot
 
 SEEN = spaces.Box(-np.inf, np.inf, (8,), np.float32)
 CHOICE = spaces.Discrete(4)
@@ -76,7 +76,7 @@ def made_model(version: int, width: int) -> bytes:
         arrays[f"w{i}"] = rng.normal(size=(widths[i + 1], widths[i])).astype(np.float32) / 20
         arrays[f"b{i}"] = np.zeros(widths[i + 1], np.float32)
         activation = "tanh" if i < 2 else None
-        layers.append(arch.Dense(weight=f"w{i}", bias=f"b{i}", activation=activation))
+        layers.append(layers.Dense(weight=f"w{i}", bias=f"b{i}", activation=activation))
     architecture = arch.Architecture(
         version=version,
         epoch=1,

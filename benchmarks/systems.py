@@ -151,7 +151,7 @@ def train(name: str, seed: int, quick: bool, out: Path, episodes: int) -> dict[s
     count = min(episodes, SIDE_BY_SIDE)
     split = {"split": split_of(quick)}
     with make_vector(task.env, count, env_kwargs=split, training=False) as envs:
-        result = evaluate(run.agent().algorithm, envs, episodes=episodes, seed=TEST_SEED)
+        result = evaluate(run.agent().policy, envs, episodes=episodes, seed=TEST_SEED)
     config = run.config.to_dict()
     run.directory.delete()
     return {"seed": seed, "config": config, "returns": evidence.rounded(result.returns)}

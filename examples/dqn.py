@@ -1,7 +1,7 @@
 """DQN with some of its options on CartPole, and how well its values foresee what happens."""
 
 import gymnasium as gym
-import numpy as np
+import torch
 
 import assay
 
@@ -13,7 +13,7 @@ if __name__ == "__main__":
     print(f"mean return {run.evaluate(episodes=20).mean:.0f}; random actions give about 22")
     agent = run.agent()
     obs, _ = gym.make("CartPole-v1").reset(seed=0)
-    q = agent.algorithm.forward.call(np.float32(obs)[None]).max()
+    q = agent.algorithm.q(torch.as_tensor(obs)[None]).max().item()
     # 1 + 0.95 + 0.95^2 + ... = 20, for as long as the pole stands
     print(f"promised at the start: {q:.1f} of 20")
 

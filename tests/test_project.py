@@ -89,7 +89,7 @@ def algorithm_files() -> list[Path]:
     [
         "assay.core",
         "assay.runs",
-        "assay.inference",
+        "assay.policies",
         "assay.envs.native",
         "assay.evaluation.statistics",
         "assay.study",

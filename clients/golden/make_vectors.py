@@ -27,11 +27,9 @@ from torch import Tensor, nn
 from assay.functional.distributions import policy_distribution
 from assay.networks.mlp import mlp
 from assay.networks.quantile import ActionValues
-from assay.networks.rnn import Memory
-from assay.networks.squashed import SquashedActor
-from assay.server import model_architecture as arch
-from assay.server.model_export import export_snapshot
-from assay.server.model_file import Snapshot
+from assay.networks.rnn import Memory, Remembering
+from assay.policies import description as arch
+from assay.policies.model_file import Snapshot
 from assay.testing.algorithms import make_algorithm
 
 STEPS = 8
@@ -110,7 +108,7 @@ def main() -> None:
     entries = []
     for number, name in enumerate(MODELS):
         algorithm = build(name, seed=number)
-        snapshot = export_snapshot(algorithm, version=number + 1, epoch=2)
+        snapshot = algorithm.policy.snapshot(algorithm.spec.name, version=number + 1, epoch=2)
         snapshot.write(out / f"{name}.safetensors")
         reference = Reference(algorithm, snapshot)
         entries.append(
@@ -161,14 +159,12 @@ class Reference:
         self.inputs = snapshot.architecture.inputs
         self.arrays = snapshot.arrays
         self.normalization = snapshot.architecture.normalization
-        source = getattr(algorithm, "net", getattr(algorithm, "q", None))
+        network: Any = algorithm.policy.module().network
         self.memory: Memory | None = None
-        if isinstance(getattr(source, "memory", None), Memory):
-            self.memory = source.memory.to(dtype)
-            self.encoder, self.last = source.encoder.to(dtype), source.head.to(dtype)
+        if isinstance(network, Remembering):
+            self.memory = network.memory.to(dtype)
+            self.encoder, self.last = network.encoder.to(dtype), network.head.to(dtype)
         else:
-            network = algorithm.policy_module().network
-            network = network.net if isinstance(network, SquashedActor) else network
             if isinstance(network, ActionValues):
                 network = network.to(dtype)
                 self.encoder, self.last = network.network.encoder, network.of_features
@@ -286,7 +282,7 @@ def make_steps(reference: Reference, rng: np.random.Generator) -> list[dict[str,
     observations = [draw(reference.space, rng) for _ in range(STEPS)]
     reference.reset()
     every = [reference.params(obs) for obs in observations]
-    size, head = arch.mask_size(reference.head), reference.head
+    size, head = reference.head.mask_size, reference.head
     steps = []
     for i, (obs, params) in enumerate(zip(observations, every, strict=True)):
         mask = None

@@ -37,7 +37,8 @@ class Agent:
     """A trained policy, ready to act on the environment's own observations.
 
     Attributes:
-        algorithm: The algorithm with its networks.
+        policy: What acts.
+        algorithm: Who learned it, with all networks; it was loaded to be looked at, not to learn.
         observations: Turns the environment's observations into what the networks take.
         actions: Turns what the algorithm chooses into the environment's actions.
         env_steps: How long it was trained.
@@ -46,7 +47,7 @@ class Agent:
     def __init__(
         self, algorithm: Algorithm, observations: ObservationMap, actions: ActionMap, env_steps: int
     ) -> None:
-        self.algorithm = algorithm
+        self.algorithm, self.policy = algorithm, algorithm.policy
         self.observations = observations
         self.actions = actions
         self.env_steps = env_steps
@@ -73,8 +74,8 @@ class Agent:
                 f"Give one of {self.observations.source}, or a batch of such.",
             ) from None
         if self._carry is None:
-            self._carry = self.algorithm.initial_carry(len(tree_leaves(batch)[0]))
-        choice = self.algorithm.act(batch, self._carry, explore)
+            self._carry = self.policy.initial_carry(len(tree_leaves(batch)[0]))
+        choice = self.policy.act(batch, self._carry, explore)
         self._carry = choice.carry
         to_env = self.actions.to_env
         action = choice.action if to_env is None else to_env(choice.action)
@@ -280,10 +281,10 @@ def evaluate_agent(
     if vector is None:
         raise ConfigError(
             f"The environment '{config.env}' was given as an object that cannot be copied.",
-            "Call assay.evaluate(agent.algorithm, env, ...) with an environment of your own.",
+            "Call assay.evaluate(agent.policy, env, ...) with an environment of your own.",
         )
     try:
-        return evaluate(agent.algorithm, vector, episodes=episodes, seed=seed)
+        return evaluate(agent.policy, vector, episodes=episodes, seed=seed)
     finally:
         vector.close()
 

@@ -16,8 +16,9 @@ from torch import nn
 from assay.algorithms.c51 import C51
 from assay.core.errors import ConfigError
 from assay.core.types import Batch
-from assay.networks.bridge import numpy_forward
 from assay.networks.noisy import resample_noise
+from assay.policies.from_torch import describe
+from assay.policies.numpy_network import NumpyNetwork
 from assay.testing.algorithms import (
     AlgorithmContract,
     CannedReplay,
@@ -217,8 +218,7 @@ def test_numpy_acts_as_torch_does(options: dict[str, Any]) -> None:
     observation = spaces.Box(-1.0, 1.0, (3,), np.float32)
     algorithm = make_algorithm("c51", observation, spaces.Discrete(4), atoms=7, **options)
     network = nn.Sequential(algorithm.q, algorithm.mean)
-    fast = numpy_forward(network)
-    assert fast is not None
+    fast = NumpyNetwork(describe(network, noisy=True)).call
     rng = np.random.default_rng(0)
     for n in (1, 5, 200):
         resample_noise(network, rng)  # of a noisy network, which starts silent

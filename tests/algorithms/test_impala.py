@@ -141,15 +141,15 @@ class TestLag:
         rig = Rig("impala", Corridor, actor_lag=lag, lr=0.01, optimizer="adam", **SMALL)
         algorithm: Any = rig.algorithm
 
-        def head(policy: Any) -> list[float]:
-            return policy.net.head.weight.detach().flatten().tolist()
+        def head(net: Any) -> list[float]:
+            return net.head.weight.detach().flatten().tolist()
 
-        history = [head(algorithm.policy)]
+        history = [head(algorithm.net)]
         for k in range(1, 8):
             rig.loop.iterate()
-            history.append(head(algorithm.policy))
+            history.append(head(algorithm.net))
             assert history[k] != history[k - 1]
-            assert head(algorithm.behaviour) == history[max(0, k - lag)]
+            assert head(algorithm.past.net) == history[max(0, k - lag)]
 
     def test_the_newest_policy_is_evaluated_and_the_old_one_explores(self) -> None:
         algorithm = make_algorithm("impala", STATES, ACTIONS, hidden=(), horizon=2, actor_lag=2)

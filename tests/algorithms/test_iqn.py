@@ -16,6 +16,7 @@ from torch import Tensor
 from assay.algorithms.iqn import IQN
 from assay.core.errors import ConfigError
 from assay.core.types import Batch
+from assay.policies.value_layers import LevelsForward
 from assay.testing.algorithms import (
     AlgorithmContract,
     CannedReplay,
@@ -240,12 +241,13 @@ class TestAct:
     ) -> None:
         algorithm = table(acting_quantiles=4, epsilon=0.0)
         seen: list[np.ndarray] = []
-        original = algorithm.forward.call
-        monkeypatch.setattr(
-            algorithm.forward,
-            "call",
-            lambda obs, levels: (seen.append(np.copy(levels)), original(obs, levels))[1],
-        )
+        original = LevelsForward.__call__
+
+        def listen(layer: LevelsForward, features: np.ndarray, levels: np.ndarray) -> np.ndarray:
+            seen.append(np.copy(levels))
+            return original(layer, features, levels)
+
+        monkeypatch.setattr(LevelsForward, "__call__", listen)
         for explore in (True, True, False, False):
             algorithm.act(np.array([0, 1]), None, explore)
         assert not (seen[0] == seen[1]).any()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from assay.algorithms import r2d2
 from assay.algorithms.r2d2 import R2D2
-from assay.core.errors import ConfigError, SpaceError
+from assay.core.errors import ConfigError
 from assay.core.types import Batch, tree_map
 from assay.networks.rnn import Memory
 from assay.testing.algorithms import (
@@ -265,7 +265,7 @@ class TestAct:
         carry, stepped = algorithm.initial_carry(2), []
         start = tree_map(torch.from_numpy, carry)
         for seen in obs:
-            values, carry = algorithm._values(seen, carry)
+            values, carry = algorithm.policy.advance(seen, carry)
             stepped.append(values.copy())
         unrolled = algorithm.q(torch.from_numpy(obs), start, torch.zeros(5, 2))
         np.testing.assert_allclose(np.stack(stepped), unrolled.detach(), rtol=1e-4, atol=1e-5)
@@ -286,10 +286,6 @@ class TestAct:
         # From 0.2 at one end to 0.04 at the other; a random action is the best one in four.
         assert same[:1000].mean() == pytest.approx(1 - 0.2 ** (1 + 1 / 8) * 3 / 4, abs=0.05)
         assert same[-1000:].mean() == pytest.approx(1 - 0.2 ** (1 + 7 / 8) * 3 / 4, abs=0.03)
-
-    def test_has_no_policy_without_memory_to_export(self) -> None:
-        with pytest.raises(SpaceError, match="r2d2"):
-            make_algorithm("r2d2", SEEN, ACTIONS).policy_module()
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from gymnasium import spaces
 
 from assay.algorithms.recurrent_ppo import RecurrentPPO
 from assay.buffers.rollout import Rollout, Segment
-from assay.core.errors import ConfigError, SpaceError
+from assay.core.errors import ConfigError
 from assay.core.types import Spaces
 from assay.optim.update import Step
-from assay.testing.algorithms import AlgorithmContract, Case, Rig, make_algorithm
+from assay.testing.algorithms import AlgorithmContract, Rig, make_algorithm
 from assay.testing.envs import Identity
 
 STATES, ACTIONS = spaces.Discrete(2), spaces.Discrete(2)
@@ -31,11 +31,6 @@ class TestContract(AlgorithmContract):
     algorithm = "recurrent_ppo"
     settings = SMALL
 
-    def test_exported_policy_is_the_agent(self, case: Case) -> None:
-        # What it does depends on more than one observation: there is no such module.
-        with pytest.raises(SpaceError, match="recurrent_ppo"):
-            self.rig(case).algorithm.policy_module()
-
 
 class TestTransformerContract(AlgorithmContract):
     algorithm = "recurrent_ppo"
@@ -43,10 +38,6 @@ class TestTransformerContract(AlgorithmContract):
 
     def cases(self) -> Any:
         return [next(iter(super().cases()))]
-
-    def test_exported_policy_is_the_agent(self, case: Case) -> None:
-        with pytest.raises(SpaceError, match="recurrent_ppo"):
-            self.rig(case).algorithm.policy_module()
 
 
 H = [0.0, *(math.tanh(k) for k in range(1, 9))]  # what the memory says after k steps

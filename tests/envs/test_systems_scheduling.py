@@ -347,7 +347,7 @@ def test_ppo_learns_to_schedule(tmp_path: Path) -> None:
     settings |= {"minibatch_size": 256, "lr": "linear:2e-3:0", "eval_episodes": 1}
     run = assay.train("ppo", ID, root=tmp_path, seed=1, env_kwargs=kwargs, **settings)
     with make_vector(ID, 40, env_kwargs=kwargs) as envs:
-        result = evaluate(run.agent().algorithm, envs, episodes=40, seed=3)
+        result = evaluate(run.agent().policy, envs, episodes=40, seed=3)
     rng = np.random.default_rng(0)
     env = make_env(ID, env_kwargs=kwargs)
     chance = np.mean(

@@ -293,7 +293,7 @@ def test_ppo_learns_to_work_in_quiet_hours(tmp_path: Path) -> None:
     settings |= {"lr": "linear:1e-3:0", "eval_episodes": 1}
     run = assay.train("ppo", ID, root=tmp_path, seed=1, **settings)
     with make_vector(ID, 50) as envs:
-        result = evaluate(run.agent().algorithm, envs, episodes=100, seed=3)
+        result = evaluate(run.agent().policy, envs, episodes=100, seed=3)
     knobs = (0.35, 0.4, 0.45, 0.5, 0.55)
     fixed = [judge(lambda k=k: tuning.constant(k), result.seeds, "train").mean() for k in knobs]  # type: ignore[misc]
     assert result.mean > 0.85 * max(fixed)

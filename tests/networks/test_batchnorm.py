@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.networks.batchnorm import BatchRenorm, batch_statistics, batchnorm_mlp
-from assay.networks.bridge import numpy_forward
 from assay.optim import compile_cache
 from assay.optim.update import Objective, Step
+from assay.policies.from_torch import describe
+from assay.policies.numpy_network import NumpyNetwork
 
 
 def rows(seed: int = 0, n: int = 16, width: int = 3) -> Tensor:
@@ -101,8 +102,7 @@ class TestBatchRenorm:
 
 def test_acts_the_same_in_numpy() -> None:
     net = batchnorm_mlp(3, (8, 5), 2, "tanh")
-    forward = numpy_forward(net)
-    assert forward is not None
+    forward = NumpyNetwork(describe(net)).call
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for seed in range(3):  # views: statistics and weights that move are seen
         learn(net, rows(seed)).square().mean().backward()

@@ -18,11 +18,13 @@ from assay.networks.quantile import (
     ActionValues,
     CosineEmbedding,
     FractionProposal,
-    QuantileForward,
     QuantileNetwork,
     draw_levels,
     fraction_gradient,
 )
+from assay.policies.forward import Forward
+from assay.policies.from_torch import describe
+from assay.policies.numpy_network import NumpyNetwork
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 CPU = torch.device("cpu")
@@ -215,11 +217,10 @@ class TestActing:
         )
         resample_noise(network, np.random.default_rng(0))
         proposal = FractionProposal(8, 5) if proposes else None
-        forward = QuantileForward(network, CPU, proposal)
-        assert forward._fast is not None
         levels = None if proposes else np.array([0.1, 0.4, 0.9], np.float32)
         for noise in (True, False):
             set_noise(network, noise)
+            forward = NumpyNetwork(describe(ActionValues(network, proposal), noisy=noise))
             for n in (1, 4):
                 obs = np.random.default_rng(n).normal(size=(n, 3)).astype(np.float32)
                 given = None if levels is None else torch.from_numpy(levels)
@@ -232,8 +233,7 @@ class TestActing:
         torch.manual_seed(0)
         space = spaces.Box(0, 255, (1, 36, 36), np.uint8)
         network = QuantileNetwork(space, 2)
-        forward = QuantileForward(network, CPU)
-        assert forward._fast is None
+        forward = Forward(ActionValues(network, levels=quantile_midpoints(4).numpy()), CPU)
         obs = np.random.default_rng(0).integers(0, 256, (3, 1, 36, 36)).astype(np.uint8)
         levels = quantile_midpoints(4).numpy()
         tau = torch.from_numpy(np.tile(levels, (3, 1)))

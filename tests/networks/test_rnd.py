@@ -10,9 +10,10 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from assay.algorithms import novelty
+from assay.algorithms.novelty import Curiosity, non_episodic_gae, successors
 from assay.core.errors import ConfigError
-from assay.networks import rnd as curiosity_module
-from assay.networks.rnd import Curiosity, Distillation, non_episodic_gae, successors
+from assay.networks.rnd import Distillation
 from assay.optim.update import Objective, Step
 from assay.testing.algorithms import (
     AlgorithmContract,
@@ -41,7 +42,7 @@ class Fixed(nn.Module):
 
 
 def test_rewards_by_hand(monkeypatch):
-    monkeypatch.setattr(curiosity_module, "FEW", 2)
+    monkeypatch.setattr(novelty, "FEW", 2)
     curiosity = Curiosity(Fixed(), BOX, 1, 0.5, CPU)
     novel, reward = curiosity.observe(np.array([[[0.0, 1.0]], [[4.0, 1.0]]], np.float32))
     # mean (2, 1), variance (4, 0): the rows become (-1, 0) and (1, 0), each of error 1/2

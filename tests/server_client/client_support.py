@@ -9,10 +9,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from assay.server import model_architecture as arch
+from assay.policies import description as arch
+from assay.policies import recurrent
+from assay.policies.model_file import Snapshot, make_snapshot
 from assay.server.client.outbox import Item
 from assay.server.client.transport import Acknowledged, Event, TransportError
-from assay.server.model_file import Snapshot, make_snapshot
 
 SEEN = spaces.Box(-10, 10, (3,), np.float32)
 CHOICE = spaces.Discrete(3)
@@ -34,8 +35,8 @@ def model(
     layers: list[Any] = []
     arrays: dict[str, Any] = {}
     if memory:
-        gates = arch.Gates(input="gru.input", bias="gru.bias", hidden="gru.hidden")
-        layers.append(arch.Recurrent(kind="gru", size=2, layers=(gates,)))
+        gates = recurrent.Gates(input="gru.input", bias="gru.bias", hidden="gru.hidden")
+        layers.append(recurrent.Recurrent(kind="gru", size=2, layers=(gates,)))
         arrays |= {
             "gru.input": np.full((6, 3), 0.5, np.float32),
             "gru.bias": np.zeros(6, np.float32),
@@ -53,7 +54,7 @@ def model(
         n = int(action.n)
         head = arch.Categorical(n=n)
         bias = np.where(np.arange(n) == prefers, 50.0, 0.0).astype(np.float32)
-    layers.append(arch.Dense(weight="w", bias="b"))
+    layers.append(layers.Dense(weight="w", bias="b"))
     arrays |= {"w": np.full((n, width), scale, np.float32), "b": bias}
     architecture = arch.Architecture(
         version=version,

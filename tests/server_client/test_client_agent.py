@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.core.errors import ConfigError
-from assay.server import model_architecture as arch
+from assay.policies import description as arch
+from assay.policies.model_file import make_snapshot
 from assay.server.client.agent import ClientAgent, ClientSettings
 from assay.server.client.outbox import Rewards, Segment
 from assay.server.client.shield import Flag
 from assay.server.client.transport import Courier, ModelArrived
-from assay.server.model_file import make_snapshot
 
 OBS = np.zeros(3, np.float32)
 

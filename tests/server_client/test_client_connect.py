@@ -21,10 +21,10 @@ from test_client_grpc import joined, play
 
 import assay
 from assay.core.errors import AssayError, ConfigError
+from assay.policies.description import describe_space
 from assay.server.client.config import read_config
 from assay.server.client.connect import ForkedError, ServerWarning
 from assay.server.client.spaces import gym_space, make_spec
-from assay.server.model_architecture import describe_space
 from assay.server.spec import Box, Discrete, PolicySpec, leaves_of, read_spec
 
 OBS = np.zeros(3, np.float32)

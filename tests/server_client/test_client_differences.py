@@ -18,11 +18,12 @@ from test_client_grpc import joined, play
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "server_gateway"))
 from gateway_support import Running, running
 
-from assay.server import model_architecture as arch
+from assay.policies import description as arch
+from assay.policies import layers
+from assay.policies.model_file import Snapshot, make_snapshot
 from assay.server.client.connect import Connection
 from assay.server.errors import Reason
 from assay.server.executor.inproc import InprocExecutor
-from assay.server.model_file import Snapshot, make_snapshot
 from assay.server.supervisor import Patience, Supervisor
 
 OBS = np.zeros(3, np.float32)
@@ -45,7 +46,7 @@ def wide(version: int, *, prefers: int, hidden: int = 64) -> Snapshot:
         observation=arch.describe_space(SEEN),
         action=arch.describe_space(CHOICE),
         inputs=(arch.Entry(key=None, width=3),),
-        layers=(arch.Dense(weight="a", bias="c"), arch.Dense(weight="w", bias="b")),
+        layers=(layers.Dense(weight="a", bias="c"), layers.Dense(weight="w", bias="b")),
         head=arch.Categorical(n=3),
     )
     return make_snapshot(architecture, arrays)

@@ -11,11 +11,11 @@ from client_support import CHOICE, SEEN, MemoryServer, MemoryTransport, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.policies.description import describe_space
 from assay.server.client.agent import ClientAgent, ClientSettings
 from assay.server.client.keeper import ModelKeeper
 from assay.server.client.outbox import Outbox, RewardPatch, Rewards, Segment, Step
 from assay.server.client.transport import Courier, ModelArrived, ModelConfirmed
-from assay.server.model_architecture import describe_space
 
 
 def segment(first: int, length: int = 1) -> Segment:

@@ -11,11 +11,12 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.inference.distributions import policy_distribution
-from assay.server import model_architecture as arch
+from assay.policies import description as arch
+from assay.policies import layers, value_layers
+from assay.policies.distributions import policy_distribution
+from assay.policies.model_file import make_snapshot, read_snapshot
 from assay.server.client import policy as module
 from assay.server.client.policy import Policy, PolicyError, choose
-from assay.server.model_file import make_snapshot, read_snapshot
 
 GOLDEN = Path(__file__).resolve().parents[2] / "clients" / "golden"
 
@@ -29,7 +30,7 @@ def identity(head: arch.Head, n: int, **tensors: np.ndarray) -> Policy:
         observation={},
         action={},
         inputs=(arch.Entry(key=None, width=n),),
-        layers=(arch.Dense(weight="w", bias="b"),),
+        layers=(layers.Dense(weight="w", bias="b"),),
         head=head,
     )
     arrays = {"w": np.eye(n, dtype=np.float32), "b": np.zeros(n, np.float32)}
@@ -129,18 +130,18 @@ def test_expectations_over_levels_by_hand(proposed, kind):
     }  # fmt: skip
     if proposed:  # masses 3/4 and 1/4 of any observation
         arrays |= {"p": np.zeros((2, 2)), "q": np.log([3.0, 1.0])}
-        source = {"proposal": arch.Proposal(weight="p", bias="q")}
+        source = {"proposal": value_layers.Proposal(weight="p", bias="q")}
         tau, mass = [0.375, 0.875], [0.75, 0.25]
     else:
         arrays |= {"tau": np.array([0.25, 1.0])}
         source = {"levels": "tau"}
         tau, mass = [0.25, 1.0], [0.5, 0.5]
     relu = "relu" if kind == "deep" else None
-    streams = {"advantage": (arch.Dense(weight="w", bias="b", activation=relu),)}
+    streams = {"advantage": (layers.Dense(weight="w", bias="b", activation=relu),)}
     if kind == "dueling":
-        streams["value"] = (arch.Dense(weight="v", bias="c"),)
+        streams["value"] = (layers.Dense(weight="v", bias="c"),)
         arrays |= {"v": np.array([[3.0, 1.0]]), "c": np.array([1.0])}
-    layer = arch.Levels(weight="phi", bias="shift", **streams, **source)
+    layer = value_layers.Levels(weight="phi", bias="shift", **streams, **source)
     assert layer.affine == (kind != "deep")
     architecture = arch.Architecture(
         version=1,
@@ -170,7 +171,7 @@ def test_expectations_over_levels_by_hand(proposed, kind):
 def test_embeddings_that_overflow_are_noticed():
     snapshot = read_snapshot(GOLDEN / "q_levels_deep.safetensors")
     layer = snapshot.architecture.layers[-1]
-    assert isinstance(layer, arch.Levels)
+    assert isinstance(layer, value_layers.Levels)
     huge = np.full_like(snapshot.arrays[layer.weight], 3e38)
     arrays = {**snapshot.arrays, layer.weight: huge}
     broken = Policy(make_snapshot(snapshot.architecture, arrays))

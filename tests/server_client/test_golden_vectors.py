@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from assay.policies.model_file import read_snapshot
 from assay.server.client.policy import Policy
-from assay.server.model_export import export_snapshot
-from assay.server.model_file import read_snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "clients" / "golden"
@@ -59,7 +58,7 @@ def test_torch_in_float32_gives_the_golden_answers_for_the_models_as_they_are_ex
     assert [entry["file"] for entry in VECTORS] == [f"{n}.safetensors" for n in golden.MODELS]
     for number, (name, entry) in enumerate(zip(golden.MODELS, VECTORS, strict=True)):
         algorithm = golden.build(name, seed=number)
-        snapshot = export_snapshot(algorithm, version=number + 1, epoch=2)
+        snapshot = algorithm.policy.snapshot(algorithm.spec.name, version=number + 1, epoch=2)
         assert snapshot.sha256 == entry["sha256"], f"{name}: run clients/golden/make_vectors.py"
         reference = golden.Reference(algorithm, snapshot, torch.float32)
         rng = np.random.default_rng(number)
@@ -76,7 +75,7 @@ def test_torch_in_float32_gives_the_golden_answers_for_the_models_as_they_are_ex
 
 
 def test_the_vectors_cover_every_head_and_layer_and_stay_small():
-    from assay.server import model_architecture as arch
+    from assay.policies import layers, value_layers
 
     snapshots = [read_snapshot(GOLDEN / entry["file"]) for entry in VECTORS]
     heads = {s.architecture.head.kind for s in snapshots}
@@ -84,22 +83,20 @@ def test_the_vectors_cover_every_head_and_layer_and_stay_small():
         "categorical", "multi_categorical", "bernoulli", "gaussian", "squashed_gaussian",
         "deterministic", "q",
     }  # fmt: skip
-    kinds = {layer.kind for s in snapshots for layer in s.architecture.layers}
-    kinds |= {layer.kind for s in snapshots for layer in s.architecture.plain_layers()}
+    every = [layer for s in snapshots for layer in s.architecture.layers]
+    for layer in list(every):  # and those inside the streams of a head
+        every += [*getattr(layer, "advantage", ()), *(getattr(layer, "value", ()) or ())]
+    kinds = {layer.kind for layer in every}
     assert kinds == {"dense", "layer_norm", "batch_norm", "dueling", "atoms", "levels", "gru",
                      "lstm", "activation"}  # fmt: skip
     levels = {
         (layer.proposal is not None, layer.affine, layer.value is not None)
-        for s in snapshots
-        for layer in s.architecture.layers
-        if isinstance(layer, arch.Levels)
+        for layer in every
+        if isinstance(layer, value_layers.Levels)
     }
     assert len(levels) == 6  # given or proposed; an affine head or not; with and without a value
     dense = {
-        layer.activation
-        for s in snapshots
-        for layer in s.architecture.plain_layers()
-        if isinstance(layer, arch.Dense | arch.Activation)
+        layer.activation for layer in every if isinstance(layer, layers.Dense | layers.Activation)
     }
     assert dense == {None, "tanh", "relu", "elu", "silu", "gelu"}
     assert sum(path.stat().st_size for path in GOLDEN.iterdir() if path.is_file()) < 300 * 1024

@@ -14,6 +14,7 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from assay.policies.model_file import MAX_HEADER
 from assay.server.model_delta import (
     MAGIC,
     DeltaError,
@@ -21,7 +22,6 @@ from assay.server.model_delta import (
     have_zstd,
     make_delta,
 )
-from assay.server.model_file import MAX_HEADER
 
 PREAMBLE = 8 + 32 + 32 + 8 + 8
 

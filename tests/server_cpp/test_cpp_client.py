@@ -19,8 +19,9 @@ sys.path.insert(0, str(ROOT / "tests" / "server_gateway"))
 from certificates import Authority  # noqa: E402
 from gateway_support import running  # noqa: E402
 
-from assay.server import model_architecture as arch  # noqa: E402
-from assay.server.model_file import make_snapshot  # noqa: E402
+from assay.policies import description as arch  # noqa: E402
+from assay.policies import layers  # noqa: E402
+from assay.policies.model_file import make_snapshot  # noqa: E402
 from assay.server.protocol import assay_pb2 as pb  # noqa: E402
 from assay.server.spec import PolicySpec, read_spec  # noqa: E402
 from assay.server.store.registry import Verb  # noqa: E402
@@ -86,7 +87,7 @@ def snapshot(version: int, prefers: int, choices: int = 3) -> bytes:
         observation={"kind": "Box", "shape": [3], "dtype": "float32", "low": None, "high": None},
         action={"kind": "Discrete", "n": choices, "start": 0},
         inputs=(arch.Entry(key=None, width=3),),
-        layers=(arch.Dense(weight="w", bias="b"),),
+        layers=(layers.Dense(weight="w", bias="b"),),
         head=arch.Categorical(n=choices),
     )
     bias = np.where(np.arange(choices) == prefers, 50.0, 0.0).astype(np.float32)

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from executor_contract import wait_until
 
+from assay.policies.model_file import Snapshot, parse_snapshot
 from assay.server.client.policy import Policy
 from assay.server.client.spaces import make_spec
 from assay.server.errors import Reason, RejectionError
 from assay.server.executor import make_executor
 from assay.server.executor.base import Executor
 from assay.server.learner.messages import LearnerSettings
-from assay.server.model_file import Snapshot, parse_snapshot
 from assay.server.spec import PolicySpec
 from assay.server.store.store import Ack, Incoming, Store, iterate
 from assay.server.supervisor import Patience, Supervisor

@@ -16,11 +16,12 @@ from typing import Any
 import grpc
 import numpy as np
 
-from assay.server import model_architecture as arch
+from assay.policies import description as arch
+from assay.policies import recurrent
+from assay.policies.model_file import make_snapshot
 from assay.server.errors import Reason, RejectionError
 from assay.server.gateway.config import ServerConfig
 from assay.server.gateway.gateway import Gateway
-from assay.server.model_file import make_snapshot
 from assay.server.protocol import PROTOCOL
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.protocol import assay_pb2_grpc as services
@@ -52,15 +53,15 @@ def snapshot(version: int, prefers: int = 2, *, memory: bool = False) -> bytes:
     arrays: dict[str, Any] = {}
     width = 3
     if memory:
-        gates = arch.Gates(input="gru.input", bias="gru.bias", hidden="gru.hidden")
-        layers.append(arch.Recurrent(kind="gru", size=2, layers=(gates,)))
+        gates = recurrent.Gates(input="gru.input", bias="gru.bias", hidden="gru.hidden")
+        layers.append(recurrent.Recurrent(kind="gru", size=2, layers=(gates,)))
         arrays |= {
             "gru.input": np.full((6, 3), 0.5, np.float32),
             "gru.bias": np.zeros(6, np.float32),
             "gru.hidden": np.full((6, 2), 0.5, np.float32),
         }
         width = 2
-    layers.append(arch.Dense(weight="w", bias="b"))
+    layers.append(layers.Dense(weight="w", bias="b"))
     arrays |= {
         "w": np.zeros((3, width), np.float32),
         "b": np.where(np.arange(3) == prefers, 50.0, float(version) / 1e6).astype(np.float32),

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from gateway_support import SPEC, Client, Running, refused, running, snapshot, wait_for
 
-from assay.server import model_architecture as arch
+from assay.policies import description as arch
+from assay.policies.model_file import make_snapshot
 from assay.server.errors import Reason
 from assay.server.gateway import hub as hub_module
 from assay.server.gateway.config import ServerConfig
 from assay.server.model_delta import apply_delta
-from assay.server.model_file import make_snapshot
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.store.blobs import Blobs
 
@@ -34,7 +34,7 @@ def large(version: int, hidden: int = 1024) -> bytes:
         step = np.random.default_rng(version).normal(size=(after, before)) * 3e-5
         arrays[f"w{i}"] = (rng.normal(size=(after, before)) * 0.03 + step).astype(np.float32)
         arrays[f"b{i}"] = np.zeros(after, np.float32)
-        layers.append(arch.Dense(weight=f"w{i}", bias=f"b{i}"))
+        layers.append(layers.Dense(weight=f"w{i}", bias=f"b{i}"))
     architecture = arch.Architecture(
         version=version,
         epoch=1,

@@ -10,11 +10,11 @@ import gymnasium as gym
 import numpy as np
 
 from assay.core.types import pack
+from assay.policies.model_file import parse_snapshot
 from assay.server.client.policy import Policy
 from assay.server.client.spaces import make_spec
 from assay.server.learner.learner import Learner
 from assay.server.learner.messages import Consume, Outcome, Publication, Ready, Start
-from assay.server.model_file import parse_snapshot
 from assay.server.spec import PolicySpec
 from assay.server.tensors import Experience, Layout, encode
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from learner_support import Client, Corridor, Point, Server, spec_for
 
+from assay.policies.model_file import parse_snapshot
 from assay.runs.checkpoint import state_from_bytes
-from assay.server.model_file import parse_snapshot
 from assay.server.spec import MOST_LOG_PROB, MOST_VALUE
 
 SMALL = {"hidden": [16], "num_envs": 1}

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from learner_support import Client, Corridor, Point, Server, fields_of, spec_for
 
 from assay.algorithms.base import Context
@@ -19,10 +20,10 @@ from assay.envs.make import make_vector
 from assay.loops.collect import Collector
 from assay.loops.off_policy import OffPolicyLoop
 from assay.loops.on_policy import OnPolicyLoop
+from assay.policies.model_file import parse_snapshot
 from assay.server.client.shield import Flag
 from assay.server.learner.replay_feed import ReplayFeed
 from assay.server.learner.rollout_feed import RolloutFeed
-from assay.server.model_file import parse_snapshot
 
 Array = np.ndarray[Any, Any]
 SMALL = {"horizon": 8, "minibatch_size": 8, "hidden": [8]}
@@ -212,7 +213,7 @@ class TestRollouts:
         assert rollout["weight"] == [1, 0, 0, 0, 0, 0, 0, 1]
         algorithm = server.learner.algorithm
         obs = np.arange(8, dtype=np.float32)[:, None]
-        logits = algorithm.policy.forward.call(obs).astype(np.float64)  # type: ignore[attr-defined]
+        logits = algorithm.policy.network(torch.from_numpy(obs)).detach().double().numpy()
         own = logits[:, 0] - np.log(np.exp(logits).sum(1))
         np.testing.assert_allclose(rollout["log_prob"][1:7], own[1:7], atol=1e-6)
         assert rollout["log_prob"][0] == rollout["log_prob"][7] == -9.0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from learner_support import Client, Corridor, Point, Server, learn, spec_for
 
-from assay.server.model_file import parse_snapshot
+from assay.policies.model_file import parse_snapshot
 
 POINT_GOOD = -6.0  # the best is -1.8; standing still gives -45
 

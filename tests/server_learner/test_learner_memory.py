@@ -18,7 +18,6 @@ from assay.server.client.shield import Flag
 from assay.server.client.spaces import make_spec
 from assay.server.learner.rollout_feed import Piece
 from assay.server.learner.sequence_feed import Memory, SequenceFeed
-from assay.server.model_export import export_snapshot
 
 Array = np.ndarray[Any, Any]
 MEMORY = {"memory_size": 16, "head_hidden": [16], "hidden": [16], "chunk": 8}
@@ -93,7 +92,7 @@ def test_the_ratio_is_one_while_the_policy_is_the_clients(
         with torch.no_grad():
             for parameter in algorithm.net.head.parameters():
                 parameter.mul_(30.0)  # else the memory hardly moves the policy
-        snapshot = export_snapshot(algorithm, version=1, epoch=1)
+        snapshot = algorithm.policy.snapshot(algorithm.spec.name, version=1, epoch=1)
         clients = [Client(server, Long(), f"client-{i}", i) for i in range(3)]
         policies = [Policy(snapshot) for _ in clients]
         for number, steps in enumerate([7, 20, 13, 31, 5, 40, 17, 29, 50, 11, 23, 90]):

@@ -14,6 +14,8 @@ from gymnasium import spaces
 from learner_support import Client, Corridor, Point, Server, spec_for
 
 from assay.core.errors import AssayError, ConfigError, SpaceError
+from assay.policies.model_file import parse_snapshot
+from assay.policies.parts import ModelError
 from assay.server import spec as wire
 from assay.server.client.policy import Policy
 from assay.server.learner.building import Canonical, gym_space
@@ -27,8 +29,6 @@ from assay.server.learner.messages import (
     Ready,
     Start,
 )
-from assay.server.model_architecture import ModelError
-from assay.server.model_file import parse_snapshot
 from assay.server.spec import Bounds, PolicySpec, space_of
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)

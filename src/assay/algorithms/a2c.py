@@ -14,18 +14,20 @@ from typing import Literal
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
+from assay.algorithms.advantages import rollout_values
 from assay.algorithms.base import Algorithm, Context, RolloutNeeds
 from assay.buffers.rollout import Rollout
 from assay.core.config import Model
 from assay.core.registry import register
 from assay.core.schedules import Schedule
-from assay.core.types import Action, Spaces, Tree, action_mask, pack, unpack
+from assay.core.types import Spaces, action_mask, pack, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
-from assay.networks.actor_critic import ActorCritic, Policy, refuse_unused
+from assay.networks.actor_critic import ActorCritic, refuse_unused
 from assay.optim.update import Objective, Step
+from assay.policies.heads import StochasticHead
 
 
 @register(
@@ -72,11 +74,7 @@ class A2C(Algorithm):
         )
         updates = context.clock.total_env_steps / (hp.horizon * context.num_envs)
         self.step = Step([objective], mode=self.mode(updates), key=self.step_key)
-        self.policy = Policy(self.net, spaces.action, self.device)
-
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Sample from the policy, or take its mode."""
-        return self.policy.act(self.normalized(obs), self.rng if explore else None)
+        self.policy = self.make_policy(self.net.actor(), StochasticHead(spaces.action))
 
     def update(self, data: Rollout) -> None:
         """Take one gradient step on the whole rollout."""
@@ -84,7 +82,7 @@ class A2C(Algorithm):
         reward = data.reward
         if self.reward_scale is not None:
             reward = self.reward_scale.scale(reward)
-        obs, value, next_value = self.policy.values(data, self.normalized)
+        obs, value, next_value = rollout_values(self.net, data, self.inputs)
         advantage, target = returns.gae_numpy(
             reward, value, next_value, data.terminated, data.truncated,
             hp.gamma, hp.gae_lambda, None if data.valid.all() else data.valid,
@@ -101,10 +99,6 @@ class A2C(Algorithm):
         tensors = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in flat.items()}
         batch = pack("obs", obs) | {k: v.to(self.device) for k, v in tensors.items()}
         self.record(self.step, self.step(batch, hp.lr(self.clock.progress)))
-
-    def policy_module(self) -> nn.Module:
-        """Return `observation -> deterministic action`, normalisation included."""
-        return self.policy.export(self.obs_norm, self.distribution)
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         hp, weight = self.hp, batch["weight"]

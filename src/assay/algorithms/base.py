@@ -24,7 +24,10 @@ from assay.core.types import Action, Batch, Clock, Metrics, Spaces, State, Tree,
 from assay.networks.conv import has_images
 from assay.networks.normalize import RewardScaler, RunningNormalizer
 from assay.networks.state_dict import load_module, refuse_unsaved, to_array
+from assay.networks.tensors import to_device
 from assay.optim.update import Mode, Step, choose_mode
+from assay.policies.heads import Head
+from assay.policies.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class Algorithm(ABC):
     spec: ClassVar[AlgorithmSpec]
     Hyperparameters: ClassVar[type[Model]]
     needs: RolloutNeeds | ReplayNeeds
+    policy: Policy
     gives_extras: ClassVar[bool] = False  # off-policy: `act` returns extras that the replay keeps
 
     def __init__(self, spaces: Spaces, hp: Any, context: Context) -> None:
@@ -131,22 +135,34 @@ class Algorithm(ABC):
         self._notes: Metrics = {}
 
     @abstractmethod
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Choose actions for a batch of observations (NumPy in, NumPy out).
-
-        Args:
-            obs: Canonical observations with a leading axis N.
-            carry: What the previous call returned (`initial_carry(N)` at first).
-            explore: Sample as in training, or take the best action.
-        """
-
-    @abstractmethod
     def update(self, data: Any) -> None:
         """Learn once from what `needs` asked for; report through `record`."""
 
+    def make_policy(self, network: nn.Module, head: Head, **options: Any) -> Policy:
+        """Return how this algorithm acts; call it after the optimizer steps were made.
+
+        Args:
+            network: From observations to the parameters of the head.
+            head: Decides by these.
+            **options: `behaviour` and `levels` of `Policy`.
+        """
+        return Policy(
+            self.spaces,
+            network,
+            head,
+            device=self.device,
+            rng=self.rng,
+            normalizer=self.obs_norm,
+            **options,
+        )
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Choose actions for a batch of observations: what `policy` does."""
+        return self.policy.act(obs, carry, explore)
+
     def initial_carry(self, n: int) -> Tree:
         """Return the state a policy carries from step to step at an episode's start, or None."""
-        return None
+        return self.policy.initial_carry(n)
 
     @property
     def has_running_stats(self) -> bool:
@@ -167,15 +183,19 @@ class Algorithm(ABC):
         if self.obs_norm is not None:
             self.obs_norm.update(obs, valid)
 
-    def policy_module(self) -> nn.Module:
-        """Return a module `observation tensor(s) -> deterministic action` for export."""
-        raise SpaceError(f"{self.spec.name} has no policy that can be exported.")
-
     # ------------------------------------------------------------------ shared by all
 
     def normalized(self, obs: Tree) -> Tree:
         """Return NumPy observations as the networks want them."""
         return obs if self.obs_norm is None else self.obs_norm.normalize(obs)
+
+    def tensors(self, tree: Tree) -> Tree:
+        """Return NumPy arrays as tensors on the networks' device."""
+        return to_device(tree, self.device)
+
+    def inputs(self, obs: Tree) -> Tree:
+        """Return NumPy observations as the networks take them: normalised, as tensors."""
+        return self.tensors(self.normalized(obs))
 
     def replay_tensors(self, batch: Batch) -> dict[str, Tensor]:
         """Name a replay batch for a loss, with observations and rewards normalised."""

@@ -30,14 +30,14 @@ from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core.config import Model, reject_unused_setting
 from assay.core.registry import register
 from assay.core.schedules import Schedule
-from assay.core.types import Action, Spaces, Tree, tree_map, unpack
+from assay.core.types import Spaces, Tree, tree_map, unpack
 from assay.functional import targets
-from assay.networks.acting import Exported
 from assay.networks.batchnorm import batch_statistics, batchnorm_mlp
 from assay.networks.encoders import make_encoder
-from assay.networks.squashed import SquashedActing, SquashedActor
+from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Alpha, Temperature
 from assay.optim.update import Objective, Step
+from assay.policies.heads import SquashedHead
 
 
 class NormalisedCritics(nn.Module):
@@ -125,7 +125,7 @@ class CrossQ(Algorithm):
         initial = hp.alpha_init if hp.alpha == "auto" else hp.alpha
         self.temperature = Temperature(initial).to(self.device)
         self._make_steps()
-        self.acting = SquashedActing(self.actor, spaces.action, self.device)
+        self.policy = self.make_policy(self.actor.net, SquashedHead(spaces.action))
 
     def _make_steps(self) -> None:
         hp, betas = self.hp, (self.hp.beta1, 0.999)
@@ -141,10 +141,6 @@ class CrossQ(Algorithm):
             [critic, *slow], reads=reads, mode=mode, key=self.step_key, share=self.critic_step
         )
 
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Sample from the policy, or take its mode."""
-        return Action(self.acting(self.normalized(obs), self.rng if explore else None))
-
     def update(self, data: Any) -> None:
         """Move the critics; every `policy_delay` updates also the actor and the temperature."""
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
@@ -155,10 +151,6 @@ class CrossQ(Algorithm):
             batch["noise"] = self.noise(*shape)
         step = self.full_step if due else self.critic_step
         self.record(step, step(batch, self.hp.lr(self.clock.progress)))
-
-    def policy_module(self) -> nn.Module:
-        """Return `observation -> deterministic action`, with the running statistics."""
-        return Exported(self.actor, self.obs_norm, self.actor.best)
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)

@@ -22,14 +22,13 @@ from assay.buffers.hindsight import HindsightOptions
 from assay.core.config import Model
 from assay.core.registry import register
 from assay.core.schedules import Schedule
-from assay.core.types import Action, Spaces, Tree, unpack
+from assay.core.types import Spaces, unpack
 from assay.functional import targets
-from assay.inference import distributions as numpy_distributions
-from assay.networks.acting import Exported, Forward
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import ActionScale, QEnsemble
 from assay.networks.mlp import mlp
 from assay.optim.update import Objective, Polyak, Step
+from assay.policies.heads import DeterministicHead
 
 
 @register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:1509.02971")
@@ -98,28 +97,15 @@ class DDPG(Algorithm):
             mode=self.mode(updates),
             key=self.step_key,
         )
-        self.forward = Forward(self.actor, self.device)
-        self._numpy_scale = numpy_distributions.ActionScale(spaces.action)
-
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Follow the deterministic policy, with Gaussian noise when exploring."""
-        action = self.forward.call(self.normalized(obs))
-        if explore:
-            scale = self.hp.exploration_noise(self.clock.progress)
-            noise = self.rng.standard_normal(action.shape, dtype=np.float32) * scale
-            action = np.clip(action + noise.astype(np.float32), -1.0, 1.0)
-        return Action(self._numpy_scale.to_env(action))
+        head = DeterministicHead(
+            spaces.action, noise=lambda: hp.exploration_noise(self.clock.progress)
+        )
+        self.policy = self.make_policy(self.actor, head)
 
     def update(self, data: Any) -> None:
         """Move critic, actor and targets once, on one replay batch."""
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
         self.record(self.step, self.step(batch, self.hp.lr(self.clock.progress)))
-
-    def policy_module(self) -> nn.Module:
-        """Return `observation -> action`, normalisation included."""
-        return Exported(
-            self.actor, self.obs_norm, lambda unit, mask: self.scale.to_env(unit), self.scale
-        )
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)

@@ -11,32 +11,30 @@ updates, not in environment steps; invalid actions (masks) are excluded from the
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
+from assay.algorithms.novelty import Curiosity
 from assay.buffers.hindsight import HindsightOptions
 from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
 from assay.core.schedules import Schedule, linear
-from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_map, unpack
+from assay.core.types import Spaces, Tree, action_mask, pack, tree_map, unpack
 from assay.functional import losses, targets
-from assay.networks.acting import Exported, Forward
 from assay.networks.encoders import make_encoder, refuse_without_vectors
-from assay.networks.greedy import GreedyActions, ProbabilitySchedule
 from assay.networks.heads import DuelingHead
 from assay.networks.mlp import mlp
-from assay.networks.noisy import set_noise
-from assay.networks.rnd import Curiosity, Distillation
+from assay.networks.rnd import Distillation
 from assay.networks.value_update import draw_transitions, learn_values
 from assay.optim.update import Objective, Polyak, Step
+from assay.policies.exploration import ProbabilitySchedule
+from assay.policies.heads import GreedyHead
 
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="doi:10.1038/nature14236")
@@ -105,7 +103,7 @@ class DQN(Algorithm):
             her=HindsightOptions.of(hp),
         )  # fmt: skip
         assert isinstance(spaces.action, Discrete)
-        self.choose = GreedyActions(spaces.action)
+        self.actions = int(spaces.action.n)
         self.q = self._network().to(self.device)
         self.target = copy.deepcopy(self.q)
         soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
@@ -121,7 +119,8 @@ class DQN(Algorithm):
         self.step = Step(
             objectives, reads=reads, polyak=soft, mode=self.mode(updates), key=self.step_key
         )
-        self.forward = Forward(self.q, self.device)
+        epsilon = None if hp.noisy else (lambda n: hp.epsilon(self.clock.progress))
+        self.policy = self.make_policy(self.q, GreedyHead(spaces.action, epsilon))
         self.curiosity = None
         if hp.rnd:
             self.curiosity = Curiosity(
@@ -137,21 +136,11 @@ class DQN(Algorithm):
         refuse_without_vectors(hp, encoder, "hidden", "activation")
         if hp.dueling:
             head: nn.Module = DuelingHead(
-                encoder.out_features, self.choose.count, init="torch", noisy=hp.noisy
+                encoder.out_features, self.actions, init="torch", noisy=hp.noisy
             )
         else:
-            head = mlp((encoder.out_features, self.choose.count), init="torch", noisy=hp.noisy)
+            head = mlp((encoder.out_features, self.actions), init="torch", noisy=hp.noisy)
         return nn.Sequential(encoder, head)
-
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Be greedy, or explore by epsilon or by noise."""
-        epsilon, noisy = self.hp.epsilon(self.clock.progress), self.q if self.hp.noisy else None
-        values = partial(self._values, obs)
-        action = self.choose.act(obs, values, self.rng, explore, epsilon=epsilon, noisy=noisy)
-        return Action(action)
-
-    def _values(self, obs: Tree) -> np.ndarray:
-        return self.forward.call(self.normalized(obs))
 
     @property
     def has_running_stats(self) -> bool:
@@ -174,16 +163,10 @@ class DQN(Algorithm):
         lr = self.hp.lr(self.clock.progress)
         learn_values(self, data, sample, batch, lr, noisy=self.hp.noisy)
 
-    def policy_module(self) -> nn.Module:
-        """Return `observation -> greedy action`, normalisation included."""
-        network = copy.deepcopy(self.q)
-        set_noise(network, False)
-        return Exported(network, self.obs_norm, self.choose.decide)
-
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
         mask = action_mask(next_obs)
-        q = targets.action_value(self.q(obs), batch["action"] - self.choose.start)
+        q = targets.action_value(self.q(obs), batch["action"])
         with torch.no_grad():
             target_q = self.target(next_obs)
             if self.hp.double:

@@ -24,34 +24,30 @@ comes before the product with phi(tau). That embedding starts at about 1 (see `C
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core.config import Model, reject_unused_setting
 from assay.core.registry import register
 from assay.core.schedules import Schedule, linear
-from assay.core.types import Action, Spaces, Tree, action_mask, unpack
+from assay.core.types import Spaces, action_mask, unpack
 from assay.functional import distributional, losses
-from assay.networks.acting import Exported
 from assay.networks.encoders import refuse_without_vectors
-from assay.networks.greedy import GreedyActions, ProbabilitySchedule
-from assay.networks.noisy import set_noise
 from assay.networks.quantile import (
     ActionValues,
     FractionProposal,
-    QuantileForward,
     QuantileNetwork,
     fraction_gradient,
 )
 from assay.networks.value_update import draw_transitions, learn_values
 from assay.optim.update import Objective, Polyak, Step
+from assay.policies.exploration import ProbabilitySchedule
+from assay.policies.heads import GreedyHead
 
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1911.02140")
@@ -112,9 +108,9 @@ class FQF(Algorithm):
             prioritized=hp.priority_alpha if hp.prioritized else None,
         )  # fmt: skip
         assert isinstance(spaces.action, Discrete)
-        self.choose = GreedyActions(spaces.action)
+        self.actions = int(spaces.action.n)
         self.q = QuantileNetwork(
-            spaces.observation, self.choose.count, hidden=hp.hidden, head_hidden=hp.head_hidden,
+            spaces.observation, self.actions, hidden=hp.hidden, head_hidden=hp.head_hidden,
             activation=hp.activation, cnn=hp.cnn, cosines=hp.cosines, dueling=hp.dueling,
             noisy=hp.noisy,
         ).to(self.device)  # fmt: skip
@@ -134,17 +130,10 @@ class FQF(Algorithm):
             [quantiles, fractions], reads=[self.target], polyak=soft, mode=self.mode(updates),
             key=self.step_key,
         )  # fmt: skip
-        self.forward = QuantileForward(self.q, self.device, self.proposal)
-
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Be greedy, or explore by epsilon or by noise."""
-        epsilon, noisy = self.hp.epsilon(self.clock.progress), self.q if self.hp.noisy else None
-        values = partial(self._values, obs)
-        action = self.choose.act(obs, values, self.rng, explore, epsilon=epsilon, noisy=noisy)
-        return Action(action)
-
-    def _values(self, obs: Tree) -> np.ndarray:
-        return self.forward.call(self.normalized(obs))
+        epsilon = None if hp.noisy else (lambda n: hp.epsilon(self.clock.progress))
+        self.policy = self.make_policy(
+            ActionValues(self.q, self.proposal), GreedyHead(spaces.action, epsilon)
+        )
 
     def update(self, data: Any) -> None:
         """Move quantiles and fractions by one step each; move the target when it is due."""
@@ -152,16 +141,10 @@ class FQF(Algorithm):
         rates = [hp.lr(progress), hp.fraction_lr(progress)]
         learn_values(self, data, *draw_transitions(self, data), rates, noisy=hp.noisy)
 
-    def policy_module(self) -> nn.Module:
-        """Return `observation -> greedy action`, normalisation included."""
-        network, proposal = copy.deepcopy(self.q), copy.deepcopy(self.proposal)
-        set_noise(network, False)
-        return Exported(ActionValues(network, proposal), self.obs_norm, self.choose.decide)
-
     def _quantile_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         hp = self.hp
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
-        action = batch["action"] - self.choose.start
+        action = batch["action"]
         features = self.q.encoder(obs)
         with torch.no_grad():
             tau, middle, _, _ = self.proposal(features)

@@ -34,11 +34,12 @@ from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
 from assay.core.schedules import Schedule
-from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_map, unpack
+from assay.core.types import Spaces, Tree, action_mask, pack, tree_map, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
-from assay.networks.actor_critic import ActorCritic, Policy, refuse_unused
+from assay.networks.actor_critic import ActorCritic, refuse_unused
 from assay.optim.update import Objective, Step, flatten_parameters
+from assay.policies.heads import StochasticHead
 
 
 @register(
@@ -95,20 +96,15 @@ class IMPALA(Algorithm):
                 "would act with its initial policy all along.",
                 "Lower actor_lag, or give the run more env_steps.",
             )
-        self.past = Past(self.net, hp.actor_lag) if hp.actor_lag else None
+        self.past = LaggedNetwork(self.net, hp.actor_lag) if hp.actor_lag else None
         objective = Objective(
             "impala", self.net, self._loss, hp.max_grad_norm, eps=1e-5, rule=hp.optimizer
         )
         self.step = Step([objective], mode=self.mode(updates), key=self.step_key)
-        self.policy = Policy(self.net, spaces.action, self.device)
-        behaviour = self.net if self.past is None else self.past.net
-        self.behaviour = Policy(behaviour, spaces.action, self.device)
-
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Sample from the policy of `actor_lag` updates ago, or take the newest policy's mode."""
-        if explore:
-            return self.behaviour.act(self.normalized(obs), self.rng)
-        return self.policy.act(self.normalized(obs), None)
+        behaviour = None if self.past is None else self.past.net.actor()
+        self.policy = self.make_policy(
+            self.net.actor(), StochasticHead(spaces.action), behaviour=behaviour
+        )
 
     def update(self, data: Rollout) -> None:
         """Take one gradient step on the whole rollout."""
@@ -117,11 +113,7 @@ class IMPALA(Algorithm):
             self.past.store(self.step.flats[self.net], self.clock.updates)
         self.record(self.step, self.step(batch, self.hp.lr(self.clock.progress)))
         if self.past is not None:
-            self.past.recall(self.clock.updates)
-
-    def policy_module(self) -> nn.Module:
-        """Return `observation -> deterministic action`, normalisation included."""
-        return self.policy.export(self.obs_norm, self.distribution)
+            self.past.load(self.clock.updates)
 
     # ------------------------------------------------------------------ the mathematics
 
@@ -147,7 +139,7 @@ class IMPALA(Algorithm):
         if "policy_weight" in data.extras:  # 0 where something else than a policy acted
             arrays["policy_weight"] = data.extras["policy_weight"].reshape(size)
         tensors = {k: torch.from_numpy(v).to(self.device) for k, v in arrays.items()}
-        return pack("obs", self.policy.forward.tensors(self.normalized(obs))) | tensors
+        return pack("obs", self.inputs(obs)) | tensors
 
     def _bootstraps(self, data: Rollout) -> tuple[np.ndarray, np.ndarray]:
         """Return values [T, N] of successors that are no row of the rollout, and where they are.
@@ -161,7 +153,7 @@ class IMPALA(Algorithm):
             parts.append((data.finals.step, data.finals.env, data.finals.obs))
         for step, env, obs in parts:
             with torch.no_grad():
-                found = self.net.value(self.policy.forward.tensors(self.normalized(obs)))
+                found = self.net.value(self.inputs(obs))
             value[step, env], cut[step, env] = found.cpu().numpy(), True
         return value, cut
 
@@ -201,7 +193,7 @@ class IMPALA(Algorithm):
         }
 
 
-class Past(nn.Module):
+class LaggedNetwork(nn.Module):
     """A network as it was some updates ago, with the parameters of all updates since.
 
     Args:
@@ -222,6 +214,6 @@ class Past(nn.Module):
         """Remember the parameters after `update` updates."""
         self.ring[update % self.lag] = parameters
 
-    def recall(self, update: int) -> None:
-        """Be what the network was `lag` updates before `update`."""
+    def load(self, update: int) -> None:
+        """Load the parameters from `lag` updates before `update`."""
         flatten_parameters(self.net).copy_(self.ring[update % self.lag])

@@ -21,33 +21,30 @@ its targets, as in QR-DQN (the paper replays uniformly); target copies are count
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core.config import Model, reject_unused_setting
 from assay.core.registry import register
 from assay.core.schedules import Schedule, linear
-from assay.core.types import Action, Spaces, Tree, action_mask, unpack
+from assay.core.types import Spaces, action_mask, unpack
 from assay.functional import distributional, losses
-from assay.networks.acting import Exported
 from assay.networks.encoders import refuse_without_vectors
-from assay.networks.greedy import GreedyActions, ProbabilitySchedule
-from assay.networks.noisy import set_noise
 from assay.networks.quantile import (
     ActionValues,
-    QuantileForward,
     QuantileNetwork,
     draw_levels,
 )
 from assay.networks.value_update import draw_transitions, learn_values
 from assay.optim.update import Objective, Polyak, Step
+from assay.policies.exploration import ProbabilitySchedule
+from assay.policies.heads import GreedyHead
 
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1806.06923")
@@ -109,9 +106,9 @@ class IQN(Algorithm):
             prioritized=hp.priority_alpha if hp.prioritized else None,
         )  # fmt: skip
         assert isinstance(spaces.action, Discrete)
-        self.choose = GreedyActions(spaces.action)
+        self.actions = int(spaces.action.n)
         self.q = QuantileNetwork(
-            spaces.observation, self.choose.count, hidden=hp.hidden, head_hidden=hp.head_hidden,
+            spaces.observation, self.actions, hidden=hp.hidden, head_hidden=hp.head_hidden,
             activation=hp.activation, cnn=hp.cnn, cosines=hp.cosines, dueling=hp.dueling,
             noisy=hp.noisy,
         ).to(self.device)  # fmt: skip
@@ -125,22 +122,11 @@ class IQN(Algorithm):
             [objective], reads=[self.target], polyak=soft, mode=self.mode(updates),
             key=self.step_key,
         )  # fmt: skip
-        self.forward = QuantileForward(self.q, self.device)
-        even = distributional.quantile_midpoints(hp.acting_quantiles)
-        self.even = hp.cvar * even.numpy()
-
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Be greedy at even levels, or explore by epsilon or noise and at fresh levels."""
-        epsilon, noisy = self.hp.epsilon(self.clock.progress), self.q if self.hp.noisy else None
-        values = partial(self._values, obs, explore)
-        action = self.choose.act(obs, values, self.rng, explore, epsilon=epsilon, noisy=noisy)
-        return Action(action)
-
-    def _values(self, obs: Tree, explore: bool) -> np.ndarray:
-        levels = self.even
-        if explore:
-            levels = self.hp.cvar * draw_levels(self.rng, 1, self.hp.acting_quantiles)[0]
-        return self.forward.call(self.normalized(obs), levels)
+        even = hp.cvar * distributional.quantile_midpoints(hp.acting_quantiles).numpy()
+        values = ActionValues(self.q, levels=even).to(self.device)
+        epsilon = None if hp.noisy else (lambda n: hp.epsilon(self.clock.progress))
+        head = GreedyHead(spaces.action, epsilon)
+        self.policy = self.make_policy(values, head, levels=self._acting_levels)
 
     def update(self, data: Any) -> None:
         """Take one gradient step on a replay batch; move the target when it is due."""
@@ -151,23 +137,18 @@ class IQN(Algorithm):
         batch["choice_tau"] = hp.cvar * self._levels(hp.acting_quantiles)
         learn_values(self, data, sample, batch, hp.lr(self.clock.progress), noisy=hp.noisy)
 
+    def _acting_levels(self, rng: np.random.Generator) -> np.ndarray:
+        return self.hp.cvar * draw_levels(rng, 1, self.hp.acting_quantiles)[0]
+
     def _levels(self, count: int) -> Tensor:
         return torch.from_numpy(draw_levels(self.rng, self.hp.batch_size, count)).to(self.device)
-
-    def policy_module(self) -> nn.Module:
-        """Return `observation -> greedy action`, normalisation included."""
-        network = copy.deepcopy(self.q)
-        set_noise(network, False)
-        return Exported(ActionValues(network, levels=self.even), self.obs_norm, self.choose.decide)
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         hp = self.hp
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
         tau = batch["tau"]
         # predicted: [B, N]
-        predicted = distributional.action_atoms(
-            self.q(obs, tau), batch["action"] - self.choose.start
-        )
+        predicted = distributional.action_atoms(self.q(obs, tau), batch["action"])
         with torch.no_grad():
             features = self.target.encoder(next_obs)
             chooser, seen = self.target, features

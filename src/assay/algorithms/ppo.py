@@ -22,18 +22,21 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from assay.algorithms.advantages import rollout_values
 from assay.algorithms.base import Algorithm, Context, RolloutNeeds
+from assay.algorithms.novelty import Curiosity, non_episodic_gae, successors
 from assay.buffers.rollout import Rollout
 from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
 from assay.core.schedules import Schedule
-from assay.core.types import Action, Spaces, Tree, action_mask, pack, unpack
+from assay.core.types import Spaces, action_mask, pack, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
-from assay.networks.actor_critic import ActorCritic, Policy, refuse_unused
-from assay.networks.rnd import Curiosity, Distillation, non_episodic_gae, successors
+from assay.networks.actor_critic import ActorCritic, refuse_unused
+from assay.networks.rnd import Distillation
 from assay.optim.update import Objective, Step
+from assay.policies.heads import StochasticHead
 
 
 @register(
@@ -106,16 +109,12 @@ class PPO(Algorithm):
             objectives.append(Objective("rnd", predictor, self.distillation.loss))
             reads.append(self.distillation.target)
         self.step = Step(objectives, reads=reads, mode=self.mode(updates), key=self.step_key)
-        self.policy = Policy(self.net, spaces.action, self.device)
+        self.policy = self.make_policy(self.net.actor(), StochasticHead(spaces.action))
         self.curiosity = None
         if hp.rnd:
             self.curiosity = Curiosity(
                 self.distillation, spaces.observation, context.num_envs, hp.rnd_gamma, self.device
             )
-
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Sample from the policy, or take its mode."""
-        return self.policy.act(self.normalized(obs), self.rng if explore else None)
 
     def update(self, data: Rollout) -> None:
         """Run the epochs of clipped updates over one rollout."""
@@ -135,10 +134,6 @@ class PPO(Algorithm):
             if hp.target_kl is not None and np.mean(kls) > hp.target_kl:
                 break
 
-    def policy_module(self) -> nn.Module:
-        """Return `observation -> deterministic action`, normalisation included."""
-        return self.policy.export(self.obs_norm, self.distribution)
-
     # ------------------------------------------------------------------ the mathematics
 
     def _prepare(self, data: Rollout) -> dict[str, Tensor]:
@@ -147,7 +142,7 @@ class PPO(Algorithm):
         reward = data.reward
         if self.reward_scale is not None:
             reward = self.reward_scale.scale(reward)
-        obs, values, next_value = self.policy.values(data, self.normalized)
+        obs, values, next_value = rollout_values(self.net, data, self.inputs)
         value = values
         if self.curiosity is not None:  # [T, N, 2]: of rewards, of novelty
             value, next_value = values[..., 0], next_value[..., 0]
@@ -183,14 +178,14 @@ class PPO(Algorithm):
         assert self.curiosity is not None
         novel, reward = self.curiosity.observe(successors(data.obs, data.last_obs), data.valid)
         with torch.no_grad():
-            last = self.net.value(self.policy.forward.tensors(self.normalized(data.last_obs)))
+            last = self.net.value(self.inputs(data.last_obs))
         advantage, target = non_episodic_gae(
             reward, value, last[:, 1].cpu().numpy(), hp.rnd_gamma, hp.gae_lambda, data.valid
         )
         self.note(intrinsic_reward=float(reward[data.valid].mean()))
         chosen = (self.rng.random(value.size) < hp.rnd_share) & data.valid.reshape(-1)
         weight = torch.from_numpy(chosen.astype(np.float32)).to(self.device)
-        batch = pack("novel", self.policy.forward.tensors(novel)) | {"novel_weight": weight}
+        batch = pack("novel", self.tensors(novel)) | {"novel_weight": weight}
         return batch, advantage, target
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -17,10 +17,8 @@ unless max_grad_norm is null; invalid actions (masks) are excluded from the gree
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 from pydantic import Field
@@ -30,15 +28,14 @@ from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core.config import Model, reject_unused_setting
 from assay.core.registry import register
 from assay.core.schedules import Schedule, linear
-from assay.core.types import Action, Spaces, Tree, action_mask, unpack
+from assay.core.types import Spaces, action_mask, unpack
 from assay.functional import distributional, losses
-from assay.networks.acting import Exported, Forward
 from assay.networks.encoders import make_encoder, refuse_without_vectors
-from assay.networks.greedy import GreedyActions, ProbabilitySchedule
 from assay.networks.heads import AtomHead, AtomMean
-from assay.networks.noisy import set_noise
 from assay.networks.value_update import draw_transitions, learn_values
 from assay.optim.update import Objective, Polyak, Step
+from assay.policies.exploration import ProbabilitySchedule
+from assay.policies.heads import GreedyHead
 
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1710.10044")
@@ -93,14 +90,14 @@ class QRDQN(Algorithm):
             prioritized=hp.priority_alpha if hp.prioritized else None,
         )  # fmt: skip
         assert isinstance(spaces.action, Discrete)
-        self.choose = GreedyActions(spaces.action)
+        self.actions = int(spaces.action.n)
         encoder = make_encoder(
             spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
             init="torch", noisy=hp.noisy,
         )  # fmt: skip
         refuse_without_vectors(hp, encoder, "hidden", "activation")
         head = AtomHead(
-            encoder.out_features, self.choose.count, hp.quantiles, dueling=hp.dueling, init="torch",
+            encoder.out_features, self.actions, hp.quantiles, dueling=hp.dueling, init="torch",
             noisy=hp.noisy,
         )  # fmt: skip
         self.q = nn.Sequential(encoder, head).to(self.device)  # theta: [B, A, N]
@@ -112,32 +109,19 @@ class QRDQN(Algorithm):
             [objective], reads=[self.target], polyak=soft, mode=self.mode(updates),
             key=self.step_key,
         )  # fmt: skip
-        self.forward = Forward(nn.Sequential(self.q, AtomMean()), self.device)
-
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Be greedy, or explore by epsilon or by noise."""
-        epsilon, noisy = self.hp.epsilon(self.clock.progress), self.q if self.hp.noisy else None
-        values = partial(self._values, obs)
-        action = self.choose.act(obs, values, self.rng, explore, epsilon=epsilon, noisy=noisy)
-        return Action(action)
-
-    def _values(self, obs: Tree) -> np.ndarray:
-        return self.forward.call(self.normalized(obs))
+        epsilon = None if hp.noisy else (lambda n: hp.epsilon(self.clock.progress))
+        self.policy = self.make_policy(
+            nn.Sequential(self.q, AtomMean()), GreedyHead(spaces.action, epsilon)
+        )
 
     def update(self, data: Any) -> None:
         """Take one gradient step on a replay batch; move the target when it is due."""
         lr = self.hp.lr(self.clock.progress)
         learn_values(self, data, *draw_transitions(self, data), lr, noisy=self.hp.noisy)
 
-    def policy_module(self) -> nn.Module:
-        """Return `observation -> greedy action`, normalisation included."""
-        network = copy.deepcopy(nn.Sequential(self.q, AtomMean()))
-        set_noise(network, False)
-        return Exported(network, self.obs_norm, self.choose.decide)
-
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
-        theta = distributional.action_atoms(self.q(obs), batch["action"] - self.choose.start)
+        theta = distributional.action_atoms(self.q(obs), batch["action"])
         with torch.no_grad():
             next_theta = self.target(next_obs)  # [B, A, N]
             chooser = self.q(next_obs) if self.hp.double else next_theta

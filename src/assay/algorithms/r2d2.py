@@ -32,17 +32,17 @@ from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant, linear
-from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_map, unpack
+from assay.core.types import Spaces, Tree, action_mask, pack, tree_map, unpack
 from assay.functional import returns, targets
 from assay.functional.rescaling import rescale, unrescale
-from assay.networks.acting import Forward
 from assay.networks.encoders import make_encoder, refuse_without_vectors
-from assay.networks.greedy import GreedyActions, ProbabilitySchedule
 from assay.networks.heads import DuelingHead
 from assay.networks.mlp import mlp
-from assay.networks.rnn import Kind, make_memory
+from assay.networks.rnn import Kind, Remembering, make_memory
 from assay.networks.value_update import learn_values
 from assay.optim.update import Objective, Polyak, Step
+from assay.policies.exploration import ProbabilitySchedule
+from assay.policies.heads import GreedyHead
 
 ETA = 0.9  # a sequence's priority: ETA max |delta| + (1 - ETA) mean |delta|
 LONGEST_COMPILED = 16  # steps: unrolled code grows with them, and so does the time to compile it
@@ -113,8 +113,8 @@ class R2D2(Algorithm):
             prioritized=hp.priority_alpha if hp.prioritized else None,
         )  # fmt: skip
         assert isinstance(spaces.action, Discrete)
-        self.choose = GreedyActions(spaces.action)
-        self.q = _RecurrentValues(spaces.observation, self.choose.count, hp).to(self.device)
+        self.actions = int(spaces.action.n)
+        self.q = _RecurrentValues(spaces.observation, self.actions, hp).to(self.device)
         unused = ["hidden"] if hp.head_hidden else ["hidden", "activation"]
         refuse_without_vectors(hp, self.q.encoder, *unused)
         self.target = copy.deepcopy(self.q)
@@ -125,24 +125,7 @@ class R2D2(Algorithm):
             reads=[self.target], polyak=soft, key=self.step_key,
             mode=self.mode(updates if length <= LONGEST_COMPILED else 0),
         )  # fmt: skip
-        self.encode, self.evaluate = (
-            Forward(m, self.device) for m in (self.q.encoder, self.q.head)
-        )
-        self.remember = self.q.memory.numpy_step()
-
-    def initial_carry(self, n: int) -> Tree:
-        """Return an empty memory."""
-        return self.q.memory.initial(n)
-
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Be greedy on what is seen and remembered, or explore by epsilon."""
-        mask = action_mask(obs)
-        values, carry = self._values(self.normalized(obs), carry)
-        if not explore:
-            return Action(self.choose.best(values, mask), carry)
-        epsilon = self.epsilons(len(values))
-        action = self.choose.explore(self.rng, epsilon, len(values), lambda: values, mask)
-        return Action(action, carry)
+        self.policy = self.make_policy(self.q, GreedyHead(spaces.action, self.epsilons))
 
     def epsilons(self, n: int) -> float | np.ndarray:
         """Return the share of random actions of each of n environments."""
@@ -151,16 +134,6 @@ class R2D2(Algorithm):
             return epsilon
         # epsilon_i = epsilon^(1 + alpha i / (N - 1)) (Ape-X, arXiv:1803.00933)
         return epsilon ** (1.0 + alpha * np.arange(n) / max(1, n - 1))
-
-    def _values(self, obs: Tree, carry: Tree) -> tuple[np.ndarray, Tree]:
-        if self.remember is not None:
-            state, carry = self.remember(self.encode.call(obs), carry)
-            return self.evaluate.call(state), carry
-        with torch.no_grad():
-            seen, before = self.encode.tensors(obs), self.encode.tensors(carry)
-            features = self.q.encoder(seen).unsqueeze(0)
-            state, after = self.q.memory(features, before, features.new_zeros(features.shape[:2]))
-            return self.q.head(state[0]).cpu().numpy(), tree_map(lambda x: x.cpu().numpy(), after)
 
     def update(self, data: Any) -> None:
         """Take one gradient step on a batch of sequences; move the target when it is due."""
@@ -185,7 +158,7 @@ class R2D2(Algorithm):
         action, reward, terminated, truncated, valid, is_first = (batch[k].t() for k in names)
         online = self.q(obs, carry, is_first)  # [L + 1, B, A]
         # Padding holds action 0, which may lie before the space's start.
-        taken = (action - self.choose.start).clamp(min=0).long()
+        taken = (action).clamp(min=0).long()
         q = online[:-1].gather(2, taken.unsqueeze(2)).squeeze(2)  # [L, B]
         with torch.no_grad():
             target, mask = self.target(obs, carry, is_first), action_mask(obs)
@@ -210,7 +183,7 @@ class R2D2(Algorithm):
         return loss, metrics
 
 
-class _RecurrentValues(nn.Module):
+class _RecurrentValues(Remembering):
     """Action values of sequences: encoder, memory, head."""
 
     def __init__(self, space: Any, actions: int, hp: R2D2.Hyperparameters) -> None:

@@ -18,10 +18,8 @@ invalid actions (masks) are excluded from the greedy choice.
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 from pydantic import Field
@@ -31,15 +29,14 @@ from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core.config import Model, reject_unused_setting
 from assay.core.registry import register
 from assay.core.schedules import Schedule, linear
-from assay.core.types import Action, Spaces, Tree, action_mask, unpack
+from assay.core.types import Spaces, action_mask, unpack
 from assay.functional import distributional
-from assay.networks.acting import Exported, Forward
 from assay.networks.encoders import make_encoder, refuse_without_vectors
-from assay.networks.greedy import GreedyActions, ProbabilitySchedule
 from assay.networks.heads import AtomHead, SupportMean
-from assay.networks.noisy import set_noise
 from assay.networks.value_update import draw_transitions, learn_values
 from assay.optim.update import Objective, Polyak, Step
+from assay.policies.exploration import ProbabilitySchedule
+from assay.policies.heads import GreedyHead
 
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1710.02298")
@@ -88,14 +85,14 @@ class Rainbow(Algorithm):
             prioritized=hp.priority_alpha,
         )  # fmt: skip
         assert isinstance(spaces.action, Discrete)
-        self.choose = GreedyActions(spaces.action)
+        self.actions = int(spaces.action.n)
         encoder = make_encoder(
             spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
             init="torch",
         )  # fmt: skip
         refuse_without_vectors(hp, encoder, "hidden", *([] if hp.streams else ["activation"]))
         head = AtomHead(
-            encoder.out_features, self.choose.count, hp.atoms, dueling=True, hidden=hp.streams,
+            encoder.out_features, self.actions, hp.atoms, dueling=True, hidden=hp.streams,
             activation=hp.activation, init="torch", noisy=True,
         )  # fmt: skip
         self.q = nn.Sequential(encoder, head).to(self.device)  # logits: [B, A, K]
@@ -108,31 +105,18 @@ class Rainbow(Algorithm):
             [objective], reads=[self.target, self.mean], polyak=soft, mode=self.mode(updates),
             key=self.step_key,
         )  # fmt: skip
-        self.forward = Forward(nn.Sequential(self.q, self.mean), self.device)
-
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Be greedy with the noise of this step, or without any."""
-        values = partial(self._values, obs)
-        return Action(self.choose.act(obs, values, self.rng, explore, noisy=self.q))
-
-    def _values(self, obs: Tree) -> np.ndarray:
-        return self.forward.call(self.normalized(obs))
+        network = nn.Sequential(self.q, self.mean)
+        self.policy = self.make_policy(network, GreedyHead(spaces.action, None))
 
     def update(self, data: Any) -> None:
         """Take one gradient step on a replay batch; move the target when it is due."""
         lr = self.hp.lr(self.clock.progress)
         learn_values(self, data, *draw_transitions(self, data), lr, noisy=True)
 
-    def policy_module(self) -> nn.Module:
-        """Return `observation -> greedy action`, normalisation included."""
-        network = copy.deepcopy(nn.Sequential(self.q, self.mean))
-        set_noise(network, False)
-        return Exported(network, self.obs_norm, self.choose.decide)
-
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
         support = self.mean.support  # z: [K]
-        logits = distributional.action_atoms(self.q(obs), batch["action"] - self.choose.start)
+        logits = distributional.action_atoms(self.q(obs), batch["action"])
         with torch.no_grad():
             next_logits = self.target(next_obs)  # [B, A, K]
             # a* = argmax_a of the online network's means

@@ -29,13 +29,14 @@ from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
 from assay.core.schedules import Schedule
-from assay.core.types import Action, Spaces, Tree, action_mask, pack, tree_leaves, tree_map, unpack
+from assay.core.types import Spaces, Tree, action_mask, pack, tree_leaves, tree_map, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import DiagGaussian, policy_distribution
 from assay.functional.recurrent import by_step, chunks_of
 from assay.networks.encoders import refuse_without_vectors
-from assay.networks.recurrent import RecurrentActorCritic, RecurrentPolicy
+from assay.networks.recurrent import RecurrentActorCritic
 from assay.optim.update import Objective, Step
+from assay.policies.heads import StochasticHead
 
 
 @register(
@@ -101,15 +102,7 @@ class RecurrentPPO(Algorithm):
         updates = context.clock.total_env_steps / size * hp.epochs * (size // hp.minibatch_size)
         objective = Objective("ppo", self.net, self._loss, hp.max_grad_norm, eps=1e-5)
         self.step = Step([objective], mode=self.mode(updates), key=self.step_key)
-        self.policy = RecurrentPolicy(self.net, spaces.action, self.device)
-
-    def initial_carry(self, n: int) -> Tree:
-        """Return the memory at an episode's start."""
-        return self.net.memory.initial(n)
-
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Sample from the policy, or take its mode."""
-        return self.policy.act(self.normalized(obs), carry, self.rng if explore else None)
+        self.policy = self.make_policy(self.net, StochasticHead(spaces.action))
 
     def update(self, data: Rollout) -> None:
         """Run the epochs of clipped updates over one rollout."""
@@ -153,7 +146,7 @@ class RecurrentPPO(Algorithm):
         is_first[1:] = (data.terminated | data.truncated | ~data.valid)[:-1]
         if data.starts is not None:  # these have a memory of their own
             is_first[data.starts.step, data.starts.env] = 0.0
-        obs = self.policy.tensors(self.normalized(data.obs))
+        obs = self.inputs(data.obs)
         first = torch.from_numpy(is_first).to(self.device)
         value, next_value, carries = self._values(data, obs, first)
         advantage, target = returns.gae_numpy(
@@ -180,12 +173,12 @@ class RecurrentPPO(Algorithm):
         self, data: Rollout, obs: Tree, is_first: Tensor
     ) -> tuple[np.ndarray, np.ndarray, dict[str, Tensor]]:
         """Return V [T, N] of every state and of its true successor, and the chunks' states."""
-        net, policy, length = self.net, self.policy, self.hp.chunk
-        carry = policy.tensors(data.initial_carry)
+        net, length = self.net, self.hp.chunk
+        carry = self.tensors(data.initial_carry)
         starts, parts = [], []
         for begin in range(0, data.length, length):
             if data.starts is not None:
-                carry = policy.tensors(data.starts.replace(begin, tree_map(_numpy, carry)))
+                carry = self.tensors(data.starts.replace(begin, tree_map(_numpy, carry)))
             part = tree_map(lambda x, t=begin: x[t : t + length].flatten(0, 1), obs)
             starts.append(carry)
             y, carry = net.remember(part, carry, is_first[begin : begin + length])
@@ -204,9 +197,9 @@ class RecurrentPPO(Algorithm):
         """Return V [K] of observations that nobody has acted on."""
         count = len(tree_leaves(obs)[0])
         # Padded segments have no last carry, nor does anything bootstrap from what follows them.
-        state = self.policy.tensors(self.initial_carry(count) if carry is None else carry)
+        state = self.tensors(self.initial_carry(count) if carry is None else carry)
         nowhere = torch.zeros(1, count, device=self.device)
-        y, _ = self.net.remember(self.policy.tensors(self.normalized(obs)), state, nowhere)
+        y, _ = self.net.remember(self.inputs(obs), state, nowhere)
         return self.net.value_head(y[0]).squeeze(-1).cpu().numpy()
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -20,21 +20,21 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field, field_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
 from assay.core.schedules import Schedule
-from assay.core.types import Action, Spaces, Tree, unpack
+from assay.core.types import Spaces, unpack
 from assay.functional import targets
-from assay.networks.acting import Exported
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import QEnsemble
-from assay.networks.squashed import SquashedActing, SquashedActor
+from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Alpha, Temperature
 from assay.optim.update import Objective, Polyak, Step
+from assay.policies.heads import SquashedHead
 
 
 @register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:2101.05982")
@@ -111,7 +111,7 @@ class REDQ(Algorithm):
         initial = hp.alpha_init if hp.alpha == "auto" else hp.alpha
         self.temperature = Temperature(initial).to(self.device)
         self._make_steps()
-        self.acting = SquashedActing(self.actor, spaces.action, self.device)
+        self.policy = self.make_policy(self.actor.net, SquashedHead(spaces.action))
 
     def _make_steps(self) -> None:
         hp = self.hp
@@ -128,10 +128,6 @@ class REDQ(Algorithm):
         self.critic_step = Step([critic], **shared)
         self.full_step = Step([critic, *slow], **shared, share=self.critic_step)
 
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Sample from the policy, or take its mode."""
-        return Action(self.acting(self.normalized(obs), self.rng if explore else None))
-
     def update(self, data: Any) -> None:
         """Move critics and targets; every `policy_delay` updates also actor and temperature."""
         hp = self.hp
@@ -145,10 +141,6 @@ class REDQ(Algorithm):
             batch["noise"] = self.noise(*shape)
         step = self.full_step if due else self.critic_step
         self.record(step, step(batch, hp.lr(self.clock.progress)))
-
-    def policy_module(self) -> nn.Module:
-        """Return `observation -> deterministic action`, normalisation included."""
-        return Exported(self.actor, self.obs_norm, self.actor.best)
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)

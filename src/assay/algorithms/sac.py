@@ -26,16 +26,15 @@ from assay.buffers.hindsight import HindsightOptions
 from assay.core.config import Model, reject_unused_setting
 from assay.core.registry import register
 from assay.core.schedules import Schedule
-from assay.core.types import Action, Spaces, Tree, action_mask, unpack
+from assay.core.types import Spaces, Tree, action_mask, unpack
 from assay.functional import targets
 from assay.functional.distributions import policy_distribution
-from assay.inference import distributions as numpy_distributions
-from assay.networks.acting import Exported, Forward
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import EnsembleMLP, QEnsemble, policy_head
-from assay.networks.squashed import SquashedActing, SquashedActor
+from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Alpha, Temperature
 from assay.optim.update import Objective, Polyak, Step
+from assay.policies.heads import SquashedHead, StochasticHead
 
 
 class DiscreteCritic(nn.Module):
@@ -134,10 +133,10 @@ class SAC(Algorithm):
         self.temperature = Temperature(initial).to(self.device)
         self.step = self._make_step()
         if self.continuous:
-            self.acting = SquashedActing(self.actor, spaces.action, self.device)
+            self.policy = self.make_policy(self.actor.net, SquashedHead(spaces.action))
         else:
-            self.forward = Forward(self.actor, self.device)
-            self._numpy = numpy_distributions.policy_distribution(spaces.action)
+            discrete = StochasticHead(spaces.action, log_prob=False)
+            self.policy = self.make_policy(self.actor, discrete)
 
     def _refuse_inert(self) -> None:
         hp = self.hp
@@ -164,17 +163,6 @@ class SAC(Algorithm):
             mode=self.mode(updates), key=self.step_key,
         )  # fmt: skip
 
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Sample from the policy, or take its mode."""
-        obs, mask = self.normalized(obs), action_mask(obs)
-        if self.continuous:
-            return Action(self.acting(obs, self.rng if explore else None))
-        params = self.forward.call(obs)
-        if not explore:
-            return Action(self._numpy.mode(params, mask))
-        noise = self._numpy.draw_noise(self.rng, (len(params),))
-        return Action(self._numpy.sample(params, noise, mask))
-
     def update(self, data: Any) -> None:
         """Move critics, actor, temperature and targets once, on one replay batch."""
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
@@ -182,11 +170,6 @@ class SAC(Algorithm):
             shape = (self.hp.batch_size, *self.distribution.noise_shape)
             batch["noise"], batch["next_noise"] = self.noise(*shape), self.noise(*shape)
         self.record(self.step, self.step(batch, self.hp.lr(self.clock.progress)))
-
-    def policy_module(self) -> nn.Module:
-        """Return `observation -> deterministic action`, normalisation included."""
-        decide = self.actor.best if self.continuous else self.distribution.mode
-        return Exported(self.actor, self.obs_norm, decide)
 
     # ------------------------------------------------------------------ continuous actions
 

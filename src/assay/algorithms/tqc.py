@@ -32,14 +32,14 @@ from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
 from assay.core.schedules import Schedule
-from assay.core.types import Action, Spaces, Tree, unpack
+from assay.core.types import Spaces, Tree, unpack
 from assay.functional.distributional import atom_targets, quantile_midpoints
-from assay.networks.acting import Exported
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import EnsembleMLP
-from assay.networks.squashed import SquashedActing, SquashedActor
+from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Alpha, Temperature
 from assay.optim.update import Objective, Polyak, Step
+from assay.policies.heads import SquashedHead
 
 
 class QuantileCritic(nn.Module):
@@ -143,11 +143,7 @@ class TQC(Algorithm):
             polyak=[Polyak(self.target, self.critic, hp.tau)],
             mode=self.mode(updates), key=self.step_key,
         )  # fmt: skip
-        self.acting = SquashedActing(self.actor, spaces.action, self.device)
-
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        """Sample from the policy, or take its mode."""
-        return Action(self.acting(self.normalized(obs), self.rng if explore else None))
+        self.policy = self.make_policy(self.actor.net, SquashedHead(spaces.action))
 
     def update(self, data: Any) -> None:
         """Move critics, actor, temperature and targets once, on one replay batch."""
@@ -155,10 +151,6 @@ class TQC(Algorithm):
         shape = (self.hp.batch_size, *self.actor.distribution.noise_shape)
         batch["noise"], batch["next_noise"] = self.noise(*shape), self.noise(*shape)
         self.record(self.step, self.step(batch, self.hp.lr(self.clock.progress)))
-
-    def policy_module(self) -> nn.Module:
-        """Return `observation -> deterministic action`, normalisation included."""
-        return Exported(self.actor, self.obs_norm, self.actor.best)
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)

@@ -76,4 +76,4 @@ def _film(run: Run, seed: int, video_format: str) -> Path:
         return make_env(config.env, env_kwargs=settings)
 
     name = f"{agent.env_steps:012d}-seed{seed}.{video_format.lower()}"
-    return record(agent.algorithm, make, run.directory.videos_path / name, seed=seed).path
+    return record(agent.policy, make, run.directory.videos_path / name, seed=seed).path

@@ -34,12 +34,12 @@ def export(
             "Give one of them.",
         )
     from assay.api import load
-    from assay.evaluation.export import export_policy
+    from assay.policies.export import export_policy
 
     place = locate(run, root)
     agent = load(place)
     path = out or place / ("policy.onnx" if onnx else "policy.pt")
-    result = export_policy(agent.algorithm, path, "onnx" if onnx else "torchscript")
+    result = export_policy(agent.policy, path, "onnx" if onnx else "torchscript")
     if as_json:
         output.print_json(result.to_json())
         return

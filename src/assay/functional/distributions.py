@@ -3,7 +3,7 @@
 `policy_distribution(space)` returns an object that turns the output of a policy head (`params`,
 [..., param_size]) into log-probabilities, entropies and actions. It holds no tensors and draws no
 random numbers: noise is an argument, so that everything can be traced and replayed. The twins in
-`assay.inference.distributions` give the same numbers on NumPy arrays.
+`assay.policies.distributions` give the same numbers on NumPy arrays.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from assay.inference.distributions import no_entropy
-from assay.inference.layout import MASKED_LOGIT, ActionLayout, action_layout
+from assay.functional.layout import MASKED_LOGIT, ActionLayout, action_layout, no_entropy
 
 if TYPE_CHECKING:
     import gymnasium as gym

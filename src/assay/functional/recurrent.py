@@ -29,6 +29,8 @@ def lstm_unroll(
     Returns:
         Outputs [T, B, H], and the cell after the last step [B, H].
     """
+    if torch.jit.is_tracing():
+        return _LSTM.forward(_NoGradient(), from_x, h, c, keep, weight)
     return _LSTM.apply(from_x, h, c, keep, weight)
 
 
@@ -45,7 +47,16 @@ def gru_unroll(from_x: Tensor, h: Tensor, keep: Tensor, weight: Tensor) -> Tenso
     Returns:
         States [T, B, H].
     """
+    if torch.jit.is_tracing():
+        return _GRU.forward(_NoGradient(), from_x, h, keep, weight)
     return _GRU.apply(from_x, h, keep, weight)
+
+
+class _NoGradient:
+    """Stands for a context where only the forward pass is wanted: a tracer cannot enter `apply`."""
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        pass
 
 
 class _LSTM(torch.autograd.Function):

@@ -17,7 +17,7 @@ from assay.algorithms.base import Algorithm
 from assay.buffers.rollout import Rollout
 from assay.core import seeding
 from assay.core.types import Clock, State, Tree, action_mask, tree_map
-from assay.networks.greedy import GreedyActions
+from assay.policies.exploration import GreedyActions
 
 EPISODE_WINDOW = 100
 

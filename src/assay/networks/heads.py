@@ -6,13 +6,14 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.core.errors import ConfigError
 from assay.functional.distributions import DiagGaussian, Distribution, TanhGaussian
-from assay.inference.distributions import box_scale
+from assay.functional.layout import box_scale
 from assay.networks.encoders import make_encoder
 from assay.networks.mlp import HIDDEN_GAIN, Init, make_activation, make_linear, mlp
 
@@ -29,7 +30,12 @@ class GaussianHead(nn.Module):
         gain: Scale of the orthogonal weights.
         init: Initialisation of the linear layer.
         log_std_init: Initial value of every log-std.
+        scale: Centre and half-width [n] of the actions' ranges. The layer and the log-std then
+            speak of [-1, 1], and what is returned of the actions' own units.
     """
+
+    center: Tensor
+    half_width: Tensor
 
     def __init__(
         self,
@@ -39,15 +45,25 @@ class GaussianHead(nn.Module):
         gain: float = 0.01,
         init: Init = "orthogonal",
         log_std_init: float = 0.0,
+        scale: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> None:
         super().__init__()
         self.mean = make_linear(in_features, size, gain=gain, init=init)
         self.log_std = nn.Parameter(torch.full((size,), log_std_init))
+        self.scaled = scale is not None
+        if scale is not None:
+            # Constants of the environment: not a part of a checkpoint.
+            for name, values in zip(("center", "half_width"), scale, strict=True):
+                self.register_buffer(name, torch.from_numpy(values), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return mean and log-std side by side."""
-        mean = self.mean(x)
-        return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
+        mean: Tensor = self.mean(x)
+        log_std: Tensor = self.log_std
+        if self.scaled:
+            mean = mean * self.half_width + self.center
+            log_std = log_std + self.half_width.log()
+        return torch.cat([mean, log_std.expand_as(mean)], dim=-1)
 
 
 class SquashedGaussianHead(nn.Module):
@@ -89,6 +105,7 @@ def policy_head(
     gain: float = 0.01,
     init: Init = "orthogonal",
     log_std_init: float = 0.0,
+    scale: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> nn.Module:
     """Return the head whose output [B, param_size] are the parameters of `distribution`.
 
@@ -98,12 +115,15 @@ def policy_head(
         gain: Scale of the orthogonal weights.
         init: Initialisation of the linear layer.
         log_std_init: Initial log-std of a Gaussian that is not squashed.
+        scale: Of its actions, see `GaussianHead`.
     """
     size = distribution.param_size // 2
     if isinstance(distribution, TanhGaussian):
         return SquashedGaussianHead(in_features, size, gain=gain, init=init)
     if isinstance(distribution, DiagGaussian):
-        return GaussianHead(in_features, size, gain=gain, init=init, log_std_init=log_std_init)
+        return GaussianHead(
+            in_features, size, gain=gain, init=init, log_std_init=log_std_init, scale=scale
+        )
     return make_linear(in_features, distribution.param_size, gain=gain, init=init)
 
 

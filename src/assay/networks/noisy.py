@@ -6,9 +6,7 @@ pass is a pure function of parameters, buffers and input.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -19,7 +17,7 @@ from torch import Tensor, nn
 class NoisyLinear(nn.Module):
     """y = (mu_w + sigma_w * eps_out eps_in^T) x + mu_b + sigma_b * eps_out.
 
-    It is silent (mu alone) in `eval()` mode and while `noise_off` is set.
+    The noise is disabled (mu alone) in `eval()` mode and while `noise_off` is set.
 
     Args:
         in_features: Width of the input.
@@ -44,18 +42,14 @@ class NoisyLinear(nn.Module):
         self.register_buffer("eps_out", torch.zeros(out_features))
 
     @property
-    def noisy(self) -> bool:
-        """Return whether the noise is heard."""
+    def noise_enabled(self) -> bool:
+        """Return whether the noise is added."""
         return self.training and not self.noise_off
-
-    def resample(self, rng: np.random.Generator) -> None:
-        """Draw new noise into the buffers, in place."""
-        resample_noise(self, rng)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output [..., out_features]."""
         y = F.linear(x, self.weight, self.bias)
-        if not self.noisy:
+        if not self.noise_enabled:
             return y
         # (sigma_w * eps_out eps_in^T) x = eps_out * (sigma_w (eps_in * x)): no noisy weight matrix
         return y + self.eps_out * F.linear(x * self.eps_in, self.weight_sigma, self.bias_sigma)
@@ -83,18 +77,6 @@ def set_noise(module: nn.Module, on: bool) -> None:
             child.noise_off = not on
 
 
-@contextlib.contextmanager
-def acting_noise(module: nn.Module, rng: np.random.Generator, explore: bool) -> Iterator[None]:
-    """Let a noisy network act: with fresh noise while it explores, else silent.
-
-    The noise is on before and afterwards, as learning needs it.
-    """
-    if explore:
-        resample_noise(module, rng)
-        yield
-        return
-    set_noise(module, False)
-    try:
-        yield
-    finally:
-        set_noise(module, True)
+def has_noise(module: nn.Module) -> bool:
+    """Return whether there is a `NoisyLinear` inside `module`."""
+    return any(isinstance(child, NoisyLinear) for child in module.modules())

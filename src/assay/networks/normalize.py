@@ -154,6 +154,15 @@ class RunningNormalizer:
             for k, x in obs.items()
         }
 
+    def applied(self, key: str) -> tuple[Array, Array] | None:
+        """Return the mean that is subtracted from an entry and the factor, None for neither.
+
+        Args:
+            key: Of a Dict; "" where the observation is one array.
+        """
+        entry = self._entries.get(key)
+        return None if entry is None else (entry.mean, entry.inverse_std)
+
     def state(self) -> State:
         """Return what a checkpoint needs."""
         return {key: entry.moments.state() for key, entry in self._entries.items()}

@@ -15,9 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from assay.core.types import Tree, tree_map
-from assay.inference.layers import Layer, Levels
-from assay.networks.bridge import numpy_forward
+from assay.core.types import Tree
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import DuelingHead
 from assay.networks.mlp import make_linear, mlp
@@ -230,53 +228,3 @@ class ActionValues(nn.Module):
             raise ValueError("no levels were given, and there is no proposal network.")
         tau = levels.unsqueeze(0)
         return self.network.expectation(features, tau, torch.full_like(tau, 1 / len(levels)))
-
-
-class QuantileForward:
-    """Action values for acting: in NumPy on a CPU where the network allows it, else in torch.
-
-    Build it after the parameters have been flattened (by `Step`), because it holds views of them.
-
-    Args:
-        network: The quantile network.
-        device: Where it lives.
-        proposal: Its fraction proposal network, or None where levels are given with each call.
-    """
-
-    def __init__(
-        self,
-        network: QuantileNetwork,
-        device: torch.device,
-        proposal: FractionProposal | None = None,
-    ) -> None:
-        self.module = ActionValues(network, proposal)
-        self.device = device
-        parts: list[nn.Module] = [network.encoder, network.embedding.net, network.head]
-        if proposal is not None:
-            parts.append(proposal.linear)
-        found = [numpy_forward(part) for part in parts] if device.type == "cpu" else []
-        fast = [part for part in found if part is not None]
-        self._fast: tuple[Layer, Levels] | None = None
-        if len(fast) == len(parts):
-            encode, embed, head, *propose = fast
-            cosines = len(network.embedding.frequency)
-            levels = Levels(embed, cosines, head, network.affine, *propose)
-            self._fast = encode, levels
-
-    def call(self, obs: Tree, levels: np.ndarray | None = None) -> np.ndarray:
-        """Return Q [N, actions].
-
-        Args:
-            obs: Observations with a leading axis N.
-            levels: [K] shared by all rows; None where a proposal network gives them.
-        """
-        if self._fast is not None:
-            encode, expect = self._fast
-            return expect(encode(obs), levels)
-        with torch.no_grad():
-            tensors = tree_map(self._tensor, obs)
-            given = None if levels is None else self._tensor(levels)
-            return self.module(tensors, given).cpu().numpy()
-
-    def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.core.errors import ConfigError, nearest
+from assay.core.types import Tree
 from assay.functional.recurrent import gru_unroll, lstm_unroll
-from assay.inference import recurrent
 from assay.networks.mlp import initialise
 
 Carry = dict[str, Tensor]
@@ -56,13 +56,6 @@ class Memory(nn.Module, ABC):
         Returns:
             Outputs [T, B, H], and the carry after the last step.
         """
-
-    def numpy_step(self) -> recurrent.Cell | None:
-        """Return one step over NumPy views of the parameters, or None where there is none.
-
-        Like `numpy_forward`: ask for it after the parameters have been flattened.
-        """
-        return None
 
 
 class _Gated(Memory):
@@ -112,11 +105,6 @@ class LSTM(_Gated):
             last_c.append(c)
         return x, {"c": torch.stack(last_c, dim=1), "h": torch.stack(last_h, dim=1)}
 
-    def numpy_step(self) -> recurrent.Cell | None:
-        """Return one step over NumPy views of the parameters, on a CPU."""
-        views = _numpy_layers(self.inputs, self.weights)
-        return None if views is None else recurrent.LSTM(views)
-
 
 class GRU(_Gated):
     """Gated recurrent unit (in the form of cuDNN, with one bias), one or more layers."""
@@ -135,11 +123,6 @@ class GRU(_Gated):
             x = gru_unroll(project(x), carry["h"][:, i], keep, weight)
             last_h.append(x[-1])
         return x, {"h": torch.stack(last_h, dim=1)}
-
-    def numpy_step(self) -> recurrent.Cell | None:
-        """Return one step over NumPy views of the parameters, on a CPU."""
-        views = _numpy_layers(self.inputs, self.weights)
-        return None if views is None else recurrent.GRU(views)
 
 
 class Transformer(Memory):
@@ -319,17 +302,37 @@ def _gate_weights(size: int, gates: int) -> nn.Parameter:
     return nn.Parameter(torch.cat(blocks))
 
 
-def _numpy_layers(
-    inputs: nn.ModuleList, weights: nn.ParameterList
-) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]] | None:
-    """Return (input weight, bias, recurrent weight) of each layer as views, on a CPU."""
-    if any(w.device.type != "cpu" or w.dtype != torch.float32 for w in weights):
-        return None
-    return [
-        (_view(layer.get_parameter("weight")), _view(layer.get_parameter("bias")), _view(weight))
-        for layer, weight in zip(inputs, weights, strict=True)
-    ]
+class Remembering(nn.Module):
+    """A network with a memory between its encoder and its head: what it needs to act.
 
+    Attributes:
+        encoder: Observations to features.
+        memory: Features to what the head reads.
+        head: To the parameters of a policy, or the values of actions.
+    """
 
-def _view(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().numpy()
+    encoder: Any
+    memory: Memory
+    head: nn.Module
+
+    @property
+    def parts(self) -> tuple[nn.Module, ...]:
+        """Return encoder, memory and head."""
+        return self.encoder, self.memory, self.head
+
+    def remember(self, obs: Tree, carry: Carry, is_first: Tensor) -> tuple[Tensor, Carry]:
+        """Return what the head reads, [T, B, H], and the carry after the last step.
+
+        Args:
+            obs: Observations [T * B, ...], step by step.
+            carry: The carry before the first step, leading axis B.
+            is_first: [T, B], 1 where an episode begins.
+        """
+        features = self.encoder(obs)
+        return self.memory(features.view(*is_first.shape, -1), carry, is_first)
+
+    def step(self, obs: Tree, carry: Carry) -> tuple[Tensor, Carry]:
+        """Return the head's output [B, P] for one step of running episodes, and the carry."""
+        first = next(iter(carry.values()))
+        y, after = self.remember(obs, carry, first.new_zeros(1, first.shape[0]))
+        return self.head(y[0]), after

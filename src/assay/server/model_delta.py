@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from assay.core.errors import AssayError
-from assay.server.model_file import MAX_FILE, MAX_HEADER
+from assay.policies.model_file import MAX_FILE, MAX_HEADER
 
 MAGIC = b"AssayD01"
 MARGIN = 0.9  # a difference that is not this much smaller is not worth its trouble

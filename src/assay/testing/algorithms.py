@@ -554,11 +554,19 @@ class AlgorithmContract:
         settings = {k: v for k, v in self.normalised(case).items() if k == "normalize_obs"}
         rig = self.rig(case, num_envs=6, **settings)
         rig.learn(self.updates)
-        module = rig.algorithm.policy_module()
+        module = rig.algorithm.policy.module()
+        carry = rig.algorithm.initial_carry(6)
         for _ in range(5):
-            expected = rig.algorithm.act(rig.obs, rig.collector.carry, False).action
+            choice = rig.algorithm.act(rig.obs, carry, False)
+            expected = choice.action
+            inputs = [rig.obs] if carry is None else [rig.obs, carry]
             with torch.no_grad():
-                found = module(tree_map(torch.from_numpy, rig.obs)).numpy()
+                found = module(*(tree_map(torch.from_numpy, tree) for tree in inputs))
+            if carry is not None:
+                found, after = found
+                close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+                tree_map(close, tree_map(lambda x: x.numpy(), after), choice.carry)
+            found, carry = found.numpy(), choice.carry
             assert found.shape == expected.shape
             if expected.dtype.kind == "f":
                 np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-// What a model file says about its network: the schema of `assay.server.model_architecture`.
+// What a model file says about its network: the schema of `assay.policies.description`.
 #pragma once
 
 #include <cstddef>

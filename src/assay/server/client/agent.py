@@ -26,10 +26,10 @@ from assay.core.config import Model
 from assay.core.errors import ConfigError
 from assay.core.types import Tree, action_mask, tree_leaves
 from assay.envs.spaces import ActionMap, ObservationMap
+from assay.policies.description import describe_space
 from assay.server.client.keeper import Loaded, ModelKeeper
 from assay.server.client.outbox import Outbox, Overflow, RewardPatch, Segment, Step
 from assay.server.client.shield import Flag, Shield
-from assay.server.model_architecture import describe_space
 from assay.server.spec import MOST_LOG_PROB, MOST_VALUE
 
 Array = np.ndarray[Any, Any]

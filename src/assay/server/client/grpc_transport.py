@@ -19,6 +19,7 @@ from typing import Any
 
 from assay import __version__
 from assay.core.errors import ConfigError, MissingExtraError
+from assay.policies.parts import ModelError
 from assay.server.addresses import is_local
 from assay.server.client.config import ClientConfig
 from assay.server.client.outbox import Item, Segment
@@ -37,7 +38,6 @@ from assay.server.client.transport import (
 )
 from assay.server.client.window import Window
 from assay.server.errors import Reason, RejectionError
-from assay.server.model_architecture import ModelError
 from assay.server.model_delta import DeltaError, apply_delta, have_zstd
 from assay.server.protocol import PROTOCOL
 from assay.server.spec import PolicySpec

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from assay.core.errors import AssayError
+from assay.policies.model_file import Snapshot, parse_snapshot, read_snapshot
+from assay.policies.parts import ModelError
 from assay.server.client.policy import Policy, PolicyError
-from assay.server.model_architecture import ModelError
-from assay.server.model_file import Snapshot, parse_snapshot, read_snapshot
 
 _NAME = re.compile(r"(\d+)-(\d+)-([0-9a-f]{64})\.safetensors")
 _KEPT = 2

@@ -1,7 +1,8 @@
 """Act with a model file, one observation at a time, without torch.
 
-The network is made of the layers of `assay.inference`. What comes behind it decides about a single
-row: there Python's own floats are several times faster than NumPy calls on a handful of numbers.
+The network is built by `assay.policies.numpy_network`, as in the collector. What comes behind it
+decides about a single row: there Python's own floats are several times faster than NumPy calls on a
+handful of numbers.
 
 Noise is an input (`decide`), so that the same numbers give the same action here and in C++:
 
@@ -29,12 +30,13 @@ from typing import Any
 
 import numpy as np
 
-from assay.inference import layers
-from assay.inference.recurrent import GRU, LSTM
-from assay.server import model_architecture as arch
-from assay.server.model_file import Snapshot
+from assay.policies import description as arch
+from assay.policies.layers import Chain, Flatten
+from assay.policies.model_file import Snapshot
+from assay.policies.numpy_network import build_stages
+from assay.policies.parts import Array
+from assay.policies.recurrent import Carry, Recurrent
 
-Array = np.ndarray[Any, Any]
 Decision = tuple[Any, float]  # an action and the log-probability of taking it
 Mask = Sequence[Any] | Array | None
 Noise = Sequence[float]
@@ -65,11 +67,11 @@ class Policy:
         architecture = snapshot.architecture
         self.architecture = architecture
         self.version = architecture.version
-        self.mask_size = arch.mask_size(architecture.head)
+        self.mask_size = architecture.head.mask_size
         self._network = _Network(snapshot)
         self._head = _make_head(architecture.head, snapshot.arrays)
         self.noise_kind, self.noise_size = self._head.noise_kind, self._head.noise_size
-        self._finite = np.ones((1, arch.head_params(architecture.head)), bool)
+        self._finite = np.ones((1, architecture.head.params), bool)
         self._all_finite = self._finite.tobytes()
         self.raw: Any = None
 
@@ -178,33 +180,18 @@ class _Network:
         first = self._inputs[0]
         self._plain = len(self._inputs) == 1 and not first.sizes and first.scale == 1.0
         self._key = first.key
-        self._flatten = layers.Flatten(
-            [(e.key, e.width, e.scale, e.sizes, e.starts) for e in self._inputs]
-        )
+        self._flatten = Flatten(self._inputs)
         names = architecture.normalization
         self._normal: tuple[Array, ...] | None = None
         if names is not None:
             limit = arrays[names.limit]
             moments = arrays[names.mean], arrays[names.inverse_std]
             self._normal = tuple(part[None] for part in (*moments, -limit, limit))
-        # Split at the memories: [layers] memory [layers] memory [layers].
-        self._stages: list[tuple[layers.Chain, GRU | LSTM | None]] = []
-        self._sizes: list[tuple[int, int, bool]] = []
-        parts: list[layers.Layer] = []
-        for layer in architecture.layers:
-            if isinstance(layer, arch.Recurrent):
-                weights = [
-                    (arrays[g.input], arrays[g.bias], arrays[g.hidden]) for g in layer.layers
-                ]
-                cell = GRU(weights) if layer.kind == "gru" else LSTM(weights)
-                self._stages.append((layers.Chain(parts), cell))
-                self._sizes.append((len(weights), layer.size, layer.kind == "lstm"))
-                parts = []
-            else:
-                parts += _build(layer, arrays)
-        self._stages.append((layers.Chain(parts), None))
+        stages = build_stages(architecture.layers, arrays)
+        self._stages = [(Chain(parts), cell) for parts, cell in stages]
+        self._memories = [layer for layer in architecture.layers if isinstance(layer, Recurrent)]
         self._chain = self._stages[0][0] if len(self._stages) == 1 else None
-        self.carries: list[dict[str, Array]] = []
+        self.carries: list[Carry] = []
         self.reset()
 
     def __call__(self, obs: Any) -> Array:
@@ -227,12 +214,7 @@ class _Network:
         return x
 
     def reset(self) -> None:
-        self.carries = []
-        for count, size, cells in self._sizes:
-            carry = {"h": np.zeros((1, count, size), np.float32)}
-            if cells:
-                carry["c"] = np.zeros((1, count, size), np.float32)
-            self.carries.append(carry)
+        self.carries = [memory.initial(1) for memory in self._memories]
 
     def _read(self, obs: Any) -> Array:
         x = self._x
@@ -271,49 +253,6 @@ class _Network:
                     raise PolicyError(f"Entry {entry.key!r} of the observation is out of range.")
             rows[entry.key or ""] = row
         return rows[""] if self._inputs[0].key is None else rows
-
-
-def _build(layer: Any, arrays: Mapping[str, Array]) -> list[layers.Layer]:
-    """Return the NumPy layers of one layer of the file."""
-    if isinstance(layer, arch.Dense):
-        activation = None if layer.activation is None else layers.ACTIVATIONS[layer.activation]
-        return [layers.Dense(arrays[layer.weight], arrays[layer.bias], activation)]
-    if isinstance(layer, arch.LayerNorm):
-        return [layers.LayerNorm(arrays[layer.weight], arrays[layer.bias], layer.eps)]
-    if isinstance(layer, arch.BatchNorm):
-        weight, bias = arrays[layer.weight], arrays[layer.bias]
-        mean, variance = arrays[layer.mean], arrays[layer.variance]
-        return [layers.BatchNorm(weight, bias, mean, variance, layer.eps)]
-    if isinstance(layer, arch.Activation):
-        return [layers.Activation(layers.ACTIVATIONS[layer.activation])]
-    if isinstance(layer, arch.Dueling):
-        return [layers.Dueling(_chain(layer.value, arrays), _chain(layer.advantage, arrays))]
-    if isinstance(layer, arch.Levels):
-        return [_levels(layer, arrays)]
-    assert isinstance(layer, arch.Atoms)
-    value = None if layer.value is None else _chain(layer.value, arrays)
-    atoms = layers.Atoms(_chain(layer.advantage, arrays), value, layer.actions, layer.atoms)
-    if layer.support is None:
-        return [atoms, layers.AtomMean()]
-    return [atoms, layers.SupportMean(arrays[layer.support])]
-
-
-def _levels(layer: arch.Levels, arrays: Mapping[str, Array]) -> layers.Layer:
-    weight = arrays[layer.weight]
-    embed = layers.Dense(weight, arrays[layer.bias], layers.relu)
-    head: layers.Layer = _chain(layer.advantage, arrays)
-    if layer.value is not None:
-        head = layers.Dueling(_chain(layer.value, arrays), head)
-    if layer.proposal is not None:
-        propose = layers.Dense(arrays[layer.proposal.weight], arrays[layer.proposal.bias])
-        return layers.Levels(embed, weight.shape[1], head, layer.affine, propose)
-    assert layer.levels is not None
-    network = layers.Levels(embed, weight.shape[1], head, layer.affine)
-    return layers.FixedLevels(network, arrays[layer.levels])
-
-
-def _chain(parts: Sequence[Any], arrays: Mapping[str, Array]) -> layers.Chain:
-    return layers.Chain([built for part in parts for built in _build(part, arrays)])
 
 
 class _Head:
@@ -380,7 +319,7 @@ class _Box(_Head):
     def __init__(self, head: arch.Gaussian | arch.SquashedGaussian | arch.Deterministic) -> None:
         self.noise_size = len(head.low)
         bounds = zip(head.low, head.high, strict=True)
-        # In the float32 of `assay.inference.distributions.box_scale`.
+        # In the float32 of `assay.policies.distributions.box_scale`.
         self.scales = [
             (_float32((high + low) / 2), _float32((high - low) / 2))
             if low is not None and high is not None

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from assay.core.types import action_mask, unpack
+from assay.policies.model_file import parse_snapshot
+from assay.policies.parts import ModelError
 from assay.server.client.policy import Policy, PolicyError
 from assay.server.errors import Reason, RejectionError
 from assay.server.gateway.hosted import Hosted
 from assay.server.gateway.hub import Hub, answers
-from assay.server.model_architecture import ModelError
-from assay.server.model_file import parse_snapshot
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.protocol.assay_pb2_grpc import InferServicer
 from assay.server.store.registry import Verb

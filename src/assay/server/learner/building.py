@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from assay.algorithms.base import Algorithm, ReplayNeeds, RolloutNeeds
+from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.core import registry, seeding
 from assay.core.config import parse
 from assay.core.errors import ConfigError, SpaceError, nearest
@@ -18,9 +18,8 @@ from assay.core.types import Clock, Spaces
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.loops.config import RunConfig, RunSettings, preset, resolve
 from assay.loops.training import build_algorithm
-from assay.networks.actor_critic import Policy
 from assay.networks.conv import has_images
-from assay.networks.recurrent import RecurrentPolicy
+from assay.policies.heads import StochasticHead
 from assay.server.learner.messages import LearnerSettings
 from assay.server.spec import PolicySpec, gym_space
 
@@ -171,9 +170,7 @@ def build(config: RunConfig, spaces: Spaces, clock: Clock) -> Algorithm:
                 f"The algorithm '{name}' needs more of each step than clients send.",
                 "Choose another: `assay algorithms` lists them.",
             )
-    elif not isinstance(needs, RolloutNeeds) or not isinstance(
-        getattr(algorithm, "policy", None), Policy | RecurrentPolicy
-    ):
+    elif not isinstance(algorithm.policy.head, StochasticHead):
         raise ConfigError(
             f"The algorithm '{name}' cannot learn from segments of many clients.",
             "Choose another: `assay algorithms` lists them.",

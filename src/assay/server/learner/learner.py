@@ -18,8 +18,9 @@ from assay.core import seeding
 from assay.core.errors import AssayError, CheckpointError
 from assay.core.types import Clock, State
 from assay.optim.update import Step
+from assay.policies import description as arch
+from assay.policies.model_file import Snapshot, make_snapshot
 from assay.runs.checkpoint import state_from_bytes, state_to_bytes
-from assay.server import model_architecture as arch
 from assay.server.errors import RejectionError
 from assay.server.learner.building import Canonical, build, configure, read_settings
 from assay.server.learner.feed import Feed
@@ -36,8 +37,6 @@ from assay.server.learner.replay_feed import ReplayFeed
 from assay.server.learner.rollout_feed import RolloutFeed
 from assay.server.learner.segments import EpisodeBook, Steps, read_batch
 from assay.server.learner.sequence_feed import SequenceFeed
-from assay.server.model_export import export_snapshot
-from assay.server.model_file import Snapshot, make_snapshot
 from assay.server.spec import read_spec
 from assay.server.tensors import Layout
 
@@ -168,8 +167,8 @@ class Learner:
         )
 
     def _snapshot(self) -> Snapshot:
-        snapshot = export_snapshot(
-            self.algorithm, version=self.version, epoch=self.epoch, noise=self.noise
+        snapshot = self.algorithm.policy.snapshot(
+            self.algorithm.spec.name, version=self.version, epoch=self.epoch, noise=self.noise
         )
         if not (isinstance(self.feed, ReplayFeed) and self.feed.warming_up):
             return snapshot

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from assay.algorithms.base import Algorithm, RolloutNeeds
 from assay.buffers.rollout import Rollout
 from assay.core.types import State, Tree, action_mask, tree_map
+from assay.functional.distributions import policy_distribution
 from assay.server.client.shield import Flag
 from assay.server.learner.feed import Feed
 from assay.server.learner.imitation import Imitation
@@ -49,15 +51,15 @@ class RolloutFeed(Feed):
         super().__init__(algorithm, max_lag)
         needs = algorithm.needs
         assert isinstance(needs, RolloutNeeds)
-        self.policy: Any = vars(algorithm)["policy"]  # `build` has seen to it
-        self.distribution: Any = getattr(algorithm, "distribution", None)
+        self.policy = algorithm.policy
+        self.distribution = policy_distribution(algorithm.spaces.action)
         self.imitation = Imitation(algorithm, self._actor()) if imitate else None
         self.length = needs.horizon
         self.rollout = Rollout(algorithm.spaces, self.length, 1)
         self.flags = np.zeros(self.length, np.uint8)
         self.filled = 0
         self.pieces: list[Piece] = []
-        self._boxed = self.policy.choose.bounds is not None
+        self._boxed = isinstance(algorithm.spaces.action, gym.spaces.Box)
         extras = {"log_prob": np.zeros(1, np.float32), "policy_weight": np.zeros(1, np.float32)}
         if self._boxed:
             extras["raw_action"] = np.zeros((1, *self.rollout.action.shape[2:]), np.float32)
@@ -68,7 +70,7 @@ class RolloutFeed(Feed):
 
     def _actor(self) -> list[nn.Parameter]:
         """Return what the heuristic is cloned into: the policy without the critic's head."""
-        return list(self.policy.actor.parameters())
+        return list(self.policy.network.parameters())
 
     def take(self, position: int, steps: Steps) -> None:
         """Lay steps into the rollout; learn whenever it is full."""
@@ -177,7 +179,7 @@ class RolloutFeed(Feed):
     def _params(self) -> Tensor:
         """Return the parameters [T, ...] that the policy gives as it is now."""
         obs: Tree = tree_map(lambda array: array[:, 0], self.rollout.obs)
-        found: Tensor = self.policy.actor(self._tensors(obs))
+        found: Tensor = self.policy.network(self._tensors(obs))
         return found
 
     def _clone(self, imitation: Imitation, heuristic: Array) -> None:
@@ -192,7 +194,7 @@ class RolloutFeed(Feed):
 
         def loss(index: Tensor) -> Tensor:
             some = tree_map(lambda x: x[index], tensors)
-            params = self.policy.actor(some)
+            params = self.policy.network(some)
             log_prob: Tensor = self.distribution.log_prob(params, action[index], action_mask(some))
             return -log_prob.mean()
 
@@ -219,7 +221,7 @@ class RolloutFeed(Feed):
         data.extras["log_prob"][outside] = log_prob.reshape(outside.shape)[outside]
 
     def _tensors(self, obs: Tree) -> Tree:
-        return self.policy.forward.tensors(self.algorithm.normalized(obs))
+        return self.algorithm.inputs(obs)
 
     def _find(self, client: str, event: int, reward: float) -> bool:
         for piece in reversed(self.pieces):

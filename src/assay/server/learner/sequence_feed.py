@@ -24,6 +24,7 @@ from assay.buffers.rollout import Rollout, Starts
 from assay.core.types import State, Tree, action_mask, tree_map
 from assay.functional import losses
 from assay.functional.recurrent import by_step, chunks_of
+from assay.networks.rnn import Remembering
 from assay.server.learner.feed import remember
 from assay.server.learner.imitation import MINIBATCH, Imitation
 from assay.server.learner.rollout_feed import Piece, RolloutFeed
@@ -52,12 +53,16 @@ class SequenceFeed(RolloutFeed):
     def __init__(self, algorithm: Algorithm, max_lag: int | None, *, imitate: bool) -> None:
         super().__init__(algorithm, max_lag, imitate=imitate)
         self.chunk: int = algorithm.hp.chunk
+        network = algorithm.policy.network
+        assert isinstance(network, Remembering)
+        self.network = network
         self._spread: Rollout | None = None
         self._memories: dict[str, Memory] = {}
 
     def _actor(self) -> list[nn.Parameter]:
-        net = self.policy.net
-        return [p for part in (net.encoder, net.memory, net.head) for p in part.parameters()]
+        network = self.policy.network
+        assert isinstance(network, Remembering)
+        return [parameter for part in network.parts for parameter in part.parameters()]
 
     def _prepared(self) -> Rollout:
         runs = self._runs()
@@ -135,7 +140,6 @@ class SequenceFeed(RolloutFeed):
             Its parameters [T, P], the carries after truncated steps in the order of the rollout's
             finals, and those before every chunk.
         """
-        obs = self.algorithm.normalized(data.obs)
         over = (data.terminated | data.truncated)[:, 0]
         finals, empty, carry = data.finals, self._empty(), data.initial_carry
         after_finals = self._empty(0 if finals is None else len(finals.step))
@@ -149,7 +153,7 @@ class SequenceFeed(RolloutFeed):
                 starts.append(carry)
             if not data.valid[t, 0]:
                 continue
-            given, carry = self.policy.advance(tree_map(lambda x, t=t: x[t], obs), carry)
+            given, carry = self.policy.advance(tree_map(lambda x, t=t: x[t], data.obs), carry)
             if params is None:
                 params = np.zeros((data.length, given.shape[1]), given.dtype)
             params[t] = given[0]
@@ -162,18 +166,18 @@ class SequenceFeed(RolloutFeed):
         return torch.from_numpy(params).to(self.algorithm.device), after_finals, before
 
     def _clone(self, imitation: Imitation, heuristic: Array) -> None:
-        data, net, device = self._spread, self.policy.net, self.algorithm.device
+        data, net, device = self._spread, self.network, self.algorithm.device
         assert data is not None and data.starts is not None
         acted, first = np.zeros((2, *data.valid.shape), np.float32)
         acted[data.valid] = heuristic
         first[1:] = (data.terminated | data.truncated | ~data.valid)[:-1]
         first[data.starts.step] = 0.0
-        carries = self.policy.tensors(self._walk(data)[2])
+        carries = self.algorithm.tensors(self._walk(data)[2])
         rows = {"first": first, "acted": acted, "action": data.action}
         cut = {k: chunks_of(torch.from_numpy(v).to(device), self.chunk) for k, v in rows.items()}
         seen = tree_map(
             lambda x: chunks_of(x, self.chunk),
-            self.policy.tensors(self.algorithm.normalized(data.obs)),
+            self.algorithm.inputs(data.obs),
         )
         examples = torch.nonzero(cut["acted"].any(1)).squeeze(1)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from assay.core.errors import SpaceError
+from assay.core.errors import AssayError, SpaceError
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -95,6 +95,44 @@ def action_layout(space: gym.Space[Any], *, squash: bool = False) -> ActionLayou
         f"No policy distribution for the action space {space}; "
         "expected Discrete, MultiDiscrete, MultiBinary or a Box of floats.",
         "Wrap the environment so that its actions are of one of these spaces.",
+    )
+
+
+def box_scale(space: gym.spaces.Box) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return centre and half-width of a bounded Box, as float32.
+
+    Raises:
+        SpaceError: A bound is infinite or the box has no width.
+    """
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (high > low).all()):
+        raise SpaceError(
+            f"The action space {space} has an infinite or empty range; expected finite bounds with "
+            "low < high.",
+            "Wrap the environment in gymnasium.wrappers.RescaleAction or ClipAction with bounds.",
+        )
+    return ((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
+
+
+def gaussian_scale(
+    space: gym.spaces.Box,
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
+    """Return centre and half-width [n] of a Box, 0 and 1 where it has no finite range.
+
+    None stands for a Box that needs no scaling: each of its ranges is [-1, 1] or infinite.
+    """
+    low, high = (bound.reshape(-1).astype(np.float64) for bound in (space.low, space.high))
+    finite = np.isfinite(low) & np.isfinite(high) & (high > low)
+    center = np.where(finite, (high + low) / 2, 0.0).astype(np.float32)
+    half_width = np.where(finite, (high - low) / 2, 1.0).astype(np.float32)
+    return None if (center == 0).all() and (half_width == 1).all() else (center, half_width)
+
+
+def no_entropy() -> AssayError:
+    """Return the error for asking a squashed Gaussian for its entropy."""
+    return AssayError(
+        "The entropy of a tanh-squashed Gaussian has no closed form.",
+        "Estimate it by -log_prob of a sample (see sample_log_prob).",
     )
 
 

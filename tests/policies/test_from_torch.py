@@ -5,11 +5,12 @@ from gymnasium import spaces
 from torch import nn
 
 from assay.functional.distributions import policy_distribution
-from assay.networks.bridge import numpy_forward
 from assay.networks.encoders import make_encoder
-from assay.networks.heads import DuelingHead, EnsembleMLP, QEnsemble, policy_head
+from assay.networks.heads import AtomHead, DuelingHead, policy_head
 from assay.networks.mlp import ACTIVATIONS, mlp
 from assay.networks.noisy import resample_noise
+from assay.policies.from_torch import UnsupportedError, describe
+from assay.policies.numpy_network import NumpyNetwork
 
 BOX = spaces.Box(-1.0, 1.0, (4,), np.float32)
 DICT = spaces.Dict(
@@ -23,6 +24,14 @@ DICT = spaces.Dict(
         "action_mask": spaces.MultiBinary(2),
     }
 )
+
+
+def numpy_forward(module, noisy=True):
+    """Return the NumPy forward pass over the module's own memory, or None where there is none."""
+    try:
+        return NumpyNetwork(describe(module, noisy=noisy)).call
+    except UnsupportedError:
+        return None
 
 
 def observe(space, n, seed=0):
@@ -109,17 +118,6 @@ def test_dueling(hidden):
     assert_same(nn.Sequential(mlp((4, 4), activate_output=True), head), observe(BOX, 6))
 
 
-@pytest.mark.parametrize("layer_norm", [False, True])
-def test_ensembles_and_critics(layer_norm):
-    torch.manual_seed(0)
-    obs, action = observe(BOX, 6), observe(BOX, 6, seed=1)
-    assert_same(perturb(EnsembleMLP(2, (4, 8, 8, 3), layer_norm=layer_norm)), obs)
-    assert_same(
-        perturb(QEnsemble(BOX, 4, members=3, hidden=(8, 8), layer_norm=layer_norm)), obs, action
-    )
-    assert_same(perturb(QEnsemble(DICT, 4, hidden=(8,))), observe(DICT, 6), action)
-
-
 def test_noisy_layers_follow_their_noise_and_mode():
     torch.manual_seed(0)
     net = nn.Sequential(make_encoder(BOX, hidden=(8,), noisy=True), DuelingHead(8, 3, noisy=True))
@@ -130,8 +128,7 @@ def test_noisy_layers_follow_their_noise_and_mode():
     assert not np.allclose(forward(obs), silent)
     with torch.no_grad():
         np.testing.assert_allclose(forward(obs), net(tensors(obs)), rtol=1e-5, atol=1e-6)
-    net.eval()
-    np.testing.assert_allclose(forward(obs), silent)
+    np.testing.assert_allclose(numpy_forward(net, noisy=False)(obs), silent)
 
 
 @pytest.mark.parametrize("batch", [1, 8, 200])
@@ -177,7 +174,7 @@ def test_what_has_no_counterpart_falls_back():
     image = spaces.Box(0, 255, (12, 12, 3), np.uint8)
     assert numpy_forward(make_encoder(image, cnn="impala")) is None
     assert numpy_forward(nn.Sequential(nn.Linear(2, 2), nn.Softmax(-1))) is None
-    assert numpy_forward(QEnsemble(image, 2, cnn="impala")) is None
+    assert numpy_forward(AtomHead(4, 2, 3)) is None  # without the mean of its atoms
     assert numpy_forward(nn.GELU()) is None  # the exact form
     assert numpy_forward(nn.Linear(2, 2).double()) is None
     assert numpy_forward(nn.Linear(2, 2, device="meta")) is None

@@ -16,7 +16,7 @@ from assay.algorithms.base import Algorithm, Context
 from assay.core import registry
 from assay.core.errors import AssayError, ConfigError, MissingExtraError, RunError
 from assay.core.types import Clock, Spaces
-from assay.evaluation.export import Format, export_policy, sample_observations
+from assay.policies.export import Format, export_policy, sample_observations
 
 VECTOR = Box(-np.inf, np.inf, (4,), np.float32)
 LIMITED = Box(np.array([-2.0, 0.5], np.float32), np.array([3.0, 1.0], np.float32))
@@ -34,6 +34,10 @@ CASES = {
     "sac discrete": ("sac", VECTOR, Discrete(3), {}),
     "td3": ("td3", VECTOR, LIMITED, {}),
     "ddpg": ("ddpg", VECTOR, LIMITED, {}),
+    "r2d2": ("r2d2", VECTOR, Discrete(3), {}),
+    "recurrent lstm": ("recurrent_ppo", VECTOR, LIMITED, {"normalize_obs": True}),
+    "recurrent gru": ("recurrent_ppo", MASKED, Discrete(5), {"memory": "gru"}),
+    "transformer": ("recurrent_ppo", VECTOR, Discrete(3), {"memory": "transformer"}),
 }
 needs_onnx = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")),
@@ -51,7 +55,7 @@ def make(
     algorithm: Algorithm = cls(spaces, cls.Hyperparameters(**settings), context)
     algorithm.update_obs_stats(sample_observations(observation, action, 64, seed=5))
     with torch.no_grad():
-        for parameter in algorithm.policy_module().parameters():
+        for parameter in algorithm.policy.network.parameters():
             parameter.mul_(3.0)
     return algorithm
 
@@ -59,16 +63,17 @@ def make(
 def check(case: str, path: Path, format: Format) -> None:
     algorithm = make(*CASES[case])
     obs = sample_observations(*CASES[case][1:3], 64, seed=0)
-    actions = np.asarray(algorithm.act(obs, None, False).action)
+    carry = algorithm.initial_carry(64)
+    actions = np.asarray(algorithm.act(obs, carry, False).action)
     assert len(np.unique(actions, axis=0)) > 1, "the case does not tell policies apart"
-    result = export_policy(algorithm, path, format)
+    result = export_policy(algorithm.policy, path, format)
     assert result.path == path and path.stat().st_size > 0
     assert result.observations == 64
     limit = 1e-4 if np.issubdtype(actions.dtype, np.floating) else 0
     assert result.max_difference <= limit
     assert result.output == (actions.shape[1:], str(actions.dtype))
     # The agent is left as it was.
-    np.testing.assert_array_equal(algorithm.act(obs, None, False).action, actions)
+    np.testing.assert_array_equal(algorithm.act(obs, carry, False).action, actions)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -76,8 +81,14 @@ def test_torchscript_acts_as_the_agent(case: str, tmp_path: Path) -> None:
     check(case, tmp_path / "policy.pt", "torchscript")
 
 
+ON_ONNX = [
+    "ppo box", "ppo masked", "ppo multi-binary", "ppo image", "dqn", "recurrent lstm",
+    "recurrent gru", "transformer",
+]  # fmt: skip
+
+
 @needs_onnx
-@pytest.mark.parametrize("case", ["ppo box", "ppo masked", "ppo multi-binary", "ppo image", "dqn"])
+@pytest.mark.parametrize("case", ON_ONNX)
 def test_onnx_acts_as_the_agent(case: str, tmp_path: Path) -> None:
     check(case, tmp_path / "policy.onnx", "onnx")
 
@@ -87,7 +98,7 @@ def test_a_dict_becomes_named_inputs(tmp_path: Path) -> None:
     import onnxruntime
 
     algorithm = make(*CASES["ppo masked"])
-    result = export_policy(algorithm, tmp_path / "policy.onnx", "onnx")
+    result = export_policy(algorithm.policy, tmp_path / "policy.onnx", "onnx")
     names = {"arm/joints": ((4,), "float32"), "gear": ((), "int64"), "action_mask": ((5,), "int8")}
     assert {name: (shape, dtype) for name, shape, dtype in result.inputs} == names
     session = onnxruntime.InferenceSession(str(result.path))
@@ -99,9 +110,30 @@ def test_a_dict_becomes_named_inputs(tmp_path: Path) -> None:
     assert actions.tolist() == [2] * 7
 
 
+@needs_onnx
+def test_a_memory_is_an_input_and_an_output(tmp_path: Path) -> None:
+    import onnxruntime
+
+    algorithm = make(*CASES["recurrent lstm"])
+    result = export_policy(algorithm.policy, tmp_path / "policy.onnx", "onnx")
+    names = {name: shape for name, shape, _ in result.inputs}
+    size = algorithm.hp.memory_size
+    assert names["carry/h"] == names["carry/c"] == (1, size)
+    session = onnxruntime.InferenceSession(str(result.path))
+    obs = sample_observations(VECTOR, LIMITED, 3, seed=3)
+    feed = {"observation": obs} | {k: np.zeros((3, 1, size), np.float32) for k in names if "/" in k}
+    carry = algorithm.initial_carry(3)
+    for _ in range(4):
+        action, h, c = session.run(["action", "next_carry/h", "next_carry/c"], feed)
+        choice = algorithm.act(obs, carry, False)
+        carry = choice.carry
+        np.testing.assert_allclose(action, choice.action, atol=1e-4)
+        feed |= {"carry/h": h, "carry/c": c}
+
+
 def test_torchscript_takes_a_dict_of_tensors(tmp_path: Path) -> None:
     algorithm = make(*CASES["ppo masked"])
-    result = export_policy(algorithm, tmp_path / "policy.pt", "torchscript")
+    result = export_policy(algorithm.policy, tmp_path / "policy.pt", "torchscript")
     policy = torch.jit.load(str(result.path))
     obs = sample_observations(MASKED, Discrete(5), 3, seed=3)
     obs["action_mask"][:] = np.eye(5, dtype=np.int8)[4]
@@ -110,7 +142,7 @@ def test_torchscript_takes_a_dict_of_tensors(tmp_path: Path) -> None:
 
 def test_a_policy_that_differs_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = make(*CASES["td3"])
-    policy = algorithm.policy_module()
+    policy = algorithm.policy.module()
 
     class Shifted(torch.nn.Module):
         def __init__(self) -> None:
@@ -120,22 +152,22 @@ def test_a_policy_that_differs_is_not_kept(tmp_path: Path, monkeypatch: pytest.M
         def forward(self, obs: torch.Tensor) -> torch.Tensor:
             return self.policy(obs) + 0.01
 
-    monkeypatch.setattr(algorithm, "policy_module", Shifted)
+    monkeypatch.setattr(algorithm.policy, "module", Shifted)
     with pytest.raises(AssayError, match=r"differs from the agent by 0\.01"):
-        export_policy(algorithm, tmp_path / "policy.pt", "torchscript")
+        export_policy(algorithm.policy, tmp_path / "policy.pt", "torchscript")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_mistakes_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = make(*CASES["a2c"])
     with pytest.raises(ConfigError, match="onnx, torchscript"):
-        export_policy(algorithm, tmp_path / "x", "pickle")  # type: ignore[arg-type]
+        export_policy(algorithm.policy, tmp_path / "x", "pickle")  # type: ignore[arg-type]
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="is a file"):
-        export_policy(algorithm, tmp_path / "file" / "x.pt", "torchscript")
+        export_policy(algorithm.policy, tmp_path / "file" / "x.pt", "torchscript")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"assay\[onnx\]"):
-        export_policy(algorithm, tmp_path / "x.onnx", "onnx")
+        export_policy(algorithm.policy, tmp_path / "x.onnx", "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.server import model_architecture as arch
-from assay.server import model_file
+from assay.policies import description as arch
+from assay.policies import layers, model_file, parts, value_layers
+from assay.policies.model_file import make_snapshot, parse_snapshot, read_snapshot
+from assay.policies.parts import ModelError, Shapes
 from assay.server.client.policy import Policy, PolicyError
-from assay.server.model_architecture import ModelError
-from assay.server.model_file import make_snapshot, parse_snapshot, read_snapshot
 
 GOLDEN = Path(__file__).resolve().parents[2] / "clients" / "golden"
 FILES = sorted(GOLDEN.glob("*.safetensors"))
@@ -33,7 +33,7 @@ def architecture(**changes: Any) -> arch.Architecture:
         "observation": {"kind": "Box"},
         "action": {"kind": "Discrete"},
         "inputs": (arch.Entry(key=None, width=2),),
-        "layers": (arch.Dense(weight="w", bias="b"),),
+        "layers": (layers.Dense(weight="w", bias="b"),),
         "head": arch.Categorical(n=3),
     }
     return arch.Architecture(**(values | changes))
@@ -86,7 +86,7 @@ def test_a_missing_tensor_is_named():
 
 def test_a_tensor_belongs_to_one_layer():
     square = {"w": np.eye(3, dtype=np.float32), "b": np.zeros(3, np.float32)}
-    layer = arch.Dense(weight="w", bias="b")
+    layer = layers.Dense(weight="w", bias="b")
     inputs = (arch.Entry(key=None, width=3),)
     make_snapshot(architecture(inputs=inputs, layers=(layer,)), square)
     with pytest.raises(ModelError, match="Two layers use the tensor 'w'"):
@@ -157,13 +157,14 @@ def with_levels(
     source: dict[str, Any] = {"levels": "tau"}
     found = {"phi": np.ones((2, 5)), "shift": np.zeros(2), "tau": np.linspace(0, 1, 4)}
     if proposal:
-        source = {"proposal": arch.Proposal(weight="p", bias="q")}
+        source = {"proposal": value_layers.Proposal(weight="p", bias="q")}
         del found["tau"]
         found |= {"p": np.ones((4, 2)), "q": np.zeros(4)}
-    head = (arch.Dense(weight="w", bias="b"),)
+    head = (layers.Dense(weight="w", bias="b"),)
     fields = {"weight": "phi", "bias": "shift", "advantage": head} | source | (changes or {})
-    layers = (arch.Levels(**fields),)
-    return make_snapshot(architecture(layers=layers), arrays() | found | tensors)
+    return make_snapshot(
+        architecture(layers=(value_layers.Levels(**fields),)), arrays() | found | tensors
+    )
 
 
 @pytest.mark.parametrize(
@@ -187,15 +188,15 @@ def test_levels_that_do_not_fit_are_refused(proposal, tensors, words):
 
 
 def test_levels_need_one_source_and_stand_last():
-    with pytest.raises(ValueError, match="either levels or a proposal"):
-        with_levels({"proposal": arch.Proposal(weight="p", bias="q")})
-    with pytest.raises(ValueError, match="either levels or a proposal"):
+    with pytest.raises(ModelError, match="either levels or a proposal"):
+        with_levels({"proposal": value_layers.Proposal(weight="p", bias="q")})
+    with pytest.raises(ModelError, match="either levels or a proposal"):
         with_levels({"levels": None})
     layer = with_levels().architecture.layers[0]
     with pytest.raises(ModelError, match="kind 'levels' is not the last one"):
         make_snapshot(architecture(layers=(layer, layer)), arrays())
     with pytest.raises(ValueError, match="tag 'levels'"):
-        arch.Dueling(value=(layer,), advantage=(layer,))
+        value_layers.Dueling(value=(layer,), advantage=(layer,))
 
 
 @pytest.mark.parametrize("wide", ["features", "cosines", "head"])
@@ -209,13 +210,13 @@ def test_levels_are_limited_by_the_widest_thing_they_make(wide):
             "b": (hidden,), "w2": (3, hidden), "b2": (3,),
         }  # fmt: skip
 
-    head = (arch.Dense(weight="w", bias="b"), arch.Dense(weight="w2", bias="b2"))
-    layer = arch.Levels(weight="phi", bias="shift", levels="tau", advantage=head)
+    head = (layers.Dense(weight="w", bias="b"), layers.Dense(weight="w2", bias="b2"))
+    layer = value_layers.Levels(weight="phi", bias="shift", levels="tau", advantage=head)
     inputs = (arch.Entry(key=None, width=4 if wide == "features" else 2),)
     model = architecture(inputs=inputs, layers=(layer,))
-    model_file.check_shapes(model, shapes(arch.MAX_CELLS // 4))
+    model.check(Shapes(shapes(value_layers.MAX_CELLS // 4)))
     with pytest.raises(ModelError, match=r"levels make 4 numbers each.*at most 4194304 in all"):
-        model_file.check_shapes(model, shapes(arch.MAX_CELLS // 4 + 1))
+        model.check(Shapes(shapes(value_layers.MAX_CELLS // 4 + 1)))
 
 
 def test_levels_are_limited_by_what_they_cost():
@@ -225,22 +226,22 @@ def test_levels_are_limited_by_what_they_cost():
             "w1": (128, 128), "b1": (128,), "w2": (2, 128), "b2": (2,),
         }  # fmt: skip
 
-    head = tuple(arch.Dense(weight=f"w{i}", bias=f"b{i}") for i in ("", "1", "2"))
-    layer = arch.Levels(weight="phi", bias="shift", levels="tau", advantage=head)
+    head = tuple(layers.Dense(weight=f"w{i}", bias=f"b{i}") for i in ("", "1", "2"))
+    layer = value_layers.Levels(weight="phi", bias="shift", levels="tau", advantage=head)
     inputs = (arch.Entry(key=None, width=3),)
     values = arch.ActionValues(n=2, epsilon=0.0)
     model = architecture(inputs=inputs, layers=(layer,), head=values)
-    most = arch.MAX_WORK // (3 * 5 + 128 * 4 + 128 * 129 + 2 * 129)
-    model_file.check_shapes(model, shapes(most))
+    most = value_layers.MAX_WORK // (3 * 5 + 128 * 4 + 128 * 129 + 2 * 129)
+    model.check(Shapes(shapes(most)))
     with pytest.raises(ModelError, match=r"levels cost \d+ products"):
-        model_file.check_shapes(model, shapes(most + 1))
+        model.check(Shapes(shapes(most + 1)))
 
 
 def test_both_readers_have_the_same_limits():
     text = (GOLDEN.parent / "cpp" / "core" / "src" / "architecture.h").read_text()
-    assert f"kMaxWidth = {arch.MAX_WIDTH};" in text
-    assert f"kMaxParts = {arch.MAX_PARTS};" in text
-    for name, limit in (("kMaxCells", arch.MAX_CELLS), ("kMaxWork", arch.MAX_WORK)):
+    assert f"kMaxWidth = {parts.MAX_WIDTH};" in text
+    assert f"kMaxParts = {parts.MAX_PARTS};" in text
+    for name, limit in (("kMaxCells", value_layers.MAX_CELLS), ("kMaxWork", value_layers.MAX_WORK)):
         assert f"{name} = std::size_t{{1}} << {limit.bit_length() - 1};" in text
         assert limit.bit_count() == 1
 
@@ -324,7 +325,7 @@ def test_random_bytes_are_refused_in_little_memory(data):
 def test_reading_and_acting_import_no_torch():
     code = (
         "import sys; from assay.server.client.policy import Policy;"
-        "from pathlib import Path; from assay.server.model_file import read_snapshot;"
+        "from pathlib import Path; from assay.policies.model_file import read_snapshot;"
         f"p = Policy(read_snapshot(Path({str(FILES[0])!r}))); p.act([0.0] * 5);"
         "print('torch' in sys.modules)"
     )

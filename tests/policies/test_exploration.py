@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete
 
 from assay.core.config import Model, parse
 from assay.core.errors import ConfigError
+from assay.core.types import Spaces
 from assay.functional import targets
 from assay.functional.distributional import greedy_atoms
-from assay.networks.greedy import GreedyActions, ProbabilitySchedule
 from assay.networks.noisy import NoisyLinear
+from assay.policies.exploration import GreedyActions, ProbabilitySchedule
+from assay.policies.heads import GreedyHead
+from assay.policies.policy import Policy
 
 VALUES = np.array([[1.0, 9.0, 2.0], [7.0, 3.0, 5.0]], np.float32)
 MASK = np.array([[1, 0, 1], [0, 1, 1]], np.int8)
@@ -52,29 +55,34 @@ def test_a_mask_that_allows_nothing_is_none() -> None:
     np.testing.assert_allclose(np.bincount(random - 5) / 6000, [1 / 3] * 3, atol=0.03)
 
 
-def test_acts_by_noise_or_by_epsilon_or_not_at_all() -> None:
-    choose, rng = GreedyActions(Discrete(3)), np.random.default_rng(0)
-    obs = {"x": np.zeros((2, 1)), "action_mask": MASK}
-    noisy = NoisyLinear(1, 3)
-    heard = []
-
-    def values() -> np.ndarray:
-        heard.append((noisy.noisy, noisy.eps_out.abs().sum().item() > 0))
-        return VALUES
-
-    assert choose.act(obs, values, rng, False, epsilon=1.0).tolist() == [2, 2]
+def test_a_policy_acts_by_noise_or_by_epsilon_or_not_at_all() -> None:
+    space = Discrete(3)
+    spaces = Spaces(Box(-1, 1, (1,), np.float32), space)
+    network = NoisyLinear(1, 3)
+    with torch.no_grad():
+        network.weight.zero_()
+        network.bias.copy_(torch.tensor([1.0, 5.0, 2.0]))
+        network.weight_sigma.fill_(0.0)
+        network.bias_sigma.fill_(100.0)
+    rng = np.random.default_rng(0)
+    cpu = torch.device("cpu")
+    noisy = Policy(spaces, network, GreedyHead(space, None), device=cpu, rng=rng)
+    alone = np.zeros((2, 1), np.float32)
     before = rng.bit_generator.state
-    assert choose.act(obs, values, rng, False, epsilon=1.0, noisy=noisy).tolist() == [2, 2]
-    assert rng.bit_generator.state == before  # the best action needs no luck
-    # A noisy network explores by itself: its noise is new, and epsilon does not count.
-    assert choose.act(obs, values, rng, True, epsilon=1.0, noisy=noisy).tolist() == [2, 2]
-    assert heard == [(True, False), (False, False), (True, True)]
-    drawn = [choose.act(obs, values, rng, True, epsilon=1.0) for _ in range(200)]
-    assert len(heard) == 3  # every row was random, of the valid ones
-    assert (np.unique(drawn).tolist(), MASK[[0, 1] * 200, np.ravel(drawn)].all()) == (
-        [0, 1, 2],
-        True,
-    )
+    assert noisy.act(alone).action.tolist() == [1, 1]
+    assert rng.bit_generator.state == before  # the best action draws nothing
+    # A noisy network explores by itself, with new noise for every step.
+    explored = {noisy.act(alone, None, True).action[0] for _ in range(50)}
+    assert explored == {0, 1, 2}
+    assert noisy.act(alone).action.tolist() == [1, 1]
+    head = GreedyHead(space, lambda n: 1.0)
+    drawn = [head.choose(_never, 2, MASK, rng)[0] for _ in range(200)]
+    assert np.unique(drawn).tolist() == [0, 1, 2]
+    assert MASK[[0, 1] * 200, np.ravel(drawn)].all()
+
+
+def _never() -> np.ndarray:
+    raise AssertionError("every row is random: no values are needed")
 
 
 def test_random_actions_are_uniform_over_valid_ones() -> None:

@@ -2,7 +2,9 @@
 
 The file holds all that lies between an observation and its deterministic action: normalisation,
 one-hot coding, the network, action masks and limits. An observation that is a dict becomes one
-named input per entry in ONNX, and a dict of tensors in TorchScript. The batch size is free.
+named input per entry in ONNX, and a dict of tensors in TorchScript. The batch size is free. A
+policy with a memory has its carry as further inputs (`carry/h`), which begin as zeros, and as
+further outputs (`next_carry/h`); in TorchScript, as a second argument and result.
 Observations and actions are canonical (see `assay.envs.spaces`): an environment whose Discrete
 actions start at 1 has them counted from 0 here.
 """
@@ -10,7 +12,6 @@ actions start at 1 has them counted from 0 here.
 from __future__ import annotations
 
 import contextlib
-import copy
 import importlib
 import importlib.util
 import io
@@ -28,15 +29,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm
 from assay.core.errors import AssayError, ConfigError, MissingExtraError, RunError
 from assay.core.seeding import derive_rng
-from assay.core.types import ACTION_MASK, Tree, tree_map
+from assay.core.types import ACTION_MASK, Tree, pack, tree_map, unpack
+from assay.policies.policy import Policy
 from assay.runs.files import run_error
 
 Format = Literal["onnx", "torchscript"]
 ONE_INPUT = "observation"  # the name of the input where the observation is one array
 OUTPUT = "action"
+CARRY, NEXT_CARRY = "carry", "next_carry"
 
 _OBSERVATIONS = 64
 _TOLERANCE = 1e-4  # of actions in [-1, 1]; float32 sums in another order differ by less
@@ -50,7 +52,7 @@ class Export:
     Attributes:
         path: The file.
         format: What it is.
-        inputs: Name, shape without the batch axis, and dtype of each input.
+        inputs: Name, shape without the batch axis, and dtype of each input, the carry's included.
         output: Shape without the batch axis, and dtype of the action.
         runtime: What ran the file; "" where nothing could, because onnxruntime is missing.
         observations: How many observations it was compared on.
@@ -81,13 +83,11 @@ class Export:
         }
 
 
-def export_policy(
-    algorithm: Algorithm, path: Path, format: Format = "onnx", *, seed: int = 0
-) -> Export:
-    """Write the deterministic policy of an algorithm to a file, and compare the two.
+def export_policy(policy: Policy, path: Path, format: Format = "onnx", *, seed: int = 0) -> Export:
+    """Write a policy without its exploration to a file, and compare the two.
 
     Args:
-        algorithm: Whose policy; `assay.load(run).algorithm` for a run. It is not changed.
+        policy: `assay.load(run).policy` for a run. It is not changed.
         path: Where to; its directory is made. Nothing is left there if the comparison fails.
         format: "onnx", or "torchscript".
         seed: Of the observations that both are asked about.
@@ -95,29 +95,28 @@ def export_policy(
     Raises:
         ConfigError: The format is unknown.
         MissingExtraError: ONNX is asked for and not installed.
-        SpaceError: The algorithm has no policy that can be exported.
         AssayError: The file acts differently from the agent.
         RunError: The file cannot be written.
     """
     if format not in get_args(Format):
         raise ConfigError(f"format={format!r}: expected one of {', '.join(get_args(Format))}.")
-    # A copy, because it may have to move to the CPU, and shares its weights with the agent.
-    policy = copy.deepcopy(algorithm.policy_module()).cpu().eval()
-    space = algorithm.spaces.observation
-    obs = sample_observations(space, algorithm.spaces.action, _OBSERVATIONS, seed)
-    expected = np.asarray(algorithm.act(obs, algorithm.initial_carry(_OBSERVATIONS), False).action)
+    module = policy.module().cpu().eval()
+    spaces = policy.spaces
+    obs = sample_observations(spaces.observation, spaces.action, _OBSERVATIONS, seed)
+    start = policy.initial_carry(_OBSERVATIONS)
     write = _write_onnx if format == "onnx" else _write_torchscript
     with _draft(path) as draft:
-        run, runtime = write(policy, _tensors(obs), draft)
+        run, runtime = write(module, _tensors(obs), _tensors(start), draft)
         difference = float("nan")
         if run is not None:
-            difference = _compare(run, obs, expected, path)
-    leaves = obs if isinstance(obs, Mapping) else {ONE_INPUT: obs}
+            difference = _compare(run, policy, obs, path)
+    action = np.asarray(policy.act(obs, start).action)
+    leaves = _flat_inputs(obs, start)
     return Export(
         path=path,
         format=format,
         inputs=tuple((key, x.shape[1:], str(x.dtype)) for key, x in leaves.items()),
-        output=(expected.shape[1:], str(expected.dtype)),
+        output=(action.shape[1:], str(action.dtype)),
         runtime=runtime,
         observations=_OBSERVATIONS if run is not None else 0,
         max_difference=difference,
@@ -174,24 +173,26 @@ def _sample_mask(
     return mask
 
 
-Runner = Callable[[Tree], NDArray[Any]]
+# Observations and a carry (or None) to actions and the carry after them.
+Runner = Callable[[Tree, Tree], tuple[NDArray[Any], Tree]]
 
 
-def _write_onnx(policy: nn.Module, obs: Tree, path: Path) -> tuple[Runner | None, str]:
+def _write_onnx(module: nn.Module, obs: Tree, carry: Tree, path: Path) -> tuple[Runner | None, str]:
     for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError(package, "onnx", "Exporting to ONNX")
-    names = list(obs) if isinstance(obs, Mapping) else [ONE_INPUT]
-    tensors = [obs[name] for name in names] if isinstance(obs, Mapping) else [obs]
+    inputs = _flat_inputs(obs, carry)
+    flat = _Flat(module, list(inputs), isinstance(obs, Mapping), list(carry or ()))
     batch = torch.export.Dim("batch", min=1)
+    outputs = [OUTPUT, *(f"{NEXT_CARRY}/{name}" for name in carry or ())]
     with _silence():
         torch.onnx.export(
-            _Positional(policy, names if isinstance(obs, Mapping) else None),
-            tuple(tensors),
+            flat,
+            tuple(inputs.values()),
             str(path),
-            input_names=names,
-            output_names=[OUTPUT],
-            dynamic_shapes={"tensors": tuple({0: batch} for _ in tensors)},
+            input_names=flat.names,
+            output_names=outputs,
+            dynamic_shapes={"tensors": tuple({0: batch} for _ in inputs)},
             external_data=False,
             dynamo=True,
             verbose=False,
@@ -206,45 +207,78 @@ def _write_onnx(policy: nn.Module, obs: Tree, path: Path) -> tuple[Runner | None
     )
     kept = {entry.name for entry in session.get_inputs()}
 
-    def run(obs: Tree) -> NDArray[Any]:
-        leaves = obs if isinstance(obs, Mapping) else {ONE_INPUT: obs}
-        feed = {name: leaves[name] for name in names if name in kept}
-        return np.asarray(session.run([OUTPUT], feed)[0])
+    def run(obs: Tree, carry: Tree) -> tuple[NDArray[Any], Tree]:
+        feed = {k: v for k, v in _flat_inputs(obs, carry).items() if k in kept}
+        found = dict(zip(outputs, session.run(outputs, feed), strict=True))
+        return found[OUTPUT], None if carry is None else unpack(NEXT_CARRY, found)
 
     return run, f"onnxruntime {runtime.__version__}"
 
 
-def _write_torchscript(policy: nn.Module, obs: Tree, path: Path) -> tuple[Runner, str]:
+def _write_torchscript(module: nn.Module, obs: Tree, carry: Tree, path: Path) -> tuple[Runner, str]:
     with torch.no_grad(), _silence():
-        traced = torch.jit.trace(policy, (obs,), check_trace=False)
+        inputs = (obs,) if carry is None else (obs, carry)
+        traced = torch.jit.trace(module, inputs, check_trace=False, strict=False)
         traced.save(str(path))
         loaded = torch.jit.load(str(path))
 
-    def run(obs: Tree) -> NDArray[Any]:
+    def run(obs: Tree, carry: Tree) -> tuple[NDArray[Any], Tree]:
         with torch.no_grad(), _silence():
-            return loaded(_tensors(obs)).numpy()
+            if carry is None:
+                return loaded(_tensors(obs)).numpy(), None
+            action, after = loaded(_tensors(obs), _tensors(carry))
+        return action.numpy(), tree_map(lambda x: x.numpy(), after)
 
     return run, f"torch {torch.__version__}"
 
 
-class _Positional(nn.Module):
-    """A policy that takes the entries of an observation one by one, as ONNX wants them."""
+def _flat_inputs(obs: Tree, carry: Tree) -> dict[str, Any]:
+    leaves = dict(obs) if isinstance(obs, Mapping) else {ONE_INPUT: obs}
+    return leaves if carry is None else leaves | pack(CARRY, carry)
 
-    def __init__(self, policy: nn.Module, names: list[str] | None) -> None:
+
+class _Flat(nn.Module):
+    """A policy whose inputs and outputs are single tensors, as ONNX wants them."""
+
+    def __init__(
+        self, policy: nn.Module, names: list[str], by_name: bool, carry: list[str]
+    ) -> None:
         super().__init__()
         self.policy = policy
         self.names = names
+        self.by_name = by_name
+        self.carry = carry
 
-    def forward(self, *tensors: Tensor) -> Tensor:
-        if self.names is None:
-            return self.policy(tensors[0])
-        return self.policy(dict(zip(self.names, tensors, strict=True)))
+    def forward(self, *tensors: Tensor) -> Any:
+        named = dict(zip(self.names, tensors, strict=True))
+        carry = {name: named.pop(f"{CARRY}/{name}") for name in self.carry}
+        obs = named if self.by_name else named[ONE_INPUT]
+        if not carry:
+            return self.policy(obs)
+        action, after = self.policy(obs, carry)
+        return action, *(after[name] for name in self.carry)
 
 
-def _compare(run: Runner, obs: Tree, expected: NDArray[Any], path: Path) -> float:
-    """Return the largest difference, having asked for all observations and for a single one."""
-    actual = run(obs)
-    alone = run(tree_map(lambda x: x[:1], obs))
+def _compare(run: Runner, policy: Policy, obs: Tree, path: Path) -> float:
+    """Return the largest difference of actions, for all observations and for a single one.
+
+    A memory takes two steps, so that the carry of the first has its part in the second.
+    """
+    worst = 0.0
+    count = _OBSERVATIONS
+    carry = expected_carry = policy.initial_carry(count)
+    for _ in range(1 if carry is None else 2):
+        alone, _ = run(*(tree_map(lambda x: x[:1], tree) for tree in (obs, carry)))
+        actual, carry = run(obs, carry)
+        choice = policy.act(obs, expected_carry)
+        expected, expected_carry = np.asarray(choice.action), choice.carry
+        worst = max(worst, _difference(actual, alone, expected, path))
+    return worst
+
+
+def _difference(
+    actual: NDArray[Any], alone: NDArray[Any], expected: NDArray[Any], path: Path
+) -> float:
     same_shape = actual.shape == expected.shape and alone.shape == expected[:1].shape
     if not same_shape:
         raise AssayError(
@@ -260,7 +294,7 @@ def _compare(run: Runner, obs: Tree, expected: NDArray[Any], path: Path) -> floa
     if np.issubdtype(expected.dtype, np.floating):
         wrong = worst > _TOLERANCE * max(1.0, float(np.abs(wide).max()))
     else:
-        # Where two actions are equally good, the last bit of a sum decides: one such is no error.
+        # Where two actions are equally good, the last bit of a sum decides: allow one such case.
         wrong = int(difference.reshape(len(difference), -1).any(1).sum()) > 1
     if wrong or np.isnan(worst):
         raise AssayError(

@@ -14,9 +14,8 @@ from assay.core import registry
 from assay.core.types import action_mask
 from assay.functional.distributions import policy_distribution
 from assay.networks.noisy import NoisyLinear, set_noise
+from assay.policies.parts import ModelError
 from assay.server.client.policy import Policy
-from assay.server.model_architecture import ModelError
-from assay.server.model_export import export_snapshot
 from assay.testing.algorithms import make_algorithm
 
 VECTOR = spaces.Box(-5, 5, (6,), np.float32)
@@ -103,7 +102,7 @@ def row(tree: Any, i: int) -> Any:
 
 def check(algorithm: Any, observation: gym.Space[Any]) -> None:
     """Compare the exported policy with the agent, step by step through an episode."""
-    policy = Policy(export_snapshot(algorithm, version=3))
+    policy = Policy(algorithm.policy.snapshot(algorithm.spec.name, version=3))
     trees = rows(observation, 12)
     carry = algorithm.initial_carry(1)
     for i in range(12):
@@ -151,9 +150,9 @@ def test_mixed_observations_with_masks_and_normalised_floats(name):
 def test_log_probabilities_are_torchs(case):
     name, action_space, settings = CASES[case]
     algorithm = scrambled(make_algorithm(name, VECTOR, action_space, **settings))
-    policy = Policy(export_snapshot(algorithm, version=0))
+    policy = Policy(algorithm.policy.snapshot(algorithm.spec.name, version=0))
     distribution: Any = policy_distribution(action_space, squash=name == "sac")
-    network: Any = algorithm.policy_module()
+    network: Any = algorithm.policy.module()
     rng = np.random.default_rng(1)
     for obs in rows(VECTOR, 30) * np.float32(0.3):
         noise = policy.draw(rng)
@@ -174,21 +173,21 @@ def test_log_probabilities_are_torchs(case):
 def test_exploration_goes_with_the_file():
     dqn = make_algorithm("dqn", VECTOR, spaces.Discrete(4), **REPLAY, epsilon=0.25)
     td3 = make_algorithm("td3", VECTOR, BOX, **REPLAY, exploration_noise=0.5)
-    assert export_snapshot(dqn, version=0).architecture.head.epsilon == 0.25
-    assert export_snapshot(td3, version=0).architecture.head.noise == 0.5
+    assert dqn.policy.snapshot(dqn.spec.name, version=0).architecture.head.epsilon == 0.25
+    assert td3.policy.snapshot(td3.spec.name, version=0).architecture.head.noise == 0.5
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("iqn", "fqf"))])
 def test_expectations_over_levels_are_torchs(case):
     name, action_space, settings = CASES[case]
     algorithm = scrambled(make_algorithm(name, VECTOR, action_space, **settings))
-    snapshot = export_snapshot(algorithm, version=0)
+    snapshot = algorithm.policy.snapshot(algorithm.spec.name, version=0)
     last: Any = snapshot.architecture.layers[-1]
     assert last.affine == ("deep" not in case)
     if name == "iqn":  # the even levels, at which evaluations act
-        np.testing.assert_array_equal(snapshot.arrays[last.levels], algorithm.even)
+        np.testing.assert_array_equal(snapshot.arrays[last.levels], algorithm.policy.network.levels)
     policy = Policy(snapshot)
-    network: Any = algorithm.policy_module().network
+    network: Any = algorithm.policy.module().network
     for obs in rows(VECTOR, 10):
         with torch.no_grad():
             expected = network(torch.from_numpy(obs[None]))[0].numpy()
@@ -205,9 +204,11 @@ def test_expectations_over_levels_are_torchs(case):
 )
 def test_noisy_layers_are_folded_with_one_draw_of_their_noise(name, settings):
     algorithm = make_algorithm(name, VECTOR, spaces.Discrete(4), **settings)
-    silent = export_snapshot(algorithm, version=0)
-    noisy = export_snapshot(algorithm, version=0, noise=np.random.default_rng(2))
-    network: Any = algorithm.policy_module().network
+    silent = algorithm.policy.snapshot(algorithm.spec.name, version=0)
+    noisy = algorithm.policy.snapshot(
+        algorithm.spec.name, version=0, noise=np.random.default_rng(2)
+    )
+    network: Any = algorithm.policy.module().network
     set_noise(network, True)
     # The same draw, heard by the layers themselves.
     from assay.networks.noisy import resample_noise
@@ -229,18 +230,19 @@ def test_what_cannot_run_in_a_client_is_refused_by_name(case):
     name, action, settings = REFUSED[case]
     algorithm = make_algorithm(name, VECTOR, action, **settings)
     with pytest.raises(ModelError, match=f"'{name}'.*cannot run in a client"):
-        export_snapshot(algorithm, version=0)
+        algorithm.policy.snapshot(algorithm.spec.name, version=0)
 
 
 def test_images_are_refused():
     image = spaces.Box(0, 255, (3, 48, 48), np.uint8)
     algorithm = make_algorithm("dqn", image, spaces.Discrete(2), buffer_size=8, learning_starts=1)
     with pytest.raises(ModelError, match="image"):
-        export_snapshot(algorithm, version=0)
+        algorithm.policy.snapshot(algorithm.spec.name, version=0)
 
 
 def test_the_same_policy_gives_the_same_bytes():
     first, second = (
-        export_snapshot(make_algorithm("sac", VECTOR, BOX, **REPLAY), version=1) for _ in range(2)
+        make_algorithm("sac", VECTOR, BOX, **REPLAY).policy.snapshot("sac", version=1)
+        for _ in range(2)
     )
     assert first.data == second.data and first.sha256 == second.sha256

@@ -14,11 +14,9 @@ import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 from pydantic import AfterValidator
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.core.schedules import Schedule
-from assay.core.types import Tree, action_mask, tree_leaves
-from assay.networks.noisy import acting_noise
 
 
 class GreedyActions:
@@ -86,34 +84,6 @@ class GreedyActions:
         if explorers:
             action[random] = self.random(rng, n, mask)[random]
         return action
-
-    def act(
-        self,
-        obs: Tree,
-        values: Callable[[], np.ndarray],
-        rng: np.random.Generator,
-        explore: bool,
-        *,
-        epsilon: float = 0.0,
-        noisy: nn.Module | None = None,
-    ) -> np.ndarray:
-        """Return actions [N]: the best, or exploring ones by the noise of a network or by epsilon.
-
-        Args:
-            obs: Observations with a leading axis N, action masks among them.
-            values: Gives the action values [N, A]; not called when every row is random.
-            rng: Source of randomness.
-            explore: Whether to explore at all.
-            epsilon: Share of random actions, where there is no noisy network.
-            noisy: The network behind `values`, if its noise is what explores.
-        """
-        mask = action_mask(obs)
-        if noisy is not None:
-            with acting_noise(noisy, rng, explore):
-                return self.best(values(), mask)
-        if not explore:
-            return self.best(values(), mask)
-        return self.explore(rng, epsilon, len(tree_leaves(obs)[0]), values, mask)
 
     def decide(self, values: Tensor, mask: Tensor | None) -> Tensor:
         """Return the best valid action [N] in torch, as the `decide` of an exported policy."""

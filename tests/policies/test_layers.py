@@ -1,9 +1,11 @@
-"""Layers by hand; `tests/networks/test_bridge.py` compares whole networks with torch."""
+"""Layers by hand; `test_from_torch.py` compares whole networks with torch."""
 
 import numpy as np
 import pytest
 
-from assay.inference import layers
+from assay.policies import layers
+from assay.policies.description import Entry
+from assay.policies.value_layers import DuelingForward
 
 
 def array(*rows) -> np.ndarray:
@@ -13,7 +15,7 @@ def array(*rows) -> np.ndarray:
 @pytest.mark.parametrize("n", [1, 2, 300])
 def test_dense_by_hand_and_with_weights_that_change(n):
     weight, bias = array([1, 2], [3, -4]), np.array([10, 0], np.float32)
-    dense = layers.Dense(weight, bias, layers.relu)
+    dense = layers.DenseForward(weight, bias, layers.relu)
     x = np.tile(array([1, 1]), (n, 1))
     np.testing.assert_array_equal(dense(x), np.tile(array([13, 0]), (n, 1)))
     weight[1, 1], bias[0] = 4, -1
@@ -37,8 +39,8 @@ def test_no_activation_warns_or_overflows_far_out():
 def test_flatten_by_hand():
     flatten = layers.Flatten(
         [
-            ("a", 2, 0.5, (), ()),
-            ("b", 5, 1.0, (2, 3), (0, 7)),
+            Entry(key="a", width=2, scale=0.5),
+            Entry(key="b", width=5, sizes=(2, 3), starts=(0, 7)),
         ]
     )
     obs = {"a": np.array([[2, 4]], np.uint8), "b": np.array([[1, 7]])}
@@ -47,6 +49,6 @@ def test_flatten_by_hand():
 
 
 def test_dueling_by_hand():
-    value = layers.Dense(array([2]), np.zeros(1, np.float32))
-    advantage = layers.Dense(array([1], [2], [6]), np.zeros(3, np.float32))
-    np.testing.assert_array_equal(layers.Dueling(value, advantage)(array([1])), array([0, 1, 5]))
+    value = layers.DenseForward(array([2]), np.zeros(1, np.float32))
+    advantage = layers.DenseForward(array([1], [2], [6]), np.zeros(3, np.float32))
+    np.testing.assert_array_equal(DuelingForward(value, advantage)(array([1])), array([0, 1, 5]))

@@ -1,0 +1,251 @@
+"""From torch modules to descriptions whose arrays share the parameters' memory.
+
+This is the one place that knows which module is which kind of layer. A description is either run
+beside the learner by `assay.policies.numpy_network`, or folded and written into a model file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from assay.networks.batchnorm import BatchRenorm
+from assay.networks.encoders import Encoder, FlatObservation
+from assay.networks.heads import (
+    AtomHead,
+    AtomMean,
+    DuelingHead,
+    GaussianHead,
+    SquashedGaussianHead,
+    SupportMean,
+)
+from assay.networks.noisy import NoisyLinear
+from assay.networks.quantile import ActionValues
+from assay.networks.rnn import GRU, LSTM
+from assay.policies.description import Entry
+from assay.policies.layers import Activation, BatchNorm, Dense, LayerNorm, NoisyDense
+from assay.policies.numpy_network import Described, GaussianParams, SquashedParams
+from assay.policies.parts import ActivationName, Layer
+from assay.policies.recurrent import Gates, Recurrent
+from assay.policies.value_layers import Atoms, Dueling, Levels, Proposal
+
+
+class UnsupportedError(Exception):
+    """A module has no description, so that only torch can run it; it is named."""
+
+
+def describe(*modules: nn.Module, noisy: bool = False, fold: bool = False) -> Described:
+    """Describe modules that follow each other.
+
+    Arrays are views: an in-place optimizer step is seen by whoever runs the description. Whoever
+    re-points `parameter.data` (say, into a flat buffer) has to call this afterwards.
+
+    Args:
+        *modules: `Sequential`s of linear layers, activations, normalisations, encoders without
+            images, GRU, LSTM, and heads of `assay.networks`, or one of these.
+        noisy: Keep the noise of noisy layers; else they are their means.
+        fold: Write noise and the scale of actions into the weights, which are then copies.
+
+    Raises:
+        UnsupportedError: A module has no description, or is not float32 on the CPU.
+    """
+    writer = _Writer(noisy, fold)
+    for module in modules:
+        writer.add(module)
+    if writer.open_atoms:
+        raise UnsupportedError("atoms without their mean")
+    return writer.described
+
+
+class _Writer:
+    """Collects layers and gives their tensors names."""
+
+    def __init__(self, noisy: bool, fold: bool) -> None:
+        self.noisy = noisy
+        self.fold = fold
+        self.described = Described()
+        self.open_atoms = False  # a head of atoms waits for their mean
+
+    def put(self, name: str, array: Tensor) -> str:
+        if array.device.type != "cpu" or array.dtype != torch.float32:
+            raise UnsupportedError(f"tensors of {array.dtype} on {array.device}")
+        self.described.arrays[name] = array.detach().numpy()
+        return name
+
+    def add(self, module: nn.Module) -> None:
+        """Append a module to the layers."""
+        described = self.described
+        prefix = f"layers.{len(described.layers)}"
+        if isinstance(module, nn.Sequential):
+            for child in module:
+                self.add(child)
+        elif isinstance(module, Encoder):
+            if len(module.cnns) or module.flat is None or module.trunk is None:
+                raise UnsupportedError("an image encoder")
+            self.add(module.flat)
+            self.add(module.trunk)
+        elif isinstance(module, FlatObservation):
+            described.inputs = tuple(Entry(**dataclasses.asdict(entry)) for entry in module.entries)
+        elif isinstance(module, GaussianHead):
+            self._gaussian(module, prefix)
+        elif isinstance(module, SquashedGaussianHead):
+            self.add(module.linear)
+            described.params = SquashedParams(module.log_std_bounds)
+        elif isinstance(module, SupportMean | AtomMean):
+            self._close_atoms(module)
+        elif isinstance(module, ActionValues):
+            self.add(module.network.encoder)
+            described.layers.append(self._levels(module, f"layers.{len(described.layers)}"))
+        elif isinstance(module, GRU | LSTM):
+            described.layers.append(self._memory(module, prefix))
+        elif isinstance(module, DuelingHead):
+            described.layers.append(
+                Dueling(
+                    value=self._stream(module.value, f"{prefix}.value"),
+                    advantage=self._stream(module.advantage, f"{prefix}.advantage"),
+                )
+            )
+        elif isinstance(module, AtomHead):
+            self.open_atoms = True
+            described.layers.append(
+                Atoms(
+                    advantage=self._stream(module.advantage, f"{prefix}.advantage"),
+                    value=self._optional_stream(module.value, f"{prefix}.value"),
+                    actions=module.actions,
+                    atoms=module.atoms,
+                )
+            )
+        elif not isinstance(module, nn.Identity):
+            self._append(described.layers, self._plain(module, prefix))
+
+    @staticmethod
+    def _append(layers: list[Any], new: Layer) -> None:
+        """Append a layer; an activation becomes part of the dense layer before it."""
+        last = layers[-1] if layers else None
+        if isinstance(new, Activation) and isinstance(last, Dense) and last.activation is None:
+            layers[-1] = last.model_copy(update={"activation": new.activation})
+        else:
+            layers.append(new)
+
+    def _plain(self, module: nn.Module, prefix: str) -> Layer:
+        if isinstance(module, nn.Linear):
+            bias = torch.zeros(module.out_features) if module.bias is None else module.bias
+            return self._dense(prefix, module.weight, bias)
+        if isinstance(module, NoisyLinear):
+            return self._noisy(module, prefix)
+        if isinstance(module, nn.LayerNorm) and module.elementwise_affine:
+            if module.bias is None or len(module.normalized_shape) != 1:
+                raise UnsupportedError("a layer normalisation without bias or over several axes")
+            return LayerNorm(**self._named(module, prefix, "weight", "bias"), eps=module.eps)
+        if isinstance(module, BatchRenorm):
+            return BatchNorm(
+                **self._named(module, prefix, "weight", "bias", "mean", "variance"), eps=module.eps
+            )
+        return Activation(activation=_activation(module))
+
+    def _named(self, module: nn.Module, prefix: str, *names: str) -> dict[str, Any]:
+        return {name: self.put(f"{prefix}.{name}", getattr(module, name)) for name in names}
+
+    def _dense(self, prefix: str, weight: Tensor, bias: Tensor) -> Dense:
+        return Dense(
+            weight=self.put(f"{prefix}.weight", weight), bias=self.put(f"{prefix}.bias", bias)
+        )
+
+    def _noisy(self, module: NoisyLinear, prefix: str) -> Layer:
+        if not self.noisy:
+            return self._dense(prefix, module.weight, module.bias)
+        if self.fold:
+            spread = torch.outer(module.eps_out, module.eps_in)
+            weight = module.weight + module.weight_sigma * spread
+            return self._dense(prefix, weight, module.bias + module.bias_sigma * module.eps_out)
+        names = ("weight", "bias", "weight_sigma", "bias_sigma", "eps_in", "eps_out")
+        return NoisyDense(**self._named(module, prefix, *names))
+
+    def _gaussian(self, module: GaussianHead, prefix: str) -> None:
+        mean: Any = module.mean
+        weight, bias = mean.weight, mean.bias
+        log_std: Tensor = module.log_std
+        scale: tuple[str, str] | None = None
+        if module.scaled and self.fold:
+            weight = weight * module.half_width[:, None]
+            bias = bias * module.half_width + module.center
+            log_std = log_std + module.half_width.log()
+        elif module.scaled:
+            center = self.put("head.center", module.center)
+            scale = center, self.put("head.half_width", module.half_width)
+        self.described.layers.append(self._dense(prefix, weight, bias))
+        self.described.params = GaussianParams(self.put("head.log_std", log_std), scale)
+
+    def _close_atoms(self, mean: SupportMean | AtomMean) -> None:
+        # Atoms and their mean are one layer.
+        layers = self.described.layers
+        if not self.open_atoms:
+            raise UnsupportedError("a mean of atoms without their head")
+        self.open_atoms = False
+        if isinstance(mean, SupportMean):
+            support = self.put("head.support", mean.support)
+            layers[-1] = layers[-1].model_copy(update={"support": support})
+
+    def _memory(self, memory: GRU | LSTM, prefix: str) -> Recurrent:
+        gates = []
+        for i, (project, hidden) in enumerate(zip(memory.inputs, memory.weights, strict=True)):
+            tensors = {
+                "input": project.get_parameter("weight"),
+                "bias": project.get_parameter("bias"),
+                "hidden": hidden,
+            }
+            names = {key: self.put(f"{prefix}.{i}.{key}", t) for key, t in tensors.items()}
+            gates.append(Gates(**names))
+        kind: Any = "gru" if isinstance(memory, GRU) else "lstm"
+        return Recurrent(kind=kind, size=memory.out_features, layers=tuple(gates))
+
+    def _levels(self, values: ActionValues, prefix: str) -> Levels:
+        """Describe what a quantile network does behind its encoder."""
+        network = values.network
+        head: Any = network.head
+        dueling = isinstance(head, DuelingHead)
+        levels, proposal = None, None
+        if values.proposal is not None:
+            linear: Any = values.proposal.linear
+            proposal = Proposal(
+                weight=self.put(f"{prefix}.proposal.weight", linear.weight),
+                bias=self.put(f"{prefix}.proposal.bias", linear.bias),
+            )
+        elif values.levels is not None and self.fold:
+            levels = self.put(f"{prefix}.levels", values.levels)
+        embed: Any = network.embedding.net[0]
+        return Levels(
+            weight=self.put(f"{prefix}.weight", embed.weight),
+            bias=self.put(f"{prefix}.bias", embed.bias),
+            levels=levels,
+            proposal=proposal,
+            advantage=self._stream(head.advantage if dueling else head, f"{prefix}.advantage"),
+            value=self._optional_stream(head.value if dueling else None, f"{prefix}.value"),
+        )
+
+    def _stream(self, module: nn.Module, prefix: str) -> tuple[Any, ...]:
+        layers: list[Any] = []
+        for child in module if isinstance(module, nn.Sequential) else (module,):
+            self._append(layers, self._plain(child, f"{prefix}.{len(layers)}"))
+        return tuple(layers)
+
+    def _optional_stream(self, module: nn.Module | None, prefix: str) -> tuple[Any, ...] | None:
+        return None if module is None else self._stream(module, prefix)
+
+
+def _activation(module: nn.Module) -> ActivationName:
+    if isinstance(module, nn.GELU) and module.approximate == "tanh":
+        return "gelu"
+    if isinstance(module, nn.ELU) and module.alpha == 1.0:
+        return "elu"
+    plain: dict[type[nn.Module], ActivationName] = {
+        nn.Tanh: "tanh",
+        nn.ReLU: "relu",
+        nn.SiLU: "silu",
+    }
+    if type(module) not in plain:
+        raise UnsupportedError(f"a layer of the kind {type(module).__name__}")
+    return plain[type(module)]

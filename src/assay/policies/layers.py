@@ -1,0 +1,390 @@
+"""Layers of small networks: how a file describes them, and how NumPy runs them, without torch.
+
+Each kind of layer is a pair: a frozen description (`Dense`), which names its tensors, checks their
+shapes and builds, and what it builds (`DenseForward`), a callable over a batch [B, ...]. Arrays are
+never copied: when they are views of a learner's parameters, every in-place update of these is seen
+by the next call.
+
+Outputs live in buffers that are kept per batch size and **reused by the next call**: copy what you
+keep. A built layer is therefore not for use by several threads at once. No layer changes its input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from assay.policies.parts import (
+    ActivationName,
+    Array,
+    Arrays,
+    Forward,
+    Layer,
+    ModelError,
+    Name,
+    Shapes,
+)
+
+if TYPE_CHECKING:
+    from assay.policies.description import Entry
+
+_ZERO = np.zeros((), np.float32)
+_HALF = np.float32(0.5)
+_ONE = np.float32(1.0)
+_GELU_SCALE = np.float32(np.sqrt(2.0 / np.pi))
+_GELU_CUBIC = np.float32(0.044715)
+
+_SPREAD_ROWS = 128  # the largest batch for which a bias is spread over its rows
+_ZEROS_SIZE = 65_536  # the largest array of zeros that is kept
+_zeros_by_shape: dict[tuple[int, ...], Array] = {}
+
+
+def _zeros(x: Array) -> Array:
+    """Return zeros to compare with: of the shape of `x`, which is far faster than a scalar."""
+    zeros = _zeros_by_shape.get(x.shape)
+    if zeros is None:
+        if x.size > _ZEROS_SIZE:
+            return _ZERO
+        zeros = _zeros_by_shape[x.shape] = np.zeros(x.shape, np.float32)
+        zeros.flags.writeable = False
+    return zeros
+
+
+def tanh(x: Array) -> None:
+    """Apply tanh in place."""
+    np.tanh(x, x)
+
+
+def relu(x: Array) -> None:
+    """Apply max(x, 0) in place."""
+    np.maximum(x, _zeros(x), out=x)
+
+
+def elu(x: Array) -> None:
+    """Apply x for x > 0, exp(x) - 1 otherwise, in place."""
+    below = np.minimum(x, _zeros(x))
+    np.expm1(below, below)
+    np.maximum(x, _zeros(x), out=x)
+    x += below
+
+
+def silu(x: Array) -> None:
+    """Apply x sigmoid(x) in place."""
+    # sigmoid(x) = (1 + tanh(x / 2)) / 2, which cannot overflow
+    gate = x * _HALF
+    np.tanh(gate, gate)
+    gate += _ONE
+    gate *= _HALF
+    x *= gate
+
+
+def gelu(x: Array) -> None:
+    """Apply the tanh form of GELU in place."""
+    # x/2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+    gate = x * x
+    gate *= _GELU_CUBIC
+    gate += _ONE
+    gate *= x
+    gate *= _GELU_SCALE
+    np.tanh(gate, gate)
+    gate += _ONE
+    gate *= _HALF
+    x *= gate
+
+
+ACTIVATIONS: dict[str, Callable[[Array], None]] = {
+    "tanh": tanh,
+    "relu": relu,
+    "elu": elu,
+    "silu": silu,
+    "gelu": gelu,
+}
+
+
+class DenseForward:
+    """activation(x W^T + b) with a weight [out, in], as torch stores it."""
+
+    def __init__(
+        self, weight: Array, bias: Array, activation: Callable[[Array], None] | None = None
+    ) -> None:
+        self.weight_t = weight.T
+        self.bias = bias
+        self.activation = activation
+        self._buffers: dict[int, tuple[Array, Array, bool]] = {}
+
+    def __call__(self, x: Array) -> Array:
+        """Return [B, out]."""
+        buffers = self._buffers.get(len(x))
+        if buffers is None:
+            buffers = self._buffers[len(x)] = self._allocate(len(x))
+        out, bias, spread = buffers
+        x.dot(self.weight_t, out)
+        if spread:
+            bias[...] = self.bias
+        np.add(out, bias, out)
+        if self.activation is not None:
+            self.activation(out)
+        return out
+
+    def _allocate(self, n: int) -> tuple[Array, Array, bool]:
+        # Adding arrays of one shape is so much faster than broadcasting that, for small batches,
+        # it pays to spread the bias over the rows first. It is done at every call, because the
+        # bias may be a learner's.
+        out = np.empty((n, len(self.bias)), np.float32)
+        if n == 1:
+            return out, self.bias[None], False
+        if n <= _SPREAD_ROWS:
+            return out, np.empty_like(out), True
+        return out, self.bias, False
+
+
+class Dense(Layer):
+    """activation(W x + b), W [out, in]."""
+
+    kind: Literal["dense"] = "dense"
+    weight: Name
+    bias: Name
+    activation: ActivationName | None = None
+
+    def check(self, shapes: Shapes, width: int) -> int:
+        """Check W and b."""
+        return shapes.dense(self.weight, self.bias, width)
+
+    def build(self, arrays: Arrays) -> DenseForward:
+        """Return the layer."""
+        activation = None if self.activation is None else ACTIVATIONS[self.activation]
+        return DenseForward(arrays[self.weight], arrays[self.bias], activation)
+
+
+class NoisyDenseForward:
+    """A linear layer with factorised noise on its weights."""
+
+    def __init__(
+        self, mean: DenseForward, spread: DenseForward, eps_in: Array, eps_out: Array
+    ) -> None:
+        self.mean = mean
+        self.spread = spread
+        self.eps_in = eps_in
+        self.eps_out = eps_out
+
+    def __call__(self, x: Array) -> Array:
+        """Return [B, out]."""
+        out = self.mean(x)
+        noise = self.spread(x * self.eps_in)
+        noise *= self.eps_out
+        out += noise
+        return out
+
+
+class NoisyDense(Layer):
+    """W x + b + eps_out * (W_sigma (eps_in * x) + b_sigma).
+
+    For acting beside the learner only: a file holds one draw of the noise, in a `Dense` layer.
+    """
+
+    kind: Literal["noisy_dense"] = "noisy_dense"
+    weight: Name
+    bias: Name
+    weight_sigma: Name
+    bias_sigma: Name
+    eps_in: Name
+    eps_out: Name
+
+    def check(self, shapes: Shapes, width: int) -> int:
+        """Refuse: a file has no noise to draw."""
+        raise ModelError("A layer of kind 'noisy_dense' belongs to a learner, not into a file.")
+
+    def build(self, arrays: Arrays) -> NoisyDenseForward:
+        """Return the layer."""
+        mean = DenseForward(arrays[self.weight], arrays[self.bias])
+        spread = DenseForward(arrays[self.weight_sigma], arrays[self.bias_sigma])
+        return NoisyDenseForward(mean, spread, arrays[self.eps_in], arrays[self.eps_out])
+
+
+class LayerNormForward:
+    """Normalise the last axis, then scale and shift."""
+
+    def __init__(self, weight: Array, bias: Array, eps: float = 1e-5) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.eps = np.float32(eps)
+
+    def __call__(self, x: Array) -> Array:
+        """Return an array of the same shape."""
+        share = np.float32(1.0 / x.shape[-1])
+        out = x - np.add.reduce(x, -1, keepdims=True) * share
+        variance = np.add.reduce(out * out, -1, keepdims=True) * share
+        variance += self.eps
+        out /= np.sqrt(variance, variance)
+        out *= self.weight
+        out += self.bias
+        return out
+
+
+class LayerNorm(Layer):
+    """Mean 0 and variance 1 over the features, then scale and shift."""
+
+    kind: Literal["layer_norm"] = "layer_norm"
+    weight: Name
+    bias: Name
+    eps: float = Field(gt=0, le=1)
+
+    def check(self, shapes: Shapes, width: int) -> int:
+        """Check scale and shift."""
+        for name in (self.weight, self.bias):
+            shapes.expect(name, width)
+        return width
+
+    def build(self, arrays: Arrays) -> LayerNormForward:
+        """Return the layer."""
+        return LayerNormForward(arrays[self.weight], arrays[self.bias], self.eps)
+
+
+class BatchNormForward:
+    """Normalise features by running statistics, then scale and shift."""
+
+    def __init__(
+        self, weight: Array, bias: Array, mean: Array, variance: Array, eps: float = 1e-3
+    ) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.mean = mean
+        self.variance = variance
+        self.eps = np.float32(eps)
+
+    def __call__(self, x: Array) -> Array:
+        """Return an array of the same shape."""
+        # One factor per feature; not kept, because statistics and weights may be a learner's.
+        factor = np.sqrt(self.variance + self.eps)
+        np.divide(self.weight, factor, factor)
+        out = x - self.mean
+        out *= factor
+        out += self.bias
+        return out
+
+
+class BatchNorm(Layer):
+    """Features by their running statistics, then scale and shift."""
+
+    kind: Literal["batch_norm"] = "batch_norm"
+    weight: Name
+    bias: Name
+    mean: Name
+    variance: Name
+    eps: float = Field(gt=0, le=1)
+
+    def check(self, shapes: Shapes, width: int) -> int:
+        """Check statistics, scale and shift."""
+        for name in (self.weight, self.bias, self.mean, self.variance):
+            shapes.expect(name, width)
+        return width
+
+    def check_values(self, arrays: Arrays) -> None:
+        """Refuse negative variances."""
+        if (arrays[self.variance] < 0).any():
+            raise ModelError(f"Tensor '{self.variance}' holds a negative variance.")
+
+    def build(self, arrays: Arrays) -> BatchNormForward:
+        """Return the layer."""
+        weight, bias = arrays[self.weight], arrays[self.bias]
+        return BatchNormForward(weight, bias, arrays[self.mean], arrays[self.variance], self.eps)
+
+
+class ActivationForward:
+    """An activation that stands alone, without a dense layer before it."""
+
+    def __init__(self, function: Callable[[Array], None]) -> None:
+        self.function = function
+
+    def __call__(self, x: Array) -> Array:
+        """Return an array of the same shape."""
+        out = np.array(x, np.float32)
+        self.function(out)
+        return out
+
+
+class Activation(Layer):
+    """A nonlinearity that follows no dense layer."""
+
+    kind: Literal["activation"] = "activation"
+    activation: ActivationName
+
+    def check(self, shapes: Shapes, width: int) -> int:
+        """There are no tensors to check."""
+        return width
+
+    def build(self, arrays: Arrays) -> ActivationForward:
+        """Return the layer."""
+        return ActivationForward(ACTIVATIONS[self.activation])
+
+
+Plain = Dense | NoisyDense | LayerNorm | BatchNorm | Activation
+
+
+class Chain:
+    """Layers one after another."""
+
+    def __init__(self, layers: Sequence[Forward]) -> None:
+        self.layers = tuple(layers)
+
+    def __call__(self, x: Any) -> Array:
+        """Return the output of the last layer."""
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class AsFloat:
+    """Cast a batch to float32 where it is not."""
+
+    def __call__(self, x: Array) -> Array:
+        """Return `x` as float32."""
+        return x if x.dtype == np.float32 else x.astype(np.float32)
+
+
+class Flatten:
+    """Concatenate the entries of an observation into float32 [B, width].
+
+    Args:
+        entries: Plain numbers times a scale, or integers to be one-hot coded.
+    """
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        first = entries[0]
+        self.width = sum(entry.width for entry in entries)
+        self._plain = len(entries) == 1 and first.key is None and not first.sizes
+        self._scale = np.float32(first.scale)
+        self._entries = []
+        end = 0
+        for entry in entries:
+            begin, end = end, end + entry.width
+            columns = np.repeat(np.arange(len(entry.sizes)), entry.sizes)
+            pairs = zip(entry.sizes, entry.starts, strict=True)
+            values = [np.arange(start, start + n) for n, start in pairs]
+            choices = np.concatenate(values) if entry.sizes else np.arange(0)
+            where, scale = slice(begin, end), np.float32(entry.scale)
+            self._entries.append((entry.key, where, scale, columns, choices))
+        self._buffers: dict[int, Array] = {}
+
+    def __call__(self, obs: Array | Mapping[str, Array]) -> Array:
+        """Return the flat observation."""
+        if self._plain and isinstance(obs, np.ndarray):
+            x = obs if obs.ndim == 2 else obs.reshape(len(obs), self.width)
+            if x.dtype != np.float32:
+                x = x.astype(np.float32)
+            return x if self._scale == 1.0 else x * self._scale
+        first = obs if isinstance(obs, np.ndarray) else obs[self._entries[0][0] or ""]
+        out = self._buffers.get(len(first))
+        if out is None:
+            out = self._buffers[len(first)] = np.empty((len(first), self.width), np.float32)
+        for key, where, scale, columns, choices in self._entries:
+            x = obs if isinstance(obs, np.ndarray) else obs[key or ""]
+            x = x.reshape(len(out), -1)
+            if len(columns):
+                np.equal(x[:, columns], choices, out=out[:, where])
+            else:
+                np.multiply(x, scale, out=out[:, where])
+        return out

@@ -1,0 +1,192 @@
+"""What acts: the only part of a learner that leaves it.
+
+A `Policy` is a network, a head that decides, and how both explore. It acts on NumPy observations:
+in NumPy on a CPU where every layer can be described, else in torch. It gives itself away as a torch
+module (for export and for a GPU) and as a model file (for clients, which need no torch).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from assay.core.types import Action, Spaces, Tree, action_mask, tree_leaves
+from assay.networks.noisy import has_noise, resample_noise, set_noise
+from assay.networks.normalize import RunningNormalizer
+from assay.networks.rnn import Remembering
+from assay.policies.forward import Forward
+from assay.policies.heads import Head
+from assay.policies.model_file import Snapshot
+from assay.policies.parts import Array
+from assay.policies.snapshot import make_policy_snapshot
+
+Levels = Callable[[np.random.Generator], Array]
+
+
+class Policy:
+    """Act, and hand out what acts.
+
+    Build it after the parameters have been flattened (by an optimizer step), because it may hold
+    views of them. A change of the parameters in place is seen by the next action.
+
+    Args:
+        spaces: What it sees and does.
+        network: From observations to the parameters of the head.
+        head: Decides by these.
+        device: Where the network lives.
+        rng: Explores.
+        normalizer: Brings observations to what the network takes, if given.
+        behaviour: The network that explores, where it is another one.
+        levels: Draws the quantile levels of an exploring step, for a network that is given them.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        network: nn.Module,
+        head: Head,
+        *,
+        device: torch.device,
+        rng: np.random.Generator,
+        normalizer: RunningNormalizer | None = None,
+        behaviour: nn.Module | None = None,
+        levels: Levels | None = None,
+    ) -> None:
+        self.spaces = spaces
+        self.network = network
+        self.head = head
+        self.device = device
+        self.rng = rng
+        self.normalizer = normalizer
+        self.noisy = has_noise(network)
+        self._draw_levels = levels
+        self._memory = network.memory if isinstance(network, Remembering) else None
+        self._greedy = Forward(network, device, noisy=False)
+        self._exploring = self._greedy
+        if self.noisy or behaviour is not None:
+            self._exploring = Forward(behaviour or network, device, noisy=self.noisy)
+
+    def act(self, obs: Tree, carry: Tree = None, explore: bool = False) -> Action:
+        """Choose actions for a batch of observations (NumPy in, NumPy out).
+
+        Args:
+            obs: Canonical observations with a leading axis N.
+            carry: What the previous call returned (`initial_carry(N)` at first).
+            explore: Sample as in training, or take the best action.
+        """
+        rng = self.rng if explore else None
+        if self._memory is None:
+            params = partial(self._params, obs, rng)
+        else:
+            numbers, carry = self.advance(obs, carry)
+            params = partial(_given, numbers)
+        rows = len(tree_leaves(obs)[0])
+        action, extras = self.head.choose(params, rows, action_mask(obs), rng)
+        return Action(action, carry, extras)
+
+    def advance(self, obs: Tree, carry: Tree) -> tuple[Array, Tree]:
+        """Return the head's parameters [N, P] for one step of a memory, and the carry after it."""
+        seen = obs if self.normalizer is None else self.normalizer.normalize(obs)
+        return self._greedy.step(seen, carry)
+
+    def _params(self, obs: Tree, rng: np.random.Generator | None) -> Array:
+        if self.normalizer is not None:
+            obs = self.normalizer.normalize(obs)
+        if rng is None:
+            return self._greedy.call(obs)
+        if self.noisy:
+            resample_noise(self.network, rng)
+        if self._draw_levels is None:
+            return self._exploring.call(obs)
+        return self._exploring.call(obs, self._draw_levels(rng))
+
+    def initial_carry(self, n: int) -> Tree:
+        """Return what the policy carries from step to step at an episode's start, or None."""
+        return None if self._memory is None else self._memory.initial(n)
+
+    def module(self) -> nn.Module:
+        """Return a torch module `observation -> best action`, normalisation included.
+
+        With a memory it is `(observation, carry) -> (best action, carry)`. Its parameters are
+        copies, on the network's device.
+        """
+        network = copy.deepcopy(self.network)
+        set_noise(network, False)
+        return PolicyModule(network, self.normalizer, self.head.best)
+
+    def snapshot(
+        self,
+        algorithm: str,
+        *,
+        version: int,
+        epoch: int = 0,
+        noise: np.random.Generator | None = None,
+    ) -> Snapshot:
+        """Return the policy as one model version, which clients run without torch.
+
+        Exploration goes with it as it is now: epsilon, or the noise of a deterministic policy. A
+        network with noisy layers explores by its weights, so its noise is drawn here, once for each
+        published version.
+
+        Args:
+            algorithm: Who learned it.
+            version: Number of the version.
+            epoch: Of the learner.
+            noise: Draws the weights' noise of a network with noisy layers; None leaves it off.
+
+        Raises:
+            ModelError: The policy has a part that clients cannot run; it is named.
+        """
+        network = copy.deepcopy(self.network).to("cpu", torch.float32)
+        if noise is not None:
+            resample_noise(network, noise)
+        return make_policy_snapshot(
+            algorithm,
+            self.spaces,
+            network,
+            self.head,
+            self.normalizer,
+            version=version,
+            epoch=epoch,
+            noisy=noise is not None,
+        )
+
+
+class PolicyModule(nn.Module):
+    """The deterministic policy as one torch module: normalisation, network, decision."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        normalizer: RunningNormalizer | None,
+        decide: Callable[[Tensor, Tensor | None], Tensor],
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.normalizer = normalizer
+        self.decide = decide
+
+    @property
+    def remembers(self) -> bool:
+        """Return whether `forward` takes and returns a carry."""
+        return isinstance(self.network, Remembering)
+
+    def forward(self, obs: Tree, carry: Tree = None) -> Any:
+        """Return the best action [B, ...]; with a memory, and the carry after it."""
+        mask = action_mask(obs)
+        if self.normalizer is not None:
+            obs = self.normalizer.normalize_torch(obs)
+        if not isinstance(self.network, Remembering):
+            return self.decide(self.network(obs), mask)
+        params, carry = self.network.step(obs, carry)
+        return self.decide(params, mask), carry
+
+
+def _given(params: Array) -> Array:
+    return params
