@@ -7,11 +7,9 @@ import pytest
 import torch
 from gymnasium.spaces import Discrete
 
-from assay.core.config import Model, parse
-from assay.core.errors import ConfigError
 from assay.functional import targets
 from assay.functional.distributional import greedy_atoms
-from assay.networks.greedy import GreedyActions, ProbabilitySchedule
+from assay.networks.greedy import GreedyActions
 from assay.networks.noisy import NoisyLinear
 
 VALUES = np.array([[1.0, 9.0, 2.0], [7.0, 3.0, 5.0]], np.float32)
@@ -129,14 +127,3 @@ def test_the_stream_is_a_draw_per_row_and_the_random_actions_if_any() -> None:
         drawn = twin.integers(0, 4, 8) if random.any() else np.zeros(8)
         np.testing.assert_array_equal(found, np.where(random, drawn, 0))
     assert rng.random() == twin.random()
-
-
-class Settings(Model):
-    epsilon: ProbabilitySchedule
-
-
-def test_a_share_stays_between_0_and_1() -> None:
-    assert parse(Settings, {"epsilon": "linear:1:0.05:0.1"}, what="test").epsilon(0.0) == 1
-    for spec, value in ((1.5, "1.5"), ("linear:1:2", "2"), ("cosine:3:0", "3")):
-        with pytest.raises(ConfigError, match=rf"epsilon=.*reaches {value}; .*\[0, 1\]"):
-            parse(Settings, {"epsilon": spec}, what="test")
