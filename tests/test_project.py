@@ -80,7 +80,8 @@ def git_files(*options: str) -> list[Path]:
 
 
 def algorithm_files() -> list[Path]:
-    return [p for p in sorted((SOURCE / "algorithms").glob("*.py")) if p.stem != "__init__"]
+    shared = ("__init__", "base", "settings")
+    return [p for p in sorted((SOURCE / "algorithms").glob("*.py")) if p.stem not in shared]
 
 
 # The import contract sees our own static imports; this also sees what third parties import.
@@ -129,7 +130,7 @@ def test_every_target_in_make_help_exists() -> None:
 
 @pytest.mark.parametrize("place", ["docs/algorithms/{}.md", "examples/{}.py"])
 def test_every_algorithm_has_a_page_and_an_example(place: str) -> None:
-    names = [path.stem for path in algorithm_files() if path.stem != "base"]
+    names = [path.stem for path in algorithm_files()]
     assert [name for name in names if not (ROOT / place.format(name)).is_file()] == []
 
 
@@ -188,7 +189,7 @@ def test_an_algorithm_fits_in_three_hundred_lines() -> None:
 def test_every_algorithm_has_a_preset_and_a_test_of_its_name() -> None:
     tests = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
     presets = {path.stem for path in (SOURCE / "presets").glob("*.yaml")}
-    algorithms = {path.stem for path in algorithm_files()} - {"base"}
+    algorithms = {path.stem for path in algorithm_files()}
     assert presets == algorithms
     assert {name for name in algorithms if f"test_{name}" not in tests} == set()
 

@@ -147,13 +147,22 @@ class TestBoxLoss:
     @pytest.mark.parametrize(
         ("settings", "name", "why"),
         [
-            ({"alpha": 0.5, "alpha_init": 2.0}, "alpha_init=2.0", "alpha=0.5"),
-            ({"alpha": 0.5, "target_entropy": -3.0}, "target_entropy=-3.0", "alpha=0.5"),
-            ({"target_entropy_share": 0.9}, "target_entropy_share=0.9", "Box actions"),
+            ({"alpha": 0.5, "alpha_init": 2.0}, "alpha_init=2.0", "with alpha=0.5"),
+            ({"alpha": 0.5, "target_entropy": -3.0}, "target_entropy=-3.0", "with alpha=0.5"),
+            (
+                {"alpha": 0.5, "target_entropy_share": 0.9},
+                "target_entropy_share=0.9",
+                "with alpha=0.5",
+            ),
+            (
+                {"target_entropy_share": 0.9},
+                "target_entropy_share=0.9",
+                "because the action space is a Box",
+            ),
         ],
     )
     def test_refuses_what_has_no_effect(self, settings: Any, name: str, why: str) -> None:
-        with pytest.raises(ConfigError, match=f"{name} has no effect with {why}"):
+        with pytest.raises(ConfigError, match=f"{name} has no effect {why}"):
             make_algorithm("sac", STATES, BOX, hidden=(), **settings)
 
     def test_refuses_a_share_of_a_given_entropy(self) -> None:

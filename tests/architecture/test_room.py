@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Model
+from assay.core.config import Settings
 from assay.core.registry import register
 from assay.core.types import Action, Clock, Spaces, Tree
 from assay.envs.make import make_vector
@@ -64,7 +64,7 @@ class Signals(gym.Env):
         )
 
 
-class NoSettings(Model):
+class NoSettings(Settings):
     """Nothing to set."""
 
 

@@ -2,36 +2,68 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import pytest
+from gymnasium.spaces import Box, Discrete
 from pydantic import AfterValidator, Field
 
-from assay.core.config import Model, parse, reject_unused_setting
+from assay.core.config import Model, Settings, UnusedSettingError, parse
 from assay.core.errors import ConfigError
+from assay.core.types import Spaces
+
+SPACES = Spaces(Box(0, 1), Discrete(2))
 
 
-class Settings(Model):
+class Priority(Settings):
     prioritized: bool = Field(False)
     alpha: float = Field(0.6)
 
+    def unused(self, spaces: Spaces) -> Iterator[tuple[str, str]]:
+        if not self.prioritized:
+            yield "alpha", "with prioritized=false"
+
+
+class Spread(Settings):
+    spread: float = Field(1.0)
+
+    def unused(self, spaces: Spaces) -> Iterator[tuple[str, str]]:
+        if not isinstance(spaces.action, Box):
+            yield "spread", "because the action space is not a Box"
+
+
+class Both(Priority, Spread):
+    lag: int = Field(0)
+
+    def unused(self, spaces: Spaces) -> Iterator[tuple[str, str]]:
+        yield "lag", "with anything"
+
 
 @pytest.mark.parametrize(
-    ("settings", "refused"),
-    [({}, False), ({"alpha": 0.6}, False), ({"alpha": 0.7}, True),
-     ({"alpha": 0.7, "prioritized": True}, False)],
-)  # fmt: skip
-def test_a_changed_setting_that_nothing_reads_is_refused(settings, refused) -> None:
-    parsed = Settings(**settings)
+    "settings", [{}, {"alpha": 0.6}, {"alpha": 0.7, "prioritized": True}, {"lag": 0}]
+)
+def test_settings_that_are_read_or_at_their_default_are_accepted(settings) -> None:
+    Both(**settings).reject_unused(SPACES)
 
-    def check() -> None:
-        reject_unused_setting(parsed, "alpha", active=parsed.prioritized, why="prioritized=false")
 
-    if refused:
-        with pytest.raises(ConfigError, match=r"alpha=0\.7 has no effect with prioritized=false"):
-            check()
-    else:
-        check()
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alpha": 0.7}, "alpha=0.7 has no effect with prioritized=false."),
+        ({"spread": 2.0}, "spread=2.0 has no effect because the action space is not a Box."),
+        ({"lag": 1}, "lag=1 has no effect with anything."),
+    ],
+)
+def test_rules_of_every_group_are_kept(settings, message) -> None:
+    with pytest.raises(UnusedSettingError, match=re.escape(message)) as caught:
+        Both(**settings).reject_unused(SPACES)
+    assert caught.value.setting == next(iter(settings))
+
+
+def test_rules_see_the_spaces() -> None:
+    Spread(spread=2.0).reject_unused(Spaces(SPACES.observation, Box(0, 1)))
 
 
 def _positive(value: float | Literal["auto"]) -> float | Literal["auto"]:

@@ -4,7 +4,7 @@ import pytest
 
 from assay.core.config import Model, parse
 from assay.core.errors import ConfigError
-from assay.core.schedules import Schedule, constant, cosine, linear
+from assay.core.schedules import ProbabilitySchedule, Schedule, constant, cosine, linear
 
 
 class Settings(Model):
@@ -71,3 +71,14 @@ def test_as_a_field_of_a_model():
     with pytest.raises(ConfigError, match=r"lr='linear:x:0'.*'x' is not a number"):
         parse(Settings, {"lr": "linear:x:0"}, what="x")
     assert Settings.model_json_schema()["properties"]["lr"]["anyOf"]
+
+
+class Shares(Model):
+    epsilon: ProbabilitySchedule
+
+
+def test_a_share_stays_between_0_and_1() -> None:
+    assert parse(Shares, {"epsilon": "linear:1:0.05:0.1"}, what="test").epsilon(0.0) == 1
+    for spec, value in ((1.5, "1.5"), ("linear:1:2", "2"), ("cosine:3:0", "3")):
+        with pytest.raises(ConfigError, match=rf"epsilon=.*reaches {value}; .*\[0, 1\]"):
+            parse(Shares, {"epsilon": spec}, what="test")

@@ -4,9 +4,8 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from assay.core.config import Model
-from assay.core.errors import ConfigError, SpaceError
-from assay.networks.encoders import make_encoder, refuse_without_vectors
+from assay.core.errors import SpaceError
+from assay.networks.encoders import make_encoder
 from assay.networks.noisy import NoisyLinear, resample_noise
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -108,22 +107,7 @@ def test_mistakes_are_named():
         encoder({"a": torch.zeros(1, 4)})
 
 
-class Layers(Model):
-    hidden: tuple[int, ...] = (64, 64)
-
-
 PICTURE = spaces.Box(0, 255, (1, 36, 36), np.uint8)  # large enough for every CNN
-
-
-def test_layers_are_refused_where_images_are_all_there_is() -> None:
-    both = spaces.Dict({"image": PICTURE, "vector": VECTOR})
-    for space in (VECTOR, both):
-        refuse_without_vectors(Layers(hidden=(8,)), make_encoder(space), "hidden")
-    refuse_without_vectors(Layers(), make_encoder(PICTURE), "hidden")
-    masked = spaces.Dict({"image": PICTURE, "action_mask": spaces.MultiBinary(2)})
-    for space in (PICTURE, masked):
-        with pytest.raises(ConfigError, match=r"hidden=\(8,\) has no effect .* images alone"):
-            refuse_without_vectors(Layers(hidden=(8,)), make_encoder(space), "hidden")
 
 
 @pytest.mark.parametrize("cnn", ["nature", "impala"])

@@ -7,13 +7,11 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from assay.core.config import Model, parse
-from assay.core.errors import ConfigError
 from assay.core.types import Spaces
 from assay.functional import targets
 from assay.functional.distributional import greedy_atoms
 from assay.networks.noisy import NoisyLinear
-from assay.policies.exploration import GreedyActions, ProbabilitySchedule
+from assay.policies.exploration import GreedyActions
 from assay.policies.heads import GreedyHead
 from assay.policies.policy import Policy
 
@@ -137,14 +135,3 @@ def test_the_stream_is_a_draw_per_row_and_the_random_actions_if_any() -> None:
         drawn = twin.integers(0, 4, 8) if random.any() else np.zeros(8)
         np.testing.assert_array_equal(found, np.where(random, drawn, 0))
     assert rng.random() == twin.random()
-
-
-class Settings(Model):
-    epsilon: ProbabilitySchedule
-
-
-def test_a_share_stays_between_0_and_1() -> None:
-    assert parse(Settings, {"epsilon": "linear:1:0.05:0.1"}, what="test").epsilon(0.0) == 1
-    for spec, value in ((1.5, "1.5"), ("linear:1:2", "2"), ("cosine:3:0", "3")):
-        with pytest.raises(ConfigError, match=rf"epsilon=.*reaches {value}; .*\[0, 1\]"):
-            parse(Settings, {"epsilon": spec}, what="test")

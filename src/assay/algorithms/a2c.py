@@ -17,15 +17,15 @@ from pydantic import Field
 from torch import Tensor
 
 from assay.algorithms.advantages import rollout_values
-from assay.algorithms.base import Algorithm, Context, RolloutNeeds
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.settings import PolicyGradientSettings
 from assay.buffers.rollout import Rollout
-from assay.core.config import Model
 from assay.core.registry import register
-from assay.core.schedules import Schedule
+from assay.core.schedules import Schedule, constant
 from assay.core.types import Spaces, action_mask, pack, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
-from assay.networks.actor_critic import ActorCritic, refuse_unused
+from assay.networks.actor_critic import ActorCritic
 from assay.optim.update import Objective, Step
 from assay.policies.heads import StochasticHead
 
@@ -39,36 +39,22 @@ from assay.policies.heads import StochasticHead
 class A2C(Algorithm):
     """Advantage actor-critic: one cheap update per short rollout."""
 
-    class Hyperparameters(Model):
+    class Hyperparameters(PolicyGradientSettings):
         """Settings of A2C."""
 
-        lr: Schedule = Field(Schedule.parse(7e-4), description="Learning rate or schedule.")
-        horizon: int = Field(5, gt=0, description="Steps of each environment per update.")
-        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        lr: Schedule = Field(constant(7e-4), description="Learning rate or schedule.")
+        horizon: int = Field(5, gt=0, description="Steps of each environment per rollout.")
         gae_lambda: float = Field(1.0, ge=0, le=1, description="1 is the n-step return.")
-        value_coef: float = Field(0.5, ge=0, description="Weight of the value loss.")
-        entropy_coef: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
-        max_grad_norm: float = Field(0.5, gt=0, description="Global gradient clip.")
         optimizer: Literal["rmsprop", "adam"] = Field("rmsprop", description="Optimizer.")
-        normalize_advantage: bool = Field(False, description="Standardise per rollout.")
-        normalize_obs: bool = Field(False, description="Standardise float observations.")
-        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
-        hidden: tuple[int, ...] = Field((64, 64), description="Widths of the hidden layers.")
-        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
-            "tanh", description="Nonlinearity of the hidden layers."
-        )
-        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
-        log_std_init: float = Field(0.0, description="Initial log standard deviation (Box).")
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
-        self.needs = RolloutNeeds(hp.horizon)
+        self.needs = hp.needs()
         self.distribution = policy_distribution(spaces.action)
         self.net = ActorCritic(
             spaces.observation, self.distribution, hidden=hp.hidden, activation=hp.activation,
             cnn=hp.cnn, log_std_init=hp.log_std_init,
         ).to(self.device)  # fmt: skip
-        refuse_unused(hp, self.net)
         objective = Objective(
             "a2c", self.net, self._loss, hp.max_grad_norm, eps=1e-5, rule=hp.optimizer
         )

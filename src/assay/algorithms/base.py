@@ -17,11 +17,10 @@ from torch import Tensor, nn
 
 from assay.buffers.hindsight import HindsightOptions
 from assay.core import seeding
-from assay.core.config import Model, reject_unused_setting
-from assay.core.errors import ConfigError, SpaceError
+from assay.core.config import Settings
+from assay.core.errors import SpaceError
 from assay.core.registry import AlgorithmSpec
 from assay.core.types import Action, Batch, Clock, Metrics, Spaces, State, Tree, pack
-from assay.networks.conv import has_images
 from assay.networks.normalize import RewardScaler, RunningNormalizer
 from assay.networks.state_dict import load_module, refuse_unsaved, to_array
 from assay.networks.tensors import to_device
@@ -95,7 +94,7 @@ class Algorithm(ABC):
     """
 
     spec: ClassVar[AlgorithmSpec]
-    Hyperparameters: ClassVar[type[Model]]
+    Hyperparameters: ClassVar[type[Settings]]
     needs: RolloutNeeds | ReplayNeeds
     policy: Policy
     gives_extras: ClassVar[bool] = False  # off-policy: `act` returns extras that the replay keeps
@@ -109,6 +108,7 @@ class Algorithm(ABC):
                 f"{spaces.action}.",
                 f"Choose an algorithm for {kind} actions: `assay algorithms` lists them.",
             )
+        hp.reject_unused(spaces)
         self.spaces = spaces
         self.hp = hp
         self.clock = context.clock
@@ -118,17 +118,9 @@ class Algorithm(ABC):
         self.rng = seeding.derive_rng(context.seed, "algorithm")
         # Torch draws initial weights from its global generator; all later noise is NumPy's.
         torch.manual_seed(seeding.derive_seed(context.seed, "weights"))
-        if hasattr(hp, "cnn"):
-            images = has_images(spaces.observation)
-            reject_unused_setting(hp, "cnn", active=images, why="observations without images")
         self.obs_norm = self.reward_scale = None
         if getattr(hp, "normalize_obs", False):
             self.obs_norm = RunningNormalizer(spaces.observation)
-            if not self.obs_norm.active:
-                raise ConfigError(
-                    f"normalize_obs=true, but {spaces.observation} has no float array.",
-                    "Set normalize_obs=false; images are scaled by the network itself.",
-                )
         if getattr(hp, "normalize_reward", False):
             self.reward_scale = RewardScaler(context.num_envs, hp.gamma)
         self._sums: dict[int, tuple[Step, Tensor, int]] = {}

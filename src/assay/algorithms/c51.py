@@ -14,24 +14,23 @@ gradients are clipped; invalid actions (masks) are excluded from the greedy choi
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from gymnasium.spaces import Discrete
 from pydantic import Field
 from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Model, reject_unused_setting
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.settings import ValueSettings
 from assay.core.registry import register
-from assay.core.schedules import Schedule, linear
+from assay.core.schedules import Schedule, constant
 from assay.core.types import Spaces, action_mask, unpack
 from assay.functional import distributional
-from assay.networks.encoders import make_encoder, refuse_without_vectors
+from assay.networks.encoders import make_encoder
 from assay.networks.heads import AtomHead, SupportMean
 from assay.networks.value_update import draw_transitions, learn_values
 from assay.optim.update import Objective, Polyak, Step
-from assay.policies.exploration import ProbabilitySchedule
 from assay.policies.heads import GreedyHead
 
 
@@ -39,63 +38,24 @@ from assay.policies.heads import GreedyHead
 class C51(Algorithm):
     """Categorical DQN: learn the distribution of returns on fixed atoms."""
 
-    class Hyperparameters(Model):
+    class Hyperparameters(ValueSettings):
         """Settings of C51."""
 
-        lr: Schedule = Field(Schedule.parse(2.5e-4), description="Learning rate or schedule.")
+        lr: Schedule = Field(constant(2.5e-4), description="Learning rate or schedule.")
         adam_eps: float = Field(3.125e-4, gt=0, description="Adam's epsilon (paper: 0.01 / 32).")
-        batch_size: int = Field(32, gt=0, description="Transitions per gradient step.")
-        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
-        learning_starts: int = Field(100, ge=0, description="Random steps before learning.")
-        train_every: int = Field(4, gt=0, description="Environment steps per round of updates.")
-        updates: int = Field(1, gt=0, description="Gradient steps per round.")
-        target_every: int = Field(2500, gt=0, description="Updates between target copies.")
-        tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
-        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
         atoms: int = Field(51, ge=2, description="Atoms of the distribution of returns.")
-        v_min: float = Field(-10.0, description="Return of the lowest atom, as it is learned.")
-        v_max: float = Field(10.0, description="Return of the highest atom, as it is learned.")
-        epsilon: ProbabilitySchedule = Field(
-            linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
-        )
-        double: bool = Field(False, description="Choose with the online network (double DQN).")
-        dueling: bool = Field(False, description="Separate value and advantage streams.")
-        noisy: bool = Field(False, description="Explore with noisy layers, not epsilon.")
-        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
-        prioritized: bool = Field(False, description="Sample by the KL divergence.")
-        priority_alpha: float = Field(0.6, ge=0, le=1, description="How much priorities count.")
-        priority_beta: ProbabilitySchedule = Field(
-            linear(0.4, 1.0), description="Importance correction, annealed to 1."
-        )
-        max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
-        normalize_obs: bool = Field(False, description="Standardise float observations.")
-        normalize_reward: bool = Field(
-            False, description="Divide by the std of returns, before v_min and v_max apply."
-        )
-        hidden: tuple[int, ...] = Field((64, 64), description="Widths of the hidden layers.")
-        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
-            "relu", description="Nonlinearity of the hidden layers."
-        )
-        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+        v_min: float = Field(-10.0, description="Lowest return, after normalize_reward.")
+        v_max: float = Field(10.0, description="Highest return, after normalize_reward.")
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
-        reject_unused_setting(hp, "epsilon", active=not hp.noisy, why="noisy=true")
-        reject_unused_setting(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau:g}")
-        for name in ("priority_alpha", "priority_beta"):
-            reject_unused_setting(hp, name, active=hp.prioritized, why="prioritized=false")
         super().__init__(spaces, hp, context)
-        self.needs = ReplayNeeds(
-            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
-            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
-            prioritized=hp.priority_alpha if hp.prioritized else None,
-        )  # fmt: skip
+        self.needs = hp.needs()
         assert isinstance(spaces.action, Discrete)
         self.actions = int(spaces.action.n)
         encoder = make_encoder(
             spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
             init="torch", noisy=hp.noisy,
         )  # fmt: skip
-        refuse_without_vectors(hp, encoder, "hidden", "activation")
         head = AtomHead(
             encoder.out_features, self.actions, hp.atoms, dueling=hp.dueling, init="torch",
             noisy=hp.noisy,

@@ -20,22 +20,22 @@ the action in (-1, 1) and the target entropy -dim(A) belongs to that space.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Model, reject_unused_setting
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.settings import ActorCriticSettings, EntropySettings, NormalizeRewardSettings
 from assay.core.registry import register
-from assay.core.schedules import Schedule
+from assay.core.schedules import Schedule, constant
 from assay.core.types import Spaces, Tree, tree_map, unpack
 from assay.functional import targets
 from assay.networks.batchnorm import batch_statistics, batchnorm_mlp
 from assay.networks.encoders import make_encoder
 from assay.networks.squashed import SquashedActor
-from assay.networks.temperature import Alpha, Temperature
+from assay.networks.temperature import Temperature
 from assay.optim.update import Objective, Step
 from assay.policies.heads import SquashedHead
 
@@ -65,17 +65,17 @@ class NormalisedCritics(nn.Module):
 class CrossQ(Algorithm):
     """CrossQ: batch-normalised SAC without target networks; few samples at one update a step."""
 
-    class Hyperparameters(Model):
+    class Hyperparameters(EntropySettings, NormalizeRewardSettings, ActorCriticSettings):
         """Settings of CrossQ."""
 
-        lr: Schedule = Field(Schedule.parse(1e-3), description="Learning rate of all networks.")
+        lr: Schedule = Field(constant(1e-3), description="Learning rate or schedule.")
         batch_size: int = Field(256, gt=1, description="Transitions per gradient step.")
-        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
         learning_starts: int = Field(5000, ge=0, description="Random steps before learning.")
-        train_every: int = Field(1, gt=0, description="Environment steps per round of updates.")
-        updates: int = Field(1, gt=0, description="Gradient steps per round.")
+        hidden: tuple[int, ...] = Field((256, 256), description="Hidden widths of the actor.")
+        critic_hidden: tuple[int, ...] = Field(
+            (512, 512), description="Hidden widths of the critics."
+        )
         policy_delay: int = Field(3, gt=0, description="Critic updates per actor update.")
-        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
         n_critics: int = Field(2, gt=0, description="Critics, of which the smallest counts.")
         beta1: float = Field(
             0.5, ge=0, lt=1, description="Adam's decay of the mean gradient, critics and actor."
@@ -86,31 +86,10 @@ class CrossQ(Algorithm):
         renorm_warmup: int = Field(
             100_000, ge=0, description="Batches of plain normalisation before renormalisation."
         )
-        alpha: Alpha = Field("auto", description="Temperature; auto learns it.")
-        alpha_init: float = Field(1.0, gt=0, description="Where a learned temperature starts.")
-        target_entropy: float | Literal["auto"] = Field(
-            "auto", description="Entropy to hold; auto is -dim(A)."
-        )
-        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
-        max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
-        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
-        hidden: tuple[int, ...] = Field((256, 256), description="Hidden widths of the actor.")
-        critic_hidden: tuple[int, ...] = Field(
-            (512, 512), description="Hidden widths of the critics."
-        )
-        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
-            "relu", description="Nonlinearity of the hidden layers."
-        )
-        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
-        for name in ("alpha_init", "target_entropy"):
-            reject_unused_setting(hp, name, active=hp.alpha == "auto", why=f"alpha={hp.alpha}")
-        self.needs = ReplayNeeds(
-            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
-            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
-        )  # fmt: skip
+        self.needs = hp.needs()
         encoder = make_encoder(spaces.observation, hidden=(), cnn=hp.cnn, init="torch")
         trunk = batchnorm_mlp(
             encoder.out_features, hp.hidden, None, hp.activation,

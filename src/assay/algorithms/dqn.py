@@ -11,29 +11,27 @@ updates, not in environment steps; invalid actions (masks) are excluded from the
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from gymnasium.spaces import Discrete
 from pydantic import Field
 from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm, Context, ReplayNeeds
+from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.novelty import Curiosity
-from assay.buffers.hindsight import HindsightOptions
-from assay.core.config import Model, reject_unused_setting
+from assay.algorithms.settings import HindsightSettings, ValueSettings
 from assay.core.errors import ConfigError
 from assay.core.registry import register
-from assay.core.schedules import Schedule, linear
+from assay.core.schedules import Schedule, constant
 from assay.core.types import Spaces, Tree, action_mask, pack, tree_map, unpack
 from assay.functional import losses, targets
-from assay.networks.encoders import make_encoder, refuse_without_vectors
+from assay.networks.encoders import make_encoder
 from assay.networks.heads import DuelingHead
 from assay.networks.mlp import mlp
 from assay.networks.rnd import Distillation
 from assay.networks.value_update import draw_transitions, learn_values
 from assay.optim.update import Objective, Polyak, Step
-from assay.policies.exploration import ProbabilitySchedule
 from assay.policies.heads import GreedyHead
 
 
@@ -41,49 +39,13 @@ from assay.policies.heads import GreedyHead
 class DQN(Algorithm):
     """Deep Q-network: double, dueling, noisy, n-step and prioritised are options."""
 
-    class Hyperparameters(Model):
+    class Hyperparameters(HindsightSettings, ValueSettings):
         """Settings of DQN."""
 
-        lr: Schedule = Field(Schedule.parse(1e-4), description="Learning rate or schedule.")
-        batch_size: int = Field(32, gt=0, description="Transitions per gradient step.")
-        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
-        learning_starts: int = Field(100, ge=0, description="Random steps before learning.")
-        train_every: int = Field(4, gt=0, description="Environment steps per round of updates.")
-        updates: int = Field(1, gt=0, description="Gradient steps per round.")
-        target_every: int = Field(2500, gt=0, description="Updates between target copies.")
-        tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
-        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
-        epsilon: ProbabilitySchedule = Field(
-            linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
-        )
-        double: bool = Field(False, description="Choose with the online network (double DQN).")
-        dueling: bool = Field(False, description="Separate value and advantage streams.")
-        noisy: bool = Field(False, description="Explore with noisy layers, not epsilon.")
-        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
+        lr: Schedule = Field(constant(1e-4), description="Learning rate or schedule.")
         rnd: float = Field(0.0, ge=0, description="Weight of novelty (RND); 0 is none.")
-        her: Literal["future", "final", "episode"] | None = Field(
-            None, description="Relabel goals in hindsight with goals that were reached."
-        )
-        her_ratio: float = Field(0.8, gt=0, le=1, description="Share of relabelled samples.")
-        prioritized: bool = Field(False, description="Sample by TD error.")
-        priority_alpha: float = Field(0.6, ge=0, le=1, description="How much priorities count.")
-        priority_beta: ProbabilitySchedule = Field(
-            linear(0.4, 1.0), description="Importance correction, annealed to 1."
-        )
-        max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
-        normalize_obs: bool = Field(False, description="Standardise float observations.")
-        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
-        hidden: tuple[int, ...] = Field((64, 64), description="Widths of the hidden layers.")
-        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
-            "relu", description="Nonlinearity of the hidden layers."
-        )
-        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
-        reject_unused_setting(hp, "epsilon", active=not hp.noisy, why="noisy=true")
-        reject_unused_setting(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau:g}")
-        for name in ("priority_alpha", "priority_beta"):
-            reject_unused_setting(hp, name, active=hp.prioritized, why="prioritized=false")
         if hp.rnd and hp.gamma == 1:
             raise ConfigError(
                 f"rnd={hp.rnd:g} with gamma=1: novelty that is never discounted adds up for ever.",
@@ -96,12 +58,7 @@ class DQN(Algorithm):
                 "Use n_step=1 with rnd.",
             )
         super().__init__(spaces, hp, context)
-        self.needs = ReplayNeeds(
-            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
-            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
-            prioritized=hp.priority_alpha if hp.prioritized else None,
-            her=HindsightOptions.of(hp),
-        )  # fmt: skip
+        self.needs = hp.needs(her=hp.hindsight())
         assert isinstance(spaces.action, Discrete)
         self.actions = int(spaces.action.n)
         self.q = self._network().to(self.device)
@@ -133,7 +90,6 @@ class DQN(Algorithm):
             self.spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
             init="torch", noisy=hp.noisy,
         )  # fmt: skip
-        refuse_without_vectors(hp, encoder, "hidden", "activation")
         if hp.dueling:
             head: nn.Module = DuelingHead(
                 encoder.out_features, self.actions, init="torch", noisy=hp.noisy

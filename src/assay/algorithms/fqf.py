@@ -24,20 +24,19 @@ comes before the product with phi(tau). That embedding starts at about 1 (see `C
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from gymnasium.spaces import Discrete
 from pydantic import Field
 from torch import Tensor
 
-from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Model, reject_unused_setting
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.settings import HeadSettings, ValueSettings
 from assay.core.registry import register
-from assay.core.schedules import Schedule, linear
+from assay.core.schedules import Schedule, constant
 from assay.core.types import Spaces, action_mask, unpack
 from assay.functional import distributional, losses
-from assay.networks.encoders import refuse_without_vectors
 from assay.networks.quantile import (
     ActionValues,
     FractionProposal,
@@ -46,7 +45,6 @@ from assay.networks.quantile import (
 )
 from assay.networks.value_update import draw_transitions, learn_values
 from assay.optim.update import Objective, Polyak, Step
-from assay.policies.exploration import ProbabilitySchedule
 from assay.policies.heads import GreedyHead
 
 
@@ -54,59 +52,23 @@ from assay.policies.heads import GreedyHead
 class FQF(Algorithm):
     """Fully parameterized quantile function: IQN whose quantile levels are learned as well."""
 
-    class Hyperparameters(Model):
+    class Hyperparameters(HeadSettings, ValueSettings):
         """Settings of FQF."""
 
-        lr: Schedule = Field(Schedule.parse(5e-5), description="Learning rate of the quantiles.")
+        lr: Schedule = Field(constant(5e-5), description="Learning rate of the quantiles.")
+        learning_starts: int = Field(1000, ge=0, description="Random steps before learning.")
         adam_eps: float = Field(3e-4, gt=0, description="Adam's epsilon.")
         fraction_lr: Schedule = Field(
-            Schedule.parse(2.5e-9), description="Learning rate of the fractions (RMSprop)."
+            constant(2.5e-9), description="Learning rate of the fractions (RMSprop)."
         )
         entropy: float = Field(1e-3, ge=0, description="Keeps the fractions apart.")
         fractions: int = Field(32, gt=1, description="Number N of fractions.")
         cosines: int = Field(64, gt=1, description="Cosines that embed a level.")
         kappa: float = Field(1.0, gt=0, description="Width of the Huber loss's quadratic zone.")
-        batch_size: int = Field(32, gt=0, description="Transitions per gradient step.")
-        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
-        learning_starts: int = Field(1000, ge=0, description="Random steps before learning.")
-        train_every: int = Field(4, gt=0, description="Environment steps per round of updates.")
-        updates: int = Field(1, gt=0, description="Gradient steps per round.")
-        target_every: int = Field(2500, gt=0, description="Updates between target copies.")
-        tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
-        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
-        epsilon: ProbabilitySchedule = Field(
-            linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
-        )
-        double: bool = Field(False, description="Choose with the online network (double DQN).")
-        dueling: bool = Field(False, description="Separate value and advantage streams.")
-        noisy: bool = Field(False, description="Explore with noisy layers, not epsilon.")
-        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
-        prioritized: bool = Field(False, description="Sample by the loss.")
-        priority_alpha: float = Field(0.6, ge=0, le=1, description="How much priorities count.")
-        priority_beta: ProbabilitySchedule = Field(
-            linear(0.4, 1.0), description="Importance correction, annealed to 1."
-        )
-        max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
-        normalize_obs: bool = Field(False, description="Standardise float observations.")
-        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
-        hidden: tuple[int, ...] = Field((64, 64), description="Widths before the product.")
-        head_hidden: tuple[int, ...] = Field((), description="Widths of layers behind it.")
-        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
-            "relu", description="Nonlinearity of the hidden layers."
-        )
-        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
-        for name in ("priority_alpha", "priority_beta"):
-            reject_unused_setting(hp, name, active=hp.prioritized, why="prioritized=false")
-        reject_unused_setting(hp, "epsilon", active=not hp.noisy, why="noisy=true")
-        reject_unused_setting(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau}")
-        self.needs = ReplayNeeds(
-            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
-            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
-            prioritized=hp.priority_alpha if hp.prioritized else None,
-        )  # fmt: skip
+        self.needs = hp.needs()
         assert isinstance(spaces.action, Discrete)
         self.actions = int(spaces.action.n)
         self.q = QuantileNetwork(
@@ -114,8 +76,6 @@ class FQF(Algorithm):
             activation=hp.activation, cnn=hp.cnn, cosines=hp.cosines, dueling=hp.dueling,
             noisy=hp.noisy,
         ).to(self.device)  # fmt: skip
-        unused = ["hidden"] if hp.head_hidden else ["hidden", "activation"]
-        refuse_without_vectors(hp, self.q.encoder, *unused)
         self.target = copy.deepcopy(self.q)
         width = self.q.encoder.out_features
         self.proposal = FractionProposal(width, hp.fractions).to(self.device)

@@ -28,16 +28,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm, Context, RolloutNeeds
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.settings import PolicyGradientSettings, Unused
 from assay.buffers.rollout import Rollout
-from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
-from assay.core.schedules import Schedule
+from assay.core.schedules import Schedule, constant
 from assay.core.types import Spaces, Tree, action_mask, pack, tree_map, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
-from assay.networks.actor_critic import ActorCritic, refuse_unused
+from assay.networks.actor_critic import ActorCritic
 from assay.optim.update import Objective, Step, flatten_parameters
 from assay.policies.heads import StochasticHead
 
@@ -51,12 +51,13 @@ from assay.policies.heads import StochasticHead
 class IMPALA(Algorithm):
     """Actor-critic with V-trace: learns from actors whose policy is out of date."""
 
-    class Hyperparameters(Model):
+    class Hyperparameters(PolicyGradientSettings):
         """Settings of IMPALA."""
 
-        lr: Schedule = Field(Schedule.parse(6e-4), description="Learning rate or schedule.")
-        horizon: int = Field(20, gt=0, description="Steps of each environment per update.")
-        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        lr: Schedule = Field(constant(6e-4), description="Learning rate or schedule.")
+        horizon: int = Field(20, gt=0, description="Steps of each environment per rollout.")
+        entropy_coef: float = Field(0.01, ge=0, description="Weight of the entropy bonus.")
+        optimizer: Literal["rmsprop", "adam"] = Field("rmsprop", description="Optimizer.")
         actor_lag: int = Field(0, ge=0, description="Updates the acting policy is behind.")
         correction: Literal["vtrace", "none"] = Field(
             "vtrace", description="Correct for the lag, or take the data as on-policy."
@@ -64,31 +65,21 @@ class IMPALA(Algorithm):
         rho_bar: float = Field(1.0, gt=0, description="Bound of the weight of an error.")
         c_bar: float = Field(1.0, gt=0, description="Bound of the weight of a trace.")
         trace_lambda: float = Field(1.0, ge=0, le=1, description="Weight of longer returns.")
-        value_coef: float = Field(0.5, ge=0, description="Weight of the value loss.")
-        entropy_coef: float = Field(0.01, ge=0, description="Weight of the entropy bonus.")
-        max_grad_norm: float = Field(0.5, gt=0, description="Global gradient clip.")
-        optimizer: Literal["rmsprop", "adam"] = Field("rmsprop", description="Optimizer.")
-        normalize_advantage: bool = Field(False, description="Standardise per rollout.")
-        normalize_obs: bool = Field(False, description="Standardise float observations.")
-        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
-        hidden: tuple[int, ...] = Field((64, 64), description="Widths of the hidden layers.")
-        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
-            "tanh", description="Nonlinearity of the hidden layers."
-        )
-        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
-        log_std_init: float = Field(0.0, description="Initial log standard deviation (Box).")
+
+        def unused(self, spaces: Spaces) -> Unused:
+            """Yield the bounds of the correction where there is none."""
+            if self.correction == "none":
+                for name in ("rho_bar", "c_bar"):
+                    yield name, "with correction=none"
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
-        for name in ("rho_bar", "c_bar"):
-            reject_unused_setting(hp, name, active=hp.correction == "vtrace", why="correction=none")
-        self.needs = RolloutNeeds(hp.horizon)
+        self.needs = hp.needs()
         self.distribution = policy_distribution(spaces.action)
         self.net = ActorCritic(
             spaces.observation, self.distribution, hidden=hp.hidden, activation=hp.activation,
             cnn=hp.cnn, log_std_init=hp.log_std_init,
         ).to(self.device)  # fmt: skip
-        refuse_unused(hp, self.net)
         updates = math.ceil(context.clock.total_env_steps / (hp.horizon * context.num_envs))
         if hp.actor_lag >= updates:
             raise ConfigError(

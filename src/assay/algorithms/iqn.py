@@ -21,7 +21,7 @@ its targets, as in QR-DQN (the paper replays uniformly); target copies are count
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,13 +29,12 @@ from gymnasium.spaces import Discrete
 from pydantic import Field
 from torch import Tensor
 
-from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Model, reject_unused_setting
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.settings import HeadSettings, ValueSettings
 from assay.core.registry import register
-from assay.core.schedules import Schedule, linear
+from assay.core.schedules import Schedule, constant
 from assay.core.types import Spaces, action_mask, unpack
 from assay.functional import distributional, losses
-from assay.networks.encoders import refuse_without_vectors
 from assay.networks.quantile import (
     ActionValues,
     QuantileNetwork,
@@ -43,7 +42,6 @@ from assay.networks.quantile import (
 )
 from assay.networks.value_update import draw_transitions, learn_values
 from assay.optim.update import Objective, Polyak, Step
-from assay.policies.exploration import ProbabilitySchedule
 from assay.policies.heads import GreedyHead
 
 
@@ -51,19 +49,12 @@ from assay.policies.heads import GreedyHead
 class IQN(Algorithm):
     """Implicit quantile network: the return's whole distribution, at sampled quantile levels."""
 
-    class Hyperparameters(Model):
+    class Hyperparameters(HeadSettings, ValueSettings):
         """Settings of IQN."""
 
-        lr: Schedule = Field(Schedule.parse(5e-5), description="Learning rate or schedule.")
-        adam_eps: float = Field(3e-4, gt=0, description="Adam's epsilon.")
-        batch_size: int = Field(32, gt=0, description="Transitions per gradient step.")
-        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
+        lr: Schedule = Field(constant(5e-5), description="Learning rate or schedule.")
         learning_starts: int = Field(1000, ge=0, description="Random steps before learning.")
-        train_every: int = Field(4, gt=0, description="Environment steps per round of updates.")
-        updates: int = Field(1, gt=0, description="Gradient steps per round.")
-        target_every: int = Field(2500, gt=0, description="Updates between target copies.")
-        tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
-        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+        adam_eps: float = Field(3e-4, gt=0, description="Adam's epsilon.")
         quantiles: int = Field(64, gt=0, description="Levels N of the prediction.")
         target_quantiles: int = Field(64, gt=0, description="Levels N' of the target.")
         acting_quantiles: int = Field(32, gt=0, description="Levels K for choosing an action.")
@@ -72,39 +63,10 @@ class IQN(Algorithm):
         cvar: float = Field(
             1.0, gt=0, le=1, description="Choose by the mean of this worst share of returns."
         )
-        epsilon: ProbabilitySchedule = Field(
-            linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
-        )
-        double: bool = Field(False, description="Choose with the online network (double DQN).")
-        dueling: bool = Field(False, description="Separate value and advantage streams.")
-        noisy: bool = Field(False, description="Explore with noisy layers, not epsilon.")
-        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
-        prioritized: bool = Field(False, description="Sample by the loss.")
-        priority_alpha: float = Field(0.6, ge=0, le=1, description="How much priorities count.")
-        priority_beta: ProbabilitySchedule = Field(
-            linear(0.4, 1.0), description="Importance correction, annealed to 1."
-        )
-        max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
-        normalize_obs: bool = Field(False, description="Standardise float observations.")
-        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
-        hidden: tuple[int, ...] = Field((64, 64), description="Widths before the product.")
-        head_hidden: tuple[int, ...] = Field((), description="Widths of layers behind it.")
-        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
-            "relu", description="Nonlinearity of the hidden layers."
-        )
-        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
-        for name in ("priority_alpha", "priority_beta"):
-            reject_unused_setting(hp, name, active=hp.prioritized, why="prioritized=false")
-        reject_unused_setting(hp, "epsilon", active=not hp.noisy, why="noisy=true")
-        reject_unused_setting(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau}")
-        self.needs = ReplayNeeds(
-            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
-            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
-            prioritized=hp.priority_alpha if hp.prioritized else None,
-        )  # fmt: skip
+        self.needs = hp.needs()
         assert isinstance(spaces.action, Discrete)
         self.actions = int(spaces.action.n)
         self.q = QuantileNetwork(
@@ -112,8 +74,6 @@ class IQN(Algorithm):
             activation=hp.activation, cnn=hp.cnn, cosines=hp.cosines, dueling=hp.dueling,
             noisy=hp.noisy,
         ).to(self.device)  # fmt: skip
-        unused = ["hidden"] if hp.head_hidden else ["hidden", "activation"]
-        refuse_without_vectors(hp, self.q.encoder, *unused)
         self.target = copy.deepcopy(self.q)
         soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
         updates = context.clock.total_env_steps / hp.train_every * hp.updates

@@ -15,25 +15,22 @@ their encoder only where observations contain images.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.advantages import rollout_values
-from assay.algorithms.base import Algorithm, Context, RolloutNeeds
+from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.novelty import Curiosity, non_episodic_gae, successors
+from assay.algorithms.settings import ProximalSettings, Unused
 from assay.buffers.rollout import Rollout
-from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
-from assay.core.schedules import Schedule
 from assay.core.types import Spaces, action_mask, pack, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
-from assay.networks.actor_critic import ActorCritic, refuse_unused
+from assay.networks.actor_critic import ActorCritic
 from assay.networks.rnd import Distillation
 from assay.optim.update import Objective, Step
 from assay.policies.heads import StochasticHead
@@ -48,38 +45,20 @@ from assay.policies.heads import StochasticHead
 class PPO(Algorithm):
     """Proximal policy optimisation: the robust default for any action space."""
 
-    class Hyperparameters(Model):
+    class Hyperparameters(ProximalSettings):
         """Settings of PPO."""
 
-        lr: Schedule = Field(Schedule.parse(3e-4), description="Learning rate or schedule.")
-        horizon: int = Field(128, gt=0, description="Steps of each environment per rollout.")
-        epochs: int = Field(4, gt=0, description="Passes over each rollout.")
-        minibatch_size: int = Field(128, gt=0, description="Transitions per gradient step.")
-        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
-        gae_lambda: float = Field(0.95, ge=0, le=1, description="Bias-variance of advantages.")
-        clip: Schedule = Field(Schedule.parse(0.2), description="Trust region of the ratio.")
-        value_clip: float | None = Field(None, gt=0, description="Clip value changes to this.")
-        value_coef: float = Field(0.5, ge=0, description="Weight of the value loss.")
-        entropy_coef: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
-        max_grad_norm: float = Field(0.5, gt=0, description="Global gradient clip.")
-        target_kl: float | None = Field(None, gt=0, description="End epochs beyond this KL.")
-        normalize_advantage: bool = Field(True, description="Standardise per minibatch.")
-        normalize_obs: bool = Field(False, description="Standardise float observations.")
-        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
-        hidden: tuple[int, ...] = Field((64, 64), description="Widths of the hidden layers.")
-        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
-            "tanh", description="Nonlinearity of the hidden layers."
-        )
-        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
-        log_std_init: float = Field(0.0, description="Initial log standard deviation (Box).")
         rnd: float = Field(0.0, ge=0, description="Weight of novelty (RND); 0 is none.")
         rnd_gamma: float = Field(0.99, ge=0, lt=1, description="Discount of novelty.")
         rnd_share: float = Field(
-            1.0,
-            gt=0,
-            le=1,
-            description="Share of the rollout that trains RND's predictor.",
+            1.0, gt=0, le=1, description="Share of the rollout that trains RND's predictor."
         )
+
+        def unused(self, spaces: Spaces) -> Unused:
+            """Yield the settings of novelty where it has no weight."""
+            if self.rnd == 0:
+                for name in ("rnd_gamma", "rnd_share"):
+                    yield name, "with rnd=0"
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
@@ -90,15 +69,12 @@ class PPO(Algorithm):
                 f"{size} = horizon {hp.horizon} x num_envs {context.num_envs} transitions.",
                 "Choose a minibatch_size that divides horizon x num_envs.",
             )
-        for name in ("rnd_gamma", "rnd_share"):
-            reject_unused_setting(hp, name, active=hp.rnd > 0, why="rnd=0")
-        self.needs = RolloutNeeds(hp.horizon)
+        self.needs = hp.needs()
         self.distribution = policy_distribution(spaces.action)
         self.net = ActorCritic(
             spaces.observation, self.distribution, hidden=hp.hidden, activation=hp.activation,
             cnn=hp.cnn, log_std_init=hp.log_std_init, value_heads=2 if hp.rnd else 1,
         ).to(self.device)  # fmt: skip
-        refuse_unused(hp, self.net)
         updates = context.clock.total_env_steps / size * hp.epochs * (size // hp.minibatch_size)
         objectives = [Objective("ppo", self.net, self._loss, hp.max_grad_norm, eps=1e-5)]
         reads: list[nn.Module] = []

@@ -19,7 +19,7 @@ truncated episodes bootstrap; invalid actions (masks) are excluded from the gree
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,21 +27,27 @@ from gymnasium.spaces import Discrete
 from pydantic import Field
 from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Model, reject_unused_setting
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.settings import (
+    MemorySettings,
+    NetworkSettings,
+    NormalizeObsSettings,
+    PrioritySettings,
+    ReplaySettings,
+    TargetSettings,
+)
 from assay.core.errors import ConfigError
 from assay.core.registry import register
-from assay.core.schedules import Schedule, constant, linear
+from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
 from assay.core.types import Spaces, Tree, action_mask, pack, tree_map, unpack
 from assay.functional import returns, targets
 from assay.functional.rescaling import rescale, unrescale
-from assay.networks.encoders import make_encoder, refuse_without_vectors
+from assay.networks.encoders import make_encoder
 from assay.networks.heads import DuelingHead
 from assay.networks.mlp import mlp
-from assay.networks.rnn import Kind, Remembering, make_memory
+from assay.networks.rnn import Remembering, make_memory
 from assay.networks.value_update import learn_values
 from assay.optim.update import Objective, Polyak, Step
-from assay.policies.exploration import ProbabilitySchedule
 from assay.policies.heads import GreedyHead
 
 ETA = 0.9  # a sequence's priority: ETA max |delta| + (1 - ETA) mean |delta|
@@ -55,20 +61,33 @@ LONGEST_COMPILED = 16  # steps: unrolled code grows with them, and so does the t
 class R2D2(Algorithm):
     """Recurrent Q-learning from prioritised sequences: stored state, burn-in, rescaled values."""
 
-    class Hyperparameters(Model):
+    class Hyperparameters(
+        NormalizeObsSettings,
+        PrioritySettings,
+        MemorySettings,
+        TargetSettings,
+        NetworkSettings,
+        ReplaySettings,
+    ):
         """Settings of R2D2."""
 
-        lr: Schedule = Field(Schedule.parse(1e-4), description="Learning rate or schedule.")
-        adam_eps: float = Field(1e-3, gt=0, description="Adam's epsilon.")
+        lr: Schedule = Field(constant(1e-4), description="Learning rate or schedule.")
+        gamma: float = Field(0.997, ge=0, le=1, description="Discount.")
+        max_grad_norm: float | None = Field(40.0, gt=0, description="Global gradient clip.")
         batch_size: int = Field(64, gt=0, description="Sequences per gradient step.")
         buffer_size: int = Field(1_000_000, gt=0, description="Steps kept in the replay.")
         learning_starts: int = Field(5000, ge=0, description="Random steps before learning.")
         train_every: int = Field(64, gt=0, description="Environment steps per round of updates.")
-        updates: int = Field(1, gt=0, description="Gradient steps per round.")
-        target_every: int = Field(2500, gt=0, description="Updates between target copies.")
-        tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
-        gamma: float = Field(0.997, ge=0, le=1, description="Discount.")
         n_step: int = Field(5, gt=0, description="Steps before bootstrapping.")
+        prioritized: bool = Field(True, description="Sample sequences by TD error.")
+        priority_alpha: float = Field(0.9, ge=0, le=1, description="How much priorities count.")
+        priority_beta: ProbabilitySchedule = Field(
+            constant(0.6), description="Importance correction."
+        )
+        hidden: tuple[int, ...] = Field((64,), description="Widths of layers before the memory.")
+        memory_size: int = Field(128, gt=0, description="Width of the memory.")
+        dueling: bool = Field(True, description="Separate value and advantage streams.")
+        adam_eps: float = Field(1e-3, gt=0, description="Adam's epsilon.")
         sequence: int = Field(80, gt=0, description="Steps of a sequence that are learned from.")
         burn_in: int = Field(40, ge=0, description="Steps before them that warm the memory up.")
         overlap: int = Field(
@@ -82,41 +101,17 @@ class R2D2(Algorithm):
             0.0, ge=0,
             description="Environment i of N explores with epsilon^(1 + alpha i / (N - 1)).",
         )  # fmt: skip
-        prioritized: bool = Field(True, description="Sample sequences by TD error.")
-        priority_alpha: float = Field(0.9, ge=0, le=1, description="How much priorities count.")
-        priority_beta: ProbabilitySchedule = Field(
-            constant(0.6), description="Importance correction."
-        )
-        max_grad_norm: float | None = Field(40.0, gt=0, description="Global gradient clip.")
-        normalize_obs: bool = Field(False, description="Standardise float observations.")
-        dueling: bool = Field(True, description="Separate value and advantage streams.")
-        hidden: tuple[int, ...] = Field((64,), description="Hidden layers before the memory.")
-        head_hidden: tuple[int, ...] = Field((), description="Hidden layers after the memory.")
-        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
-            "relu", description="Nonlinearity of the hidden layers."
-        )
-        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
-        memory: Kind = Field("lstm", description="What remembers.")
-        memory_size: int = Field(128, gt=0, description="Width of the memory.")
-        memory_layers: int = Field(1, gt=0, description="Layers of the memory.")
-        heads: int = Field(4, gt=0, description="Attention heads (transformer).")
-        context: int = Field(32, gt=0, description="Steps remembered (transformer).")
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         _refuse(hp, context.num_envs)
         length = hp.burn_in + hp.sequence
-        self.needs = ReplayNeeds(
-            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
-            train_every=hp.train_every, updates=hp.updates, gamma=hp.gamma, sequence=length,
-            overlap=hp.burn_in + hp.overlap,
-            prioritized=hp.priority_alpha if hp.prioritized else None,
-        )  # fmt: skip
+        self.needs = hp.needs(
+            n_step=1, sequence=length, overlap=hp.burn_in + hp.overlap, prioritized=hp.priority()
+        )  # the loss sums the n steps
         assert isinstance(spaces.action, Discrete)
         self.actions = int(spaces.action.n)
         self.q = _RecurrentValues(spaces.observation, self.actions, hp).to(self.device)
-        unused = ["hidden"] if hp.head_hidden else ["hidden", "activation"]
-        refuse_without_vectors(hp, self.q.encoder, *unused)
         self.target = copy.deepcopy(self.q)
         soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
         updates = context.clock.total_env_steps / hp.train_every * hp.updates
@@ -235,10 +230,5 @@ def _refuse(hp: R2D2.Hyperparameters, num_envs: int) -> None:
             f"n_step={hp.n_step} is longer than sequence={hp.sequence}.",
             "Returns are cut at a sequence's end: use n_step <= sequence.",
         )
-    transformer = hp.memory == "transformer"
-    for name in ("heads", "context"):
-        reject_unused_setting(hp, name, active=transformer, why=f"memory={hp.memory}")
-    for name in ("priority_alpha", "priority_beta"):
-        reject_unused_setting(hp, name, active=hp.prioritized, why="prioritized=false")
-    reject_unused_setting(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau}")
-    reject_unused_setting(hp, "epsilon_alpha", active=num_envs > 1, why="num_envs=1")
+    if num_envs == 1:
+        hp.reject_changed("epsilon_alpha", "with num_envs=1")

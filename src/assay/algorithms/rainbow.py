@@ -18,24 +18,28 @@ invalid actions (masks) are excluded from the greedy choice.
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from gymnasium.spaces import Discrete
 from pydantic import Field
 from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Model, reject_unused_setting
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.settings import (
+    NetworkSettings,
+    NormalizeSettings,
+    ReplaySettings,
+    TargetSettings,
+)
 from assay.core.registry import register
-from assay.core.schedules import Schedule, linear
+from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
 from assay.core.types import Spaces, action_mask, unpack
 from assay.functional import distributional
-from assay.networks.encoders import make_encoder, refuse_without_vectors
+from assay.networks.encoders import make_encoder
 from assay.networks.heads import AtomHead, SupportMean
 from assay.networks.value_update import draw_transitions, learn_values
 from assay.optim.update import Objective, Polyak, Step
-from assay.policies.exploration import ProbabilitySchedule
 from assay.policies.heads import GreedyHead
 
 
@@ -43,54 +47,37 @@ from assay.policies.heads import GreedyHead
 class Rainbow(Algorithm):
     """Rainbow: categorical, double, dueling, noisy, n-step and prioritised DQN."""
 
-    class Hyperparameters(Model):
+    class Hyperparameters(NormalizeSettings, TargetSettings, NetworkSettings, ReplaySettings):
         """Settings of Rainbow."""
 
-        lr: Schedule = Field(Schedule.parse(6.25e-5), description="Learning rate or schedule.")
-        adam_eps: float = Field(1.5e-4, gt=0, description="Adam's epsilon.")
-        batch_size: int = Field(32, gt=0, description="Transitions per gradient step.")
-        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
+        lr: Schedule = Field(constant(6.25e-5), description="Learning rate or schedule.")
         learning_starts: int = Field(1600, ge=0, description="Random steps before learning.")
-        train_every: int = Field(4, gt=0, description="Environment steps per round of updates.")
-        updates: int = Field(1, gt=0, description="Gradient steps per round.")
-        target_every: int = Field(2000, gt=0, description="Updates between target copies.")
-        tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
-        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
-        atoms: int = Field(51, ge=2, description="Atoms of the distribution of returns.")
-        v_min: float = Field(-10.0, description="Return of the lowest atom, as it is learned.")
-        v_max: float = Field(10.0, description="Return of the highest atom, as it is learned.")
         n_step: int = Field(3, gt=0, description="Steps before bootstrapping.")
+        target_every: int = Field(2000, gt=0, description="Updates between target copies.")
+        hidden: tuple[int, ...] = Field((128,), description="Widths of the encoder's layers.")
+        streams: tuple[int, ...] = Field((128,), description="Widths of each stream's layers.")
+        adam_eps: float = Field(1.5e-4, gt=0, description="Adam's epsilon.")
+        atoms: int = Field(51, ge=2, description="Atoms of the distribution of returns.")
+        v_min: float = Field(-10.0, description="Lowest return, after normalize_reward.")
+        v_max: float = Field(10.0, description="Highest return, after normalize_reward.")
         priority_alpha: float = Field(0.5, ge=0, le=1, description="How much priorities count.")
         priority_beta: ProbabilitySchedule = Field(
             linear(0.4, 1.0), description="Importance correction, annealed to 1."
         )
-        max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
-        normalize_obs: bool = Field(False, description="Standardise float observations.")
-        normalize_reward: bool = Field(
-            False, description="Divide by the std of returns, before v_min and v_max apply."
-        )
-        hidden: tuple[int, ...] = Field((128,), description="Widths of the encoder's layers.")
-        streams: tuple[int, ...] = Field((128,), description="Widths of each stream's layers.")
-        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
-            "relu", description="Nonlinearity of the hidden layers."
-        )
-        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+
+        def encoder_only(self) -> tuple[str, ...]:
+            """Return the settings that the streams do not read."""
+            return ("hidden",) if self.streams else ("hidden", "activation")
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
-        reject_unused_setting(hp, "target_every", active=hp.tau == 1, why=f"tau={hp.tau:g}")
         super().__init__(spaces, hp, context)
-        self.needs = ReplayNeeds(
-            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
-            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
-            prioritized=hp.priority_alpha,
-        )  # fmt: skip
+        self.needs = hp.needs(prioritized=hp.priority_alpha)
         assert isinstance(spaces.action, Discrete)
         self.actions = int(spaces.action.n)
         encoder = make_encoder(
             spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
             init="torch",
         )  # fmt: skip
-        refuse_without_vectors(hp, encoder, "hidden", *([] if hp.streams else ["activation"]))
         head = AtomHead(
             encoder.out_features, self.actions, hp.atoms, dueling=True, hidden=hp.streams,
             activation=hp.activation, init="torch", noisy=True,

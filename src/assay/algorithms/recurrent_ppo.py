@@ -16,24 +16,20 @@ chunk starts are not renewed between epochs.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from assay.algorithms.base import Algorithm, Context, RolloutNeeds
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.settings import MemorySettings, ProximalSettings
 from assay.buffers.rollout import Rollout
-from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import ConfigError
 from assay.core.registry import register
-from assay.core.schedules import Schedule
 from assay.core.types import Spaces, Tree, action_mask, pack, tree_leaves, tree_map, unpack
 from assay.functional import losses, returns
-from assay.functional.distributions import DiagGaussian, policy_distribution
+from assay.functional.distributions import policy_distribution
 from assay.functional.recurrent import by_step, chunks_of
-from assay.networks.encoders import refuse_without_vectors
 from assay.networks.recurrent import RecurrentActorCritic
 from assay.optim.update import Objective, Step
 from assay.policies.heads import StochasticHead
@@ -48,43 +44,18 @@ from assay.policies.heads import StochasticHead
 class RecurrentPPO(Algorithm):
     """PPO with a memory, for tasks whose observations do not tell everything."""
 
-    class Hyperparameters(Model):
+    class Hyperparameters(MemorySettings, ProximalSettings):
         """Settings of recurrent PPO."""
 
-        lr: Schedule = Field(Schedule.parse(3e-4), description="Learning rate or schedule.")
-        horizon: int = Field(128, gt=0, description="Steps of each environment per rollout.")
         chunk: int = Field(16, gt=0, description="Steps that gradients run back through.")
-        epochs: int = Field(4, gt=0, description="Passes over each rollout.")
-        minibatch_size: int = Field(128, gt=0, description="Transitions per gradient step.")
-        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
-        gae_lambda: float = Field(0.95, ge=0, le=1, description="Bias-variance of advantages.")
-        clip: Schedule = Field(Schedule.parse(0.2), description="Trust region of the ratio.")
-        value_clip: float | None = Field(None, gt=0, description="Clip value changes to this.")
-        value_coef: float = Field(0.5, ge=0, description="Weight of the value loss.")
-        entropy_coef: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
-        max_grad_norm: float = Field(0.5, gt=0, description="Global gradient clip.")
-        target_kl: float | None = Field(None, gt=0, description="End epochs beyond this KL.")
-        normalize_advantage: bool = Field(True, description="Standardise per minibatch.")
-        normalize_obs: bool = Field(False, description="Standardise float observations.")
-        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
-        memory: Literal["lstm", "gru", "transformer"] = Field("lstm", description="Memory.")
-        memory_size: int = Field(64, gt=0, description="Width of the memory.")
-        memory_layers: int = Field(1, gt=0, description="Layers of the memory.")
-        heads: int = Field(4, gt=0, description="Attention heads (transformer).")
-        context: int = Field(32, gt=0, description="Steps attended to (transformer).")
-        hidden: tuple[int, ...] = Field((64,), description="Layers before the memory.")
-        head_hidden: tuple[int, ...] = Field((64,), description="Layers after it, per head.")
-        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
-            "tanh", description="Nonlinearity of the hidden layers."
-        )
-        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
-        log_std_init: float = Field(0.0, description="Initial log standard deviation (Box).")
+        hidden: tuple[int, ...] = Field((64,), description="Widths of layers before the memory.")
+        head_hidden: tuple[int, ...] = Field((64,), description="Widths of each head's layers.")
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         size = hp.horizon * context.num_envs
         _require_whole_chunks(hp, context.num_envs)
-        self.needs = RolloutNeeds(hp.horizon)
+        self.needs = hp.needs()
         self.distribution = policy_distribution(spaces.action)
         self.net = RecurrentActorCritic(
             spaces.observation, self.distribution, hidden=hp.hidden, activation=hp.activation,
@@ -92,13 +63,6 @@ class RecurrentPPO(Algorithm):
             memory_layers=hp.memory_layers, heads=hp.heads, context=hp.context,
             head_hidden=hp.head_hidden, log_std_init=hp.log_std_init,
         ).to(self.device)  # fmt: skip
-        unused = ["hidden"] if hp.head_hidden else ["hidden", "activation"]
-        refuse_without_vectors(hp, self.net.encoder, *unused)
-        attends, why = hp.memory == "transformer", f"memory={hp.memory}"
-        reject_unused_setting(hp, "heads", active=attends, why=why)
-        reject_unused_setting(hp, "context", active=attends, why=why)
-        gaussian = isinstance(self.distribution, DiagGaussian)
-        reject_unused_setting(hp, "log_std_init", active=gaussian, why="actions that are no Box")
         updates = context.clock.total_env_steps / size * hp.epochs * (size // hp.minibatch_size)
         objective = Objective("ppo", self.net, self._loss, hp.max_grad_norm, eps=1e-5)
         self.step = Step([objective], mode=self.mode(updates), key=self.step_key)

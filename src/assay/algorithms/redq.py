@@ -22,17 +22,21 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Model, reject_unused_setting
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.settings import (
+    ActorCriticSettings,
+    EntropySettings,
+    NormalizeSettings,
+    PolyakSettings,
+)
 from assay.core.errors import ConfigError
 from assay.core.registry import register
-from assay.core.schedules import Schedule
 from assay.core.types import Spaces, unpack
 from assay.functional import targets
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import QEnsemble
 from assay.networks.squashed import SquashedActor
-from assay.networks.temperature import Alpha, Temperature
+from assay.networks.temperature import Temperature
 from assay.optim.update import Objective, Polyak, Step
 from assay.policies.heads import SquashedHead
 
@@ -41,38 +45,18 @@ from assay.policies.heads import SquashedHead
 class REDQ(Algorithm):
     """Randomized ensembled double Q-learning: SAC that learns from few environment steps."""
 
-    class Hyperparameters(Model):
+    class Hyperparameters(EntropySettings, NormalizeSettings, PolyakSettings, ActorCriticSettings):
         """Settings of REDQ."""
 
-        lr: Schedule = Field(Schedule.parse(3e-4), description="Learning rate of all networks.")
-        batch_size: int = Field(256, gt=0, description="Transitions per gradient step.")
-        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
         learning_starts: int = Field(5000, ge=0, description="Random steps before learning.")
-        train_every: int = Field(1, gt=0, description="Environment steps per round of updates.")
         updates: int = Field(20, gt=0, description="Critic updates per round: G of the paper.")
         policy_delay: int | Literal["auto"] = Field(
             "auto", description="Critic updates per actor update; auto is one round."
         )
-        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
-        tau: float = Field(0.005, gt=0, le=1, description="Polyak rate of the target critics.")
         n_critics: int = Field(10, gt=0, description="Critics in the ensemble: N of the paper.")
         n_target_critics: int = Field(
             2, gt=0, description="Critics drawn for each target: M of the paper."
         )
-        alpha: Alpha = Field("auto", description="Temperature; auto learns it.")
-        alpha_init: float = Field(1.0, gt=0, description="Where a learned temperature starts.")
-        target_entropy: float | Literal["auto"] = Field(
-            "auto", description="Entropy to hold; auto is -dim(A)."
-        )
-        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
-        max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
-        normalize_obs: bool = Field(False, description="Standardise float observations.")
-        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
-        hidden: tuple[int, ...] = Field((256, 256), description="Widths of the hidden layers.")
-        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
-            "relu", description="Nonlinearity of the hidden layers."
-        )
-        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
 
         @field_validator("policy_delay")
         @classmethod
@@ -83,18 +67,13 @@ class REDQ(Algorithm):
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
-        for name in ("alpha_init", "target_entropy"):
-            reject_unused_setting(hp, name, active=hp.alpha == "auto", why=f"alpha={hp.alpha}")
         if hp.n_target_critics > hp.n_critics:
             raise ConfigError(
                 f"n_target_critics={hp.n_target_critics} cannot be drawn from "
                 f"n_critics={hp.n_critics}.",
                 f"Set n_target_critics to {hp.n_critics} or less; 2 of 10 is the usual choice.",
             )
-        self.needs = ReplayNeeds(
-            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
-            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
-        )  # fmt: skip
+        self.needs = hp.needs()
         self.policy_delay = hp.updates if hp.policy_delay == "auto" else hp.policy_delay
         encoder = make_encoder(
             spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,

@@ -21,18 +21,23 @@ from gymnasium.spaces import Box
 from pydantic import Field
 from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.buffers.hindsight import HindsightOptions
-from assay.core.config import Model, reject_unused_setting
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.settings import (
+    ActorCriticSettings,
+    EntropySettings,
+    HindsightSettings,
+    NormalizeSettings,
+    PolyakSettings,
+    Unused,
+)
 from assay.core.registry import register
-from assay.core.schedules import Schedule
 from assay.core.types import Spaces, Tree, action_mask, unpack
 from assay.functional import targets
 from assay.functional.distributions import policy_distribution
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import EnsembleMLP, QEnsemble, policy_head
 from assay.networks.squashed import SquashedActor
-from assay.networks.temperature import Alpha, Temperature
+from assay.networks.temperature import Temperature
 from assay.optim.update import Objective, Polyak, Step
 from assay.policies.heads import SquashedHead, StochasticHead
 
@@ -60,51 +65,32 @@ class DiscreteCritic(nn.Module):
 class SAC(Algorithm):
     """Soft actor-critic: sample-efficient and steady on continuous control."""
 
-    class Hyperparameters(Model):
+    class Hyperparameters(
+        EntropySettings, HindsightSettings, NormalizeSettings, PolyakSettings, ActorCriticSettings
+    ):
         """Settings of SAC."""
 
-        lr: Schedule = Field(Schedule.parse(3e-4), description="Learning rate of all networks.")
-        batch_size: int = Field(256, gt=0, description="Transitions per gradient step.")
-        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
-        learning_starts: int = Field(100, ge=0, description="Random steps before learning.")
-        train_every: int = Field(1, gt=0, description="Environment steps per round of updates.")
-        updates: int = Field(1, gt=0, description="Gradient steps per round.")
-        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
-        tau: float = Field(0.005, gt=0, le=1, description="Polyak rate of the target critics.")
-        alpha: Alpha = Field("auto", description="Temperature; auto learns it.")
-        alpha_init: float = Field(1.0, gt=0, description="Where a learned temperature starts.")
         target_entropy: float | Literal["auto"] = Field(
             "auto", description="Entropy to hold; auto is -dim(A), or a share of log |A|."
         )
         target_entropy_share: float = Field(
-            0.5,
-            gt=0,
-            lt=1,
-            description="Share of log |A| held with Discrete actions.",
+            0.5, gt=0, lt=1, description="Share of log |A| held with Discrete actions."
         )
-        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
-        her: Literal["future", "final", "episode"] | None = Field(
-            None, description="Relabel goals in hindsight with goals that were reached."
-        )
-        her_ratio: float = Field(0.8, gt=0, le=1, description="Share of relabelled samples.")
-        max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
-        normalize_obs: bool = Field(False, description="Standardise float observations.")
-        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
-        hidden: tuple[int, ...] = Field((256, 256), description="Widths of the hidden layers.")
-        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
-            "relu", description="Nonlinearity of the hidden layers."
-        )
-        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+
+        def unused(self, spaces: Spaces) -> Unused:
+            """Yield the share where the target entropy is not a share of log |A|."""
+            share = "target_entropy_share"
+            if self.alpha != "auto":
+                yield share, f"with alpha={self.alpha}"
+            if self.target_entropy != "auto":
+                yield share, f"with target_entropy={self.target_entropy}"
+            if isinstance(spaces.action, Box):
+                yield share, "because the action space is a Box"
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
-        self.needs = ReplayNeeds(
-            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
-            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
-            her=HindsightOptions.of(hp),
-        )  # fmt: skip
+        self.needs = hp.needs(her=hp.hindsight())
         self.continuous = isinstance(spaces.action, Box)
-        self._refuse_inert()
         encoder = make_encoder(
             spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
             init="torch",
@@ -137,14 +123,6 @@ class SAC(Algorithm):
         else:
             discrete = StochasticHead(spaces.action, log_prob=False)
             self.policy = self.make_policy(self.actor, discrete)
-
-    def _refuse_inert(self) -> None:
-        hp = self.hp
-        for name in ("alpha_init", "target_entropy", "target_entropy_share"):
-            reject_unused_setting(hp, name, active=hp.alpha == "auto", why=f"alpha={hp.alpha}")
-        share, given = "target_entropy_share", hp.target_entropy
-        reject_unused_setting(hp, share, active=not self.continuous, why="Box actions")
-        reject_unused_setting(hp, share, active=given == "auto", why=f"target_entropy={given}")
 
     def _make_step(self) -> Step:
         hp = self.hp

@@ -10,18 +10,23 @@ are shares of the environment's action scale.
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.buffers.hindsight import HindsightOptions
-from assay.core.config import Model, reject_unused_setting
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.settings import (
+    ActorCriticSettings,
+    HindsightSettings,
+    NormalizeSettings,
+    PolyakSettings,
+    Unused,
+)
 from assay.core.registry import register
-from assay.core.schedules import Schedule
+from assay.core.schedules import Schedule, constant
 from assay.core.types import Spaces, unpack
 from assay.functional import targets
 from assay.networks.encoders import make_encoder
@@ -35,47 +40,29 @@ from assay.policies.heads import DeterministicHead
 class TD3(Algorithm):
     """Twin delayed DDPG: a deterministic policy with a careful target."""
 
-    class Hyperparameters(Model):
+    class Hyperparameters(
+        HindsightSettings, NormalizeSettings, PolyakSettings, ActorCriticSettings
+    ):
         """Settings of TD3."""
 
-        lr: Schedule = Field(Schedule.parse(3e-4), description="Learning rate of all networks.")
-        batch_size: int = Field(256, gt=0, description="Transitions per gradient step.")
-        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
         learning_starts: int = Field(1000, ge=0, description="Random steps before learning.")
-        train_every: int = Field(1, gt=0, description="Environment steps per round of updates.")
-        updates: int = Field(1, gt=0, description="Gradient steps per round.")
-        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
-        tau: float = Field(0.005, gt=0, le=1, description="Polyak rate of the targets.")
         exploration_noise: Schedule = Field(
-            Schedule.parse(0.1), description="Noise of acting, in units of the action scale."
+            constant(0.1), description="Noise of acting, in units of the action scale."
         )
         target_noise: float = Field(0.2, ge=0, description="Noise of the target action.")
         target_noise_clip: float = Field(0.5, ge=0, description="Bound of that noise.")
         policy_delay: int = Field(2, gt=0, description="Critic updates per actor update.")
-        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
-        her: Literal["future", "final", "episode"] | None = Field(
-            None, description="Relabel goals in hindsight with goals that were reached."
-        )
-        her_ratio: float = Field(0.8, gt=0, le=1, description="Share of relabelled samples.")
-        max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
-        normalize_obs: bool = Field(False, description="Standardise float observations.")
-        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
-        hidden: tuple[int, ...] = Field((256, 256), description="Widths of the hidden layers.")
-        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
-            "relu", description="Nonlinearity of the hidden layers."
-        )
-        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+
+        def unused(self, spaces: Spaces) -> Unused:
+            """Yield what a noise of 0 leaves without effect."""
+            if self.target_noise == 0:
+                yield "target_noise_clip", "with target_noise=0"
+            if self.target_noise_clip == 0:
+                yield "target_noise", "with target_noise_clip=0"
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
-        self.needs = ReplayNeeds(
-            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
-            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
-            her=HindsightOptions.of(hp),
-        )  # fmt: skip
-        clip = "target_noise_clip"
-        reject_unused_setting(hp, clip, active=hp.target_noise > 0, why="target_noise=0")
-        reject_unused_setting(hp, "target_noise", active=hp.target_noise_clip > 0, why=f"{clip}=0")
+        self.needs = hp.needs(her=hp.hindsight())
         size = int(np.prod(spaces.action.shape))
         options: dict[str, Any] = {
             "hidden": hp.hidden, "activation": hp.activation, "cnn": hp.cnn, "init": "torch",

@@ -19,25 +19,29 @@ the paper's three of 512.
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.buffers.hindsight import HindsightOptions
-from assay.core.config import Model, reject_unused_setting
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.settings import (
+    ActorCriticSettings,
+    EntropySettings,
+    HindsightSettings,
+    NormalizeSettings,
+    PolyakSettings,
+)
 from assay.core.errors import ConfigError
 from assay.core.registry import register
-from assay.core.schedules import Schedule
 from assay.core.types import Spaces, Tree, unpack
 from assay.functional.distributional import atom_targets, quantile_midpoints
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import EnsembleMLP
 from assay.networks.squashed import SquashedActor
-from assay.networks.temperature import Alpha, Temperature
+from assay.networks.temperature import Temperature
 from assay.optim.update import Objective, Polyak, Step
 from assay.policies.heads import SquashedHead
 
@@ -68,57 +72,27 @@ class QuantileCritic(nn.Module):
 class TQC(Algorithm):
     """Truncated quantile critics: SAC with distributional critics that shun overestimation."""
 
-    class Hyperparameters(Model):
+    class Hyperparameters(
+        EntropySettings, HindsightSettings, NormalizeSettings, PolyakSettings, ActorCriticSettings
+    ):
         """Settings of TQC."""
 
-        lr: Schedule = Field(Schedule.parse(3e-4), description="Learning rate of all networks.")
-        batch_size: int = Field(256, gt=0, description="Transitions per gradient step.")
-        buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
-        learning_starts: int = Field(100, ge=0, description="Random steps before learning.")
-        train_every: int = Field(1, gt=0, description="Environment steps per round of updates.")
-        updates: int = Field(1, gt=0, description="Gradient steps per round.")
-        gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
-        tau: float = Field(0.005, gt=0, le=1, description="Polyak rate of the target critics.")
         n_critics: int = Field(5, gt=0, description="Critics in the ensemble.")
         n_quantiles: int = Field(25, gt=0, description="Quantiles that each critic predicts.")
         top_quantiles_to_drop_per_net: int = Field(
             2, ge=0, description="Largest pooled target quantiles dropped, per critic."
         )
-        alpha: Alpha = Field("auto", description="Temperature; auto learns it.")
-        alpha_init: float = Field(1.0, gt=0, description="Where a learned temperature starts.")
-        target_entropy: float | Literal["auto"] = Field(
-            "auto", description="Entropy to hold; auto is -dim(A)."
-        )
-        n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
-        her: Literal["future", "final", "episode"] | None = Field(
-            None, description="Relabel goals in hindsight with goals that were reached."
-        )
-        her_ratio: float = Field(0.8, gt=0, le=1, description="Share of relabelled samples.")
-        max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
-        normalize_obs: bool = Field(False, description="Standardise float observations.")
-        normalize_reward: bool = Field(False, description="Divide by the std of returns.")
-        hidden: tuple[int, ...] = Field((256, 256), description="Widths of the hidden layers.")
-        activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = Field(
-            "relu", description="Nonlinearity of the hidden layers."
-        )
-        cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         learned = hp.alpha == "auto"
-        for name in ("alpha_init", "target_entropy"):
-            reject_unused_setting(hp, name, active=learned, why=f"alpha={hp.alpha}")
         if hp.top_quantiles_to_drop_per_net >= hp.n_quantiles:
             raise ConfigError(
                 f"top_quantiles_to_drop_per_net={hp.top_quantiles_to_drop_per_net} leaves nothing "
                 f"of n_quantiles={hp.n_quantiles}.",
                 f"Drop at most {hp.n_quantiles - 1}; 2 of 25 is the usual choice.",
             )
-        self.needs = ReplayNeeds(
-            capacity=hp.buffer_size, learning_starts=hp.learning_starts,
-            train_every=hp.train_every, updates=hp.updates, n_step=hp.n_step, gamma=hp.gamma,
-            her=HindsightOptions.of(hp),
-        )  # fmt: skip
+        self.needs = hp.needs(her=hp.hindsight())
         self.kept = hp.n_critics * (hp.n_quantiles - hp.top_quantiles_to_drop_per_net)
         encoder = make_encoder(
             spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,

@@ -26,7 +26,6 @@ import numpy as np
 import torch
 
 from assay.buffers.replay import ReplayBuffer
-from assay.core.config import reject_unused_setting
 from assay.core.errors import ConfigError, SpaceError
 from assay.core.types import Array, Batch, Spaces, State, Tree
 
@@ -51,26 +50,6 @@ class HindsightOptions:
 
     strategy: Strategy = "future"
     ratio: float = 0.8
-
-    @classmethod
-    def of(cls, hp: Any) -> HindsightOptions | None:
-        """Return what an algorithm's settings `her` and `her_ratio` ask for.
-
-        Raises:
-            ConfigError: They contradict each other or other settings.
-        """
-        reject_unused_setting(hp, "her_ratio", active=hp.her is not None, why="her=null")
-        if hp.her is None:
-            return None
-        for name, inert in (("n_step", 1), ("prioritized", False)):
-            value = getattr(hp, name, inert)
-            if value != inert:
-                raise ConfigError(
-                    f"her={hp.her} does not work with {name}={value}: a relabelled "
-                    "transition stands for one step, drawn uniformly.",
-                    f"Leave {name} out, or leave her out.",
-                )
-        return cls(hp.her, hp.her_ratio)
 
 
 class HindsightReplay(ReplayBuffer):

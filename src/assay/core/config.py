@@ -6,15 +6,18 @@ names the nearest known one; nothing is silently ignored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
 
 import pydantic
 import yaml
 
 from assay.core.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from assay.core.types import Spaces
 
 ModelT = TypeVar("ModelT", bound="Model")
 
@@ -118,26 +121,46 @@ class UnusedSettingError(ConfigError):
         self.setting = setting
 
 
-def reject_unused_setting(settings: Model, name: str, *, active: bool, why: str) -> None:
-    """Refuse a setting that was changed although nothing will read it.
+class Settings(Model):
+    """Settings of an algorithm, or a group of them, that refuse what would have no effect."""
 
-    Args:
-        settings: The parsed settings.
-        name: The setting that may be without effect.
-        active: Whether it has an effect.
-        why: What makes it ineffective, such as `prioritized=false`.
+    def unused(self, spaces: Spaces) -> Iterator[tuple[str, str]]:
+        """Yield `(name, why)` for each setting that nothing reads.
 
-    Raises:
-        UnusedSettingError: It is not at its default and not active.
-    """
-    default = type(settings).model_fields[name].get_default(call_default_factory=True)
-    value = getattr(settings, name)
-    if not active and value != default:
-        raise UnusedSettingError(
-            name,
-            f"{name}={value} has no effect with {why}.",
-            f"Leave {name} out (its default is {default}), or change what switches it off.",
-        )
+        A class declares the rules of its own settings, without `super()`: `reject_unused` asks
+        every class that the settings inherit from. `why` completes "has no effect ...", such as
+        "with prioritized=false" or "because the action space is not a Box".
+
+        Args:
+            spaces: What the algorithm sees and does.
+        """
+        yield from ()
+
+    def reject_unused(self, spaces: Spaces) -> None:
+        """Refuse settings that were changed although nothing will read them.
+
+        Raises:
+            UnusedSettingError: One is not at its default, and a rule of `unused` names it.
+        """
+        for group in type(self).__mro__:
+            if "unused" in vars(group):
+                for name, why in vars(group)["unused"](self, spaces):
+                    self.reject_changed(name, why)
+
+    def reject_changed(self, name: str, why: str) -> None:
+        """Refuse the setting `name`, which nothing reads, unless it is at its default.
+
+        Raises:
+            UnusedSettingError: It was changed.
+        """
+        default = type(self).model_fields[name].get_default(call_default_factory=True)
+        value = getattr(self, name)
+        if value != default:
+            raise UnusedSettingError(
+                name,
+                f"{name}={value} has no effect {why}.",
+                f"Leave {name} out (its default is {default}), or change what switches it off.",
+            )
 
 
 def parse_assignments(items: list[str]) -> dict[str, Any]:

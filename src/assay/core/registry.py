@@ -17,7 +17,7 @@ from assay.core.errors import ConfigError, nearest
 
 Loop = Literal["on_policy", "off_policy", "offline"]
 ENTRY_POINTS = "assay.algorithms"
-_HELPERS = {"base"}
+_HELPERS = {"base", "settings"}
 
 
 @dataclass(frozen=True, slots=True)

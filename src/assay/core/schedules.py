@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import AfterValidator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from assay.core.errors import ConfigError, nearest
@@ -145,3 +145,14 @@ def _validate(spec: Any) -> Schedule:
 
 def _serialize(schedule: Schedule) -> float | str:
     return schedule.start if schedule.kind == "constant" else str(schedule)
+
+
+def _within_unit(schedule: Schedule) -> Schedule:
+    for end in (schedule.start, schedule.end):
+        if not 0 <= end <= 1:
+            raise ValueError(f"the schedule reaches {end:g}; expected values in [0, 1]")
+    return schedule
+
+
+# A schedule of a probability or a share (epsilon, beta), as the type of a setting.
+ProbabilitySchedule = Annotated[Schedule, AfterValidator(_within_unit)]

@@ -29,7 +29,7 @@ def lstm_unroll(
     Returns:
         Outputs [T, B, H], and the cell after the last step [B, H].
     """
-    if torch.jit.is_tracing():
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]
         return _LSTM.forward(_NoGradient(), from_x, h, c, keep, weight)
     return _LSTM.apply(from_x, h, c, keep, weight)
 
@@ -47,7 +47,7 @@ def gru_unroll(from_x: Tensor, h: Tensor, keep: Tensor, weight: Tensor) -> Tenso
     Returns:
         States [T, B, H].
     """
-    if torch.jit.is_tracing():
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]
         return _GRU.forward(_NoGradient(), from_x, h, keep, weight)
     return _GRU.apply(from_x, h, keep, weight)
 

@@ -7,12 +7,11 @@ from typing import Any
 import gymnasium as gym
 from torch import Tensor, nn
 
-from assay.core.config import Model, reject_unused_setting
 from assay.core.types import Tree
 from assay.functional.distributions import Distribution
 from assay.networks.conv import has_images
-from assay.networks.encoders import make_encoder, refuse_without_vectors
-from assay.networks.heads import GaussianHead, policy_head
+from assay.networks.encoders import make_encoder
+from assay.networks.heads import policy_head
 from assay.networks.mlp import mlp
 
 
@@ -64,18 +63,3 @@ class ActorCritic(nn.Module):
         """Return values [B] alone."""
         encoder = self.encoder if self.shared else self.value_encoder
         return self.value_head(encoder(obs)).squeeze(-1)
-
-
-def refuse_unused(hp: Model, net: ActorCritic) -> None:
-    """Refuse settings of parts that the network has no use for in these spaces.
-
-    Args:
-        hp: Settings with the fields `log_std_init`, `hidden` and `activation`.
-        net: What was built from them.
-
-    Raises:
-        ConfigError: One of them was changed without effect.
-    """
-    gaussian = isinstance(net.head, GaussianHead)
-    reject_unused_setting(hp, "log_std_init", active=gaussian, why="actions that are no Box")
-    refuse_without_vectors(hp, net.encoder, "hidden", "activation")

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.core.errors import ConfigError, SpaceError, nearest
+from assay.core.types import ACTION_MASK
 from assay.networks.mlp import HIDDEN_GAIN, Init, initialise, make_linear
 
 if TYPE_CHECKING:
@@ -38,6 +39,16 @@ def has_images(space: gym.Space[Any]) -> bool:
 
     parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
     return any(is_image(part) for part in parts)
+
+
+def only_images(space: gym.Space[Any]) -> bool:
+    """Return whether a space, or every entry of a Dict but action masks, is an image."""
+    from gymnasium import spaces
+
+    if not isinstance(space, spaces.Dict):
+        return is_image(space)
+    parts = [part for key, part in space.spaces.items() if key != ACTION_MASK]
+    return bool(parts) and all(is_image(part) for part in parts)
 
 
 def byte_scale(space: gym.Space[Any]) -> float:

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from assay.core.config import Model, reject_unused_setting
 from assay.core.errors import SpaceError
 from assay.core.types import ACTION_MASK
 from assay.networks.conv import byte_scale, is_image, make_cnn
@@ -141,22 +140,6 @@ def make_encoder(
         sizes, activation, layer_norm=layer_norm, init=init, activate_output=True, noisy=noisy
     )
     return Encoder(flat, trunk, image_keys, cnns, width + sizes[-1])
-
-
-def refuse_without_vectors(hp: Model, encoder: Encoder, *names: str) -> None:
-    """Refuse settings of the MLP where there is none, because all that is seen is images.
-
-    Args:
-        hp: The settings.
-        encoder: What was built from them.
-        *names: Those that only the MLP reads.
-
-    Raises:
-        ConfigError: One of them was changed without effect.
-    """
-    for name in names:
-        images = "observations that are images alone, whose CNN has layers of its own"
-        reject_unused_setting(hp, name, active=encoder.flat is not None, why=images)
 
 
 def _flat_entry(key: str | None, space: gym.Space[Any]) -> FlatEntry:

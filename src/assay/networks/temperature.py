@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
 
 import torch
-from pydantic import AfterValidator
 from torch import Tensor, nn
-
-
-def _positive(alpha: float | Literal["auto"]) -> float | Literal["auto"]:
-    # Its logarithm is what is kept.
-    if alpha != "auto" and not alpha > 0:
-        raise ValueError("expected a number above 0, or auto")
-    return alpha
-
-
-Alpha = Annotated[float | Literal["auto"], AfterValidator(_positive)]
 
 
 class Temperature(nn.Module):

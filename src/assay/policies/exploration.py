@@ -8,15 +8,11 @@ A row whose mask allows nothing is read as one without a mask, here as in the lo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
 
 import numpy as np
 import torch
 from gymnasium.spaces import Discrete
-from pydantic import AfterValidator
 from torch import Tensor
-
-from assay.core.schedules import Schedule
 
 
 class GreedyActions:
@@ -99,14 +95,3 @@ def _allowed(mask: np.ndarray) -> np.ndarray:
     allowed = mask != 0
     nothing = ~allowed.any(1, keepdims=True)
     return allowed | nothing
-
-
-def _within_unit(schedule: Schedule) -> Schedule:
-    for end in (schedule.start, schedule.end):
-        if not 0 <= end <= 1:
-            raise ValueError(f"the schedule reaches {end:g}; expected values in [0, 1]")
-    return schedule
-
-
-# A schedule of a probability or a share (epsilon, beta), as the type of a setting.
-ProbabilitySchedule = Annotated[Schedule, AfterValidator(_within_unit)]

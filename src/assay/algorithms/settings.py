@@ -1,0 +1,321 @@
+"""Groups of settings that algorithms share: a `Hyperparameters` inherits those it reads.
+
+An algorithm declares its own settings, and of a group only the fields whose default or meaning
+differs. Each group says in `unused` which of its settings nothing reads, and when.
+
+Write the bases from special to general: methods are found in that order, and fields are listed in
+the opposite one, from the last base to the first, then those of the class itself. Groups that are
+combined have no field in common: pydantic would take it from the first base that has it, even if
+that base only inherits it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from gymnasium.spaces import Box
+from pydantic import AfterValidator, Field
+
+from assay.algorithms.base import ReplayNeeds, RolloutNeeds
+from assay.buffers.hindsight import HindsightOptions, Strategy
+from assay.core.config import Settings
+from assay.core.errors import ConfigError
+from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
+from assay.core.types import Spaces
+from assay.networks.conv import has_images, only_images
+from assay.networks.normalize import RunningNormalizer
+from assay.networks.rnn import Kind
+
+Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
+Unused = Iterator[tuple[str, str]]  # name of a setting, and why nothing reads it
+
+
+def _positive(alpha: float | Literal["auto"]) -> float | Literal["auto"]:
+    # Its logarithm is what is kept.
+    if alpha != "auto" and not alpha > 0:
+        raise ValueError("expected a number above 0, or auto")
+    return alpha
+
+
+Alpha = Annotated[float | Literal["auto"], AfterValidator(_positive)]
+
+
+class LearningSettings(Settings):
+    """What every algorithm has."""
+
+    lr: Schedule = Field(constant(3e-4), description="Learning rate or schedule.")
+    gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
+    max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
+
+
+# ---------------------------------------------------------------------- data
+
+
+class ReplaySettings(LearningSettings):
+    """Learning from a replay."""
+
+    batch_size: int = Field(32, gt=0, description="Transitions per gradient step.")
+    buffer_size: int = Field(1_000_000, gt=0, description="Transitions kept in the replay.")
+    learning_starts: int = Field(100, ge=0, description="Random steps before learning.")
+    train_every: int = Field(4, gt=0, description="Environment steps per round of updates.")
+    updates: int = Field(1, gt=0, description="Gradient steps per round.")
+    n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
+
+    def needs(self, **more: Any) -> ReplayNeeds:
+        """Return the replay that these settings ask for.
+
+        Args:
+            **more: Fields of `ReplayNeeds` that come from elsewhere, or differ.
+        """
+        asked = {
+            "capacity": self.buffer_size, "learning_starts": self.learning_starts,
+            "train_every": self.train_every, "updates": self.updates, "n_step": self.n_step,
+            "gamma": self.gamma,
+        }  # fmt: skip
+        return ReplayNeeds(**(asked | more))
+
+
+class PrioritySettings(Settings):
+    """Prioritised replay (arXiv:1511.05952) as an option."""
+
+    prioritized: bool = Field(False, description="Sample by the last error, not uniformly.")
+    priority_alpha: float = Field(0.6, ge=0, le=1, description="How much priorities count.")
+    priority_beta: ProbabilitySchedule = Field(
+        linear(0.4, 1.0), description="Importance correction, annealed to 1."
+    )
+
+    def unused(self, spaces: Spaces) -> Unused:
+        """Yield how to prioritise, where nothing is prioritised."""
+        if not self.prioritized:
+            for name in ("priority_alpha", "priority_beta"):
+                yield name, "with prioritized=false"
+
+    def priority(self) -> float | None:
+        """Return `ReplayNeeds.prioritized`."""
+        return self.priority_alpha if self.prioritized else None
+
+
+class HindsightSettings(Settings):
+    """Hindsight replay (arXiv:1707.01495) as an option."""
+
+    her: Strategy | None = Field(
+        None, description="Relabel goals in hindsight with goals that were reached."
+    )
+    her_ratio: float = Field(0.8, gt=0, le=1, description="Share of relabelled samples.")
+
+    def unused(self, spaces: Spaces) -> Unused:
+        """Yield how to relabel, where nothing is relabelled."""
+        if self.her is None:
+            yield "her_ratio", "with her=null"
+
+    def hindsight(self) -> HindsightOptions | None:
+        """Return `ReplayNeeds.her`.
+
+        Raises:
+            ConfigError: Other settings contradict `her`.
+        """
+        if self.her is None:
+            return None
+        for name, allowed in (("n_step", 1), ("prioritized", False)):
+            value = getattr(self, name, allowed)
+            if value != allowed:
+                raise ConfigError(
+                    f"her={self.her} does not work with {name}={value}: a relabelled "
+                    "transition stands for one step, drawn uniformly.",
+                    f"Leave {name} out, or leave her out.",
+                )
+        return HindsightOptions(self.her, self.her_ratio)
+
+
+class RolloutSettings(LearningSettings):
+    """Learning on-policy, from rollouts."""
+
+    max_grad_norm: float = Field(0.5, gt=0, description="Global gradient clip.")
+    horizon: int = Field(128, gt=0, description="Steps of each environment per rollout.")
+    value_coef: float = Field(0.5, ge=0, description="Weight of the value loss.")
+    entropy_coef: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
+    normalize_advantage: bool = Field(False, description="Standardise per rollout.")
+
+    def needs(self) -> RolloutNeeds:
+        """Return the rollout that these settings ask for."""
+        return RolloutNeeds(self.horizon)
+
+
+# ---------------------------------------------------------------------- networks
+
+
+class NetworkSettings(Settings):
+    """The networks, for any observation."""
+
+    hidden: tuple[int, ...] = Field((64, 64), description="Widths of the hidden layers.")
+    activation: Activation = Field("relu", description="Nonlinearity of the hidden layers.")
+    cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+
+    def unused(self, spaces: Spaces) -> Unused:
+        """Yield the settings of the CNN or of the MLP where the observation has no use for it."""
+        if not has_images(spaces.observation):
+            yield "cnn", "because the observation has no images"
+        if only_images(spaces.observation):
+            for name in self.encoder_only():
+                yield name, "because the observation is images alone, whose CNN has its own layers"
+
+    def encoder_only(self) -> tuple[str, ...]:
+        """Return the settings that are read only by the MLP of the encoder."""
+        return "hidden", "activation"
+
+
+class HeadSettings(Settings):
+    """A head with hidden layers of its own; to be combined with `NetworkSettings`."""
+
+    head_hidden: tuple[int, ...] = Field((), description="Widths of the head's hidden layers.")
+
+    def encoder_only(self) -> tuple[str, ...]:
+        """Return the settings that the head does not read."""
+        return ("hidden",) if self.head_hidden else ("hidden", "activation")
+
+
+class MemorySettings(HeadSettings):
+    """A memory between encoder and head; to be combined with `NetworkSettings`."""
+
+    memory: Kind = Field("lstm", description="What remembers.")
+    memory_size: int = Field(64, gt=0, description="Width of the memory.")
+    memory_layers: int = Field(1, gt=0, description="Layers of the memory.")
+    heads: int = Field(4, gt=0, description="Attention heads (transformer).")
+    context: int = Field(32, gt=0, description="Steps remembered (transformer).")
+
+    def unused(self, spaces: Spaces) -> Unused:
+        """Yield the settings of the transformer for another memory."""
+        if self.memory != "transformer":
+            for name in ("heads", "context"):
+                yield name, f"with memory={self.memory}"
+
+
+class NormalizeObsSettings(Settings):
+    """Normalised observations as an option."""
+
+    normalize_obs: bool = Field(False, description="Standardise float observations.")
+
+    def unused(self, spaces: Spaces) -> Unused:
+        """Yield the setting where no part of the observation can be normalised."""
+        if not RunningNormalizer(spaces.observation).active:
+            yield "normalize_obs", f"because {spaces.observation} has no float array"
+
+
+class NormalizeRewardSettings(Settings):
+    """Scaled rewards as an option."""
+
+    normalize_reward: bool = Field(False, description="Divide by the std of returns.")
+
+
+class NormalizeSettings(NormalizeRewardSettings, NormalizeObsSettings):
+    """Normalised observations and scaled rewards as options."""
+
+
+class TargetSettings(Settings):
+    """A target network that is copied now and then, or follows."""
+
+    target_every: int = Field(2500, gt=0, description="Updates between target copies.")
+    tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
+
+    def unused(self, spaces: Spaces) -> Unused:
+        """Yield the interval of copies where the target follows."""
+        if self.tau < 1:
+            yield "target_every", f"with tau={self.tau:g}"
+
+
+class PolyakSettings(Settings):
+    """Target networks that follow."""
+
+    tau: float = Field(0.005, gt=0, le=1, description="Polyak rate of the targets.")
+
+
+# ---------------------------------------------------------------------- exploration
+
+
+class ExplorationSettings(Settings):
+    """Random actions, or noisy layers (arXiv:1706.10295)."""
+
+    epsilon: ProbabilitySchedule = Field(
+        linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
+    )
+    noisy: bool = Field(False, description="Explore with noisy layers, not epsilon.")
+
+    def unused(self, spaces: Spaces) -> Unused:
+        """Yield epsilon where noise explores."""
+        if self.noisy:
+            yield "epsilon", "with noisy=true"
+
+
+class EntropySettings(Settings):
+    """The temperature of the maximum-entropy algorithms."""
+
+    alpha: Alpha = Field("auto", description="Temperature; auto learns it.")
+    alpha_init: float = Field(1.0, gt=0, description="Where a learned temperature starts.")
+    target_entropy: float | Literal["auto"] = Field(
+        "auto", description="Entropy to hold; auto is -dim(A)."
+    )
+
+    def unused(self, spaces: Spaces) -> Unused:
+        """Yield how the temperature is learned where it is fixed."""
+        if self.alpha != "auto":
+            for name in ("alpha_init", "target_entropy"):
+                yield name, f"with alpha={self.alpha}"
+
+
+# ---------------------------------------------------------------------- families
+
+
+class ValueSettings(
+    PrioritySettings,
+    ExplorationSettings,
+    NormalizeSettings,
+    TargetSettings,
+    NetworkSettings,
+    ReplaySettings,
+):
+    """DQN and those that differ from it in what they learn about a return."""
+
+    double: bool = Field(False, description="Choose with the online network (double DQN).")
+    dueling: bool = Field(False, description="Separate value and advantage streams.")
+
+    def needs(self, **more: Any) -> ReplayNeeds:
+        """Return the replay that these settings ask for, prioritised or not."""
+        return super().needs(prioritized=self.priority(), **more)
+
+
+class ActorCriticSettings(NetworkSettings, ReplaySettings):
+    """An actor and critics that learn from a replay."""
+
+    max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
+    batch_size: int = Field(256, gt=0, description="Transitions per gradient step.")
+    train_every: int = Field(1, gt=0, description="Environment steps per round of updates.")
+    hidden: tuple[int, ...] = Field((256, 256), description="Widths of the hidden layers.")
+
+    def encoder_only(self) -> tuple[str, ...]:
+        """Return nothing: the critics have hidden layers behind the CNN."""
+        return ()
+
+
+class PolicyGradientSettings(NormalizeSettings, NetworkSettings, RolloutSettings):
+    """A policy and a value function that learn from rollouts."""
+
+    activation: Activation = Field("tanh", description="Nonlinearity of the hidden layers.")
+    log_std_init: float = Field(0.0, description="Initial log standard deviation (Box).")
+
+    def unused(self, spaces: Spaces) -> Unused:
+        """Yield the standard deviation where actions have none."""
+        if not isinstance(spaces.action, Box):
+            yield "log_std_init", "because the action space is not a Box"
+
+
+class ProximalSettings(PolicyGradientSettings):
+    """PPO, with and without a memory."""
+
+    normalize_advantage: bool = Field(True, description="Standardise per minibatch.")
+    epochs: int = Field(4, gt=0, description="Passes over each rollout.")
+    minibatch_size: int = Field(128, gt=0, description="Transitions per gradient step.")
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="Bias-variance of advantages.")
+    clip: Schedule = Field(constant(0.2), description="Trust region of the ratio.")
+    value_clip: float | None = Field(None, gt=0, description="Clip value changes to this.")
+    target_kl: float | None = Field(None, gt=0, description="End epochs beyond this KL.")
