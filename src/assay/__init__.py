@@ -24,6 +24,7 @@ _HOME = {
     "open_run": "assay.api",
     "Agent": "assay.api",
     "Run": "assay.api",
+    "register_network": "assay.networks.custom",
     "connect": "assay.server.client.connect",
     "connect_env": "assay.server.client.adapter",
     "compare": "assay.evaluation.compare",

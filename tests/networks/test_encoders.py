@@ -41,10 +41,10 @@ def observe(space, n, seed=0):
 @pytest.mark.parametrize("name", SPACES)
 def test_every_space_encodes_and_traces(name, assert_traces):
     torch.manual_seed(0)
-    encoder = make_encoder(SPACES[name], hidden=(8, 7), cnn="impala", cnn_features=5)
+    encoder = make_encoder(SPACES[name], hidden=(8, 7), cnn="impala")
     obs = observe(SPACES[name], 6)
     features = encoder(obs)
-    expected = {"image": 5, "dict": 12}.get(name, 7)
+    expected = {"image": 256, "dict": 263}.get(name, 7)
     assert encoder.out_features == expected
     assert features.shape == (6, expected)
     assert features.dtype == torch.float32

@@ -51,10 +51,10 @@ class A2C(Algorithm):
         super().__init__(spaces, hp, context)
         self.needs = hp.needs()
         self.distribution = policy_distribution(spaces.action)
-        self.net = ActorCritic(
-            spaces.observation, self.distribution, hidden=hp.hidden, activation=hp.activation,
-            cnn=hp.cnn, log_std_init=hp.log_std_init,
-        ).to(self.device)  # fmt: skip
+        net = ActorCritic(
+            spaces.observation, self.distribution, **hp.encoder(), **hp.gaussian(spaces.action)
+        )
+        self.net = net.to(self.device)
         objective = Objective(
             "a2c", self.net, self._loss, hp.max_grad_norm, eps=1e-5, rule=hp.optimizer
         )

@@ -21,6 +21,7 @@ from assay.core.config import Settings
 from assay.core.errors import SpaceError
 from assay.core.registry import AlgorithmSpec
 from assay.core.types import Action, Batch, Clock, Metrics, Spaces, State, Tree, pack
+from assay.networks.custom import DEFAULT, source_key
 from assay.networks.normalize import RewardScaler, RunningNormalizer
 from assay.networks.state_dict import load_module, refuse_unsaved, to_array
 from assay.networks.tensors import to_device
@@ -224,7 +225,8 @@ class Algorithm(ABC):
     @property
     def step_key(self) -> str:
         """Return what shapes this algorithm's losses besides their source."""
-        return f"{self.spec.name}{self.hp!r}{self.spaces!r}"
+        own = source_key(getattr(self.hp, "network", DEFAULT))
+        return f"{self.spec.name}{self.hp!r}{self.spaces!r}{own}"
 
     def record(self, step: Step, metrics: Tensor) -> None:
         """Add one update's metrics; their mean is taken when the loop logs."""

@@ -52,10 +52,7 @@ class C51(Algorithm):
         self.needs = hp.needs()
         assert isinstance(spaces.action, Discrete)
         self.actions = int(spaces.action.n)
-        encoder = make_encoder(
-            spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
-            init="torch", noisy=hp.noisy,
-        )  # fmt: skip
+        encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch", noisy=hp.noisy)
         head = AtomHead(
             encoder.out_features, self.actions, hp.atoms, dueling=hp.dueling, init="torch",
             noisy=hp.noisy,

@@ -45,7 +45,7 @@ class NormalisedCritics(nn.Module):
 
     def __init__(self, space: Any, action_size: int, hp: Any) -> None:
         super().__init__()
-        self.encoder = make_encoder(space, hidden=(), cnn=hp.cnn, init="torch")
+        self.encoder = make_encoder(space, **hp.encoder(hidden=()), init="torch")
         width = self.encoder.out_features + action_size
         self.members = nn.ModuleList(
             batchnorm_mlp(
@@ -90,7 +90,7 @@ class CrossQ(Algorithm):
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         self.needs = hp.needs()
-        encoder = make_encoder(spaces.observation, hidden=(), cnn=hp.cnn, init="torch")
+        encoder = make_encoder(spaces.observation, **hp.encoder(hidden=()), init="torch")
         trunk = batchnorm_mlp(
             encoder.out_features, hp.hidden, None, hp.activation,
             momentum=hp.norm_momentum, warmup=hp.renorm_warmup,

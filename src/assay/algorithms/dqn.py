@@ -87,9 +87,8 @@ class DQN(Algorithm):
     def _network(self) -> nn.Module:
         hp = self.hp
         encoder = make_encoder(
-            self.spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
-            init="torch", noisy=hp.noisy,
-        )  # fmt: skip
+            self.spaces.observation, **hp.encoder(), init="torch", noisy=hp.noisy
+        )
         if hp.dueling:
             head: nn.Module = DuelingHead(
                 encoder.out_features, self.actions, init="torch", noisy=hp.noisy

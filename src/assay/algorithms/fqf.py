@@ -72,9 +72,8 @@ class FQF(Algorithm):
         assert isinstance(spaces.action, Discrete)
         self.actions = int(spaces.action.n)
         self.q = QuantileNetwork(
-            spaces.observation, self.actions, hidden=hp.hidden, head_hidden=hp.head_hidden,
-            activation=hp.activation, cnn=hp.cnn, cosines=hp.cosines, dueling=hp.dueling,
-            noisy=hp.noisy,
+            spaces.observation, self.actions, **hp.encoder(), head_hidden=hp.head_hidden,
+            cosines=hp.cosines, dueling=hp.dueling, noisy=hp.noisy,
         ).to(self.device)  # fmt: skip
         self.target = copy.deepcopy(self.q)
         width = self.q.encoder.out_features

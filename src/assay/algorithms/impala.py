@@ -76,10 +76,10 @@ class IMPALA(Algorithm):
         super().__init__(spaces, hp, context)
         self.needs = hp.needs()
         self.distribution = policy_distribution(spaces.action)
-        self.net = ActorCritic(
-            spaces.observation, self.distribution, hidden=hp.hidden, activation=hp.activation,
-            cnn=hp.cnn, log_std_init=hp.log_std_init,
-        ).to(self.device)  # fmt: skip
+        net = ActorCritic(
+            spaces.observation, self.distribution, **hp.encoder(), **hp.gaussian(spaces.action)
+        )
+        self.net = net.to(self.device)
         updates = math.ceil(context.clock.total_env_steps / (hp.horizon * context.num_envs))
         if hp.actor_lag >= updates:
             raise ConfigError(

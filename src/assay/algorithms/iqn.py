@@ -70,9 +70,8 @@ class IQN(Algorithm):
         assert isinstance(spaces.action, Discrete)
         self.actions = int(spaces.action.n)
         self.q = QuantileNetwork(
-            spaces.observation, self.actions, hidden=hp.hidden, head_hidden=hp.head_hidden,
-            activation=hp.activation, cnn=hp.cnn, cosines=hp.cosines, dueling=hp.dueling,
-            noisy=hp.noisy,
+            spaces.observation, self.actions, **hp.encoder(), head_hidden=hp.head_hidden,
+            cosines=hp.cosines, dueling=hp.dueling, noisy=hp.noisy,
         ).to(self.device)  # fmt: skip
         self.target = copy.deepcopy(self.q)
         soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []

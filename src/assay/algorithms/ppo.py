@@ -71,10 +71,11 @@ class PPO(Algorithm):
             )
         self.needs = hp.needs()
         self.distribution = policy_distribution(spaces.action)
-        self.net = ActorCritic(
-            spaces.observation, self.distribution, hidden=hp.hidden, activation=hp.activation,
-            cnn=hp.cnn, log_std_init=hp.log_std_init, value_heads=2 if hp.rnd else 1,
-        ).to(self.device)  # fmt: skip
+        net = ActorCritic(
+            spaces.observation, self.distribution, **hp.encoder(), **hp.gaussian(spaces.action),
+            value_heads=2 if hp.rnd else 1,
+        )  # fmt: skip
+        self.net = net.to(self.device)
         updates = context.clock.total_env_steps / size * hp.epochs * (size // hp.minibatch_size)
         objectives = [Objective("ppo", self.net, self._loss, hp.max_grad_norm, eps=1e-5)]
         reads: list[nn.Module] = []

@@ -184,9 +184,7 @@ class _RecurrentValues(Remembering):
     def __init__(self, space: Any, actions: int, hp: R2D2.Hyperparameters) -> None:
         super().__init__()
         self.burn_in = hp.burn_in
-        self.encoder = make_encoder(
-            space, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn, init="torch"
-        )
+        self.encoder = make_encoder(space, **hp.encoder(), init="torch")
         self.memory = make_memory(
             hp.memory, self.encoder.out_features, hp.memory_size, layers=hp.memory_layers,
             heads=hp.heads, context=hp.context,

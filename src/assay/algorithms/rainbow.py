@@ -74,10 +74,7 @@ class Rainbow(Algorithm):
         self.needs = hp.needs(prioritized=hp.priority_alpha)
         assert isinstance(spaces.action, Discrete)
         self.actions = int(spaces.action.n)
-        encoder = make_encoder(
-            spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
-            init="torch",
-        )  # fmt: skip
+        encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
         head = AtomHead(
             encoder.out_features, self.actions, hp.atoms, dueling=True, hidden=hp.streams,
             activation=hp.activation, init="torch", noisy=True,

@@ -57,12 +57,12 @@ class RecurrentPPO(Algorithm):
         _require_whole_chunks(hp, context.num_envs)
         self.needs = hp.needs()
         self.distribution = policy_distribution(spaces.action)
-        self.net = RecurrentActorCritic(
-            spaces.observation, self.distribution, hidden=hp.hidden, activation=hp.activation,
-            cnn=hp.cnn, memory=hp.memory, memory_size=hp.memory_size,
-            memory_layers=hp.memory_layers, heads=hp.heads, context=hp.context,
-            head_hidden=hp.head_hidden, log_std_init=hp.log_std_init,
-        ).to(self.device)  # fmt: skip
+        net = RecurrentActorCritic(
+            spaces.observation, self.distribution, **hp.encoder(), **hp.gaussian(spaces.action),
+            memory=hp.memory, memory_size=hp.memory_size, memory_layers=hp.memory_layers,
+            heads=hp.heads, context=hp.context, head_hidden=hp.head_hidden,
+        )  # fmt: skip
+        self.net = net.to(self.device)
         updates = context.clock.total_env_steps / size * hp.epochs * (size // hp.minibatch_size)
         objective = Objective("ppo", self.net, self._loss, hp.max_grad_norm, eps=1e-5)
         self.step = Step([objective], mode=self.mode(updates), key=self.step_key)

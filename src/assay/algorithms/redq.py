@@ -75,17 +75,12 @@ class REDQ(Algorithm):
             )
         self.needs = hp.needs()
         self.policy_delay = hp.updates if hp.policy_delay == "auto" else hp.policy_delay
-        encoder = make_encoder(
-            spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
-            init="torch",
-        )  # fmt: skip
+        encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
         self.actor = SquashedActor(encoder, encoder.out_features, spaces.action).to(self.device)
         size = self.actor.size
         self.target_entropy = -float(size) if hp.target_entropy == "auto" else hp.target_entropy
-        self.critic = QEnsemble(
-            spaces.observation, size, members=hp.n_critics, hidden=hp.hidden,
-            activation=hp.activation, cnn=hp.cnn,
-        ).to(self.device)  # fmt: skip
+        critic = QEnsemble(spaces.observation, size, members=hp.n_critics, **hp.encoder())
+        self.critic = critic.to(self.device)
         self.target = copy.deepcopy(self.critic)
         initial = hp.alpha_init if hp.alpha == "auto" else hp.alpha
         self.temperature = Temperature(initial).to(self.device)

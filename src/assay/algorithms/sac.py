@@ -47,7 +47,7 @@ class DiscreteCritic(nn.Module):
 
     def __init__(self, space: Any, actions: int, hp: Any) -> None:
         super().__init__()
-        self.encoder = make_encoder(space, hidden=(), cnn=hp.cnn, init="torch")
+        self.encoder = make_encoder(space, **hp.encoder(hidden=()), init="torch")
         sizes = (self.encoder.out_features, *hp.hidden, actions)
         self.members = EnsembleMLP(2, sizes, hp.activation, init="torch")
 
@@ -91,17 +91,11 @@ class SAC(Algorithm):
         super().__init__(spaces, hp, context)
         self.needs = hp.needs(her=hp.hindsight())
         self.continuous = isinstance(spaces.action, Box)
-        encoder = make_encoder(
-            spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
-            init="torch",
-        )  # fmt: skip
+        encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
         if self.continuous:
             actor: Any = SquashedActor(encoder, encoder.out_features, spaces.action)
             self.distribution: Any = actor.distribution
-            critic: nn.Module = QEnsemble(
-                spaces.observation, actor.size, hidden=hp.hidden, activation=hp.activation,
-                cnn=hp.cnn,
-            )  # fmt: skip
+            critic: nn.Module = QEnsemble(spaces.observation, actor.size, **hp.encoder())
             default_entropy = -float(actor.size)
         else:
             self.distribution = policy_distribution(spaces.action)

@@ -23,7 +23,9 @@ from assay.core.config import Settings
 from assay.core.errors import ConfigError
 from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
 from assay.core.types import Spaces
+from assay.functional.layout import gaussian_scale
 from assay.networks.conv import has_images, only_images
+from assay.networks.custom import DEFAULT
 from assay.networks.normalize import RunningNormalizer
 from assay.networks.rnn import Kind
 
@@ -151,9 +153,25 @@ class NetworkSettings(Settings):
     hidden: tuple[int, ...] = Field((64, 64), description="Widths of the hidden layers.")
     activation: Activation = Field("relu", description="Nonlinearity of the hidden layers.")
     cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
+    network: str = Field(
+        DEFAULT, description="Encoder: mlp (with a CNN for images), or package.module:name."
+    )
+
+    def encoder(self, **other: Any) -> dict[str, Any]:
+        """Return what `make_encoder` takes of these settings.
+
+        Args:
+            **other: Values that differ from the settings, such as `hidden=()`.
+        """
+        names = ("hidden", "activation", "cnn", "network")
+        return {name: getattr(self, name) for name in names} | other
 
     def unused(self, spaces: Spaces) -> Unused:
-        """Yield the settings of the CNN or of the MLP where the observation has no use for it."""
+        """Yield the settings of the CNN or of the MLP where no encoder reads them."""
+        if self.network != DEFAULT:
+            for name in ("cnn", *self.encoder_only()):
+                yield name, f"with network={self.network}"
+            return
         if not has_images(spaces.observation):
             yield "cnn", "because the observation has no images"
         if only_images(spaces.observation):
@@ -302,11 +320,23 @@ class PolicyGradientSettings(NormalizeSettings, NetworkSettings, RolloutSettings
 
     activation: Activation = Field("tanh", description="Nonlinearity of the hidden layers.")
     log_std_init: float = Field(0.0, description="Initial log standard deviation (Box).")
+    scale_actions: bool = Field(
+        True, description="Scale Box actions from [-1, 1] to their bounds, where finite."
+    )
+
+    def gaussian(self, space: Any) -> dict[str, Any]:
+        """Return what a policy head over an action space takes of these settings."""
+        scaled = self.scale_actions and isinstance(space, Box)
+        return {
+            "log_std_init": self.log_std_init,
+            "scale": gaussian_scale(space) if scaled else None,
+        }
 
     def unused(self, spaces: Spaces) -> Unused:
-        """Yield the standard deviation where actions have none."""
+        """Yield the settings of a Gaussian where there is none."""
         if not isinstance(spaces.action, Box):
-            yield "log_std_init", "because the action space is not a Box"
+            for name in ("log_std_init", "scale_actions"):
+                yield name, "because the action space is not a Box"
 
 
 class ProximalSettings(PolicyGradientSettings):

@@ -64,15 +64,12 @@ class TD3(Algorithm):
         super().__init__(spaces, hp, context)
         self.needs = hp.needs(her=hp.hindsight())
         size = int(np.prod(spaces.action.shape))
-        options: dict[str, Any] = {
-            "hidden": hp.hidden, "activation": hp.activation, "cnn": hp.cnn, "init": "torch",
-        }  # fmt: skip
-        encoder = make_encoder(spaces.observation, **options)
+        encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
         self.actor = nn.Sequential(
             encoder, mlp((encoder.out_features, size), init="torch"), nn.Tanh()
         )
         self.actor.to(self.device)
-        self.critic = QEnsemble(spaces.observation, size, members=2, **options).to(self.device)
+        self.critic = QEnsemble(spaces.observation, size, members=2, **hp.encoder()).to(self.device)
         self.target_actor = copy.deepcopy(self.actor)
         self.target_critic = copy.deepcopy(self.critic)
         self.scale = ActionScale(spaces.action).to(self.device)

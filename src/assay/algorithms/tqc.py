@@ -57,7 +57,7 @@ class QuantileCritic(nn.Module):
 
     def __init__(self, space: Any, action_size: int, hp: Any) -> None:
         super().__init__()
-        self.encoder = make_encoder(space, hidden=(), cnn=hp.cnn, init="torch")
+        self.encoder = make_encoder(space, **hp.encoder(hidden=()), init="torch")
         sizes = (self.encoder.out_features + action_size, *hp.hidden, hp.n_quantiles)
         self.members = EnsembleMLP(hp.n_critics, sizes, hp.activation, init="torch")
         self.register_buffer("tau", quantile_midpoints(hp.n_quantiles), persistent=False)
@@ -94,10 +94,7 @@ class TQC(Algorithm):
             )
         self.needs = hp.needs(her=hp.hindsight())
         self.kept = hp.n_critics * (hp.n_quantiles - hp.top_quantiles_to_drop_per_net)
-        encoder = make_encoder(
-            spaces.observation, hidden=hp.hidden, activation=hp.activation, cnn=hp.cnn,
-            init="torch",
-        )  # fmt: skip
+        encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
         self.actor = SquashedActor(encoder, encoder.out_features, spaces.action).to(self.device)
         size = self.actor.size
         self.target_entropy = -float(size) if hp.target_entropy == "auto" else hp.target_entropy

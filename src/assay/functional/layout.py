@@ -123,8 +123,9 @@ def gaussian_scale(
     """
     low, high = (bound.reshape(-1).astype(np.float64) for bound in (space.low, space.high))
     finite = np.isfinite(low) & np.isfinite(high) & (high > low)
-    center = np.where(finite, (high + low) / 2, 0.0).astype(np.float32)
-    half_width = np.where(finite, (high - low) / 2, 1.0).astype(np.float32)
+    low, high = np.where(finite, low, -1.0), np.where(finite, high, 1.0)
+    center, half_width = ((high + sign * low) / 2 for sign in (1, -1))
+    center, half_width = center.astype(np.float32), half_width.astype(np.float32)
     return None if (center == 0).all() and (half_width == 1).all() else (center, half_width)
 
 

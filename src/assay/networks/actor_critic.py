@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from torch import Tensor, nn
 
 from assay.core.types import Tree
 from assay.functional.distributions import Distribution
 from assay.networks.conv import has_images
+from assay.networks.custom import DEFAULT
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import policy_head
 from assay.networks.mlp import mlp
@@ -24,7 +26,9 @@ class ActorCritic(nn.Module):
         hidden: Widths of the hidden layers.
         activation: Nonlinearity of the hidden layers.
         cnn: Image encoder.
+        network: Encoder, see `make_encoder`; one of the user's own is shared.
         log_std_init: Initial log standard deviation of continuous actions.
+        scale: Of continuous actions, see `GaussianHead`.
         value_heads: How many returns are predicted; of several, values are [B, value_heads].
     """
 
@@ -36,16 +40,21 @@ class ActorCritic(nn.Module):
         hidden: tuple[int, ...],
         activation: str,
         cnn: str,
+        network: str = DEFAULT,
         log_std_init: float = 0.0,
+        scale: tuple[np.ndarray, np.ndarray] | None = None,
         value_heads: int = 1,
     ) -> None:
         super().__init__()
-        options: dict[str, Any] = {"hidden": hidden, "activation": activation, "cnn": cnn}
+        options: dict[str, Any] = {
+            "hidden": hidden, "activation": activation, "cnn": cnn, "network": network,
+        }  # fmt: skip
         self.encoder = make_encoder(space, **options)
         self.head = policy_head(
-            distribution, self.encoder.out_features, gain=0.01, log_std_init=log_std_init
-        )
-        self.shared = has_images(space)
+            distribution, self.encoder.out_features, gain=0.01, log_std_init=log_std_init,
+            scale=scale,
+        )  # fmt: skip
+        self.shared = has_images(space) or network != DEFAULT
         self.value_encoder = nn.Identity() if self.shared else make_encoder(space, **options)
         self.value_head = mlp((self.encoder.out_features, value_heads), output_gain=1.0)
 

@@ -209,7 +209,6 @@ class ImpalaCNN(nn.Module):
 def make_cnn(
     name: str,
     space: gym.Space[Any],
-    out_features: int | None = None,
     init: Init = "orthogonal",
     noisy: bool = False,
 ) -> NatureCNN | ImpalaCNN:
@@ -218,7 +217,6 @@ def make_cnn(
     Args:
         name: Which network.
         space: The image space.
-        out_features: Width of the features, or None for the network's own.
         init: Initialisation of all layers.
         noisy: Let the linear layer at its end be noisy.
 
@@ -231,6 +229,4 @@ def make_cnn(
     }
     if name not in kinds:
         raise ConfigError(f"Unknown cnn '{name}'. {nearest(name, kinds)}")
-    if out_features is None:
-        return kinds[name](space, init=init, noisy=noisy)
-    return kinds[name](space, out_features, init=init, noisy=noisy)
+    return kinds[name](space, init=init, noisy=noisy)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from assay.core.errors import SpaceError
 from assay.core.types import ACTION_MASK
 from assay.networks.conv import byte_scale, is_image, make_cnn
+from assay.networks.custom import DEFAULT, CustomEncoder
 from assay.networks.mlp import Init, mlp
 
 if TYPE_CHECKING:
@@ -96,12 +97,11 @@ def make_encoder(
     *,
     hidden: Sequence[int] = (64, 64),
     activation: str = "tanh",
-    layer_norm: bool = False,
     cnn: str = "nature",
-    cnn_features: int | None = None,
+    network: str = DEFAULT,
     init: Init = "orthogonal",
     noisy: bool = False,
-) -> Encoder:
+) -> Encoder | CustomEncoder:
     """Build the encoder for an observation space.
 
     Args:
@@ -109,9 +109,8 @@ def make_encoder(
             entry "action_mask" is no part of the features.
         hidden: Widths of the MLP; empty to pass the flat observation on.
         activation: Activation of the MLP.
-        layer_norm: Normalise before each activation of the MLP.
         cnn: "nature" or "impala", for images.
-        cnn_features: Width of an image's features, or None for the network's own.
+        network: "mlp", or a network of the user's own, for which only `space` counts.
         init: Initialisation of all layers.
         noisy: Use `NoisyLinear` layers in the MLP, and as the dense layer of the CNNs.
 
@@ -121,6 +120,8 @@ def make_encoder(
     """
     from gymnasium import spaces
 
+    if network != DEFAULT:
+        return CustomEncoder(network, space)
     items: list[tuple[str | None, gym.Space[Any]]]
     if isinstance(space, spaces.Dict):
         items = [(k, space.spaces[k]) for k in sorted(space.spaces) if k != ACTION_MASK]
@@ -129,16 +130,14 @@ def make_encoder(
     if not items:
         raise SpaceError(f"The observation space {space} holds nothing to look at.")
     image_keys = [key for key, sub in items if is_image(sub)]
-    cnns = [make_cnn(cnn, sub, cnn_features, init, noisy) for _, sub in items if is_image(sub)]
+    cnns = [make_cnn(cnn, sub, init, noisy) for _, sub in items if is_image(sub)]
     entries = [_flat_entry(key, sub) for key, sub in items if not is_image(sub)]
     width = sum(net.out_features for net in cnns)
     if not entries:
         return Encoder(None, None, image_keys, cnns, width)
     flat = FlatObservation(entries)
     sizes = (flat.out_features, *hidden)
-    trunk = mlp(
-        sizes, activation, layer_norm=layer_norm, init=init, activate_output=True, noisy=noisy
-    )
+    trunk = mlp(sizes, activation, init=init, activate_output=True, noisy=noisy)
     return Encoder(flat, trunk, image_keys, cnns, width + sizes[-1])
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.core.errors import ConfigError
 from assay.functional.distributions import DiagGaussian, Distribution, TanhGaussian
 from assay.functional.layout import box_scale
+from assay.networks.custom import DEFAULT
 from assay.networks.encoders import make_encoder
 from assay.networks.mlp import HIDDEN_GAIN, Init, make_activation, make_linear, mlp
 
@@ -246,7 +246,6 @@ class EnsembleMLP(nn.Module):
         members: How many.
         sizes: Widths from input to output.
         activation: Activation of the hidden layers.
-        layer_norm: Normalise before each activation.
         output_gain: Scale of the orthogonal weights of the last layer.
         init: "orthogonal" or "torch", for each member by itself.
     """
@@ -257,17 +256,14 @@ class EnsembleMLP(nn.Module):
         sizes: Sequence[int],
         activation: str = "relu",
         *,
-        layer_norm: bool = False,
         output_gain: float = 1.0,
         init: Init = "orthogonal",
     ) -> None:
         super().__init__()
         self.members = members
         self.sizes = tuple(sizes)
-        self.layer_norm = layer_norm
         self.activation = make_activation(activation)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        self.norm_weights, self.norm_biases = nn.ParameterList(), nn.ParameterList()
         last = len(sizes) - 2
         for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes)):
             gain = HIDDEN_GAIN if i < last else output_gain
@@ -277,9 +273,6 @@ class EnsembleMLP(nn.Module):
             bias = torch.stack([single.get_parameter("bias").detach()[None] for single in singles])
             self.weights.append(nn.Parameter(weight.contiguous()))
             self.biases.append(nn.Parameter(bias))
-            if layer_norm and i < last:
-                self.norm_weights.append(nn.Parameter(torch.ones(members, 1, n_out)))
-                self.norm_biases.append(nn.Parameter(torch.zeros(members, 1, n_out)))
 
     def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
         """Return [members, B, out].
@@ -288,7 +281,7 @@ class EnsembleMLP(nn.Module):
             x: Inputs [B, in] shared by all, or [members, B, in].
             members: Indices [M] of those to ask, the only ones that are computed; None for all.
         """
-        parameters = [*self.weights, *self.biases, *self.norm_weights, *self.norm_biases]
+        parameters = [*self.weights, *self.biases]
         if members is not None:
             parameters = [p.index_select(0, members) for p in parameters]
         # Taken apart at once: the gradient of a single slice would be as large as the whole.
@@ -299,15 +292,12 @@ class EnsembleMLP(nn.Module):
 
     def _member(self, own: Sequence[Tensor], x: Tensor) -> Tensor:
         last = len(self.weights) - 1
-        weights, biases, norms = own[: last + 1], own[last + 1 : 2 * last + 2], own[2 * last + 2 :]
-        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        for i, (weight, bias) in enumerate(zip(own[: last + 1], own[last + 1 :], strict=True)):
             if i == last and weight.shape[1] == 1:
                 # One output: a matrix-vector product, which a compiled step fuses with the rest.
                 return (torch.mv(x, weight[:, 0]) + bias[0]).unsqueeze(1)
             x = torch.addmm(bias[0], x, weight)
             if i < last:
-                if self.layer_norm:
-                    x = F.layer_norm(x, x.shape[-1:]) * norms[i] + norms[last + i]
                 x = self.activation(x)
         return x
 
@@ -324,8 +314,8 @@ class QEnsemble(nn.Module):
         members: How many critics.
         hidden: Widths of the hidden layers.
         activation: Activation of the hidden layers.
-        layer_norm: Normalise before each activation.
         cnn: "nature" or "impala", for images.
+        network: Encoder before the critics, see `make_encoder`.
         init: Initialisation of all layers.
     """
 
@@ -337,14 +327,16 @@ class QEnsemble(nn.Module):
         members: int = 2,
         hidden: Sequence[int] = (256, 256),
         activation: str = "relu",
-        layer_norm: bool = False,
         cnn: str = "nature",
+        network: str = DEFAULT,
         init: Init = "torch",
     ) -> None:
         super().__init__()
-        self.encoder = make_encoder(observation_space, hidden=(), cnn=cnn, init=init)
+        self.encoder = make_encoder(
+            observation_space, hidden=(), cnn=cnn, network=network, init=init
+        )
         sizes = (self.encoder.out_features + action_size, *hidden, 1)
-        self.ensemble = EnsembleMLP(members, sizes, activation, layer_norm=layer_norm, init=init)
+        self.ensemble = EnsembleMLP(members, sizes, activation, init=init)
 
     def forward(
         self,

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.core.types import Tree
+from assay.networks.custom import DEFAULT
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import DuelingHead
 from assay.networks.mlp import make_linear, mlp
@@ -59,6 +60,7 @@ class QuantileNetwork(nn.Module):
         head_hidden: Widths of the layers behind it.
         activation: Activation of the hidden layers.
         cnn: "nature" or "impala", for images.
+        network: Encoder, see `make_encoder`.
         cosines: Number of cosines of the embedding.
         dueling: Let the head add a value and an advantage stream.
         noisy: Use `NoisyLinear` layers before and behind the product.
@@ -73,6 +75,7 @@ class QuantileNetwork(nn.Module):
         head_hidden: Sequence[int] = (),
         activation: str = "relu",
         cnn: str = "nature",
+        network: str = DEFAULT,
         cosines: int = 64,
         dueling: bool = False,
         noisy: bool = False,
@@ -80,8 +83,9 @@ class QuantileNetwork(nn.Module):
         super().__init__()
         self.actions = actions
         self.encoder = make_encoder(
-            space, hidden=hidden, activation=activation, cnn=cnn, init="torch", noisy=noisy
-        )
+            space, hidden=hidden, activation=activation, cnn=cnn, network=network, init="torch",
+            noisy=noisy,
+        )  # fmt: skip
         width = self.encoder.out_features
         self.embedding = CosineEmbedding(width, cosines)
         # An affine head commutes with a mean over levels, which then costs one pass, not K.

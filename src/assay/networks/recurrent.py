@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from torch import Tensor, nn
 
 from assay.core.types import Tree
 from assay.functional.distributions import Distribution
+from assay.networks.custom import DEFAULT
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import policy_head
 from assay.networks.mlp import mlp
@@ -24,6 +26,7 @@ class RecurrentActorCritic(Remembering):
         hidden: Widths of the encoder's MLP.
         activation: Its activation, and that of the heads.
         cnn: "nature" or "impala", for images.
+        network: Encoder, see `make_encoder`.
         memory: Kind of memory.
         memory_size: Width of the memory.
         memory_layers: Layers of the memory.
@@ -31,6 +34,7 @@ class RecurrentActorCritic(Remembering):
         context: Steps that are remembered (transformer).
         head_hidden: Widths of the hidden layers of each head.
         log_std_init: Initial log-std of a Gaussian policy.
+        scale: Of its actions, see `GaussianHead`.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class RecurrentActorCritic(Remembering):
         hidden: tuple[int, ...],
         activation: str,
         cnn: str,
+        network: str = DEFAULT,
         memory: Kind,
         memory_size: int,
         memory_layers: int,
@@ -48,9 +53,12 @@ class RecurrentActorCritic(Remembering):
         context: int,
         head_hidden: tuple[int, ...],
         log_std_init: float,
+        scale: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> None:
         super().__init__()
-        self.encoder = make_encoder(space, hidden=hidden, activation=activation, cnn=cnn)
+        self.encoder = make_encoder(
+            space, hidden=hidden, activation=activation, cnn=cnn, network=network
+        )
         self.memory = make_memory(
             memory, self.encoder.out_features, memory_size,
             layers=memory_layers, heads=heads, context=context,
@@ -58,7 +66,7 @@ class RecurrentActorCritic(Remembering):
         sizes = (memory_size, *head_hidden)
         self.head = nn.Sequential(
             mlp(sizes, activation, activate_output=True),
-            policy_head(distribution, sizes[-1], gain=0.01, log_std_init=log_std_init),
+            policy_head(distribution, sizes[-1], gain=0.01, log_std_init=log_std_init, scale=scale),
         )
         self.value_head = nn.Sequential(
             mlp(sizes, activation, activate_output=True), mlp((sizes[-1], 1), output_gain=1.0)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.networks.batchnorm import BatchRenorm
+from assay.networks.custom import CustomEncoder
 from assay.networks.encoders import Encoder, FlatObservation
 from assay.networks.heads import (
     AtomHead,
@@ -87,6 +88,8 @@ class _Writer:
                 raise UnsupportedError("an image encoder")
             self.add(module.flat)
             self.add(module.trunk)
+        elif isinstance(module, CustomEncoder):
+            raise UnsupportedError(f"the network {module.name}")
         elif isinstance(module, FlatObservation):
             described.inputs = tuple(Entry(**dataclasses.asdict(entry)) for entry in module.entries)
         elif isinstance(module, GaussianHead):

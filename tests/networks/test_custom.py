@@ -1,0 +1,165 @@
+"""Networks of a user's own: found by name, checked, trained, saved, resumed and exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+import assay
+from assay.core.errors import ConfigError
+from assay.networks.custom import CustomEncoder, find_factory, register_network, source_key
+from assay.policies.export import export_policy
+from assay.policies.parts import ModelError
+from assay.testing.algorithms import assert_same_run, make_algorithm
+
+BOX = spaces.Box(-1.0, 1.0, (4,), np.float32)
+SOURCE = """
+import torch
+from torch import nn
+
+class Wave(nn.Module):
+    def __init__(self, space):
+        super().__init__()
+        self.out_features = 16
+        self.net = nn.Linear(space.shape[0], 16)
+
+    def forward(self, obs):
+        return torch.sin(self.net(obs))
+
+NUMBER = 3
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a module `user_networks` where the command is run, which is not on the import path."""
+    (tmp_path / "user_networks.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [p for p in __import__("sys").path if p not in ("", ".")])
+    monkeypatch.delitem(__import__("sys").modules, "user_networks", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", "impala", "dqn", "c51", "iqn", "fqf", "rainbow"])
+def test_every_discrete_family_takes_it(name: str, package: Path) -> None:
+    algorithm = make_algorithm(name, BOX, spaces.Discrete(3), network="user_networks:Wave")
+    kinds = [type(module).__name__ for module in algorithm.policy.network.modules()]
+    assert "Wave" in kinds
+    obs = np.random.default_rng(0).standard_normal((5, 4), dtype=np.float32)
+    with torch.no_grad():
+        expected = algorithm.policy.module()(torch.from_numpy(obs))
+    np.testing.assert_array_equal(algorithm.act(obs, None, False).action, expected.numpy())
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "tqc", "crossq", "redq"])
+def test_actor_and_critics_take_it(name: str, package: Path) -> None:
+    action = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    algorithm = make_algorithm(name, BOX, action, network="user_networks:Wave")
+    for part in (algorithm.actor, algorithm.critic):
+        assert any(type(module).__name__ == "Wave" for module in part.modules())
+
+
+@pytest.mark.parametrize("name", ["recurrent_ppo", "r2d2"])
+def test_memories_stand_behind_it(name: str, package: Path) -> None:
+    algorithm = make_algorithm(name, BOX, spaces.Discrete(3), network="user_networks:Wave")
+    carry = algorithm.initial_carry(2)
+    choice = algorithm.act(np.zeros((2, 4), np.float32), carry, False)
+    assert choice.action.shape == (2,)
+    assert any(np.abs(after).max() > 0 for after in choice.carry.values())
+
+
+def test_a_run_is_saved_resumed_loaded_and_exported(package: Path) -> None:
+    settings: dict[str, Any] = {
+        "network": "user_networks:Wave", "env_steps": 1024, "num_envs": 2, "horizon": 64,
+        "minibatch_size": 64, "eval_episodes": 2, "eval_every": 0, "checkpoint_every": 256,
+        "compile": False, "sinks": (), "preset": False,
+    }  # fmt: skip
+    whole = assay.train("ppo", "CartPole-v1", root="runs", name="whole", **settings)
+
+    def stop(event: Any) -> Any:
+        return assay.STOP if event.clock.env_steps >= 512 else None
+
+    cut = assay.train("ppo", "CartPole-v1", root="runs", name="cut", callbacks=[stop], **settings)
+    assert cut.status == "interrupted"
+    resumed = assay.resume(cut.path)
+    assert_same_run(whole.path, resumed.path)
+    agent = assay.load(whole.path)
+    obs = np.array([0.1, -0.2, 0.05, 0.3], np.float32)
+    assert agent.act(obs) in (0, 1)
+    result = export_policy(agent.policy, package / "policy.pt", "torchscript")
+    assert result.max_difference == 0
+    with pytest.raises(ModelError, match="it has the network user_networks:Wave"):
+        agent.policy.snapshot("ppo", version=1)
+
+
+def test_registered_names_and_dicts_without_their_mask() -> None:
+    space = spaces.Dict({"x": BOX, "action_mask": spaces.MultiBinary(3)})
+    seen: list[list[str]] = []
+
+    @register_network("of a test")
+    class OfATest(nn.Module):
+        def __init__(self, space: Any) -> None:
+            super().__init__()
+            self.out_features = 4
+
+        def forward(self, obs: Any) -> torch.Tensor:
+            seen.append(sorted(obs))
+            return obs["x"]
+
+    encoder = CustomEncoder("of a test", space)
+    assert encoder.out_features == 4 and seen == [["x"]]
+    assert find_factory("of a test") is OfATest
+
+
+def test_the_code_is_part_of_a_compiled_step_s_key(package: Path) -> None:
+    before = source_key("user_networks:Wave")
+    (package / "user_networks.py").write_text(SOURCE.replace("sin", "cos"))
+    assert source_key("user_networks:Wave") != before
+    assert source_key("mlp") == ""
+
+
+class Silent(nn.Module):
+    def __init__(self, space: Any) -> None:
+        super().__init__()
+
+
+class Crooked(nn.Module):
+    def __init__(self, space: Any) -> None:
+        super().__init__()
+        self.out_features = 5
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return obs
+
+
+class Broken(Crooked):
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        raise KeyError("weights")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mpl", r"'mpl' is not registered. .*mlp"),
+        ("nowhere_at_all:Net", "cannot import 'nowhere_at_all'"),
+        ("user_networks:Net", r"no class or function 'Net'"),
+        ("user_networks:NUMBER", "no class or function 'NUMBER'"),
+        (f"{__name__}:Silent", "makes a Silent; expected an nn.Module"),
+        (f"{__name__}:Crooked", r"returns Tensor\[2, 4\].*expected floats \[2, 5\]"),
+        (f"{__name__}:Broken", "fails on a batch of two blank observations: 'weights'"),
+    ],
+)
+def test_mistakes_are_named(name: str, words: str, package: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make_algorithm("dqn", BOX, spaces.Discrete(2), network=name)
+
+
+def test_settings_of_the_mlp_are_unused(package: Path) -> None:
+    with pytest.raises(ConfigError, match=r"hidden=.*no effect with network=user_networks:Wave"):
+        make_algorithm("dqn", BOX, spaces.Discrete(2), network="user_networks:Wave", hidden=(7,))
