@@ -126,3 +126,10 @@ class TestLearns:
     def test_the_right_answer(self) -> None:
         env = partial(Identity, spaces.Box(-3.0, 1.0, (2,), np.float32))
         assert Rig("ddpg", env, env_steps=2000, gamma=0.0, **QUICK).train().score() > 8 * 0.9
+
+    def test_at_the_edges_of_a_box(self) -> None:
+        # Half the width of this box and its centre are rounded: in float32, -1 * 0.4 + 0.3 is
+        # below -0.1, and the environment refuses actions outside.
+        env = partial(Identity, spaces.Box(-0.1, 0.7, (1,), np.float32))
+        settings = QUICK | {"exploration_noise": 2.0}
+        Rig("ddpg", env, env_steps=600, gamma=0.0, **settings).train()

@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 
 from assay.algorithms.dqn import DQN
 from assay.core.errors import ConfigError
 from assay.core.types import Batch
+from assay.envs.make import make_vector
+from assay.envs.vector import Vector
 from assay.networks.noisy import NoisyLinear
 from assay.testing.algorithms import (
     AlgorithmContract,
@@ -261,3 +265,64 @@ class TestLearns:
     )
     def test_to_look_ahead(self, options: dict[str, Any]) -> None:
         assert Rig("dqn", Corridor, env_steps=1600, **quick(options)).train().score() == 1.0
+
+
+class Toll(gym.Env):
+    """Costs 1 a step, for ever: with gamma 0.9 every action that is legal is worth -10.
+
+    Episodes are cut off after five steps. In each of the two states one of the three actions is
+    illegal and raises, so nothing is ever learned of its value.
+    """
+
+    observation_space, action_space = spaces.Discrete(2), spaces.Discrete(3)
+
+    def __init__(self, masks: str) -> None:
+        self.state = self.t = 0
+        self.masks = masks
+        if masks == "method":
+            self.action_masks = self.legal
+
+    def legal(self) -> np.ndarray:
+        return np.array([1, 1, 0] if self.state == 0 else [0, 1, 1], np.int8)
+
+    def info(self) -> dict[str, Any]:
+        return {"action_mask": self.legal()} if self.masks == "info" else {}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict]:
+        super().reset(seed=seed)
+        self.state, self.t = int(self.np_random.integers(2)), 0
+        return self.state, self.info()
+
+    def step(self, action: Any) -> tuple[int, float, bool, bool, dict]:
+        assert self.legal()[action], f"action {action} is illegal in state {self.state}"
+        self.state, self.t = 1 - self.state, self.t + 1
+        return self.state, -1.0, False, self.t == 5, self.info()
+
+
+def tolls(backend: str, masks: str) -> Vector:
+    if backend == "same_step":
+        return make_vector(SyncVectorEnv([partial(Toll, masks)] * 2, autoreset_mode="SameStep"))
+    return make_vector(partial(Toll, masks), 2, backend=backend)
+
+
+@pytest.mark.parametrize(
+    ("backend", "masks"),
+    [
+        ("sync", "info"),
+        ("sync", "method"),
+        ("processes", "info"),
+        ("processes", "method"),
+        ("same_step", "info"),
+    ],
+)
+def test_a_time_limit_does_not_make_illegal_actions_legal(backend: str, masks: str) -> None:
+    settings = {
+        "hidden": (), "gamma": 0.9, "lr": "linear:0.1:0.001", "epsilon": 1.0, "target_every": 20,
+        "train_every": 2, "learning_starts": 100, "buffer_size": 2000,
+    }  # fmt: skip
+    with tolls(backend, masks) as env:
+        rig = Rig("dqn", env, env_steps=3000, **settings).train()
+    obs = {"obs": torch.tensor([0, 1]), "action_mask": torch.ones(2, 3)}
+    q = rig.algorithm.q(obs).detach().numpy()
+    legal = [q[0, 0], q[0, 1], q[1, 1], q[1, 2]]
+    assert legal == pytest.approx([-10.0] * 4, abs=0.05)

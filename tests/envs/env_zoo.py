@@ -83,17 +83,22 @@ class Spoiler(Counter):
 
 
 class Masked(Counter):
-    """Offers action (t mod 3) alone, in the info as Gymnasium does or by sb3-contrib's method."""
+    """Offers action (t mod 3) alone, in the info as Gymnasium does or by sb3-contrib's method.
+
+    One that "forgets" leaves out the mask at t = 1, and the method is refused in a terminal state.
+    """
 
     action_space = spaces.Discrete(3)
 
-    def __init__(self, how: str, length: int = 2) -> None:
-        super().__init__(length)
+    def __init__(self, how: str, length: int = 2, truncates: bool = True) -> None:
+        super().__init__(length, truncates)
         self.how = how
         if how == "method":
             self.action_masks = self.mask
 
     def mask(self) -> np.ndarray:
+        if self.how == "method" and self.t == self.length and not self.truncates:
+            raise RuntimeError("the game is over")
         return np.arange(3) == self.t % 3
 
     def info(self) -> dict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -200,6 +201,28 @@ def test_observations_that_do_not_fit_are_refused(space, obs, match) -> None:
     with pytest.raises(EnvError, match=match) as caught:
         envs.reset(seed=0)
     assert "Environment 0" in caught.value.message
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_actions_of_other_floats_stay_in_the_environments_box(dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        low = rng.normal(size=2) * 10.0 ** rng.integers(-2, 4)
+        high = low + rng.exponential(size=2) + 1e-2
+        source = spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)
+        actions = ActionMap(source)
+        assert actions.to_env is not None and isinstance(actions.space, spaces.Box)
+        for edge in (actions.space.low, actions.space.high):
+            assert source.contains(actions.to_env(edge[None])[0]), source
+        np.testing.assert_allclose(actions.space.low, source.low, rtol=2e-7)
+        np.testing.assert_allclose(actions.space.high, source.high, rtol=2e-7)
+
+
+def test_bounds_that_float32_does_not_have() -> None:
+    wide = ActionMap(spaces.Box(-1e300, np.inf, (1,), np.float64)).space
+    assert wide.low.tolist() == [-np.inf] and wide.high.tolist() == [np.inf]
+    narrow = ActionMap(spaces.Box(0.1, 0.1 + 1e-12, (1,), np.float64)).space
+    assert narrow.low == narrow.high == np.float32(0.1)
 
 
 def test_mask_sizes() -> None:

@@ -188,7 +188,38 @@ def test_masks_stand_next_to_the_observation(make) -> None:
         assert obs["obs"].tolist() == [[100], [100]]
         assert obs["action_mask"].tolist() == [[1, 0, 0]] * 2  # of the new episode
         assert final["obs"].tolist() == [[2], [2]]
-        assert final["action_mask"].shape == (2, 3)
+        assert final["action_mask"].tolist() == [[0, 0, 1]] * 2  # of the state that was cut off
+
+
+@pytest.mark.parametrize(
+    ("how", "batched"), [("method", False), ("forgets", False), ("forgets", True)]
+)
+def test_a_last_mask_that_is_not_given_is_all_ones(how: str, batched: bool) -> None:
+    factories = [partial(Masked, how, length=1, truncates=False)] * 2
+    env = SyncVectorEnv(factories, autoreset_mode="SameStep") if batched else None
+    envs = make_vector(env) if env else make_vector(factories[0], 2)
+    envs.reset(seed=0)
+    obs, *_, final = envs.step(ACTIONS)
+    assert final["obs"].tolist() == [[1], [1]]
+    assert final["action_mask"].tolist() == [[1, 1, 1]] * 2
+    assert obs["action_mask"].tolist() == [[1, 0, 0]] * 2
+
+
+def test_a_last_mask_of_the_wrong_length_is_refused() -> None:
+    class Short(Masked):
+        def step(self, action):
+            *rest, info = super().step(action)
+            return *rest, {"action_mask": info["action_mask"][:2]}
+
+    factories = [partial(Short, "info", length=1)] * 2
+    envs = make_vector(SyncVectorEnv(factories, autoreset_mode="SameStep"))
+    envs.reset(seed=0)
+    with pytest.raises(EnvError, match=r"final_info.*action mask is not one row of 3"):
+        envs.step(ACTIONS)
+    envs = make_vector(factories[0], 2)
+    envs.reset(seed=0)
+    with pytest.raises(EnvError, match=r"action mask of shape \(2,\)"):
+        envs.step(ACTIONS)
 
 
 def test_masks_in_next_step_mode() -> None:

@@ -96,6 +96,11 @@ class TestChoice:
         mask = torch.tensor([[0, 1], [1, 1]])
         assert greedy_atoms(values, self.ATOMS, mask).tolist() == [[3.0, 4.0], [7.0, 8.0]]
 
+    def test_values_however_low_are_above_masked_ones(self) -> None:
+        values = torch.tensor([[5.0, -2e8], [5.0, -2e8]])
+        mask = torch.tensor([[0, 1], [0, 0]])  # a row that allows nothing counts as unmasked
+        assert greedy_atoms(values, self.ATOMS, mask).tolist() == [[3.0, 4.0], [5.0, 6.0]]
+
 
 def test_midpoints() -> None:
     assert quantile_midpoints(2).tolist() == [0.25, 0.75]

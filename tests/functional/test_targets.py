@@ -37,6 +37,13 @@ def test_masked_actions_are_never_greedy():
     torch.testing.assert_close(double_q_value(ONLINE, TARGET, mask), torch.tensor([30.0, 40.0]))
 
 
+def test_values_however_low_are_above_masked_ones():
+    low = torch.tensor([[-2e8, -3e8, 5.0], [-2e8, -3e8, 5.0]])
+    mask = torch.tensor([[1, 1, 0], [0, 0, 0]])
+    assert greedy_value(low, mask).tolist() == [-2e8, 5.0]
+    assert double_q_value(low, low, mask).tolist() == [-2e8, 5.0]
+
+
 def test_polyak_by_hand():
     mixed = polyak(torch.tensor([0.0, 4.0]), torch.tensor([8.0, 4.0]), 0.25)
     torch.testing.assert_close(mixed, torch.tensor([2.0, 4.0]))

@@ -37,10 +37,71 @@ def test_normalizer_by_hand():
     raw = np.array([[20.0, -3.0]], np.float32)
     np.testing.assert_array_equal(normalizer.normalize(raw), [[10, -3]])  # nothing seen: only clip
     normalizer.update(np.array([[[0.0, 1.0]], [[4.0, 1.0]]], np.float32))  # [T=2, N=1, 2]
-    # mean (2, 1), variance (4, 0): (x - 2) / 2, and a constant entry is clipped
+    # mean (2, 1), variance (4, 0): (x - 2) / 2, and what was constant has no scale: x - 1
     out = normalizer.normalize(np.array([[4.0, 1.0], [-2.0, 1.5]], np.float32))
-    np.testing.assert_allclose(out, [[1, 0], [-2, 10]], rtol=1e-6)
+    np.testing.assert_allclose(out, [[1, 0], [-2, 0.5]], rtol=1e-6)
     assert out.dtype == np.float32
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e6])
+def test_numbers_of_any_scale_come_out_alike(scale):
+    rng = np.random.default_rng(0)
+    obs = (rng.standard_normal((500, 2)) * scale + [0.0, 3 * scale]).astype(np.float32)
+    normalizer = RunningNormalizer(BOX)
+    normalizer.update(obs)
+    out = normalizer.normalize(obs)
+    np.testing.assert_allclose(out.std(0), [1, 1], rtol=1e-4)
+    np.testing.assert_allclose(out.mean(0), [0, 0], atol=1e-4)
+    np.testing.assert_allclose(normalizer.normalize_torch(torch.from_numpy(obs)), out, rtol=1e-5)
+
+
+def test_rewards_of_any_scale_come_out_alike():
+    rng = np.random.default_rng(0)
+    reward, done = rng.standard_normal((500, 2)), rng.random((500, 2)) < 0.1
+    for scale in (1e-6, 1e-3, 1.0, 1e6):
+        scaler = RewardScaler(2, gamma=0.9)
+        scaler.update(reward * scale, done)
+        np.testing.assert_allclose(
+            scaler.scale(reward * scale), reward / np.sqrt(scaler.moments.var) * scale, rtol=1e-6
+        )
+        small = torch.tensor([0.5 * scale])
+        by_torch = scaler.scale_torch(small).item()
+        assert by_torch == pytest.approx(scaler.scale(small.numpy()).item(), rel=1e-6)
+
+
+def test_what_differs_by_rounding_alone_is_constant():
+    rng = np.random.default_rng(0)
+    step, wider = np.spacing(np.float32(1e3)), np.spacing(np.float32(1024.5))
+    column = {
+        "constant": np.full(500, 1e3),
+        "zero": np.zeros(500),
+        "rounded at 1e3": 1e3 + step * rng.integers(-1, 2, 500),
+        "rounded at -1e3": -1e3 + step * rng.integers(-1, 2, 500),
+        "rounded beyond 2^10": 1024.5 + wider * rng.integers(-1, 2, 500),
+        "residue": rng.standard_normal(500) * 1e-12,
+    }
+    rows = np.stack([*column.values()], 1).astype(np.float32)
+    normalizer = RunningNormalizer(spaces.Box(-np.inf, np.inf, (len(column),), np.float32))
+    for part in np.split(rows, 50):  # as a run shows them, a few at a time
+        normalizer.update(part)
+        np.testing.assert_allclose(normalizer.normalize(rows), 0, atol=5e-4)
+    rows[0] += 0.5  # something new is clipped, not blown up
+    np.testing.assert_allclose(normalizer.normalize(rows[:1]), 0.5, atol=5e-4)
+
+
+def test_a_small_change_of_a_large_number_is_seen():
+    rng = np.random.default_rng(0)
+    obs = (1e3 + 1e-3 * rng.standard_normal((500, 2))).astype(np.float32)
+    normalizer = RunningNormalizer(BOX)
+    normalizer.update(obs)
+    np.testing.assert_allclose(normalizer.normalize(obs).std(0), [1, 1], rtol=0.01)
+
+
+def test_rewards_that_are_all_the_same_stay_what_they_are():
+    scaler = RewardScaler(2, gamma=0.9)
+    scaler.update(np.full((50, 2), 3.0), np.ones((50, 2), bool))
+    assert scaler.scale(np.array([3.0, 30.0])).tolist() == [3.0, 10.0]
+    assert scaler.scale_torch(torch.tensor([3.0])).item() == 3.0
 
 
 def test_normalizer_ignores_invalid_rows_and_never_changes_by_use():

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from gymnasium import spaces
 
 from assay.core.errors import SpaceError
 from assay.functional import distributions as torch_distributions
+from assay.networks import heads
 from assay.policies.distributions import ActionScale, policy_distribution
 
 SPACES = {
@@ -99,6 +101,30 @@ def test_action_scale():
     assert scale.to_env(unit).dtype == np.float32
     with pytest.raises(SpaceError, match="infinite or empty range"):
         ActionScale(spaces.Box(-np.inf, np.inf, (2,), np.float32))
+
+
+def random_boxes() -> Iterator[spaces.Box]:
+    """Yield boxes of all sizes and places, and some with bounds as people write them."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        low = rng.normal(size=3) * 10.0 ** rng.integers(-4, 5, size=3)
+        high = low + rng.exponential(size=3) * 10.0 ** rng.integers(-4, 5, size=3)
+        low, high = low.astype(np.float32), high.astype(np.float32)
+        if (low < high).all():
+            yield spaces.Box(low, high)
+    for low in range(-10, 10):
+        yield spaces.Box(low / 10, low / 10 + 0.8, (3,), np.float32)
+
+
+def test_edges_of_a_box_are_in_it():
+    units = np.array([[-1.0] * 3, [1.0] * 3, np.tanh([-20.0, 9.0, 20.0])], np.float32)
+    for box in random_boxes():
+        in_torch = heads.ActionScale(box).to_env(torch.from_numpy(units)).numpy()
+        # The edges themselves are reached, up to what float32 resolves at the larger bound.
+        slack = np.maximum(np.abs(box.low), np.abs(box.high)) * 2e-7
+        for actions in (ActionScale(box).to_env(units), in_torch):
+            assert all(box.contains(action) for action in actions), (box.low, box.high, actions)
+            assert (np.abs(actions[:2] - [box.low, box.high]) <= slack).all()
 
 
 def test_mistakes_are_named():

@@ -111,6 +111,26 @@ def test_a_gaussian_is_clipped_and_its_log_probability_is_of_the_raw_action():
     assert log_prob == pytest.approx(-2.5 - math.log(2 * math.pi), abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["squashed_gaussian", "deterministic"])
+def test_edges_of_a_box_are_in_it(kind):
+    missed = 0
+    for tenths in range(-20, 20):
+        box = spaces.Box(tenths / 10, tenths / 10 + 0.8, (1,), np.float32)
+        bounds = {"low": tuple(box.low.tolist()), "high": tuple(box.high.tolist())}
+        if kind == "deterministic":
+            policy, far = identity(arch.Deterministic(**bounds, noise=0.0), 1), 1.0
+        else:
+            head = arch.SquashedGaussian(**bounds, log_std_low=-5.0, log_std_high=2.0)
+            policy, far = identity(head, 2), 30.0
+        for sign in (-1.0, 1.0):
+            obs = np.array([sign * far, 0.0][: 1 if kind == "deterministic" else 2], np.float32)
+            action, _ = policy.decide(obs)
+            assert box.contains(action), (box, action)
+            center, half = policy._head.scales[0]
+            missed += not box.contains(np.array([sign * half + center], np.float32))
+    assert missed  # or these boxes do not show it
+
+
 def test_a_deterministic_policy_explores_in_the_unit_box():
     policy = identity(arch.Deterministic(noise=0.5, low=(0.0,), high=(10.0,)), 1)
     assert policy.act([0.2])[0] == pytest.approx(6.0)

@@ -118,8 +118,9 @@ class Batched:
         final = None
         done = terminated | truncated
         if np.count_nonzero(done):
-            final = self._final(info.get("final_obs"), done)
-        # The masks in the info belong to the reset observations, as those are what is returned.
+            final = self._final(info, done)
+        # The masks in the info belong to the reset observations, as those are what is returned;
+        # those of the last observations are in info["final_info"].
         return self._convert(raw, info, self._nowhere), reward, terminated, truncated, None, final
 
     def _step_next(self, actions: NDArray[Any]) -> Step:
@@ -188,8 +189,12 @@ class Batched:
                     break
         return success
 
-    def _final(self, given: Any, done: NDArray[np.bool_]) -> Tree:
-        """Return the last observations of the rows that are done, with masks of all ones."""
+    def _final(self, info: dict[str, Any], done: NDArray[np.bool_]) -> Tree:
+        """Return the last observations of the rows that are done.
+
+        A mask is all ones where `info["final_info"]` gives none.
+        """
+        given, told = info.get("final_obs"), info.get("final_info")
         if given is None:
             raise EnvError(
                 f"'{self.name}' resets in the same step and gave no info['final_obs'].",
@@ -197,16 +202,19 @@ class Batched:
             )
         final = self.observations.zeros(self.num_envs)
         try:
+            mask = None
+            if self._masked:
+                mask = self._mask(told if isinstance(told, dict) else {}, excused=~self._nowhere)
             if isinstance(given, (Mapping, tuple)) or np.asarray(given).dtype != object:
-                mask = None if not self._masked else np.ones_like(final[ACTION_MASK])
                 dense = self.observations.batch(given, mask)
                 return tree_map(np.copy, dense) if self._copies else dense
             for row in np.flatnonzero(done).tolist():
                 self.observations.write(final, row, given[row])
-                if self._masked:
-                    final[ACTION_MASK][row] = 1
+            if mask is not None:
+                final[ACTION_MASK] = mask
         except BadObservationError as error:
-            raise EnvError(f"'{self.name}' is broken: in info['final_obs'], {error}.") from None
+            where = "in info['final_obs'] or its mask in info['final_info']"
+            raise EnvError(f"'{self.name}' is broken: {where}, {error}.") from None
         return final
 
     def get_state(self) -> State | None:

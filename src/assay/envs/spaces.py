@@ -267,7 +267,7 @@ class ActionMap:
         shape, dtype = space.shape, space.dtype
         if dtype == np.float32 and len(shape) == 1:
             return
-        self.space = _float_box(space, (int(np.prod(shape)),))
+        self.space = _inner_box(space, (int(np.prod(shape)),))
         self.to_env = lambda actions: actions.astype(dtype).reshape(-1, *shape)
 
 
@@ -337,6 +337,23 @@ def _float_box(space: spaces.Box, shape: tuple[int, ...], dtype: Any = np.float3
     with np.errstate(over="ignore"):  # a float64 bound beyond float32's range becomes infinite
         low, high = space.low.astype(dtype), space.high.astype(dtype)
     return spaces.Box(low.reshape(shape), high.reshape(shape), dtype=dtype)
+
+
+def _inner_box(space: spaces.Box, shape: tuple[int, ...]) -> spaces.Box:
+    """Return a Box of float32 whose bounds lie in `space`, as float32 seldom has its very bounds.
+
+    Where no float32 lies in between, the bounds are the nearest ones.
+    """
+    near = _float_box(space, shape)
+    low, high = (bound.reshape(shape) for bound in (space.low, space.high))
+    up, down = np.float32(np.inf), np.float32(-np.inf)
+    lower = np.where(np.isfinite(near.low) & (near.low < low), np.nextafter(near.low, up), near.low)
+    upper = np.where(
+        np.isfinite(near.high) & (near.high > high), np.nextafter(near.high, down), near.high
+    )
+    if (lower > upper).any():
+        return near
+    return spaces.Box(lower, upper, dtype=np.float32)
 
 
 def _name(space: Any) -> str:

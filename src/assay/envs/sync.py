@@ -156,9 +156,10 @@ class Group:
                     if final is None:
                         final = self.observations.zeros(len(self.envs))
                     some_done = True
-                    write(final, index, raw)
                     if masked:
-                        final[ACTION_MASK][index] = 1
+                        self._write_final(final, index, raw, info, terminated=term)
+                    else:
+                        write(final, index, raw)
                     raw, info = self._reset(index)
                 if masked:
                     self._write(obs, index, raw, info)
@@ -187,6 +188,21 @@ class Group:
             found = "no action mask" if mask is None else f"an action mask of shape {array.shape}"
             raise BadObservationError(f"it gave {found}; {size} entries were expected every step")
         obs[ACTION_MASK][index] = array
+
+    def _write_final(
+        self, final: Tree, index: int, raw: Any, info: dict[str, Any], *, terminated: bool
+    ) -> None:
+        """Write a last observation; its mask is all ones where the environment gives none."""
+        if self._mask_source == "method":
+            # A game that is over may have no answer, and nothing is bootstrapped from its state.
+            given = not terminated
+        else:
+            given = info.get(ACTION_MASK) is not None
+        if given:
+            self._write(final, index, raw, info)
+        else:
+            self.observations.write(final, index, raw)
+            final[ACTION_MASK][index] = 1
 
     def _failure(self, error: Exception, index: int, call: str) -> AssayError:
         who = f"Environment {self.first + index} of '{self.name}'"

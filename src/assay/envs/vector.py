@@ -69,7 +69,7 @@ class Vector:
       only reset (NEXT_STEP autoreset): its action was ignored, and it must not be recorded.
     * `final_obs`: None where no episode is over, else a full-size observation whose rows hold the
       true last observation wherever an episode is over; other rows hold anything. Its action
-      masks are all ones where the environment gives none after the end.
+      masks are those of that observation; all ones where the environment gives none for it.
 
     All arrays are new: nothing that was returned is written again. The arrays are checked for NaN
     and infinity. The actions are the canonical ones of `spaces.action`; they are not clipped.

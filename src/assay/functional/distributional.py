@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from assay.functional.checks import check_rank, check_same_shape
-from assay.functional.distributions import mask_logits
+from assay.functional.targets import mask_values
 
 
 def action_atoms(atoms: Tensor, action: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ def greedy_atoms(values: Tensor, atoms: Tensor, mask: Tensor | None = None) -> T
         mask: [B, A] of valid actions, or None.
     """
     check_rank(2, values=values)
-    return action_atoms(atoms, mask_logits(values, mask).argmax(dim=1))
+    return action_atoms(atoms, mask_values(values, mask).argmax(dim=1))
 
 
 def atom_targets(reward: Tensor, discount: Tensor, terminated: Tensor, atoms: Tensor) -> Tensor:

@@ -326,8 +326,8 @@ def policy_distribution(space: gym.Space[Any], *, squash: bool = False) -> Distr
     return _FAMILIES[layout.family](layout)
 
 
-def mask_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Return logits with masked entries far below all others; an all-masked row is left alone."""
+def mask_logits(logits: Tensor, mask: Tensor | None, masked: float = MASKED_LOGIT) -> Tensor:
+    """Return logits with masked entries set to `masked`; an all-masked row is left alone."""
     if mask is None:
         return logits
     if mask.shape != logits.shape:
@@ -337,7 +337,7 @@ def mask_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
         )
     allowed = mask.bool()
     allowed = allowed | ~allowed.any(-1, keepdim=True)
-    return torch.where(allowed, logits, MASKED_LOGIT)
+    return torch.where(allowed, logits, masked)
 
 
 def _check_width(params: Tensor, width: int) -> None:

@@ -38,7 +38,7 @@ def action_value(q: Tensor, action: Tensor) -> Tensor:
 def greedy_value(q: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return max_a q [B] over the valid actions of q [B, A]."""
     check_rank(2, q=q)
-    return mask_logits(q, mask).amax(dim=1)
+    return mask_values(q, mask).amax(dim=1)
 
 
 def double_q_value(online_q: Tensor, target_q: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -51,7 +51,15 @@ def double_q_value(online_q: Tensor, target_q: Tensor, mask: Tensor | None = Non
     """
     check_rank(2, online_q=online_q)
     check_same_shape(online_q=online_q, target_q=target_q, mask=mask)
-    return action_value(target_q, mask_logits(online_q, mask).argmax(dim=1))
+    return action_value(target_q, mask_values(online_q, mask).argmax(dim=1))
+
+
+def mask_values(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return values for a maximum: those of masked actions are -inf; an all-masked row is left.
+
+    A value may be below any finite number that stands for "masked", unlike the logits of a policy.
+    """
+    return mask_logits(values, mask, -torch.inf)
 
 
 def polyak(target: Tensor, online: Tensor, tau: float) -> Tensor:

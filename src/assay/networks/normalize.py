@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-_EPS = 1e-8
+# Deviations up to these are rounding, not a scale. Of the mean: two steps of float32, in which
+# observations come. Of nothing: the residue of a simulation where a number should be 0.
+_ROUNDING = 2.0 * float(np.finfo(np.float32).eps)
+_RESIDUE = 1e-8
 
 
 class RunningMoments:
@@ -54,6 +57,17 @@ class RunningMoments:
         self.var = m2 / total
         self.count = total
 
+    @property
+    def scale(self) -> Array:
+        """Return what to divide by: the standard deviation, or 1 where rows do not really differ.
+
+        A number that is constant but for rounding then stays small instead of becoming noise of
+        deviation 1. There is no other floor: numbers of any scale come out alike.
+        """
+        std = np.sqrt(self.var)
+        constant = std <= np.maximum(_RESIDUE, _ROUNDING * np.abs(self.mean))
+        return np.where(constant, 1.0, std)
+
     def state(self) -> State:
         """Return what a checkpoint needs."""
         return {"mean": self.mean.copy(), "var": self.var.copy(), "count": self.count}
@@ -80,7 +94,7 @@ class _Entry:
 
     def refresh(self) -> None:
         self.mean = self.moments.mean.astype(np.float32)
-        self.inverse_std = (1.0 / np.sqrt(self.moments.var + _EPS)).astype(np.float32)
+        self.inverse_std = (1.0 / self.moments.scale).astype(np.float32)
         self.tensors.clear()
 
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -245,7 +259,7 @@ class RewardScaler:
 
     def scale(self, reward: Array) -> Array:
         """Return scaled, clipped rewards as float32."""
-        scaled = reward / np.sqrt(self.moments.var + _EPS)
+        scaled = reward / self.moments.scale
         return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
 
     def scale_torch(self, reward: Tensor, steps: Tensor | float = 1.0) -> Tensor:
@@ -256,9 +270,8 @@ class RewardScaler:
             steps: How many rewards each one stands for (their discounted count): a sum may be as
                 large as that many clipped rewards.
         """
-        std = float(np.sqrt(self.moments.var + _EPS))
         bound: Any = self.clip * steps
-        return (reward / std).clamp(-bound, bound)
+        return (reward / float(self.moments.scale)).clamp(-bound, bound)
 
     def state(self) -> State:
         """Return what a checkpoint needs."""

@@ -240,10 +240,13 @@ class ActionScale:
 
     def __init__(self, space: gym.spaces.Box) -> None:
         self.center, self.half_width = box_scale(space)
+        self._low, self._high = space.low.astype(np.float32), space.high.astype(np.float32)
 
     def to_env(self, unit: Array) -> Array:
-        """Return a unit action in the environment's units."""
-        return unit * self.half_width + self.center
+        """Return a unit action in the environment's units, inside its bounds."""
+        action = unit * self.half_width + self.center
+        # An edge may be missed by what float32 rounds off, and the environment would refuse it.
+        return np.minimum(np.maximum(action, self._low), self._high)
 
 
 _FAMILIES: dict[str, type[Distribution]] = {

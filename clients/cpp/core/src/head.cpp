@@ -233,7 +233,9 @@ double Head::deterministic(const float* params, const double* noise,
 }
 
 void Head::scale(std::size_t i, double unit, HeadSpace& space) const noexcept {
-  space.values[i] = static_cast<float>(unit * halfWidth_[i] + center_[i]);
+  // Clipped, because centre and half width are rounded and may miss an edge.
+  const double action = unit * halfWidth_[i] + center_[i];
+  space.values[i] = static_cast<float>(std::min(std::max(action, spec_.low[i]), spec_.high[i]));
   space.raw[i] = space.values[i];
 }
 

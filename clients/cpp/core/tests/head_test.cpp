@@ -90,6 +90,35 @@ TEST(Head, AGaussianIsClippedAndItsLogProbabilityIsOfTheRawAction) {
   EXPECT_NEAR(decision.logProbability, -2.5 - std::log(2.0 * M_PI), 1e-6);
 }
 
+TEST(Head, EdgesOfABoxAreInIt) {
+  int missed = 0;
+  for (int tenths = -20; tenths < 20; ++tenths) {
+    const float low = static_cast<float>(tenths) / 10.0F;
+    const float high = low + 0.8F;
+    const Json bounds = {{"low", {low}}, {"high", {high}}};
+    Json squashed = {{"kind", "squashed_gaussian"}, {"log_std_low", -5.0}, {"log_std_high", 2.0}};
+    Json fixed = {{"kind", "deterministic"}, {"noise", 0.0}};
+    squashed.update(bounds);
+    fixed.update(bounds);
+    Policy tanh = policyOf(squashed, 2);
+    Policy plain = policyOf(fixed, 1);
+    const float center = (low + high) / 2.0F;
+    const float half = (high - low) / 2.0F;
+    for (const float sign : {-1.0F, 1.0F}) {
+      Decision decision;
+      tanh.decide(std::vector<float>{30.0F * sign, 0.0F}, {}, {}, decision);
+      EXPECT_GE(decision.values[0], low);
+      EXPECT_LE(decision.values[0], high);
+      plain.decide(std::vector<float>{sign}, {}, {}, decision);
+      EXPECT_GE(decision.values[0], low);
+      EXPECT_LE(decision.values[0], high);
+      const auto edge = static_cast<float>(static_cast<double>(sign) * half + center);
+      missed += edge < low || edge > high ? 1 : 0;
+    }
+  }
+  EXPECT_GT(missed, 0);  // or these boxes do not show it
+}
+
 TEST(Random, NormalNumbersHaveTheirMoments) {
   Random random(3);
   double sum = 0.0;

@@ -318,6 +318,8 @@ class _Box(_Head):
 
     def __init__(self, head: arch.Gaussian | arch.SquashedGaussian | arch.Deterministic) -> None:
         self.noise_size = len(head.low)
+        self.low = [-math.inf if v is None else v for v in head.low]
+        self.high = [math.inf if v is None else v for v in head.high]
         bounds = zip(head.low, head.high, strict=True)
         # In the float32 of `assay.policies.distributions.box_scale`.
         self.scales = [
@@ -329,7 +331,11 @@ class _Box(_Head):
 
     def scaled(self, unit: list[float]) -> Array:
         pairs = zip(unit, self.scales, strict=True)
-        return np.array([u * half + center for u, (center, half) in pairs], np.float32)
+        return self.clipped([u * half + center for u, (center, half) in pairs])
+
+    def clipped(self, action: list[float]) -> Array:
+        bounds = zip(action, self.low, self.high, strict=True)
+        return np.array([min(max(a, low), high) for a, low, high in bounds], np.float32)
 
 
 class _Gaussian(_Box):
@@ -338,8 +344,6 @@ class _Gaussian(_Box):
         self.log_std = log_std.tolist()
         self.std = [math.exp(v) for v in self.log_std]
         self.constant = sum(v + _HALF_LOG_2PI for v in self.log_std)
-        self.low = [-math.inf if v is None else v for v in head.low]
-        self.high = [math.inf if v is None else v for v in head.high]
 
     def __call__(self, params: Array, allowed: list[bool] | None, noise: Noise | None) -> Decision:
         mean, log_prob = params.tolist(), 0.0
@@ -348,8 +352,7 @@ class _Gaussian(_Box):
             mean = [m + s * z for m, s, z in zip(mean, self.std, noise, strict=True)]
             log_prob = -0.5 * sum(z * z for z in noise) - self.constant
         self.raw = np.array(mean, np.float32)
-        bounds = zip(mean, self.low, self.high, strict=True)
-        return np.array([min(max(a, low), high) for a, low, high in bounds], np.float32), log_prob
+        return self.clipped(mean), log_prob
 
 
 class _SquashedGaussian(_Box):
