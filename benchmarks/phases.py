@@ -154,7 +154,7 @@ def prepared(workload: Workload, compile: bool) -> Iterator[Training]:
         )  # fmt: skip
         training = Training(config, directory)
         try:
-            training.collector.start()
+            training.loop.start()
             iterate(training, workload.warm_steps)
             yield training
         finally:

@@ -20,7 +20,7 @@ from assay.core.config import Settings
 from assay.core.registry import register
 from assay.core.types import Action, Clock, Spaces, Tree
 from assay.envs.make import make_vector
-from assay.loops.collect import Collector
+from assay.loops.config import RunSettings
 from assay.loops.off_policy import OffPolicyLoop
 from assay.optim.update import Objective, Polyak, Step
 
@@ -152,9 +152,8 @@ def learn(cls: type[Algorithm], env: type[gym.Env], env_steps: int, seed: int) -
     clock = Clock(env_steps)
     vector = make_vector(env, 8)
     algorithm = cls(vector.spaces, NoSettings(), Context(clock, seed, 8))
-    collector = Collector(vector, algorithm, clock, seed)
-    loop = OffPolicyLoop(algorithm, collector, seed)
-    collector.start()
+    loop = OffPolicyLoop(algorithm, vector, RunSettings(seed=seed))
+    loop.start()
     while clock.env_steps < env_steps:
         loop.iterate()
     total, episodes = 0.0, 0
@@ -164,7 +163,7 @@ def learn(cls: type[Algorithm], env: type[gym.Env], env_steps: int, seed: int) -
         obs, reward, terminated, truncated, _, _ = vector.step(choice.action)
         done = terminated | truncated
         total, episodes = total + float(reward.sum()), episodes + int(done.sum())
-        carry = collector._restart_carry(choice.carry, done)
+        carry = loop.collector._restart_carry(choice.carry, done)
     return total / episodes
 
 

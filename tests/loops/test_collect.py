@@ -28,15 +28,13 @@ class Scripted:
     """Takes the number of the environment as its action; carries how often it was asked."""
 
     gives_extras = False
-    reward_scale = None
-
-    observes = True
 
     def __init__(self, remembers: bool = True) -> None:
         self.remembers = remembers
         self.asked = 0
-        self.rewards: list[Any] = []
-        self.seen: list[Any] = []
+
+    def cut_episodes(self) -> None:
+        pass
 
     def initial_carry(self, n: int) -> Any:
         return {"count": np.zeros((n, 1), np.int64)} if self.remembers else None
@@ -49,12 +47,6 @@ class Scripted:
             return Action(action)
         count = carry["count"]
         return Action(action, {"count": count + 1}, {"count": count[:, 0].astype(np.float32)})
-
-    def update_reward_stats(self, reward: Any, done: Any, valid: Any = None) -> None:
-        self.rewards.append((reward.tolist(), done.tolist(), as_list(valid)))
-
-    def update_obs_stats(self, obs: Any, valid: Any = None) -> None:
-        self.seen.append((obs[:, 0].tolist(), as_list(valid)))
 
 
 def as_list(array: Any) -> Any:
@@ -98,7 +90,7 @@ class TestRollout:
     def test_sequence(self, mode: AutoresetMode) -> None:
         made = collector(mode)
         rollout = Rollout(made.env.spaces, 6, 2)
-        made.collect_rollout(rollout)
+        seen = made.collect_rollout(rollout)
         next_step = mode is AutoresetMode.NEXT_STEP
         expected = NEXT if next_step else SAME
         for name in ("obs", "reward", "terminated", "truncated", "valid"):
@@ -117,7 +109,9 @@ class TestRollout:
         assert rollout.initial_carry["count"].ravel().tolist() == [0, 0]
         assert rollout.last_carry["count"].ravel().tolist() == ([0, 2] if next_step else [0, 0])
         # Resets are no steps. Returns 1 + 2 = 3 and 1 + 2 + 3 = 6.
-        assert made.clock.env_steps == (9 if next_step else 12)
+        assert seen.env_steps == (9 if next_step else 12)
+        assert seen.obs is rollout.obs and seen.reward is rollout.reward
+        assert columns(seen.done) == columns(rollout.terminated | rollout.truncated)
         short, long = (3.0, 2), (6.0, 3)
         ended = [short, long, short] + ([] if next_step else [short, long])
         assert list(made.episodes.recent) == ended and made.clock.episodes == len(ended)
@@ -182,32 +176,28 @@ class TestReplay:
         made = collector(mode, remembers=False)
         rng = np.random.default_rng(0)
         replay = ReplayBuffer(made.env.spaces, 40, 2, rng=rng)
-        for _ in range(6):
-            made.collect_step(replay, random=False)
+        steps = sum(made.collect_step(replay, random=False).env_steps for _ in range(6))
         more = set() if mode is AutoresetMode.NEXT_STEP else {(200, 1, 201, 0, 0)}
         more_0 = more | ({(201, 2, 202, 1, 0)} if more else set())
         more_1 = {(102, 3, 103, 0, 1)} if more else set()
         # What follows the last step of an episode is its true last observation, never a reset one.
         assert transitions(replay) == [FIRST | more_0, SECOND | more_1]
-        assert len(replay) == made.clock.env_steps == (12 if more else 9)
+        assert len(replay) == steps == (12 if more else 9)
         assert made.clock.episodes == (5 if more else 3)
         short, long = (3.0, 2), (6.0, 3)
         ended = [short, long, short] + ([short, long] if more else [])
         assert list(made.episodes.recent) == ended
 
-    def test_the_algorithm_sees_what_counts(self) -> None:
+    def test_returns_what_was_seen(self) -> None:
         made = collector(AutoresetMode.NEXT_STEP, remembers=False)
         replay = ReplayBuffer(made.env.spaces, 40, 2, rng=np.random.default_rng(0))
-        for _ in range(4):
-            made.collect_step(replay, random=False)
-        scripted: Any = made.algorithm
-        # The observation that was acted on, with the rows that are no transition marked.
-        assert scripted.seen == [
+        seen = [made.collect_step(replay, random=False) for _ in range(4)]
+        # The observation that was acted on, with the rows that are not transitions marked.
+        assert [(s.obs[:, 0].tolist(), as_list(s.valid)) for s in seen] == [
             ([0, 0], None), ([1, 1], None), ([2, 2], [F, T]), ([100, 3], [T, F]),
         ]  # fmt: skip
-        assert scripted.rewards == [
-            ([1, 1], [F, F], None), ([2, 2], [T, F], None),
-            ([0, 3], [F, T], [F, T]), ([1, 0], [F, F], [T, F]),
+        assert [(s.reward.tolist(), s.done.tolist()) for s in seen] == [
+            ([1, 1], [F, F]), ([2, 2], [T, F]), ([0, 3], [F, T]), ([1, 0], [F, F]),
         ]  # fmt: skip
 
     @pytest.mark.parametrize("mode", MODES)
@@ -324,9 +314,9 @@ class Constant:
     """Walks right, always."""
 
     gives_extras = False
-    reward_scale = None
 
-    observes = False
+    def cut_episodes(self) -> None:
+        pass
 
     def initial_carry(self, n: int) -> None:
         return None
@@ -364,7 +354,7 @@ class TestState:
 
         one = self.make(Noisy)
         rollout = Rollout(one.env.spaces, 4, 2)
-        one.collect_rollout(rollout)
+        one.clock.env_steps += one.collect_rollout(rollout).env_steps
         one.start()  # what the loop does before it saves such a state
         state = one.state()
         assert state["env"] is None

@@ -473,10 +473,10 @@ class TestOffPolicy:
         assert asked == [12, 16, 20]
 
 
-class TestOnPolicy:
-    def test_statistics_move_between_updates(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Acting on a rollout and learning from it see the same normaliser."""
-        rig = Rig("a2c", Identity, horizon=5, hidden=(4,), normalize_obs=True)
+class TestStatistics:
+    """When normalisers see what was collected."""
+
+    def order(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         order: list[str] = []
         for name in ("update_reward_stats", "update", "update_obs_stats"):
             method = getattr(rig.algorithm, name)
@@ -484,8 +484,28 @@ class TestOnPolicy:
                 rig.algorithm, name, lambda *a, n=name, m=method: order.append(n) or m(*a)
             )
         rig.loop.iterate()
+        return order
+
+    def test_on_policy(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Acting on a rollout and learning from it see the same normaliser."""
+        rig = Rig("a2c", Identity, horizon=5, hidden=(4,), normalize_obs=True)
+        order = self.order(rig, monkeypatch)
         assert order == ["update_reward_stats", "update", "update_obs_stats"]
         assert rig.algorithm.obs_norm.state()[""]["count"] == 10
+
+    def test_off_policy(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No update draws an observation that the normaliser has not seen."""
+        rig = Rig(
+            "dqn", Identity, num_envs=2, learning_starts=0, train_every=2, buffer_size=200,
+            batch_size=4, hidden=(4,), normalize_obs=True, normalize_reward=True,
+        )  # fmt: skip
+        order = self.order(rig, monkeypatch)
+        assert order == ["update_reward_stats", "update_obs_stats", "update"]
+        assert rig.algorithm.obs_norm.state()[""]["count"] == 2
+
+    def test_nothing_is_shown_where_there_are_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        rig = Rig("a2c", Identity, horizon=5, hidden=(4,))
+        assert self.order(rig, monkeypatch) == ["update"]
 
 
 class TestEnvironments:

@@ -7,7 +7,9 @@ the algorithm's business.
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -20,7 +22,7 @@ from assay.core import seeding
 from assay.core.config import Settings
 from assay.core.errors import SpaceError
 from assay.core.registry import AlgorithmSpec
-from assay.core.types import Action, Batch, Clock, Metrics, Spaces, State, Tree, pack
+from assay.core.types import Action, Batch, Clock, Collected, Metrics, Spaces, State, Tree, pack
 from assay.networks.custom import DEFAULT, source_key
 from assay.networks.normalize import RewardScaler, RunningNormalizer
 from assay.networks.state_dict import load_module, refuse_unsaved, to_array
@@ -85,6 +87,9 @@ class Context:
     num_envs: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     compile: Literal["auto"] | bool = False
+
+
+_NOTHING_TO_SHOW = contextlib.nullcontext()
 
 
 class Algorithm(ABC):
@@ -159,8 +164,32 @@ class Algorithm(ABC):
 
     @property
     def has_running_stats(self) -> bool:
-        """Return whether collected data must be shown through the two methods below."""
+        """Return whether there are statistics that must see what is collected."""
         return self.obs_norm is not None or self.reward_scale is not None
+
+    def observing(self, seen: Collected) -> contextlib.AbstractContextManager[None]:
+        """Show what was collected to the statistics, around the updates that it leads to.
+
+        Rewards are seen before the updates, and so are observations that went into a replay. Those
+        of a rollout are seen after its update, so that acting and learning from one rollout see the
+        same statistics.
+        """
+        return self._observing(seen) if self.has_running_stats else _NOTHING_TO_SHOW
+
+    @contextlib.contextmanager
+    def _observing(self, seen: Collected) -> Iterator[None]:
+        after = isinstance(self.needs, RolloutNeeds)
+        self.update_reward_stats(seen.reward, seen.done, seen.valid)
+        if not after:
+            self.update_obs_stats(seen.obs, seen.valid)
+        yield
+        if after:
+            self.update_obs_stats(seen.obs, seen.valid)
+
+    def cut_episodes(self) -> None:
+        """Forget the returns of running episodes, because their environments are reset."""
+        if self.reward_scale is not None:
+            self.reward_scale.restart()
 
     def update_reward_stats(self, reward: Any, done: Any, valid: Any = None) -> None:
         """See collected rewards [T, N] or [N] before they are learned from."""
@@ -168,11 +197,7 @@ class Algorithm(ABC):
             self.reward_scale.update(reward, done, valid)
 
     def update_obs_stats(self, obs: Tree, valid: Any = None) -> None:
-        """See collected observations, between updates, never inside one.
-
-        On-policy loops call this after the update, so that acting and learning from one rollout
-        see the same statistics.
-        """
+        """See collected observations, between updates, never inside one."""
         if self.obs_norm is not None:
             self.obs_norm.update(obs, valid)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 Array = Any  # np.ndarray or torch.Tensor
 Tree = Any  # an Array, or a (nested) dict of Arrays; None where there is nothing
@@ -41,6 +41,24 @@ class Action:
     action: Array
     carry: Tree = None
     extras: dict[str, Array] = field(default_factory=dict)
+
+
+class Collected(NamedTuple):
+    """What environments gave: [N, ...] of one step, [T, N, ...] of a rollout.
+
+    Attributes:
+        obs: What was acted on.
+        reward: What followed.
+        done: Whether the episode was over, terminated or truncated.
+        valid: False for rows that are not transitions; None if all of them are.
+        env_steps: How many transitions these are.
+    """
+
+    obs: Tree
+    reward: Array
+    done: Array
+    valid: Array | None
+    env_steps: int
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 from assay.algorithms.base import Algorithm
 from assay.buffers.rollout import Rollout
 from assay.core import seeding
-from assay.core.types import Clock, State, Tree, action_mask, tree_map
+from assay.core.types import Clock, Collected, State, Tree, action_mask, tree_map
 from assay.policies.exploration import GreedyActions
 
 EPISODE_WINDOW = 100
@@ -85,7 +85,7 @@ class Collector:
     Args:
         env: What `assay.envs.make.make_vector` returned.
         algorithm: Who acts.
-        clock: The run's counts; the collector advances `env_steps` and `episodes`.
+        clock: The run's counts; the collector advances `episodes`, the loop the rest.
         seed: The run's seed.
     """
 
@@ -104,11 +104,15 @@ class Collector:
         self.obs = self.env.reset(seeding.derive_seed(self.seed, "env", self.clock.env_steps))
         self.carry = self.algorithm.initial_carry(self.env.num_envs)
         self.episodes.restart()
-        if self.algorithm.reward_scale is not None:
-            self.algorithm.reward_scale.restart()
+        self.algorithm.cut_episodes()
 
-    def collect_rollout(self, rollout: Rollout) -> None:
-        """Fill a rollout with `length` steps of every environment."""
+    @property
+    def can_save(self) -> bool:
+        """Return whether the environments can be saved and go on from there."""
+        return self.env.get_state() is not None
+
+    def collect_rollout(self, rollout: Rollout) -> Collected:
+        """Fill a rollout with `length` steps of every environment, and return what was seen."""
         step, act = self.env.step, self.algorithm.act
         rollout.reset()
         rollout.initial_carry = self.carry
@@ -131,7 +135,9 @@ class Collector:
             obs = next_obs
         self.obs, self.carry = obs, carry
         rollout.last_obs, rollout.last_carry = obs, carry
-        self._count_rollout(rollout)
+        done = rollout.terminated | rollout.truncated
+        self._count_episodes(rollout, done)
+        return Collected(rollout.obs, rollout.reward, done, rollout.valid, rollout.env_steps)
 
     def _restart_carry(self, carry: Tree, rows: np.ndarray) -> Tree:
         if carry is None:
@@ -143,19 +149,17 @@ class Collector:
 
         return tree_map(restart, carry, fresh)
 
-    def _count_rollout(self, rollout: Rollout) -> None:
-        done = rollout.terminated | rollout.truncated
-        ends = done.any(1)
+    def _count_episodes(self, rollout: Rollout, done: np.ndarray) -> None:
+        ends = np.asarray(done.any(1))
         all_valid = rollout.valid.all()
         for t in range(rollout.length):
             valid = None if all_valid else rollout.valid[t]
             self.clock.episodes += self.episodes.step(
                 rollout.reward[t], done[t] if ends[t] else None, valid
             )
-        self.clock.env_steps += rollout.env_steps
 
-    def collect_step(self, replay: Any, random: bool) -> None:
-        """Take one step of every environment into a replay.
+    def collect_step(self, replay: Any, random: bool) -> Collected:
+        """Take one step of every environment into a replay, and return what was seen.
 
         Args:
             replay: Where the transitions go.
@@ -188,12 +192,11 @@ class Collector:
             carry = self._restart_carry(carry, done)
         if valid is not None:
             carry = self._restart_carry(carry, ~valid)
-        if algorithm.has_running_stats:
-            algorithm.update_reward_stats(reward, terminated | truncated, valid)
-            algorithm.update_obs_stats(obs, valid)
         self.obs, self.carry = next_obs, carry
         self.clock.episodes += self.episodes.step(reward, done, valid)
-        self.clock.env_steps += len(reward) if valid is None else int(valid.sum())
+        steps = len(reward) if valid is None else int(valid.sum())
+        # Without a final observation no episode is over, and `terminated` says so.
+        return Collected(obs, reward, terminated if done is None else done, valid, steps)
 
     def _random_actions(self) -> np.ndarray:
         space, n = self.env.spaces.action, self.env.num_envs

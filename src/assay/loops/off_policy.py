@@ -12,8 +12,11 @@ from assay.buffers.prioritized import PrioritizedOptions
 from assay.buffers.replay import ReplayBuffer
 from assay.buffers.sequence import SequenceReplay
 from assay.core import seeding
-from assay.core.types import State
+from assay.core.errors import ConfigError
+from assay.core.types import Metrics, State
+from assay.envs.vector import Vector
 from assay.loops.collect import Collector
+from assay.loops.config import RunSettings
 from assay.runs.checkpoint import Section
 
 
@@ -24,43 +27,68 @@ class OffPolicyLoop:
     exact for any number of environments.
     """
 
-    def __init__(self, algorithm: Algorithm, collector: Collector, seed: int) -> None:
-        needs = algorithm.needs
+    def __init__(self, algorithm: Algorithm, env: Vector, run: RunSettings) -> None:
+        needs, clock = algorithm.needs, algorithm.clock
         assert isinstance(needs, ReplayNeeds)
+        if needs.learning_starts >= clock.total_env_steps:
+            raise ConfigError(
+                f"learning_starts={needs.learning_starts:,} leaves nothing to learn from "
+                f"env_steps={clock.total_env_steps:,}.",
+                "Lower learning_starts or raise env_steps.",
+            )
         self.algorithm = algorithm
-        self.collector = collector
-        self.needs = needs
-        self.clock = collector.clock
+        self.needs, self.clock = needs, clock
+        self.collector = Collector(env, algorithm, clock, run.seed)
         self.rounds = 0
-        self.replay = make_replay(
-            needs, collector.env, algorithm.device, seeding.derive_rng(seed, "replay")
-        )
+        rng = seeding.derive_rng(run.seed, "replay")
+        self.replay = make_replay(needs, env, algorithm.device, rng)
+
+    def start(self) -> None:
+        """Reset the environments."""
+        self.collector.start()
 
     def iterate(self) -> None:
         """Take one step of every environment, then update as often as is due."""
         needs, clock = self.needs, self.clock
-        self.collector.collect_step(self.replay, random=clock.env_steps < needs.learning_starts)
-        owed = (clock.env_steps - needs.learning_starts) // needs.train_every
+        random = clock.env_steps < needs.learning_starts
+        seen = self.collector.collect_step(self.replay, random)
+        clock.env_steps += seen.env_steps
+        with self.algorithm.observing(seen):
+            self._update(owed=(clock.env_steps - needs.learning_starts) // needs.train_every)
+
+    def _update(self, owed: int) -> None:
+        """Update until `owed` rounds are done in all."""
         if not len(self.replay):  # no sequence is complete: there is nothing to catch up on later
             self.rounds = max(self.rounds, owed)
         while self.rounds < owed:
             self.rounds += 1
-            for _ in range(needs.updates):
+            for _ in range(self.needs.updates):
                 self.algorithm.update(self.replay)
 
-    def cut(self) -> None:
-        """End the trajectories in flight, because their environments are about to be reset."""
-        self.replay.cut_episodes()
+    def metrics(self) -> Metrics:
+        """Return what the recent episodes were like."""
+        return self.collector.episodes.metrics()
+
+    def barrier(self) -> None:
+        """End the trajectories of environments that cannot be saved, and reset them."""
+        if not self.collector.can_save:
+            self.replay.cut_episodes()
+            self.collector.start()
 
     def sections(self) -> dict[str, Section]:
-        """Return the replay in chunks that are written only when they changed."""
+        """Return where the environments are, and the replay in chunks.
+
+        A chunk is written only when it changed.
+        """
         parts = {name: Section(*part) for name, part in self.replay.sections().items()}
-        return {"loop": Section({"rounds": self.rounds})} | parts
+        own = {"collector": self.collector.state(), "loop": {"rounds": self.rounds}}
+        return {name: Section(state) for name, state in own.items()} | parts
 
     def load_sections(self, sections: dict[str, State]) -> None:
-        """Put back what `sections` returned."""
+        """Restore what `sections` returned."""
         self.rounds = int(sections["loop"]["rounds"])
         self.replay.load_sections(sections)
+        self.collector.load_state(sections["collector"])
 
 
 def make_replay(needs: ReplayNeeds, env: Any, device: Any, rng: np.random.Generator) -> Any:

@@ -4,36 +4,48 @@ from __future__ import annotations
 
 from assay.algorithms.base import Algorithm, RolloutNeeds
 from assay.buffers.rollout import Rollout
-from assay.core.types import State
+from assay.core.types import Metrics, State
+from assay.envs.vector import Vector
 from assay.loops.collect import Collector
+from assay.loops.config import RunSettings
 from assay.runs.checkpoint import Section
 
 
 class OnPolicyLoop:
     """One iteration is a rollout and an update."""
 
-    def __init__(self, algorithm: Algorithm, collector: Collector) -> None:
+    def __init__(self, algorithm: Algorithm, env: Vector, run: RunSettings) -> None:
         needs = algorithm.needs
         assert isinstance(needs, RolloutNeeds)
         self.algorithm = algorithm
-        self.collector = collector
-        self.rollout = Rollout(collector.env.spaces, needs.horizon, collector.env.num_envs)
+        self.clock = algorithm.clock
+        self.collector = Collector(env, algorithm, self.clock, run.seed)
+        self.rollout = Rollout(env.spaces, needs.horizon, env.num_envs)
+
+    def start(self) -> None:
+        """Reset the environments."""
+        self.collector.start()
 
     def iterate(self) -> None:
         """Collect one rollout and update on it."""
-        rollout, algorithm = self.rollout, self.algorithm
-        self.collector.collect_rollout(rollout)
-        done = rollout.terminated | rollout.truncated
-        algorithm.update_reward_stats(rollout.reward, done, rollout.valid)
-        algorithm.update(rollout)
-        algorithm.update_obs_stats(rollout.obs, rollout.valid)
+        seen = self.collector.collect_rollout(self.rollout)
+        self.clock.env_steps += seen.env_steps
+        with self.algorithm.observing(seen):
+            self.algorithm.update(self.rollout)
 
-    def cut(self) -> None:
-        """End the trajectories in flight: nothing is kept from one rollout to the next."""
+    def metrics(self) -> Metrics:
+        """Return what the recent episodes were like."""
+        return self.collector.episodes.metrics()
+
+    def barrier(self) -> None:
+        """Reset environments that cannot be saved; between rollouts nothing else is kept."""
+        if not self.collector.can_save:
+            self.collector.start()
 
     def sections(self) -> dict[str, Section]:
-        """Return what a checkpoint needs: between rollouts, nothing."""
-        return {}
+        """Return where the environments are."""
+        return {"collector": Section(self.collector.state())}
 
     def load_sections(self, sections: dict[str, State]) -> None:
-        """Put back what `sections` returned."""
+        """Restore what `sections` returned."""
+        self.collector.load_state(sections["collector"])

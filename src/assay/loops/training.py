@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +22,9 @@ from assay.algorithms.base import Algorithm, Context
 from assay.core import registry
 from assay.core.config import Model, UnusedSettingError, parse
 from assay.core.errors import AssayError, ConfigError, RunError
-from assay.core.types import Clock, State, tree_leaves
+from assay.core.types import Clock, tree_leaves
 from assay.envs.make import make_vector
 from assay.envs.space_codec import space_to_state
-from assay.loops.collect import Collector
 from assay.loops.config import RunConfig, preset
 from assay.loops.events import (
     STOP,
@@ -37,30 +36,12 @@ from assay.loops.events import (
     RunEnded,
     RunStarted,
 )
-from assay.loops.off_policy import OffPolicyLoop
-from assay.loops.on_policy import OnPolicyLoop
+from assay.loops.table import make_loop
 from assay.runs import checkpoint
 from assay.runs.checkpoint import Section
 from assay.runs.directory import RunDirectory, Status
 from assay.runs.metrics import Record
 from assay.runs.sinks import make_sinks
-
-
-class Loop(Protocol):
-    """What the three loops have in common."""
-
-    def iterate(self) -> None:
-        """Collect some, learn some."""
-
-    def cut(self) -> None:
-        """End the trajectories in flight."""
-
-    def sections(self) -> dict[str, Section]:
-        """Return what a checkpoint needs of the loop and its buffer."""
-
-    def load_sections(self, sections: dict[str, State]) -> None:
-        """Put back what `sections` returned."""
-
 
 Evaluator = Callable[[Algorithm, int], Any]
 
@@ -173,18 +154,7 @@ class Training:
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(settings.threads or _threads(self.env.spaces.observation))
         self.algorithm = build_algorithm(config, self.env.spaces, self.clock)
-        self.collector = Collector(self.env, self.algorithm, self.clock, settings.seed)
-        self.loop: Loop
-        if registry.get(config.algorithm).spec.loop == "on_policy":
-            self.loop = OnPolicyLoop(self.algorithm, self.collector)
-        else:
-            self.loop = OffPolicyLoop(self.algorithm, self.collector, settings.seed)
-            if self.loop.needs.learning_starts >= settings.env_steps:
-                raise ConfigError(
-                    f"learning_starts={self.loop.needs.learning_starts:,} leaves nothing to learn "
-                    f"from env_steps={settings.env_steps:,}.",
-                    "Lower learning_starts or raise env_steps.",
-                )
+        self.loop = make_loop(self.algorithm, self.env, settings)
         self.sinks = make_sinks(settings.sinks, run, config.to_dict())
         self.stop_requested = False
         self._last_checkpoint: Path | None = None
@@ -194,7 +164,7 @@ class Training:
         try:
             if resume_from is None:
                 self._forget_lines()
-                self.collector.start()
+                self.loop.start()
             else:
                 self._restore(resume_from)
             self._emit(RunStarted(self.run_directory.path, self.clock, resume_from is not None))
@@ -247,7 +217,7 @@ class Training:
     # ------------------------------------------------------------------ what happens when due
 
     def _log(self, elapsed: float, speed: float) -> None:
-        metrics = self.algorithm.drain_metrics() | self.collector.episodes.metrics()
+        metrics = self.algorithm.drain_metrics() | self.loop.metrics()
         bad = [name for name, value in metrics.items() if not np.isfinite(value)]
         if bad:
             raise AssayError(
@@ -280,11 +250,8 @@ class Training:
         self.sinks.log(Record(clock.env_steps, clock.updates, clock.episodes, time.time(), metrics))
 
     def _checkpoint(self) -> None:
-        if self.clock.env_steps < self.clock.total_env_steps and self.env.get_state() is None:
-            # The environments cannot save themselves, so this is a barrier: the run and one that
-            # resumes from here both go on from the same fresh episodes.
-            self.loop.cut()
-            self.collector.start()
+        if self.clock.env_steps < self.clock.total_env_steps:
+            self.loop.barrier()
         sections = {k: Section(v) for k, v in self.algorithm.state().items()}
         for array in tree_leaves(sections["weights"].state):
             if not np.isfinite(array).all():
@@ -294,7 +261,6 @@ class Training:
                 )
         self.sinks.flush()
         clock = self.clock
-        sections["collector"] = Section(self.collector.state())
         sections["run"] = Section(
             {
                 "env_steps": clock.env_steps,
@@ -328,7 +294,6 @@ class Training:
         clock.episodes = int(saved["episodes"])
         self.algorithm.load_state(sections)
         self.loop.load_sections(sections)
-        self.collector.load_state(sections["collector"])
         self.sinks.load_state(saved["sinks"])
         self._last_checkpoint = path
 

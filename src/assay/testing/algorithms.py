@@ -40,8 +40,7 @@ from assay.evaluation.evaluate import evaluate
 from assay.loops.collect import Collector
 from assay.loops.config import resolve
 from assay.loops.events import Event, Logged
-from assay.loops.off_policy import OffPolicyLoop
-from assay.loops.on_policy import OnPolicyLoop
+from assay.loops.table import make_loop
 from assay.loops.training import build_algorithm
 from assay.optim.update import Objective, Step, has_compiler
 from assay.runs import checkpoint
@@ -136,15 +135,13 @@ class Rig:
         torch.set_num_threads(1)  # as training does for small networks
         self.clock = Clock(env_steps)
         self.source = env
-        self.env: Any = env if hasattr(env, "spaces") else make_vector(env, num_envs)
+        made: Any = env if hasattr(env, "spaces") else make_vector(env, num_envs)
+        self.env = made
         self.algorithm: Algorithm = build_algorithm(config, self.env.spaces, self.clock)
-        self.collector = Collector(self.env, self.algorithm, self.clock, seed)
-        self.loop: OnPolicyLoop | OffPolicyLoop
-        if self.algorithm.spec.loop == "on_policy":
-            self.loop = OnPolicyLoop(self.algorithm, self.collector)
-        else:
-            self.loop = OffPolicyLoop(self.algorithm, self.collector, seed)
-        self.collector.start()
+        loop: Any = make_loop(self.algorithm, self.env, config.run)
+        self.loop = loop
+        self.collector: Collector = self.loop.collector
+        self.loop.start()
 
     @property
     def obs(self) -> Any:
@@ -457,18 +454,17 @@ class AlgorithmContract:
         one.learn(self.updates)
         one.loop.iterate()  # leaves metrics that are not drained
         sections = {k: Section(v) for k, v in one.algorithm.state().items()}
-        sections |= {"collector": Section(one.collector.state()), **one.loop.sections()}
+        sections |= one.loop.sections()
         place = checkpoint.write_checkpoint(tmp_path, 1, sections)
 
         two = self.rig(case, seed=99, **options)
         two.learn(1)  # whatever it knows must go
         saved = checkpoint.read_checkpoint(place)
         two.algorithm.load_state(saved)
-        two.loop.load_sections(saved)
         two.collector.seed = one.collector.seed
         for name in ("env_steps", "updates", "episodes"):
             setattr(two.clock, name, getattr(one.clock, name))
-        two.collector.load_state(saved["collector"])
+        two.loop.load_sections(saved)
 
         for _ in range(3):
             pair = [rig.algorithm.act(rig.obs, rig.collector.carry, True) for rig in (one, two)]

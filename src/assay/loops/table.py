@@ -1,0 +1,52 @@
+"""The table of loops: what drives an algorithm, by the name that it is registered with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from assay.algorithms.base import Algorithm
+from assay.core import registry
+from assay.core.types import Metrics, State
+from assay.envs.vector import Vector
+from assay.loops.config import RunSettings
+from assay.loops.off_policy import OffPolicyLoop
+from assay.loops.on_policy import OnPolicyLoop
+from assay.runs.checkpoint import Section
+
+
+class Loop(Protocol):
+    """What the loops have in common."""
+
+    def start(self) -> None:
+        """Begin a run from nothing."""
+
+    def iterate(self) -> None:
+        """Get some data, learn from it, and advance the clock."""
+
+    def metrics(self) -> Metrics:
+        """Return what there is to say about the data at a log line."""
+
+    def barrier(self) -> None:
+        """Bring about a state that a checkpoint can hold.
+
+        Where something cannot be saved, this run and one that resumes from the checkpoint both go
+        on from the same fresh start.
+        """
+
+    def sections(self) -> dict[str, Section]:
+        """Return what a checkpoint needs of the loop and its buffer."""
+
+    def load_sections(self, sections: dict[str, State]) -> None:
+        """Restore what `sections` returned."""
+
+
+LOOPS: dict[registry.Loop, Callable[[Algorithm, Vector, RunSettings], Loop]] = {
+    "on_policy": OnPolicyLoop,
+    "off_policy": OffPolicyLoop,
+}
+
+
+def make_loop(algorithm: Algorithm, env: Vector, run: RunSettings) -> Loop:
+    """Return the loop that an algorithm is registered for."""
+    return LOOPS[algorithm.spec.loop](algorithm, env, run)
