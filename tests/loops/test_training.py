@@ -473,6 +473,50 @@ class TestOffPolicy:
         assert asked == [12, 16, 20]
 
 
+class TestSchedules:
+    """Update k of K reads a schedule at (k - 1) / K, whatever the loop."""
+
+    def learned(self, rig: Rig, iterations: int) -> list[float]:
+        """Iterate and return the learning rate of every optimizer step."""
+        rates: list[float] = []
+        step = rig.algorithm.step
+
+        def spy(batch: Any, lr: float, *rest: Any) -> Any:
+            rates.append(lr)
+            return step(batch, lr, *rest)
+
+        rig.algorithm.step = spy
+        for _ in range(iterations):
+            rig.loop.iterate()
+        rig.algorithm.step = step
+        return rates
+
+    def test_on_policy(self) -> None:
+        rig = Rig("a2c", Identity, horizon=5, hidden=(4,), env_steps=40, lr="linear:0.4:0")
+        assert self.learned(rig, 4) == pytest.approx([0.4, 0.3, 0.2, 0.1])
+        assert rig.clock.progress == 1.0
+
+    def test_off_policy(self) -> None:
+        rig = Rig(
+            "dqn", Identity, num_envs=2, env_steps=8, learning_starts=0, train_every=2,
+            buffer_size=20, batch_size=4, hidden=(4,), lr="linear:0.4:0",
+        )  # fmt: skip
+        assert self.learned(rig, 4) == pytest.approx([0.4, 0.3, 0.2, 0.1])
+        assert rig.clock.progress == 1.0
+
+    @pytest.mark.parametrize("algorithm", ["a2c", "ppo", "impala", "recurrent_ppo"])
+    def test_a_run_of_one_rollout_learns(self, algorithm: str) -> None:
+        sizes = {"ppo": {"minibatch_size": 10}, "recurrent_ppo": {"minibatch_size": 10, "chunk": 5}}
+        rig = Rig(
+            algorithm, Identity, horizon=5, hidden=(4,), env_steps=10, lr="linear:1e-2:0",
+            **sizes.get(algorithm, {}),
+        )  # fmt: skip
+        before = rig.weights()
+        rig.train()
+        moved = [name for name, array in rig.weights().items() if (array != before[name]).any()]
+        assert rig.clock.env_steps == 10 and moved
+
+
 class TestStatistics:
     """When normalisers see what was collected."""
 

@@ -401,7 +401,10 @@ class TestAgainstTheLocalLoops:
     @pytest.mark.parametrize(("batch", "gae_lambda"), [(64, 0.95), (13, 0.0)])
     def test_ppo_on_cartpole(self, batch: int, gae_lambda: float) -> None:
         """In one batch; or cut, where returns of one step do not reach over the cuts anyway."""
-        values = {"horizon": 64, "minibatch_size": 16, "hidden": (8,), "gae_lambda": gae_lambda}
+        values = {
+            "horizon": 64, "minibatch_size": 16, "hidden": (8,), "gae_lambda": gae_lambda,
+            "lr": "linear:1e-3:0",
+        }  # fmt: skip
         env = make_vector("CartPole-v1", 1)
         clock = Clock(1000)
         local = PPO(env.spaces, PPO.Hyperparameters(**values), Context(clock, seed=3))
@@ -456,7 +459,7 @@ class TestAgainstTheLocalLoops:
     def test_dqn(self) -> None:
         values = {
             "learning_starts": 20, "train_every": 4, "updates": 2, "batch_size": 8, "hidden": (8,),
-            "buffer_size": 50, "target_every": 10,
+            "buffer_size": 50, "target_every": 10, "lr": "linear:1e-3:0",
         }  # fmt: skip
         env = make_vector(Corridor, 1)
         clock = Clock(1000)

@@ -98,7 +98,7 @@ class Clock:
 
     @property
     def progress(self) -> float:
-        """Return the finished share of the budget, in [0, 1]."""
+        """Return the finished share of the budget, in [0, 1]. An iteration counts when it is over."""
         return min(1.0, self.env_steps / self.total_env_steps)
 
 

@@ -52,9 +52,10 @@ class OffPolicyLoop:
         needs, clock = self.needs, self.clock
         random = clock.env_steps < needs.learning_starts
         seen = self.collector.collect_step(self.replay, random)
-        clock.env_steps += seen.env_steps
+        reached = clock.env_steps + seen.env_steps
         with self.algorithm.observing(seen):
-            self._update(owed=(clock.env_steps - needs.learning_starts) // needs.train_every)
+            self._update(owed=(reached - needs.learning_starts) // needs.train_every)
+        clock.env_steps = reached
 
     def _update(self, owed: int) -> None:
         """Update until `owed` rounds are done in all."""

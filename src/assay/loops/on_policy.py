@@ -29,9 +29,9 @@ class OnPolicyLoop:
     def iterate(self) -> None:
         """Collect one rollout and update on it."""
         seen = self.collector.collect_rollout(self.rollout)
-        self.clock.env_steps += seen.env_steps
         with self.algorithm.observing(seen):
             self.algorithm.update(self.rollout)
+        self.clock.env_steps += seen.env_steps
 
     def metrics(self) -> Metrics:
         """Return what the recent episodes were like."""

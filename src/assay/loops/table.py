@@ -22,7 +22,11 @@ class Loop(Protocol):
         """Begin a run from nothing."""
 
     def iterate(self) -> None:
-        """Get some data, learn from it, and advance the clock."""
+        """Get some data, learn from it, and advance the clock.
+
+        The clock is advanced last: all of an iteration reads its schedules where it began, so that
+        the last update of a run does not find them at their end.
+        """
 
     def metrics(self) -> Metrics:
         """Return what there is to say about the data at a log line."""

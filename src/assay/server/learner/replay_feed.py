@@ -86,14 +86,14 @@ class ReplayFeed(Feed):
                     self._observe_rewards(steps.client, first, steps.reward[row], done[row])
                     obs = tree_map(lambda array, row=row: array[row], steps.obs)
                     algorithm.update_obs_stats(obs)
-                clock.env_steps += 1
                 self._since += 1
-                owed = (clock.env_steps - needs.learning_starts) // needs.train_every
+                owed = (clock.env_steps + 1 - needs.learning_starts) // needs.train_every
                 while self.rounds < owed:
                     self.rounds += 1
                     self.updates += 1
                     for _ in range(needs.updates):
                         algorithm.update(self.replay)
+                clock.env_steps += 1  # last, as in the local loops
         self._drop_records()
 
     @property

@@ -156,13 +156,13 @@ class RolloutFeed(Feed):
         if finals is not None and finals.step[-1] == self.length - 1:
             last_row = tree_map(lambda array: array[-1:], finals.obs)
         rollout.last_obs = last_row
-        self.clock.env_steps += self.length
         for piece in self.pieces:
             rows = slice(piece.begin, piece.end)
             begins = piece.first[-1] == 0
             self._observe_rewards(piece.client, begins, rollout.reward[rows, 0], piece.ends)
         algorithm.update(self._prepared())
         algorithm.update_obs_stats(rollout.obs, rollout.valid)
+        self.clock.env_steps += self.length  # last, as in the local loops
         heuristic = self.flags & Flag.HEURISTIC != 0
         if self.imitation is not None and heuristic.any():
             self._clone(self.imitation, heuristic)
