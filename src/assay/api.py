@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from assay.envs.space_codec import space_from_state
 from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap
 from assay.envs.vector import Vector
 from assay.evaluation.evaluate import EvaluationResult, evaluate, save_evaluation
-from assay.loops.config import OBJECT, RunConfig, resolve
+from assay.loops.config import RunConfig, resolve
 from assay.loops.events import Callback
-from assay.loops.training import Training, build_algorithm
+from assay.loops.training import Evaluator, Training, build_algorithm
 from assay.runs import checkpoint, provenance
 from assay.runs.directory import RunDirectory
 from assay.runs.metrics import read_metrics
@@ -41,17 +41,20 @@ class Agent:
         algorithm: Who learned it, with all networks; it was loaded to be looked at, not to learn.
         observations: Turns the environment's observations into what the networks take.
         actions: Turns what the algorithm chooses into the environment's actions.
-        env_steps: How long it was trained.
     """
 
     def __init__(
-        self, algorithm: Algorithm, observations: ObservationMap, actions: ActionMap, env_steps: int
+        self, algorithm: Algorithm, observations: ObservationMap, actions: ActionMap
     ) -> None:
         self.algorithm, self.policy = algorithm, algorithm.policy
         self.observations = observations
         self.actions = actions
-        self.env_steps = env_steps
         self._carry: Tree = None
+
+    @property
+    def clock(self) -> Clock:
+        """Return how long it was trained: `clock.env_steps`, `clock.updates`."""
+        return self.algorithm.clock
 
     def act(self, obs: Any, *, mask: Any = None, explore: bool = False) -> Any:
         """Return the action for one observation, or actions for a batch of them.
@@ -116,7 +119,10 @@ class Run:
         return RunDirectory.open(self.path).effective_status
 
     def metrics(self) -> dict[str, Any]:
-        """Return `{name: (env_steps, values)}` of everything that was logged."""
+        """Return `{name: (counts, values)}` of everything that was logged.
+
+        The counts are environment steps, or updates where the run learned from data alone.
+        """
         return read_metrics(self.directory.metrics_path)
 
     def agent(self) -> Agent:
@@ -130,7 +136,9 @@ class Run:
         """
         agent = load(self.path)
         result = evaluate_agent(agent, self.config, self.env, episodes, seed)
-        save_evaluation(self.directory, agent.env_steps, result, label=f"seed{seed}")
+        clock = agent.clock
+        label = f"seed{seed}"
+        save_evaluation(self.directory, clock.count, result, label=label, unit=clock.unit)
         return result
 
 
@@ -157,7 +165,8 @@ def train(
         preset: Start from the settings shipped for this algorithm and environment.
         callbacks: Called with every event (see `assay.events`); `assay.STOP` ends the run.
         argv: The command line that asked for this, for the provenance.
-        **settings: Run settings and hyperparameters: `env_steps=100_000, lr=3e-4, seed=1`.
+        **settings: Run settings and hyperparameters: `env_steps=100_000, lr=3e-4, seed=1`. An
+            algorithm that learns from data alone has `updates` and `data` in place of `env_steps`.
 
     Raises:
         AssayError: A mistake in the settings, the environment or the machine, with its fix.
@@ -165,23 +174,32 @@ def train(
     Example:
         run = assay.train("ppo", "CartPole-v1", env_steps=100_000)
     """
-    label, given = _describe(env)
+    env_name, given = _describe(env)
     count = env.num_envs if isinstance(env, gym.vector.VectorEnv) else None
     if isinstance(env, gym.Env):
         count = 1
-    resolved = resolve(algorithm, label, config or {}, settings, use_preset=preset, num_envs=count)
+    resolved = resolve(
+        algorithm,
+        env_name,
+        config or {},
+        settings,
+        use_preset=preset,
+        num_envs=count,
+        env_is_object=given is not None,
+    )
     directory = RunDirectory.create(
         runs_root(None if root is None else Path(root)),
         name,
         algorithm=resolved.algorithm,
-        env=label,
+        env=resolved.env_label,
         config=resolved.to_dict(),
         seed=resolved.run.seed,
     )
     try:
         directory.write_provenance(
             provenance.collect(
-                list(sys.argv if argv is None else argv), seeds={"run": resolved.run.seed}
+                list(sys.argv if argv is None else argv),
+                seeds={"run": resolved.run.seed},
             )
         )
         training, vector = _training(resolved, directory, given, callbacks)
@@ -207,15 +225,15 @@ def resume(
         force: Fall back to an older checkpoint where the last one is damaged.
 
     Raises:
-        RunError: The run is finished, or is being trained by another process.
+        RunError: The run is finished, is being trained by another process, or its data changed.
         CheckpointError: The checkpoint is damaged; the one before it is named.
     """
     directory = RunDirectory.open(Path(path))
     config = RunConfig.from_dict(directory.config)
     if directory.status == "done":
         raise RunError(
-            f"The run '{path}' is done: it reached env_steps={config.run.env_steps}.",
-            "Start a new run with a larger env_steps.",
+            f"The run '{path}' is done: it reached {config.run.unit}={config.run.total}.",
+            f"Start a new run with a larger {config.run.unit}.",
         )
     directory.lock()
     try:
@@ -260,12 +278,13 @@ def load(path: Path | str, *, checkpoint_path: Path | None = None) -> Agent:
     observations = ObservationMap(space_from_state(saved["observation"]), saved["mask_size"])
     actions = ActionMap(space_from_state(saved["action"]))
     run = config.run.model_copy(update={"device": "cpu", "compile": False})
-    clock = Clock(run.env_steps, int(saved["env_steps"]), int(saved["updates"]))
+    clock = run.clock()
+    clock.env_steps, clock.updates = int(saved["env_steps"]), int(saved["updates"])
     algorithm = build_algorithm(
         config.model_copy(update={"run": run}), Spaces(observations.space, actions.space), clock
     )
     algorithm.load_state(sections)
-    return Agent(algorithm, observations, actions, clock.env_steps)
+    return Agent(algorithm, observations, actions)
 
 
 def open_run(path: Path | str, env: Any = None) -> Run:
@@ -293,10 +312,9 @@ def evaluation_vector(config: RunConfig, env: Any, episodes: int) -> Vector | No
     """Make environments for evaluation, apart from those that train; None if they cannot be."""
     run = config.run
     count = min(episodes, 16)
-    if env is None and config.env.endswith(OBJECT):
-        name = config.env.removesuffix(OBJECT)
+    if env is None and config.env_is_object:
         raise RunError(
-            f"This run was given the environment '{name}' as an object, which is not stored.",
+            f"This run was given the environment '{config.env}' as an object, which is not stored.",
             "Pass it again: assay.resume(path, env=...) or assay.open_run(path, env=...).",
         )
     if env is None:
@@ -323,7 +341,7 @@ def _training(
     config: RunConfig, directory: RunDirectory, env: Any, callbacks: Sequence[Callback]
 ) -> tuple[Training, Vector | None]:
     vector = evaluation_vector(config, env, config.run.eval_episodes)
-    evaluator: Callable[[Algorithm, int], EvaluationResult] | None = None
+    evaluator: Evaluator | None = None
     if vector is None:
         warnings.warn(
             "The environment object cannot be copied, so there are no evaluations; "
@@ -333,9 +351,9 @@ def _training(
     else:
         seed = seeding.derive_seed(config.run.seed, "evaluation")
 
-        def evaluator(algorithm: Algorithm, env_steps: int) -> EvaluationResult:
+        def evaluator(algorithm: Algorithm, clock: Clock) -> EvaluationResult:
             result = evaluate(algorithm, vector, episodes=config.run.eval_episodes, seed=seed)
-            save_evaluation(directory, env_steps, result)
+            save_evaluation(directory, clock.count, result, unit=clock.unit)
             return result
 
     training = Training(config, directory, env=env, evaluator=evaluator, callbacks=callbacks)
@@ -353,7 +371,7 @@ def _describe(env: Any) -> tuple[str, Any]:
         return env, None
     spec = getattr(env, "spec", None)
     name = getattr(env, "__qualname__", type(env).__name__) if spec is None else str(spec.id)
-    return name + OBJECT, env
+    return name, env
 
 
 def _discard(directory: RunDirectory, error: BaseException) -> None:

@@ -20,7 +20,7 @@ from assay.core.config import Settings
 from assay.core.registry import register
 from assay.core.types import Action, Clock, Spaces, Tree
 from assay.envs.make import make_vector
-from assay.loops.config import RunSettings
+from assay.loops.config import OnlineSettings
 from assay.loops.off_policy import OffPolicyLoop
 from assay.optim.update import Objective, Polyak, Step
 
@@ -152,7 +152,7 @@ def learn(cls: type[Algorithm], env: type[gym.Env], env_steps: int, seed: int) -
     clock = Clock(env_steps)
     vector = make_vector(env, 8)
     algorithm = cls(vector.spaces, NoSettings(), Context(clock, seed, 8))
-    loop = OffPolicyLoop(algorithm, vector, RunSettings(seed=seed))
+    loop = OffPolicyLoop(algorithm, vector, OnlineSettings(seed=seed))
     loop.start()
     while clock.env_steps < env_steps:
         loop.iterate()

@@ -14,7 +14,7 @@ from PIL import Image
 import assay
 from assay.cli.doctor import EXTRAS
 from assay.core import registry
-from assay.loops.config import RunSettings
+from assay.loops.config import OnlineSettings
 from assay.runs.directory import RunDirectory
 
 BROKEN = """
@@ -130,7 +130,7 @@ def test_algorithms_are_listed_with_all_their_settings(cli: Cli) -> None:
         assert f" {name} " in shown.stdout
         fields = registry.get(name).Hyperparameters.model_fields
         assert set(facts["hyperparameters"]) == set(fields)
-        assert set(facts["run_settings"]) == set(RunSettings.model_fields)
+        assert set(facts["run_settings"]) == set(OnlineSettings.model_fields)
         for setting in [*facts["hyperparameters"].values(), *facts["run_settings"].values()]:
             assert setting["meaning"] and setting["type"]
 

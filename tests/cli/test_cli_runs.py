@@ -27,7 +27,7 @@ def test_the_list_as_json_has_the_facts(cli: Cli, runs: Path) -> None:
     run = listed["a/seed-2"]
     assert (run["status"], run["seed"], run["env_steps"]) == ("done", 2, 512)
     assert run["path"] == str(runs / "a" / "seed-2")
-    assert run["total_env_steps"] == 512
+    assert (run["unit"], run["total"]) == ("env_steps", 512)
     stored = RunDirectory.open(runs / "a" / "seed-2").evals()
     assert run["eval_mean"] == pytest.approx(stored[-1]["mean"])
     assert "512 of 4,096" in cli("runs").stdout

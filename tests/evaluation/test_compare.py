@@ -37,7 +37,7 @@ def test_arms_and_pairs_have_the_numbers_of_their_seeds(make_group: Any) -> None
     assert base.mean == 14.0
     assert base.iqm.point == 14.0  # of 12, 14, 16
     assert 10.0 <= base.iqm.low < 14.0 < base.iqm.high <= 18.0
-    assert result.env_steps == 1000
+    assert (result.unit, result.total) == ("env_steps", 1000)
     assert result.warnings == ()
 
     (pair,) = result.pairs

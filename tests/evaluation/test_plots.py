@@ -33,7 +33,7 @@ def curve(steps: list[int], values: list[float]) -> tuple[np.ndarray, np.ndarray
 def test_curves_at_the_same_steps_are_reduced_point_by_point() -> None:
     curves = [curve([10, 20], [level, level + 10]) for level in (0.0, 1.0, 2.0, 3.0, 100.0)]
     band = aggregate(curves)
-    assert band.env_steps.tolist() == [10, 20]
+    assert band.counts.tolist() == [10, 20]
     assert band.iqm.tolist() == [2.0, 12.0]  # of 1, 2, 3
     assert (band.low >= [0.0, 10.0]).all() and (band.low < band.iqm).all()
     assert (band.high <= [100.0, 110.0]).all() and (band.high > band.iqm).all()
@@ -42,7 +42,7 @@ def test_curves_at_the_same_steps_are_reduced_point_by_point() -> None:
 
 def test_curves_at_other_steps_are_interpolated_where_all_of_them_are() -> None:
     band = aggregate([curve([0, 100], [0.0, 10.0]), curve([50, 150], [0.0, 0.0])])
-    assert (band.env_steps[0], band.env_steps[-1]) == (50, 100)
+    assert (band.counts[0], band.counts[-1]) == (50, 100)
     assert (band.iqm[0], band.iqm[-1]) == (2.5, 5.0)
     with pytest.raises(ConfigError, match="do not overlap: one begins at 200"):
         aggregate([curve([0, 100], [0.0, 1.0]), curve([200], [0.0])])
@@ -50,7 +50,7 @@ def test_curves_at_other_steps_are_interpolated_where_all_of_them_are() -> None:
 
 def test_one_seed_has_no_band_and_values_that_are_not_finite_are_left_out() -> None:
     band = aggregate([curve([0, 10, 20], [math.nan, 1.0, 2.0])])
-    assert band.env_steps.tolist() == [10, 20]
+    assert band.counts.tolist() == [10, 20]
     assert np.isnan(band.low).all() and np.isnan(band.high).all()
     with pytest.raises(ConfigError, match="no finite value"):
         aggregate([curve([0], [math.nan])])

@@ -16,7 +16,14 @@ from assay.core import registry
 from assay.core.errors import ConfigError
 from assay.core.types import Clock, Spaces
 from assay.loops import config
-from assay.loops.config import RunConfig, RunSettings, preset, resolve
+from assay.loops.config import (
+    OfflineSettings,
+    OnlineSettings,
+    RunConfig,
+    RunSettings,
+    preset,
+    resolve,
+)
 from assay.loops.training import build_algorithm
 
 PRESETS = {
@@ -109,13 +116,15 @@ class TestMistakes:
 
 class TestIntervals:
     def test_follow_the_budget(self) -> None:
-        run = RunSettings(env_steps=5000).resolved()
+        run = OnlineSettings(env_steps=5000).resolved()
         assert (run.eval_every, run.checkpoint_every, run.log_every) == (500, 500, 50)
-        run = RunSettings(env_steps=5).resolved()
+        run = OnlineSettings(env_steps=5).resolved()
         assert (run.eval_every, run.checkpoint_every, run.log_every) == (1, 1, 1)
 
     def test_zero_is_kept(self) -> None:
-        run = RunSettings(env_steps=5000, eval_every=0, checkpoint_every=0, log_every=7).resolved()
+        run = OnlineSettings(
+            env_steps=5000, eval_every=0, checkpoint_every=0, log_every=7
+        ).resolved()
         assert (run.eval_every, run.checkpoint_every, run.log_every) == (0, 0, 7)
 
 
@@ -147,6 +156,35 @@ def test_presets_are_of_algorithms() -> None:
     assert set(PRESETS) == set(registry.names())
 
 
-def test_every_run_setting_has_a_meaning() -> None:
-    for key, (_, _, meaning) in RunSettings.meanings().items():
+@pytest.mark.parametrize("model", [OnlineSettings, OfflineSettings])
+def test_every_run_setting_has_a_meaning(model: type[RunSettings]) -> None:
+    for key, (_, _, meaning) in model.meanings().items():
         assert meaning.endswith("."), key
+    assert next(iter(model.meanings())) == model.unit  # the budget is what people look for
+
+
+class TestObjects:
+    """Environments that were given as objects."""
+
+    def test_are_marked(self) -> None:
+        config = resolve("ppo", "Maze", env_is_object=True)
+        assert config.env == "Maze" and config.env_label == "Maze (object)"
+        assert RunConfig.from_dict(config.to_dict()) == config
+        assert resolve("ppo", "Maze").env_label == "Maze"
+
+    def test_a_config_of_one_is_not_that_of_an_id(self) -> None:
+        config = resolve("ppo", "Maze", env_is_object=True).to_dict()
+        with pytest.raises(ConfigError, match="env_is_object=True, but False was asked for"):
+            resolve("ppo", "Maze", config)
+
+    def test_the_suffix_of_earlier_versions_is_read(self) -> None:
+        config = resolve("ppo", "Maze", env_is_object=True)
+        old = config.to_dict() | {"env": "Maze (object)"}
+        del old["env_is_object"]
+        assert RunConfig.from_dict(old) == config
+        assert resolve("ppo", "Maze", old, env_is_object=True) == config
+
+    def test_presets_go_by_the_name(self, shelf: Path) -> None:
+        (shelf / "ppo.yaml").write_text("Maze-v0: {lr: 0.1}")
+        config = resolve("ppo", "Maze-v0", env_is_object=True)
+        assert config.hyperparameters["lr"] == 0.1

@@ -584,7 +584,7 @@ class TestEnvironments:
                 self.observation_space = spaces.Text(5)
                 return self
 
-        config = resolve("a2c", "none (object)", {"env_steps": 100}, use_preset=False)
+        config = resolve("a2c", "none", {"env_steps": 100}, use_preset=False, env_is_object=True)
         with pytest.raises(AssayError, match="Text"):
             evaluation_vector(config, Odd(), 2)
 

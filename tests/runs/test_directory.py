@@ -438,17 +438,17 @@ def test_a_reader_that_looks_for_a_moment_does_not_stop_a_trainer(make, monkeypa
 
 def test_evaluations_events_and_provenance_come_back(make):
     run = make()
-    run.write_eval({"returns": [2.0, float("nan")]}, env_steps=200, label="train")
-    path = run.write_eval({"returns": [1.0]}, env_steps=30, label="train")
+    run.write_eval({"returns": [2.0, float("nan")]}, count=200, label="train")
+    path = run.write_eval({"returns": [1.0]}, count=30, label="train")
     assert path.name == "000000000030-train.json"
     first, second = RunDirectory.open(run.path).evals()
     assert (first["env_steps"], first["returns"]) == (30, [1.0])
     assert second["returns"][1] != second["returns"][1]
 
-    run.write_eval({"returns": [9.0]}, env_steps=30, label="train")
+    run.write_eval({"returns": [9.0]}, count=30, label="train")
     assert run.evals()[0]["returns"] == [9.0]
     with pytest.raises(ValueError, match="label="):
-        run.write_eval({}, env_steps=1, label="../x")
+        run.write_eval({}, count=1, label="../x")
 
     run.log_event("started", device="cpu")
     run.log_event("checkpoint", env_steps=10)
@@ -466,7 +466,7 @@ def test_a_full_disk_is_reported_by_file(make, monkeypatch):
     with pytest.raises(RunError, match=r"provenance\.json': the disk is full"):
         run.write_provenance({})
     with pytest.raises(RunError, match=r"000000000001-train\.json': the disk is full"):
-        run.write_eval({}, env_steps=1, label="train")
+        run.write_eval({}, count=1, label="train")
     assert run.evals() == []
 
 

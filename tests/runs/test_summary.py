@@ -20,7 +20,7 @@ def run(tmp_path):
 def test_a_run_that_has_just_begun(run):
     facts = summary(run)
     assert facts["status"] == "running"
-    assert (facts["env_steps"], facts["total_env_steps"]) == (0, 1000)
+    assert (facts["env_steps"], facts["unit"], facts["total"]) == (0, "env_steps", 1000)
     assert facts["eval_mean"] is facts["checkpoint"] is None
     json.dumps(facts)
 
@@ -30,8 +30,8 @@ def test_a_run_that_has_got_somewhere(run):
     writer.write(Record(400, 4, 40, 1.0, {"rollout/return": 10.0}))
     writer.write(Record(500, 5, 50, 2.0, {"rollout/return": 20.0}))
     writer.close()
-    run.write_eval({"episodes": [{"return": 9.0}, {"return": 9.0}]}, env_steps=400, label="train")
-    run.write_eval({"episodes": [{"return": 10.0}, {"return": 13.0}]}, env_steps=500, label="train")
+    run.write_eval({"episodes": [{"return": 9.0}, {"return": 9.0}]}, count=400, label="train")
+    run.write_eval({"episodes": [{"return": 10.0}, {"return": 13.0}]}, count=500, label="train")
     path = write_checkpoint(run.checkpoints_path, 500, {"x": Section({"a": np.zeros(1)})})
     run.set_status("failed", error="NaN")
     run.unlock()
@@ -40,19 +40,19 @@ def test_a_run_that_has_got_somewhere(run):
     assert facts["error"] == "NaN"
     assert (facts["env_steps"], facts["updates"], facts["episodes"]) == (500, 5, 50)
     assert facts["metrics"] == {"rollout/return": 20.0}
-    assert (facts["eval_mean"], facts["eval_env_steps"]) == (11.5, 500)
+    assert (facts["eval_mean"], facts["eval_count"]) == (11.5, 500)
     assert facts["checkpoint"] == str(path)
 
 
 def test_damaged_files_cost_only_their_own_facts(run):
-    run.write_eval({"episodes": [{"return": 1.0}, {"return": 3.0}]}, env_steps=100, label="train")
-    run.write_eval({"episodes": []}, env_steps=200, label="train")
+    run.write_eval({"episodes": [{"return": 1.0}, {"return": 3.0}]}, count=100, label="train")
+    run.write_eval({"episodes": []}, count=200, label="train")
     (run.eval_path / "000000000300-train.json").write_text("{")
     (run.path / "config.yaml").unlink()
     run.metrics_path.write_bytes(b"rubbish\n")
     run.unlock()
     facts = summary(RunDirectory.open(run.path))
     assert facts["status"] == "interrupted"
-    assert (facts["eval_mean"], facts["eval_env_steps"]) == (2.0, 100)
-    assert facts["total_env_steps"] is None
+    assert (facts["eval_mean"], facts["eval_count"]) == (2.0, 100)
+    assert facts["total"] is None
     assert facts["env_steps"] == 0

@@ -17,7 +17,7 @@ from assay.buffers.rollout import Rollout
 from assay.core import seeding
 from assay.core.types import Clock
 from assay.envs.make import make_vector
-from assay.loops.config import RunSettings
+from assay.loops.config import OnlineSettings
 from assay.loops.off_policy import OffPolicyLoop
 from assay.loops.on_policy import OnPolicyLoop
 from assay.policies.model_file import parse_snapshot
@@ -408,7 +408,7 @@ class TestAgainstTheLocalLoops:
         env = make_vector("CartPole-v1", 1)
         clock = Clock(1000)
         local = PPO(env.spaces, PPO.Hyperparameters(**values), Context(clock, seed=3))
-        loop = OnPolicyLoop(local, env, RunSettings(seed=3))
+        loop = OnPolicyLoop(local, env, OnlineSettings(seed=3))
         loop.start()
         spec = spec_for(gym.make("CartPole-v1"), "ppo", **values, env_steps=1000, seed=3)
         server = Server(spec)
@@ -464,7 +464,7 @@ class TestAgainstTheLocalLoops:
         env = make_vector(Corridor, 1)
         clock = Clock(1000)
         local = DQN(env.spaces, DQN.Hyperparameters(**values), Context(clock, seed=3))
-        loop = OffPolicyLoop(local, env, RunSettings(seed=3))
+        loop = OffPolicyLoop(local, env, OnlineSettings(seed=3))
         loop.start()
         rows: list[dict[str, Any]] = []
         following: list[Array] = []

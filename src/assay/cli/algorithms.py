@@ -33,7 +33,7 @@ def algorithms(
 
 
 def _facts(cls: Any) -> dict[str, Any]:
-    from assay.loops.config import RunSettings
+    from assay.loops.config import settings_model
 
     spec = cls.spec
     return {
@@ -45,7 +45,7 @@ def _facts(cls: Any) -> dict[str, Any]:
         "paper": spec.paper,
         "presets": _presets(spec.name),
         "hyperparameters": _settings(cls.Hyperparameters),
-        "run_settings": _settings(RunSettings),
+        "run_settings": _settings(settings_model(spec.loop)),
     }
 
 

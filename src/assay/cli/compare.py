@@ -52,7 +52,7 @@ def show_comparison(result: Comparison) -> None:
     from assay.evaluation.compare import bounds, number, p_value, signed
 
     percent = f"{result.level:.0%} interval"
-    budget = "" if result.env_steps is None else f" after {result.env_steps:,} env_steps"
+    budget = "" if result.total is None else f" after {result.total:,} {result.unit}"
     output.say(f"{result.env}{budget}: {result.metric} ({result.at})")
     output.show(
         output.table(

@@ -126,7 +126,7 @@ def _jobs(place: Path, name: str, arm: str, change: tuple[str, ...], size: Size)
                 f"{name}/{arm}/seed-{seed}", "--root", str(place.parent), "--quiet",
             ),
             path=place / arm / f"seed-{seed}",
-            env_steps=steps,
+            total=steps,
         )
         for seed in range(1, size.seeds + 1)
     ]  # fmt: skip

@@ -75,5 +75,5 @@ def _film(run: Run, seed: int, video_format: str) -> Path:
         settings = {**config.run.env_kwargs, "render_mode": render_mode}
         return make_env(config.env, env_kwargs=settings)
 
-    name = f"{agent.env_steps:012d}-seed{seed}.{video_format.lower()}"
+    name = f"{agent.clock.count:012d}-seed{seed}.{video_format.lower()}"
     return record(agent.policy, make, run.directory.videos_path / name, seed=seed).path

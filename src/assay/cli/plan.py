@@ -22,6 +22,7 @@ class Plan:
         preset: "used", "none shipped" or "off".
         device: Where the networks will live.
         mode: How optimizer steps will be executed.
+        source: Where the data comes from.
         replay_capacity: Transitions that the replay will hold, if there is one.
         replay_bytes: What it will allocate, as it fills.
     """
@@ -30,16 +31,16 @@ class Plan:
     preset: str
     device: str
     mode: str
+    source: str
     replay_capacity: int | None
     replay_bytes: int
 
     def describe(self) -> str:
         """Say in one line what is going to happen."""
         run = self.config.run
-        copies = "1 environment" if run.num_envs == 1 else f"{run.num_envs} environments"
         parts = [
-            f"{run.env_steps:,} env_steps",
-            copies,
+            f"{run.total:,} {run.unit}",
+            self.source,
             f"on {self.device}",
             f"preset {self.preset}",
             f"{self.mode.replace('_', ' ')} updates",
@@ -93,14 +94,14 @@ def make_plan(
     """Resolve the settings and try them on the environment, without training anything.
 
     The algorithm is built once for this, which is what finds a space that it cannot handle and
-    what knows the replay that it will ask for. The environment is closed again.
+    what knows the replay that it will ask for. A file of data is read once, which is what finds
+    one that does not fit. The environment is closed again.
 
     Raises:
         AssayError: The run could not start; the message says why.
     """
     from assay.algorithms.base import ReplayNeeds
     from assay.buffers.replay import replay_bytes
-    from assay.core.types import Clock
     from assay.envs.make import make_vector
     from assay.loops import config as settings_module
     from assay.loops.training import build_algorithm, choose_device
@@ -113,11 +114,11 @@ def make_plan(
     device = choose_device(run.device)
     backend = "auto" if run.backend == "processes" else run.backend
     with make_vector(config.env, 1, backend=backend, env_kwargs=run.env_kwargs) as vector:
-        spaces = vector.spaces
-        frame_stack = vector.frame_stack
+        spaces, frame_stack = vector.spaces, vector.frame_stack
+        observations, actions = vector.observations, vector.actions
     # A trial on the CPU: several seeds may share one GPU, and the parent needs none of it.
     trial = config.model_copy(update={"run": run.model_copy(update={"device": "cpu"})})
-    built = build_algorithm(trial, spaces, Clock(run.env_steps))
+    built = build_algorithm(trial, spaces, run.clock())
     capacity, size = None, 0
     if isinstance(built.needs, ReplayNeeds):
         capacity = built.needs.capacity
@@ -128,12 +129,14 @@ def make_plan(
             frame_stack=frame_stack,
             prioritized=built.needs.prioritized is not None,
         )
+    source = "1 environment" if run.num_envs == 1 else f"{run.num_envs} environments"
     shipped = settings_module.preset(config.algorithm, config.env)
     return Plan(
         config=config,
         preset="off" if not use_preset else "used" if shipped else "none shipped",
         device=str(device),
         mode=_mode(built, device.type, run.compile),
+        source=source,
         replay_capacity=capacity,
         replay_bytes=size,
     )

@@ -18,10 +18,11 @@ def plot(
     root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
 ) -> None:
     """Draw learning curves: the IQM over seeds, with its interval."""
-    from assay.evaluation.plots import plot_curves, read_curves, text_chart
+    from assay.evaluation.plots import plot_curves, read_curves, read_unit, text_chart
 
-    curves = read_curves([locate(run, root) for run in runs], metric)
+    paths = [locate(run, root) for run in runs]
+    curves, unit = read_curves(paths, metric), read_unit(paths)
     if text:
-        output.say(text_chart(curves))
+        output.say(text_chart(curves, unit=unit))
         return
-    output.say(f"Plot: {plot_curves(curves, metric, out)}")
+    output.say(f"Plot: {plot_curves(curves, metric, out, unit=unit)}")

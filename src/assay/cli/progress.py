@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from assay.cli import output
+from assay.core.types import Unit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,10 +21,14 @@ if TYPE_CHECKING:
 
 Mode = Literal["bar", "lines", "silent"]
 RETURN = "rollout/return_mean"
-SPEED = "time/env_steps_per_second"
 EVALUATION = "eval/return_mean"
 LINE_SHARE = 1 / 8  # of the budget between two lines, where no evaluation makes one
 LINE_SECONDS = 60.0  # and the longest time between two lines
+
+
+def speed_metric(unit: Unit) -> str:
+    """Return the metric that says how fast a run is."""
+    return f"time/{unit}_per_second"
 
 
 def choose_mode(*, quiet: bool, as_json: bool) -> Mode:
@@ -39,8 +44,9 @@ def choose_mode(*, quiet: bool, as_json: bool) -> Mode:
 class _Line:
     """What is known about a run, and when that was last printed."""
 
-    env_steps: int
+    count: int
     total: int
+    unit: Unit
     speed: float | None = None
     score: float | None = None
     evaluation: float | None = None
@@ -51,7 +57,8 @@ class _Line:
     def figures(self) -> str:
         parts = []
         if self.speed is not None:
-            parts.append(f"{self.speed:,.0f} steps/s")
+            word = "steps" if self.unit == "env_steps" else self.unit
+            parts.append(f"{self.speed:,.0f} {word}/s")
         if self.score is not None:
             parts.append(f"return {output.number(self.score)}")
         if self.evaluation is not None:
@@ -100,9 +107,10 @@ class Bars:
     def update(
         self,
         label: str,
-        env_steps: int,
+        count: int,
         total: int,
         *,
+        unit: Unit = "env_steps",
         speed: float | None = None,
         score: float | None = None,
         evaluation: float | None = None,
@@ -112,9 +120,10 @@ class Bars:
 
         Args:
             label: Names the run; a new name makes a new line.
-            env_steps: Environment steps done.
+            count: How far it is.
             total: The budget.
-            speed: Environment steps per second.
+            unit: What both are counted in.
+            speed: Of these, per second.
             score: Recent return in training.
             evaluation: Mean return of a new evaluation.
             state: A word to show in place of the figures, such as "waiting".
@@ -123,8 +132,8 @@ class Bars:
             return
         line = self._lines.get(label)
         if line is None:
-            line = self._lines[label] = _Line(env_steps, total, printed_at=self._now())
-        line.env_steps, line.total = min(env_steps, total), total
+            line = self._lines[label] = _Line(count, total, unit, printed_at=self._now())
+        line.count, line.total = min(count, total), total
         line.speed = line.speed if speed is None else speed
         line.score = line.score if score is None else score
         line.evaluation = line.evaluation if evaluation is None else evaluation
@@ -149,19 +158,19 @@ class Bars:
         self._display.update(
             line.task,
             total=line.total,
-            completed=line.env_steps,
+            completed=line.count,
             figures=state or line.figures(),
         )
 
     def _print(self, label: str, line: _Line, evaluated: bool) -> None:
-        share, now = line.env_steps / line.total, self._now()
+        share, now = line.count / line.total, self._now()
         due = share - line.printed_share >= LINE_SHARE or now - line.printed_at >= LINE_SECONDS
         if not due and not evaluated:
             return
         line.printed_share, line.printed_at = share, now
-        left = line.total - line.env_steps
+        left = line.total - line.count
         parts = [
-            f"{label}: {line.env_steps:,} of {line.total:,} env_steps ({share:.0%})",
+            f"{label}: {line.count:,} of {line.total:,} {line.unit} ({share:.0%})",
             line.figures(),
             f"{output.duration(left / line.speed)} left" if line.speed and left else "",
         ]
@@ -193,15 +202,17 @@ class Progress:
         if isinstance(event, RunStarted):
             self.path = event.path
             if event.resumed:
-                self.bars.message(f"{self.label}: going on from env_steps={clock.env_steps:,}")
+                self.bars.message(f"{self.label}: going on from {clock.unit}={clock.count:,}")
         elif isinstance(event, Logged):
-            speed, score = event.metrics.get(SPEED), event.metrics.get(RETURN)
+            speed = event.metrics.get(speed_metric(clock.unit))
+            score = event.metrics.get(RETURN)
         elif isinstance(event, Evaluated):
             evaluation = event.result.mean
         self.bars.update(
             self.label,
-            clock.env_steps,
-            clock.total_env_steps,
+            clock.count,
+            clock.total,
+            unit=clock.unit,
             speed=speed,
             score=score,
             evaluation=evaluation,

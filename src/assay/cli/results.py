@@ -28,13 +28,14 @@ def read_result(path: Path) -> dict[str, Any]:
     metrics = read_metrics(run.metrics_path)
     record = last_record(run.metrics_path)
     evaluations = load_evaluations(run)
-    speed = metrics.get("time/env_steps_per_second")
+    unit, _ = run.budget
+    speed = metrics.get(f"time/{unit}_per_second")
     elapsed = metrics.get("time/elapsed")
     evaluation = None
     if evaluations:
-        env_steps, result = evaluations[-1]
+        count, result = evaluations[-1]
         evaluation = {
-            "env_steps": env_steps,
+            unit: count,
             "episodes": len(result.returns),
             "mean": result.mean,
             "iqm": result.iqm,
@@ -48,27 +49,29 @@ def read_result(path: Path) -> dict[str, Any]:
         "seed": run.info["seed"],
         "status": run.effective_status,
         "error": run.info.get("error"),
+        "unit": unit,
         "env_steps": record.env_steps if record else 0,
         "updates": record.updates if record else 0,
         "episodes": record.episodes if record else 0,
         "evaluation": evaluation,
-        "env_steps_per_second": float(speed[1][-1]) if speed else None,
+        f"{unit}_per_second": float(speed[1][-1]) if speed else None,
         "seconds": _total_seconds(elapsed[1].tolist()) if elapsed else None,
         "checkpoint": latest(run.checkpoints_path),
     }
 
 
 def show_results(results: Sequence[dict[str, Any]]) -> None:
-    """Print a table with one line per run."""
+    """Print a table with one line per run; all are counted in one unit."""
+    unit = results[0]["unit"]
     rows = [
         (
             result["seed"],
             result["status"],
-            f"{result['env_steps']:,}",
+            f"{result[unit]:,}",
             output.number((result["evaluation"] or {}).get("mean")),
             output.number((result["evaluation"] or {}).get("iqm")),
             (result["evaluation"] or {}).get("episodes"),
-            f"{result['env_steps_per_second'] or 0:,.0f}",
+            f"{result[f'{unit}_per_second'] or 0:,.0f}",
             output.duration(result["seconds"]),
         )
         for result in results
@@ -76,11 +79,11 @@ def show_results(results: Sequence[dict[str, Any]]) -> None:
     columns = (
         "seed>",
         "status",
-        "env_steps>",
+        f"{unit}>",
         "mean>",
         "IQM>",
         "episodes>",
-        "env_steps/s>",
+        f"{unit}/s>",
         "time>",
     )
     output.show(output.table(columns, rows))

@@ -45,7 +45,7 @@ def resume(
     if not left:
         raise RunError(
             f"All {len(runs)} runs of '{path}' are done.",
-            "Start a new run with a larger env_steps, or one with another seed.",
+            "Start a new run with a larger budget, or one with another seed.",
         )
     todo = [_job(run, path, force) for run in left]
     train_group(path, todo, jobs, quiet=quiet, as_json=as_json)
@@ -61,10 +61,12 @@ def _job(run: RunDirectory, group: Path, force: bool) -> Any:
     from assay.cli.seeds import Job
     from assay.loops.config import RunConfig
 
+    settings = RunConfig.from_dict(run.config).run
     arguments = ["resume", str(run.path), "--quiet", *(["--force"] if force else [])]
     return Job(
         label=str(run.path.relative_to(group)).replace("seed-", "seed "),
         arguments=tuple(arguments),
         path=run.path,
-        env_steps=RunConfig.from_dict(run.config).run.env_steps,
+        total=settings.total,
+        unit=settings.unit,
     )

@@ -61,9 +61,10 @@ def show(
     from assay.runs.summary import summary
 
     directory = RunDirectory.open(locate(run, root))
-    facts = summary(directory) | {
+    facts = summary(directory)
+    facts |= {
         "config": directory.config,
-        "evaluations": [_short(content) for content in directory.evals()],
+        "evaluations": [_short(content, facts["unit"]) for content in directory.evals()],
         "checkpoints": [str(path) for path in list_checkpoints(directory.checkpoints_path)],
         "provenance": directory.provenance,
     }
@@ -100,16 +101,18 @@ def delete(
 
 
 def _row(item: dict[str, Any]) -> tuple[Any, ...]:
-    total = item["total_env_steps"]
+    unit, total = item["unit"], item["total"]
     unfinished = item["status"] != "done" and total
-    steps = f"{item['env_steps']:,}" + (f" of {total:,}" if unfinished else "")
+    trained = f"{item[unit]:,}" + (f" of {total:,}" if unfinished else "")
+    if unit != "env_steps":
+        trained += f" {unit}"
     return (
         item["name"],
         item["algorithm"],
         item["env"],
         item["seed"],
         item["status"],
-        steps,
+        trained,
         output.number(item["eval_mean"]),
         _local(item["created"]),
     )
@@ -139,26 +142,29 @@ def _show(facts: dict[str, Any]) -> None:
         if value is not None:
             output.say(f"{key + ':':<12}{value}")
     if facts["evaluations"]:
+        unit = facts["unit"]
         rows = [
             (
-                f"{evaluation['env_steps']:,}",
+                f"{evaluation[unit]:,}",
                 evaluation["label"],
                 evaluation["episodes"],
                 *(output.number(evaluation[key]) for key in _FIGURES),
             )
             for evaluation in facts["evaluations"]
         ]
-        columns = ("env_steps>", "evaluation", "episodes>", "mean>", "IQM>", "std>")
+        columns = (f"{unit}>", "evaluation", "episodes>", "mean>", "IQM>", "std>")
         output.show(output.table(columns, rows))
     output.say("config:")
     text = yaml.safe_dump(facts["config"], sort_keys=False, allow_unicode=True)
     output.say("".join(f"  {line}\n" for line in text.splitlines()).rstrip())
 
 
-def _short(content: dict[str, Any]) -> dict[str, Any]:
+def _short(content: dict[str, Any], unit: str) -> dict[str, Any]:
     """Return the figures of a stored evaluation without its episodes."""
+    from assay.runs.directory import evaluated_at
+
     return {
-        "env_steps": content["env_steps"],
+        unit: evaluated_at(content),
         "label": content["label"],
         "episodes": len(content.get("episodes", [])),
         **{key: content.get(key) for key in _FIGURES},

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from assay.cli import output
-from assay.cli.progress import RETURN, SPEED, Bars
+from assay.cli.progress import RETURN, Bars, speed_metric
+from assay.core.types import Unit
 
 STOP_WITH_STDIN = "--stop-with-stdin"
 _POLL_SECONDS = 0.1
@@ -39,13 +40,15 @@ class Job:
         label: What the run is called in progress and messages, such as "seed 3".
         arguments: What follows `assay` on the child's command line.
         path: Its run directory.
-        env_steps: Its budget.
+        total: Its budget.
+        unit: What the budget is counted in.
     """
 
     label: str
     arguments: tuple[str, ...]
     path: Path
-    env_steps: int
+    total: int
+    unit: Unit = "env_steps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,7 @@ class _Pool:
 
     def run(self) -> list[Outcome]:
         for job in self.waiting:
-            self.bars.update(job.label, 0, job.env_steps, state="waiting")
+            self.bars.update(job.label, 0, job.total, unit=job.unit, state="waiting")
         looked = 0.0
         try:
             with self._signals():
@@ -201,13 +204,15 @@ class _Pool:
             self.seen[job.label] = (size, _newest(path))
         values = self.seen.get(job.label, (0, None))[1]
         if values is None:
-            self.bars.update(job.label, 0, job.env_steps, state=state or "starting")
+            waits = state or "starting"
+            self.bars.update(job.label, 0, job.total, unit=job.unit, state=waits)
             return
         self.bars.update(
             job.label,
-            int(values["env_steps"]),
-            job.env_steps,
-            speed=values.get(SPEED),
+            int(values["count"]),
+            job.total,
+            unit=job.unit,
+            speed=values.get(speed_metric(job.unit)),
             score=values.get(RETURN),
             state=state,
         )
@@ -247,14 +252,14 @@ class _Pool:
 
 
 def _newest(path: Path) -> dict[str, float] | None:
-    """Return the last value of every metric, with `env_steps`; None if there is none yet."""
+    """Return the last value of every metric, with `count`; None if there is none yet."""
     from assay.core.errors import RunError
     from assay.runs.metrics import read_records
 
     values: dict[str, float] = {}
     with contextlib.suppress(RunError):  # what cannot be read now may be readable at the next look
         for record in read_records(path):
-            values |= {**record.metrics, "env_steps": record.env_steps}
+            values |= {**record.metrics, "count": record.count}
     return values or None
 
 

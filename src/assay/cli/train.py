@@ -154,7 +154,7 @@ def train_one(label: str, start: Callable[[Progress], Any], *, quiet: bool, as_j
         output.say(f"Run: {run.path}")
     if result["status"] == "interrupted":
         output.note(
-            f"Saved at env_steps={int(Path(result['checkpoint']).name):,}. "
+            f"Saved at {result['unit']}={int(Path(result['checkpoint']).name):,}. "
             f"Resume with: {resume_command(run.path)}"
         )
         raise typer.Exit(output.EXIT_INTERRUPTED)
@@ -231,7 +231,8 @@ def _job(plan: Plan, root: Path, group: str, seed: int, arguments: list[str]) ->
         label=f"seed {seed}",
         arguments=("train", *arguments, "--seed", str(seed), "--name", name, "--quiet"),
         path=root / name,
-        env_steps=plan.config.run.env_steps,
+        total=plan.config.run.total,
+        unit=plan.config.run.unit,
     )
 
 

@@ -47,7 +47,8 @@ class Model(pydantic.BaseModel):
             kind = getattr(info.annotation, "__name__", None) or str(info.annotation)
             if "[" in str(info.annotation) or "|" in str(info.annotation):
                 kind = str(info.annotation).replace("typing.", "")
-            default = info.get_default(call_default_factory=True)
+            required = info.is_required()
+            default = None if required else info.get_default(call_default_factory=True)
             rows[name] = (kind, default, info.description or "")
         return rows
 

@@ -11,9 +11,10 @@ import importlib.metadata
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from assay.core.errors import ConfigError, nearest
+from assay.core.types import Unit
 
 Loop = Literal["on_policy", "off_policy", "offline"]
 ENTRY_POINTS = "assay.algorithms"
@@ -31,6 +32,11 @@ class AlgorithmSpec:
     paper: str
     summary: str
 
+    @property
+    def unit(self) -> Unit:
+        """Return what runs of the algorithm are counted in: updates where there is only data."""
+        return "updates" if self.loop == "offline" else "env_steps"
+
 
 T = TypeVar("T")
 
@@ -45,10 +51,18 @@ def register(
         actions: Names of the Gymnasium action spaces it handles ("Box", "Discrete", ...).
         family: "policy-gradient", "value", "actor-critic", ...
         paper: Where it was published.
+
+    Raises:
+        ConfigError: There is no such loop.
     """
 
     def decorate(cls: type[T]) -> type[T]:
         name = cls.__module__.rpartition(".")[2]
+        if loop not in get_args(Loop):
+            raise ConfigError(
+                f"The algorithm '{name}' is registered with loop='{loop}', which does not exist.",
+                nearest(loop, get_args(Loop)),
+            )
         summary = (cls.__doc__ or "").strip().splitlines()[0]
         spec = AlgorithmSpec(name, loop, actions, family, paper, summary)
         cls.spec = spec  # type: ignore[attr-defined]

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Array = Any  # np.ndarray or torch.Tensor
 Tree = Any  # an Array, or a (nested) dict of Arrays; None where there is nothing
 Metrics = dict[str, float]
 State = dict[str, Any]  # nested dict of np.ndarray and JSON-able values: what a checkpoint holds
+
+Unit = Literal["env_steps", "updates"]  # what the budget of a run is counted in
 
 ACTION_MASK = "action_mask"
 
@@ -85,21 +87,42 @@ class Clock:
     """Where a run is: counts, never wall time.
 
     Attributes:
+        total: The run's budget, in `unit`.
         env_steps: Real environment transitions so far.
-        total_env_steps: The run's budget.
         updates: Optimizer steps so far.
         episodes: Finished episodes so far.
+        unit: What the budget is counted in, and with it schedules, intervals and names.
     """
 
-    total_env_steps: int
+    total: int
     env_steps: int = 0
     updates: int = 0
     episodes: int = 0
+    unit: Unit = "env_steps"
+
+    @property
+    def count(self) -> int:
+        """Return how far the run is, in its unit."""
+        return self.env_steps if self.unit == "env_steps" else self.updates
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the budget is used up."""
+        return self.count >= self.total
 
     @property
     def progress(self) -> float:
-        """Return the finished share of the budget, in [0, 1]. An iteration counts when it is over."""
-        return min(1.0, self.env_steps / self.total_env_steps)
+        """Return the finished share of the budget, in [0, 1].
+
+        An iteration counts when it is over.
+        """
+        return min(1.0, self.count / self.total)
+
+    @property
+    def total_env_steps(self) -> int:
+        """Return the budget of a run that counts environment steps."""
+        assert self.unit == "env_steps", "The budget of this run is counted in updates."
+        return self.total
 
 
 class Every:

@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError
 from assay.core.seeding import derive_rng
+from assay.core.types import Unit
 from assay.evaluation import statistics
 from assay.evaluation.evaluate import TRAINING
 from assay.evaluation.formatting import bounds, number, p_value, signed
 from assay.evaluation.run_scores import (
+    UNITS,
     At,
     arm_names,
     changes,
@@ -66,7 +68,7 @@ class Arm:
         scores: `[runs]`.
         mean: Of the scores.
         iqm: Of the scores, with a bootstrap interval whose bounds are NaN for a single seed.
-        curves: The metric over `env_steps`, per run.
+        curves: The metric over the counts of the run's unit, per run.
     """
 
     name: str
@@ -115,7 +117,8 @@ class Comparison:
 
     Attributes:
         env: The environment all runs were trained in.
-        env_steps: The training budget of all runs, or None where none is set.
+        unit: What the training of all runs is counted in.
+        total: Their budget, or None where none is set.
         metric: What the scores are values of.
         at: How a curve became a score: its last value, its best, or its mean height.
         level: Confidence of all intervals; a verdict allows a chance of error of 1 - level.
@@ -125,7 +128,8 @@ class Comparison:
     """
 
     env: str
-    env_steps: int | None
+    unit: Unit
+    total: int | None
     metric: str
     at: At
     level: float
@@ -137,7 +141,7 @@ class Comparison:
         """Return plain values, with None where a number does not exist."""
         return {
             "env": self.env,
-            "env_steps": self.env_steps,
+            self.unit: self.total,
             "metric": self.metric,
             "at": self.at,
             "level": self.level,
@@ -176,7 +180,7 @@ class Comparison:
     def to_markdown(self) -> str:
         """Render the comparison as Markdown: the arms, the differences, the verdicts."""
         percent = f"{100 * self.level:g}%"
-        budget = "" if self.env_steps is None else f" after {self.env_steps:,} environment steps"
+        budget = "" if self.total is None else f" after {self.total:,} {UNITS[self.unit]}"
         lines = [
             f"**{self.env}**{budget}: {self.metric}, {_AT_WORDS[self.at]}.",
             "",
@@ -251,7 +255,7 @@ def compare(
         raise ConfigError(f"at={at!r}: expected one of {', '.join(get_args(At))}.")
     groups = {name: group_runs(path) for name, path in zip(arm_names(paths), paths, strict=True)}
     configs = {run.path: flatten(run.config) for runs in groups.values() for run in runs}
-    env, env_steps = refuse_unlike(groups, configs)
+    env, unit, total = refuse_unlike(groups)
     warnings = odd_settings(groups, configs)
 
     curves = {
@@ -260,7 +264,7 @@ def compare(
     }
     scores = seed_scores(curves, at)
     refuse_broken(groups, scores, metric)
-    warnings += uneven_evaluations(groups, curves, env_steps, metric, label)
+    warnings += uneven_evaluations(groups, curves, unit, total, metric, label)
     warnings += [
         f"'{name}' has one seed, so no interval can be given and nothing can be said about its "
         "spread."
@@ -286,7 +290,7 @@ def compare(
     )
     settings = [configs[runs[0].path] for runs in groups.values()]
     pairs = _pairs(arms, settings, level=level, reps=reps, seed=seed)
-    return Comparison(env, env_steps, metric, at, level, arms, pairs, tuple(warnings))
+    return Comparison(env, unit, total, metric, at, level, arms, pairs, tuple(warnings))
 
 
 # From scores to verdicts

@@ -6,11 +6,11 @@ done. So an episode that ends early never takes the place of a long one, and the
 neither on how many environments ran at once nor on how fast they were (given that copy i of a
 vector environment behaves like a single one with seed + i, as Gymnasium asks).
 
-An evaluation is stored in the run directory as `eval/<env_steps>-<label>.json`:
+An evaluation is stored in the run directory as `eval/<count>-<label>.json`:
 
 | key         | value                                                                       |
 |-------------|-----------------------------------------------------------------------------|
-| `env_steps` | how long the agent had been trained                                         |
+| `env_steps` | how long the agent had been trained; `updates` where it learned from data   |
 | `label`     | why it was evaluated: `training` for the evaluations of the training loop   |
 | `seed`      | the seed that the episodes' seeds derive from                               |
 | `episodes`  | one object per episode: `return`, `length`, `terminated`, `truncated`, `seed` |
@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError, EnvError, RunError
 from assay.core.seeding import derive_seed
-from assay.core.types import Action, Tree, tree_map
+from assay.core.types import Action, Tree, Unit, tree_map
 from assay.evaluation import statistics
-from assay.runs.directory import RunDirectory
+from assay.runs.directory import RunDirectory, evaluated_at
 
 if TYPE_CHECKING:
     from assay.envs.vector import Vector
@@ -96,7 +96,7 @@ class EvaluationResult:
         return float(self.returns.std())
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values in the schema of this module, without `env_steps` and `label`."""
+        """Return plain values in the schema of this module, without its count and `label`."""
         columns = {
             "return": self.returns,
             "length": self.lengths,
@@ -199,23 +199,29 @@ def evaluate(
 
 
 def save_evaluation(
-    run: RunDirectory, env_steps: int, result: EvaluationResult, *, label: str = TRAINING
+    run: RunDirectory,
+    count: int,
+    result: EvaluationResult,
+    *,
+    label: str = TRAINING,
+    unit: Unit = "env_steps",
 ) -> None:
     """Store an evaluation in the run directory, in the schema of this module.
 
     Args:
         run: The run that the agent comes from.
-        env_steps: How long the agent had been trained.
+        count: How long the agent had been trained.
         result: The evaluation.
-        label: Why it was done. The same label at the same `env_steps` replaces the older one.
+        label: Why it was done. The same label at the same count replaces the older one.
+        unit: What is counted.
     """
-    run.write_eval(result.to_json(), env_steps=env_steps, label=label)
+    run.write_eval(result.to_json(), count=count, label=label, unit=unit)
 
 
 def load_evaluations(
     run: RunDirectory, *, label: str = TRAINING
 ) -> list[tuple[int, EvaluationResult]]:
-    """Return the evaluations of a run with their `env_steps`, from the least to the most trained.
+    """Return the evaluations of a run with their counts, from the least to the most trained.
 
     Raises:
         RunError: A file is damaged.
@@ -225,11 +231,11 @@ def load_evaluations(
         if content.get("label", TRAINING) != label:
             continue
         try:
-            found.append((int(content["env_steps"]), EvaluationResult.from_json(content)))
+            found.append((evaluated_at(content), EvaluationResult.from_json(content)))
         except (KeyError, TypeError, ValueError) as error:
+            at = content.get("env_steps", content.get("updates"))
             raise RunError(
-                f"An evaluation in '{run.eval_path}' (env_steps {content.get('env_steps')!r}) "
-                f"cannot be read: {error}.",
+                f"An evaluation in '{run.eval_path}' (at {at!r}) cannot be read: {error}.",
                 "Delete the file, or evaluate the run again.",
             ) from None
     return sorted(found, key=lambda item: item[0])

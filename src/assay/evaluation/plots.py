@@ -1,8 +1,9 @@
 """Draw learning curves and comparisons, to a PNG or SVG file or as text in a terminal.
 
-Curves of several seeds are put on a common grid of environment steps, which ends where the shortest
-of them ends: beyond that point the line would describe other runs. The line is the interquartile
-mean, the band a bootstrap interval at each point by itself; a single seed has no band.
+Curves of several seeds are put on a common grid of environment steps (or of updates, where runs
+learn from data alone), which ends where the shortest of them ends: beyond that point the line would
+describe other runs. The line is the interquartile mean, the band a bootstrap interval at each point
+by itself; a single seed has no band.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError
+from assay.core.types import Unit
 from assay.evaluation import statistics
 from assay.evaluation.compare import Arm, Comparison, arm_names, number, read_curve
 from assay.evaluation.evaluate import TRAINING
+from assay.evaluation.run_scores import UNITS
 from assay.runs.directory import group_runs
 from assay.runs.files import run_error
 from assay.runs.metrics import Series
@@ -52,7 +55,7 @@ _METRIC_WORDS = {
 class Band:
     """A curve over several seeds; all arrays are `[points]`, and a band of one seed is NaN."""
 
-    env_steps: Floats
+    counts: Floats
     iqm: Floats
     low: Floats
     high: Floats
@@ -81,8 +84,8 @@ def aggregate(
         end = min(int(steps[-1]) for steps, _ in clean)
         if end < start:
             raise ConfigError(
-                f"The curves do not overlap: one begins at {start:,} environment steps, after "
-                f"another ended at {end:,}.",
+                f"The curves do not overlap: one begins at {start:,}, after another ended at "
+                f"{end:,}.",
                 "Draw runs with the same budget.",
             )
         grid = np.linspace(start, end, _GRID_POINTS if end > start else 1)
@@ -114,6 +117,22 @@ def read_curves(
     }
 
 
+def read_unit(paths: Sequence[Path]) -> Unit:
+    """Return what the runs of all paths are counted in.
+
+    Raises:
+        ConfigError: Some are counted in environment steps, others in updates.
+        RunError: There is no run, or its configuration cannot be read.
+    """
+    units: set[Unit] = {run.budget[0] for path in paths for run in group_runs(path)}
+    if len(units) > 1:
+        raise ConfigError(
+            "Some of the runs are counted in environment steps and others in updates.",
+            "Draw them in two plots.",
+        )
+    return units.pop()
+
+
 def plot_curves(
     groups: Sequence[Path] | Mapping[str, Sequence[Series]],
     metric: str,
@@ -121,6 +140,7 @@ def plot_curves(
     *,
     title: str | None = None,
     level: float = 0.95,
+    unit: Unit = "env_steps",
 ) -> Path:
     """Draw one learning curve per group and return the file's path.
 
@@ -130,6 +150,7 @@ def plot_curves(
         path: Where to, ending in `.png` or `.svg`; its directory is made.
         title: What to write above it.
         level: Confidence of the bands.
+        unit: What curves that are given by name are counted in.
 
     Raises:
         ConfigError: The file's ending is not known, or the curves of a group do not overlap.
@@ -139,10 +160,11 @@ def plot_curves(
     curves = groups if isinstance(groups, Mapping) else read_curves(groups, metric)
     if not curves:
         raise ConfigError("There is nothing to draw.", "Give at least one run or group.")
+    unit = unit if isinstance(groups, Mapping) else read_unit(groups)
     columns = 1 if max(map(len, curves)) > _LONG_NAME else min(3, len(curves))
     figure = _figure(6.4, 3.8 + 0.2 * -(-len(curves) // columns))
     axes = figure.subplots()
-    _draw_curves(axes, curves, metric, level)
+    _draw_curves(axes, curves, metric, level, unit)
     # Below the axes, where it can hide nothing.
     figure.legend(loc="outside lower center", ncols=columns, frameon=False)
     if title:
@@ -165,9 +187,10 @@ def plot_comparison(comparison: Comparison, path: Path) -> Path:
     figure = _figure(9.6, max(3.8, 1.9 + 0.62 * len(arms)))
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
     curves = {arm.name: arm.curves for arm in arms}
-    _draw_curves(left, curves, comparison.metric, comparison.level)
+    _draw_curves(left, curves, comparison.metric, comparison.level, comparison.unit)
     _draw_scores(right, comparison)
-    budget = "" if comparison.env_steps is None else f", {_units(comparison.env_steps)} steps"
+    word = "steps" if comparison.unit == "env_steps" else comparison.unit
+    budget = "" if comparison.total is None else f", {_units(comparison.total)} {word}"
     figure.suptitle(f"{comparison.env}{budget}", x=0.01, ha="left", fontweight="bold")
     return _save(figure, path)
 
@@ -201,13 +224,20 @@ def sparkline(values: Sequence[float] | Floats, *, width: int | None = None) -> 
     return "".join(" " if math.isnan(x) else _BLOCKS[round(x * top)] for x in scaled.tolist())
 
 
-def text_chart(curves: Mapping[str, Sequence[Series]], *, width: int = 60, height: int = 10) -> str:
+def text_chart(
+    curves: Mapping[str, Sequence[Series]],
+    *,
+    width: int = 60,
+    height: int = 10,
+    unit: Unit = "env_steps",
+) -> str:
     """Render learning curves as text: the interquartile mean over the seeds of each group.
 
     Args:
         curves: By name, the curves of its seeds, as `read_curves` returns them.
         width: Columns of the plotting area.
         height: Rows of the plotting area.
+        unit: What the curves are counted in.
     """
     if width < 2 or height < 2:
         raise ConfigError(f"A chart of {width} x {height} cells: expected at least 2 x 2.")
@@ -218,14 +248,14 @@ def text_chart(curves: Mapping[str, Sequence[Series]], *, width: int = 60, heigh
     low, high = float(every.min()), float(every.max())
     if high == low:
         low, high = low - 1.0, high + 1.0
-    start = min(float(band.env_steps[0]) for band in bands.values())
-    end = max(float(band.env_steps[-1]) for band in bands.values())
+    start = min(float(band.counts[0]) for band in bands.values())
+    end = max(float(band.counts[-1]) for band in bands.values())
     cells = [[" "] * width for _ in range(height)]
     for index, band in enumerate(bands.values()):
         columns = np.linspace(start, end, width)
-        inside = (columns >= band.env_steps[0]) & (columns <= band.env_steps[-1])
-        inside[np.abs(columns - band.env_steps[-1]).argmin()] = True  # also where it is one point
-        heights = np.interp(columns, band.env_steps, band.iqm)
+        inside = (columns >= band.counts[0]) & (columns <= band.counts[-1])
+        inside[np.abs(columns - band.counts[-1]).argmin()] = True  # also where it is one point
+        heights = np.interp(columns, band.counts, band.iqm)
         rows = np.round((heights - low) / (high - low) * (height - 1)).astype(int)
         for column in np.flatnonzero(inside).tolist():
             cells[height - 1 - rows[column]][column] = _MARKS[index % len(_MARKS)]
@@ -234,7 +264,7 @@ def text_chart(curves: Mapping[str, Sequence[Series]], *, width: int = 60, heigh
     margin = max(map(len, labels.values()))
     lines = [f"{labels.get(i, ''):>{margin}} ┤{''.join(row)}" for i, row in enumerate(cells)]
     lines = [line.rstrip() for line in lines]
-    left, right = _units(start), f"{_units(end)} env_steps"
+    left, right = _units(start), f"{_units(end)} {unit}"
     lines.append(f"{'':>{margin}} └{'─' * width}")
     lines.append(f"{'':>{margin}}  {left}{right:>{max(0, width - len(left))}}")
     if len(bands) > 1:
@@ -257,16 +287,16 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _draw_curves(
-    axes: Axes, curves: Mapping[str, Sequence[Series]], metric: str, level: float
+    axes: Axes, curves: Mapping[str, Sequence[Series]], metric: str, level: float, unit: Unit
 ) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     for index, (name, series) in enumerate(curves.items()):
         band = aggregate(series, level=level)
         colour = _COLOURS[index % len(_COLOURS)]
-        marker = "o" if len(band.env_steps) == 1 else None
+        marker = "o" if len(band.counts) == 1 else None
         axes.plot(
-            band.env_steps,
+            band.counts,
             band.iqm,
             color=colour,
             linewidth=1.8,
@@ -275,12 +305,12 @@ def _draw_curves(
         )
         if len(series) > 1:
             axes.fill_between(
-                band.env_steps, band.low, band.high, color=colour, alpha=0.18, linewidth=0
+                band.counts, band.low, band.high, color=colour, alpha=0.18, linewidth=0
             )
     axes.xaxis.set_major_formatter(FuncFormatter(_tick))
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.yaxis.set_major_formatter(FuncFormatter(_tick))
-    axes.set_xlabel("environment steps")
+    axes.set_xlabel(UNITS[unit])
     axes.set_ylabel(_METRIC_WORDS.get(metric, metric))
     axes.margins(x=0.01)
     _tidy(axes, grid="y")

@@ -12,12 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError, RunError, nearest
+from assay.core.types import Unit
 from assay.evaluation.evaluate import TRAINING, EvaluationResult, load_evaluations
 from assay.evaluation.formatting import few
 from assay.runs.directory import RunDirectory
 from assay.runs.metrics import Series, read_metrics
 
 At = Literal["final", "best", "auc"]
+
+UNITS: dict[Unit, str] = {"env_steps": "environment steps", "updates": "updates"}
 
 _BUDGET_TOLERANCE = 0.05
 _PER_RUN = ("seed", "name")  # settings in which the runs of an arm may differ
@@ -34,7 +37,7 @@ _FROM_EPISODES: dict[str, Callable[[EvaluationResult], float]] = {
 
 
 def read_curve(run: RunDirectory, metric: str, *, label: str = TRAINING) -> Series:
-    """Return `(env_steps, values)` of a metric of one run, with `env_steps` growing.
+    """Return `(counts, values)` of a metric of one run, with growing counts.
 
     Args:
         run: The run.
@@ -51,7 +54,7 @@ def read_curve(run: RunDirectory, metric: str, *, label: str = TRAINING) -> Seri
                 f"The run '{run.path}' has no evaluation labelled '{label}'.",
                 f"Evaluate it: assay evaluate {run.path}",
             )
-        steps = np.array([env_steps for env_steps, _ in evaluations], np.int64)
+        steps = np.array([count for count, _ in evaluations], np.int64)
         values = np.array([_FROM_EPISODES[metric](result) for _, result in evaluations])
         return steps, values
     logged = read_metrics(run.metrics_path)
@@ -81,9 +84,9 @@ def arm_names(paths: Sequence[Path]) -> list[str]:
 
 
 def refuse_unlike(
-    groups: Mapping[str, list[RunDirectory]], configs: Mapping[Path, dict[str, Any]]
-) -> tuple[str, int | None]:
-    """Return the environment and the budget that all runs share, or say which runs do not."""
+    groups: Mapping[str, list[RunDirectory]],
+) -> tuple[str, Unit, int | None]:
+    """Return the environment, unit and budget that all runs share, or say which runs do not."""
     everything = [run for runs in groups.values() for run in runs]
     unfinished = [run for run in everything if run.effective_status != "done"]
     if unfinished:
@@ -109,9 +112,10 @@ def refuse_unlike(
             )
     where = "The comparison"
     env = _same({str(run.path): run.info["env"] for run in everything}, where, "environment")
-    budget = {str(run.path): configs[run.path].get("env_steps") for run in everything}
-    env_steps = _same(budget, where, "env_steps budget")
-    return str(env), None if env_steps is None else int(env_steps)
+    budgets = {str(run.path): run.budget for run in everything}
+    unit = _same({path: unit for path, (unit, _) in budgets.items()}, where, "unit of the budget")
+    total = _same({path: total for path, (_, total) in budgets.items()}, where, f"{unit} budget")
+    return str(env), unit, total
 
 
 def _same(values: Mapping[str, Any], where: str, what: str) -> Any:
@@ -149,7 +153,8 @@ def odd_settings(
 def uneven_evaluations(
     groups: Mapping[str, list[RunDirectory]],
     curves: Mapping[str, tuple[Series, ...]],
-    env_steps: int | None,
+    unit: Unit,
+    total: int | None,
     metric: str,
     label: str,
 ) -> list[str]:
@@ -157,17 +162,15 @@ def uneven_evaluations(
     warnings = []
     last = {name: [int(steps[-1]) for steps, _ in series] for name, series in curves.items()}
     ends = [end for per_run in last.values() for end in per_run]
-    budget = env_steps or max(ends)
+    budget, what = total or max(ends), UNITS[unit]
     # Loops may overshoot the budget by part of a rollout; that much is no difference.
     if max(ends) - min(ends) > _BUDGET_TOLERANCE * budget:
         warnings.append(
             f"The last values of {metric} are from different moments: between {min(ends):,} and "
-            f"{max(ends):,} environment steps."
+            f"{max(ends):,} {what}."
         )
     elif budget - min(ends) > _BUDGET_TOLERANCE * budget:
-        warnings.append(
-            f"The last value of {metric} is from {min(ends):,} of {budget:,} environment steps."
-        )
+        warnings.append(f"The last value of {metric} is from {min(ends):,} of {budget:,} {what}.")
     if metric in _FROM_EPISODES:
         sizes = {
             len(load_evaluations(run, label=label)[-1][1].returns)
@@ -189,8 +192,7 @@ def seed_scores(curves: Mapping[str, tuple[Series, ...]], at: At) -> dict[str, N
     end = min(int(steps[-1]) for steps, _ in series)
     if at == "auc" and end <= start:
         raise ConfigError(
-            "at='auc' needs curves that overlap; all runs together cover no common stretch of "
-            "environment steps.",
+            "at='auc' needs curves that overlap; all runs together cover no common stretch.",
             "Evaluate more often in training, or use at='final'.",
         )
 

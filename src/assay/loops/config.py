@@ -1,6 +1,8 @@
 """What a run is configured with, and how its settings are resolved.
 
 One flat namespace: `env_steps=100_000 lr=3e-4` sets a run setting and a hyperparameter alike.
+Which run settings there are depends on the loop: one that collects has a budget of `env_steps`, one
+that learns from data has a budget of `updates`. So `updates` can be a hyperparameter of the first.
 """
 
 from __future__ import annotations
@@ -8,7 +10,8 @@ from __future__ import annotations
 import fnmatch
 import importlib.resources
 from collections.abc import Mapping
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import Field
@@ -16,17 +19,25 @@ from pydantic import Field
 from assay.core import registry
 from assay.core.config import Model, parse
 from assay.core.errors import ConfigError, nearest
+from assay.core.types import Clock, Unit
 
-OBJECT = " (object)"  # marks the name of an environment that was given as an object
+_OBJECT = " (object)"  # what the names of environments ended in that were given as objects
 # Settings of a preset that belong together: with another number of environments they do not fit.
 _ROLLOUT_SHAPE = ("num_envs", "horizon", "chunk", "minibatch_size")
+# Run settings that not every loop has: why an algorithm has none, and what to do.
+_OF_ONE_LOOP = {
+    "env_steps": ("learns from data alone and is trained for updates", "Set updates instead."),
+    "num_envs": ("learns from data alone and steps no environments", "Leave num_envs out."),
+    "updates": ("collects its data and is trained for env_steps", "Set env_steps instead."),
+    "data": ("collects its data", "Leave data out, or choose an offline algorithm."),
+}
 
 
 class RunSettings(Model):
-    """Settings of a run that are not the algorithm's own."""
+    """Settings of a run that are not the algorithm's own, whatever its loop."""
 
-    env_steps: int = Field(100_000, gt=0, description="Environment steps to train for.")
-    num_envs: int = Field(1, gt=0, le=65536, description="Environments stepped in parallel.")
+    unit: ClassVar[Unit]
+
     seed: int = Field(1, ge=0, description="The one seed that all randomness comes from.")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
     compile: Literal["auto"] | bool = Field(
@@ -40,39 +51,108 @@ class RunSettings(Model):
         default_factory=dict, description="Arguments for the environment's constructor."
     )
     eval_every: int | None = Field(
-        None, ge=0, description="Environment steps between evaluations; 0: only at the end."
+        None, ge=0, description="Steps (offline: updates) between evaluations; 0: only at the end."
     )
     eval_episodes: int = Field(20, gt=0, description="Episodes per evaluation.")
     checkpoint_every: int | None = Field(
-        None, ge=0, description="Environment steps between checkpoints; 0: only at the end."
+        None, ge=0, description="Steps (offline: updates) between checkpoints; 0: only at the end."
     )
     keep_checkpoints: int = Field(2, ge=1, description="Checkpoints kept; older ones go.")
-    log_every: int | None = Field(None, ge=1, description="Environment steps between log lines.")
+    log_every: int | None = Field(
+        None, ge=1, description="Steps (offline: updates) between log lines."
+    )
     sinks: tuple[Literal["tensorboard", "csv", "wandb", "mlflow", "trackio"], ...] = Field(
         ("tensorboard",), description="Where metrics go besides metrics.jsonl."
     )
 
-    def resolved(self) -> RunSettings:
+    @property
+    def total(self) -> int:
+        """Return the budget, in `unit`."""
+        return int(getattr(self, self.unit))
+
+    def clock(self) -> Clock:
+        """Return the clock of a run that begins."""
+        return Clock(self.total, unit=self.unit)
+
+    def files(self) -> dict[str, Path]:
+        """Return the files that the run reads, by setting."""
+        return {}
+
+    def resolved(self) -> Self:
         """Return a copy in which every interval is a number."""
-        tenth = max(1, self.env_steps // 10)
+        tenth = max(1, self.total // 10)
         return self.model_copy(
             update={
                 "eval_every": tenth if self.eval_every is None else self.eval_every,
                 "checkpoint_every": (
                     tenth if self.checkpoint_every is None else self.checkpoint_every
                 ),
-                "log_every": self.log_every or max(1, self.env_steps // 100),
+                "log_every": self.log_every or max(1, self.total // 100),
             }
         )
 
 
+class _Collecting(Model):
+    env_steps: int = Field(100_000, gt=0, description="Environment steps to train for.")
+    num_envs: int = Field(1, gt=0, le=65536, description="Environments stepped in parallel.")
+
+
+class _FromData(Model):
+    updates: int = Field(100_000, gt=0, description="Updates to train for.")
+    data: str = Field(min_length=1, description="NPZ file of transitions to learn from.")
+
+
+# Pydantic puts the fields of the last base first, and the budget is what people look for.
+
+
+class OnlineSettings(RunSettings, _Collecting):
+    """Settings of a run that collects its data."""
+
+    unit: ClassVar[Unit] = "env_steps"
+
+
+class OfflineSettings(RunSettings, _FromData):
+    """Settings of a run that learns from data alone: nothing steps an environment to train."""
+
+    unit: ClassVar[Unit] = "updates"
+    num_envs: ClassVar[int] = 1
+
+    def files(self) -> dict[str, Path]:
+        """Return the files that the run reads, by setting."""
+        return {"data": Path(self.data)}
+
+    def resolved(self) -> Self:
+        """Return a copy in which every interval is a number and the path is absolute."""
+        path = str(Path(self.data).expanduser().absolute())  # a resumed run may start elsewhere
+        return super().resolved().model_copy(update={"data": path})
+
+
+def settings_model(loop: registry.Loop) -> type[OnlineSettings] | type[OfflineSettings]:
+    """Return the run settings of a loop."""
+    return OfflineSettings if loop == "offline" else OnlineSettings
+
+
 class RunConfig(Model):
-    """The fully resolved configuration, as `config.yaml` holds it."""
+    """The fully resolved configuration, as `config.yaml` holds it.
+
+    Attributes:
+        algorithm: Registry name.
+        env: The environment's id, or the name of the object that was given.
+        env_is_object: Whether it was given as an object, which no file can hold.
+        run: Settings of the run.
+        hyperparameters: Settings of the algorithm.
+    """
 
     algorithm: str
     env: str
-    run: RunSettings
+    env_is_object: bool = False
+    run: OnlineSettings | OfflineSettings
     hyperparameters: dict[str, Any]
+
+    @property
+    def env_label(self) -> str:
+        """Return what people see: an object need not be what its name says."""
+        return f"{self.env} (object)" if self.env_is_object else self.env
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for YAML."""
@@ -80,8 +160,8 @@ class RunConfig(Model):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
-        """Read what `to_dict` wrote."""
-        return parse(cls, values, what="the run's config.yaml")
+        """Read what `to_dict` wrote, here or in an earlier version."""
+        return parse(cls, _without_suffix(values), what="the run's config.yaml")
 
 
 def preset(algorithm: str, env: str) -> dict[str, Any]:
@@ -109,46 +189,68 @@ def resolve(
     *layers: Mapping[str, Any],
     use_preset: bool = True,
     num_envs: int | None = None,
+    env_is_object: bool = False,
 ) -> RunConfig:
     """Combine defaults, preset and the user's layers (weakest first) into one configuration.
 
     Args:
         algorithm: Registry name.
-        env: Environment id, or a label for an environment object.
+        env: Environment id, or the name of an environment object.
         layers: Settings, flat or in the nested form of `config.yaml`.
         use_preset: Start from the shipped preset.
         num_envs: How many environments a given object holds, if it is one.
+        env_is_object: Whether the environment is given as an object.
 
     Raises:
         ConfigError: An unknown key or a value out of range, with the nearest name.
     """
     cls = registry.get(algorithm)
-    hp_fields = set(cls.Hyperparameters.model_fields)
-    run_fields = set(RunSettings.model_fields)
-    values = preset(cls.spec.name, env.removesuffix(OBJECT)) if use_preset else {}
-    if num_envs is not None:
+    name, model = cls.spec.name, settings_model(cls.spec.loop)
+    hp_fields, run_fields = set(cls.Hyperparameters.model_fields), set(model.model_fields)
+    _refuse_clashes(name, hp_fields & run_fields)
+    values = preset(name, env) if use_preset else {}
+    if num_envs is not None and "num_envs" in run_fields:
         if values.get("num_envs", 1) != num_envs:
             values = {k: v for k, v in values.items() if k not in _ROLLOUT_SHAPE}
         values["num_envs"] = num_envs
+    asked = {"algorithm": name, "env": env, "env_is_object": env_is_object}
     for layer in layers:
-        values |= _flat(layer, algorithm=cls.spec.name, env=env)
+        _refuse_other_loops(name, layer.get("run"), model)
+        values |= _flat(_without_suffix(layer), asked)
+    _refuse_other_loops(name, {k: v for k, v in values.items() if k not in hp_fields}, model)
     unknown = [k for k in values if k not in hp_fields | run_fields]
     if unknown:
         hints = "; ".join(f"'{k}'. {nearest(k, hp_fields | run_fields)}" for k in unknown)
         raise ConfigError(
-            f"Unknown setting for {cls.spec.name}: {hints}",
-            f"`assay algorithms {cls.spec.name}` lists all of them.",
+            f"Unknown setting for {name}: {hints}", f"`assay algorithms {name}` lists all of them."
         )
-    hp_values = {k: v for k, v in values.items() if k in hp_fields}
-    hp = parse(cls.Hyperparameters, hp_values, what=cls.spec.name)
-    run_values = {k: v for k, v in values.items() if k in run_fields}
-    run = parse(RunSettings, run_values, what="the run").resolved()
-    return RunConfig(
-        algorithm=cls.spec.name, env=env, run=run, hyperparameters=hp.model_dump(mode="json")
-    )
+    if model is OfflineSettings and "data" not in values:
+        raise ConfigError(
+            f"{name} learns from recorded data, and no file is given.", "Set data=FILE.npz."
+        )
+    hp = parse(cls.Hyperparameters, {k: v for k, v in values.items() if k in hp_fields}, what=name)
+    run = parse(model, {k: v for k, v in values.items() if k in run_fields}, what="the run")
+    return RunConfig(**asked, run=run.resolved(), hyperparameters=hp.model_dump(mode="json"))
 
 
-def _flat(layer: Mapping[str, Any], **asked: str) -> dict[str, Any]:
+def _refuse_clashes(algorithm: str, clashes: set[str]) -> None:
+    if clashes:
+        raise ConfigError(
+            f"{algorithm} has hyperparameters with names of run settings: "
+            f"{', '.join(sorted(clashes))}.",
+            "Rename them in its Hyperparameters.",
+        )
+
+
+def _refuse_other_loops(algorithm: str, values: Any, model: type[RunSettings]) -> None:
+    """Say why a run setting of another loop means nothing here."""
+    for key, value in values.items() if isinstance(values, Mapping) else ():
+        if key in _OF_ONE_LOOP and key not in model.model_fields:
+            why, fix = _OF_ONE_LOOP[key]
+            raise ConfigError(f"{key}={value}: {algorithm} {why}.", fix)
+
+
+def _flat(layer: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in layer.items():
         if key in ("run", "hyperparameters") and isinstance(value, Mapping):
@@ -161,3 +263,11 @@ def _flat(layer: Mapping[str, Any], **asked: str) -> dict[str, Any]:
                 f"Remove '{key}' from the settings, or ask for {value!r}.",
             )
     return flat
+
+
+def _without_suffix(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Read the suffix by which earlier versions marked an environment that was an object."""
+    env = values.get("env")
+    if not isinstance(env, str) or not env.endswith(_OBJECT):
+        return values
+    return {**values, "env": env.removesuffix(_OBJECT), "env_is_object": True}

@@ -8,11 +8,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from assay.core.types import Clock, Metrics
 
 STOP: Final = object()
+
+
+class Evaluation(Protocol):
+    """What an evaluation tells: `assay.evaluation.evaluate.EvaluationResult` is one."""
+
+    @property
+    def mean(self) -> float:
+        """Return the mean return."""
+
+    @property
+    def iqm(self) -> float:
+        """Return the interquartile mean of the returns."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Return how many steps each episode took."""
+
+    @property
+    def success_rate(self) -> float | None:
+        """Return the share of successful episodes, or None if nothing says what a success is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +57,10 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """An evaluation finished; `result` is an `assay.evaluation.evaluate.EvaluationResult`."""
+    """An evaluation finished."""
 
     clock: Clock
-    result: Any
+    result: Evaluation
 
 
 @dataclass(frozen=True, slots=True)

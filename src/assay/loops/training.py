@@ -25,12 +25,13 @@ from assay.core.errors import AssayError, ConfigError, RunError
 from assay.core.types import Clock, tree_leaves
 from assay.envs.make import make_vector
 from assay.envs.space_codec import space_to_state
-from assay.loops.config import RunConfig, preset
+from assay.loops.config import OnlineSettings, RunConfig, preset
 from assay.loops.events import (
     STOP,
     Callback,
     CheckpointSaved,
     Evaluated,
+    Evaluation,
     Event,
     Logged,
     RunEnded,
@@ -43,21 +44,21 @@ from assay.runs.directory import RunDirectory, Status
 from assay.runs.metrics import Record
 from assay.runs.sinks import make_sinks
 
-Evaluator = Callable[[Algorithm, int], Any]
+Evaluator = Callable[[Algorithm, Clock], Evaluation]
 
 
 class Due:
-    """The next environment step at which something is to happen."""
+    """The next count at which something is to happen."""
 
     def __init__(self, interval: int | None, done: int) -> None:
         self.interval = interval or 0
         self.next = (done // self.interval + 1) * self.interval if self.interval else 1 << 62
 
-    def __call__(self, env_steps: int) -> bool:
+    def __call__(self, count: int) -> bool:
         """Return whether the moment has come, and if so move on to the next."""
-        if env_steps < self.next:
+        if count < self.next:
             return False
-        self.next = (env_steps // self.interval + 1) * self.interval
+        self.next = (count // self.interval + 1) * self.interval
         return True
 
 
@@ -126,7 +127,7 @@ class Training:
         config: The fully resolved configuration.
         run: The run directory, created or opened, and locked by this process.
         env: An environment object or factory to use in place of the id in `config`.
-        evaluator: `(algorithm, env_steps) -> EvaluationResult`.
+        evaluator: Measures the algorithm at a moment of the clock, and stores what it finds.
         callbacks: Called with every event.
         now: The wall clock, for speed figures only.
     """
@@ -144,10 +145,10 @@ class Training:
         settings = config.run
         self.config, self.run_directory = config, run
         self.evaluator, self.callbacks, self.now = evaluator, list(callbacks), now
-        self.clock = Clock(settings.env_steps)
+        self.clock = settings.clock()
         self.env = make_vector(
             config.env if env is None else env,
-            settings.num_envs,
+            settings.num_envs if isinstance(settings, OnlineSettings) else None,
             backend=settings.backend,
             env_kwargs=settings.env_kwargs,
         )
@@ -157,6 +158,7 @@ class Training:
         self.loop = make_loop(self.algorithm, self.env, settings)
         self.sinks = make_sinks(settings.sinks, run, config.to_dict())
         self.stop_requested = False
+        self._started, self._count_before = 0.0, 0  # of this session, for the speed
         self._last_checkpoint: Path | None = None
 
     def run(self, resume_from: Path | None = None) -> Status:
@@ -168,10 +170,8 @@ class Training:
             else:
                 self._restore(resume_from)
             self._emit(RunStarted(self.run_directory.path, self.clock, resume_from is not None))
-            if self.clock.env_steps < self.clock.total_env_steps:
-                status = self._iterate()
-            else:  # killed after the last checkpoint, before it could say so
-                status = "done"
+            # It may have been killed after its last checkpoint, before it could say so.
+            status = "done" if self.clock.is_over else self._iterate()
             self.run_directory.set_status(status)
         except BaseException as error:
             self._fail(error)
@@ -186,55 +186,55 @@ class Training:
 
     def _iterate(self) -> Status:
         clock, settings = self.clock, self.config.run
-        total = settings.env_steps
-        log = Due(settings.log_every, clock.env_steps)
-        evaluate = Due(settings.eval_every, clock.env_steps)
-        save = Due(settings.checkpoint_every, clock.env_steps)
-        started, steps_before = self.now(), clock.env_steps
-        iterate = self.loop.iterate
+        log = Due(settings.log_every, clock.count)
+        evaluate = Due(settings.eval_every, clock.count)
+        save = Due(settings.checkpoint_every, clock.count)
+        self._started, self._count_before = self.now(), clock.count
+        iterate, total = self.loop.iterate, clock.total
         with _interrupts(self):
-            while clock.env_steps < total and not self.stop_requested:
+            while clock.count < total and not self.stop_requested:
                 iterate()
-                steps = clock.env_steps
-                if steps < log.next and steps < evaluate.next and steps < save.next:
+                count = clock.count
+                if count < log.next and count < evaluate.next and count < save.next:
                     continue
-                last = steps >= total
-                if log(steps) and not last:
-                    elapsed = max(self.now() - started, 1e-9)
-                    self._log(elapsed, (steps - steps_before) / elapsed)
-                if evaluate(steps) and not last:
+                last = count >= total
+                if log(count) and not last:
+                    self._log()
+                if evaluate(count) and not last:
                     self._evaluate()
-                if save(steps) and not last:
+                if save(count) and not last:
                     self._checkpoint()
-            finished = clock.env_steps >= total
+            finished = clock.is_over
             if finished:  # an interrupted run logs when it would have, after it is resumed
-                elapsed = max(self.now() - started, 1e-9)
-                self._log(elapsed, (clock.env_steps - steps_before) / elapsed)
+                self._log()
                 self._evaluate()
             self._checkpoint()
         return "done" if finished else "interrupted"
 
     # ------------------------------------------------------------------ what happens when due
 
-    def _log(self, elapsed: float, speed: float) -> None:
+    def _log(self) -> None:
+        clock = self.clock
+        elapsed = max(self.now() - self._started, 1e-9)
         metrics = self.algorithm.drain_metrics() | self.loop.metrics()
         bad = [name for name, value in metrics.items() if not np.isfinite(value)]
         if bad:
             raise AssayError(
                 f"Training diverged: {', '.join(bad)} is not finite at env_steps="
-                f"{self.clock.env_steps} (updates={self.clock.updates}).",
+                f"{clock.env_steps} (updates={clock.updates}).",
                 "Lower lr or max_grad_norm, or normalise observations and rewards; the last "
                 "checkpoint is intact.",
             )
-        metrics |= {"time/env_steps_per_second": speed, "time/elapsed": elapsed}
+        speed = (clock.count - self._count_before) / elapsed
+        metrics |= {f"time/{clock.unit}_per_second": speed, "time/elapsed": elapsed}
         self._record(metrics)
-        self.run_directory.heartbeat(self.clock.env_steps)
-        self._emit(Logged(self.clock, metrics))
+        self.run_directory.heartbeat(clock.count, clock.unit)
+        self._emit(Logged(clock, metrics))
 
     def _evaluate(self) -> None:
         if self.evaluator is None:
             return
-        result = self.evaluator(self.algorithm, self.clock.env_steps)
+        result = self.evaluator(self.algorithm, self.clock)
         metrics = {
             "eval/return_mean": result.mean,
             "eval/return_iqm": result.iqm,
@@ -247,20 +247,21 @@ class Training:
 
     def _record(self, metrics: dict[str, float]) -> None:
         clock = self.clock
-        self.sinks.log(Record(clock.env_steps, clock.updates, clock.episodes, time.time(), metrics))
+        counts = (clock.env_steps, clock.updates, clock.episodes)
+        self.sinks.log(Record(*counts, time.time(), metrics, clock.unit))
 
     def _checkpoint(self) -> None:
-        if self.clock.env_steps < self.clock.total_env_steps:
+        clock = self.clock
+        if not clock.is_over:
             self.loop.barrier()
         sections = {k: Section(v) for k, v in self.algorithm.state().items()}
         for array in tree_leaves(sections["weights"].state):
             if not np.isfinite(array).all():
                 raise AssayError(
-                    f"A network's weights are not finite at env_steps={self.clock.env_steps}.",
+                    f"A network's weights are not finite at {clock.unit}={clock.count}.",
                     "Lower lr; the last checkpoint is intact.",
                 )
         self.sinks.flush()
-        clock = self.clock
         sections["run"] = Section(
             {
                 "env_steps": clock.env_steps,
@@ -274,7 +275,11 @@ class Training:
         )
         directory = self.run_directory.checkpoints_path
         path = checkpoint.write_checkpoint(
-            directory, clock.env_steps, sections | self.loop.sections(), self._last_checkpoint
+            directory,
+            clock.count,
+            sections | self.loop.sections(),
+            self._last_checkpoint,
+            unit=clock.unit,
         )
         self._last_checkpoint = path
         checkpoint.prune(directory, self.config.run.keep_checkpoints)
@@ -328,9 +333,9 @@ class Training:
 
     def _note(self, event: Event) -> None:
         with contextlib.suppress(RunError):  # a full disk has been reported by what mattered
-            self.run_directory.log_event(
-                type(event).__name__, env_steps=event.clock.env_steps, pid=os.getpid()
-            )
+            clock = event.clock
+            where = {clock.unit: clock.count}
+            self.run_directory.log_event(type(event).__name__, **where, pid=os.getpid())
 
 
 def _threads(space: Any) -> int:

@@ -1,9 +1,9 @@
 """Checkpoints: safetensors and JSON, hashed, and either whole or not there.
 
-A checkpoint is a directory `<env_steps>` with, for each section, `<section>.json` (the shape of
-the state and its plain values), `<section>.safetensors` (its arrays) and a `MANIFEST.json` that
-is written last. It is built in a temporary directory beside its place, synced and renamed. Nothing
-is ever unpickled.
+A checkpoint is a directory `<count>`, which says where the run was, in environment steps or in
+updates. For each section it has `<section>.json` (the shape of the state and its plain values) and
+`<section>.safetensors` (its arrays), and it has a `MANIFEST.json` that is written last. It is built
+in a temporary directory beside its place, synced and renamed. Nothing is ever unpickled.
 
 One process writes the checkpoints of a run at a time; the lock of the run directory sees to that.
 """
@@ -30,7 +30,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save, save_file
 
 from assay.core.errors import CheckpointError
-from assay.core.types import State
+from assay.core.types import State, Unit
 from assay.runs.files import assay_version, fsync_directory, run_error, write_synced
 
 FORMAT = "assay-checkpoint"
@@ -62,19 +62,22 @@ class Section:
 
 def write_checkpoint(
     directory: Path,
-    env_steps: int,
+    count: int,
     sections: Mapping[str, Section],
     previous: Path | None = None,
+    *,
+    unit: Unit = "env_steps",
 ) -> Path:
-    """Write `directory/<env_steps>` and return its path.
+    """Write `directory/<count>` and return its path.
 
-    A checkpoint that is there already for the same `env_steps` is replaced.
+    A checkpoint that is there already for the same count is replaced.
 
     Args:
         directory: Where the checkpoints of the run are; made if missing.
-        env_steps: Where the run is.
+        count: Where the run is.
         sections: The parts by name (letters, digits, `.`, `_`, `-`).
         previous: The checkpoint before this one, to share unchanged sections with.
+        unit: What is counted.
 
     Raises:
         RunError: The disk is full or cannot be written. What was there before is intact.
@@ -83,7 +86,7 @@ def write_checkpoint(
     for name in sections:
         if not _SECTION.fullmatch(name) or name.casefold() == "manifest":
             raise ValueError(f"'{name}' cannot be the name of a checkpoint section.")
-    place = directory / f"{env_steps:012d}"
+    place = directory / f"{count:012d}"
     shared = _shareable(previous, sections)
     temporary = directory / f".tmp-{place.name}-{os.getpid()}-{secrets.token_hex(3)}"
     try:
@@ -100,7 +103,7 @@ def write_checkpoint(
             "format": FORMAT,
             "schema": SCHEMA,
             "assay": assay_version(),
-            "env_steps": env_steps,
+            unit: count,
             "sections": entries,
         }
         write_synced(temporary / MANIFEST, _render(manifest))
@@ -191,7 +194,7 @@ def list_checkpoints(directory: Path) -> list[Path]:
             # `.replaced` is all there is if a crash came between the two renames of a replacement.
             if match and path.is_dir() and not (match[2] and path.with_suffix("").is_dir()):
                 found[int(match[1])] = path
-    return [found[env_steps] for env_steps in sorted(found)]
+    return [found[count] for count in sorted(found)]
 
 
 def latest(directory: Path) -> Path | None:

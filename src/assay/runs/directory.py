@@ -4,8 +4,9 @@
 run.json        id, status, schema          config.yaml      fully resolved
 metrics.jsonl   the truth                   provenance.json  where the run came from
 events.jsonl    what happened when          eval/*.json      every episode of every evaluation
-checkpoints/<env_steps>/                    videos/  tensorboard/  stdout.log
+checkpoints/<count>/                        videos/  tensorboard/  stdout.log
 ```
+A count is in environment steps, or in updates where a run learns from data alone.
 A run is a directory with a `run.json`. A group is a directory that contains runs, for example
 `<name>/seed-<k>`.
 """
@@ -31,6 +32,7 @@ from typing import IO, Any, Literal, get_args
 import yaml
 
 from assay.core.errors import RunError, nearest
+from assay.core.types import Unit
 from assay.runs.files import (
     RunWarning,
     assay_version,
@@ -212,6 +214,20 @@ class RunDirectory:
         return values
 
     @property
+    def budget(self) -> tuple[Unit, int | None]:
+        """Return what the run is counted in, and how long it is to be; None if that is not known.
+
+        Raises:
+            RunError: `config.yaml` is missing or damaged.
+        """
+        settings = self.config.get("run")
+        for unit in get_args(Unit):
+            total = settings.get(unit) if isinstance(settings, dict) else None
+            if isinstance(total, int):
+                return unit, total
+        return "env_steps", None
+
+    @property
     def provenance(self) -> dict[str, Any]:
         """Return where the run came from, or an empty dict if that was not written."""
         path = self.path / "provenance.json"
@@ -272,7 +288,7 @@ class RunDirectory:
             finished=None if status == "running" else now,
         )
 
-    def heartbeat(self, env_steps: int) -> None:
+    def heartbeat(self, count: int, unit: Unit = "env_steps") -> None:
         """Note that the run is alive and how far it is; cheap enough to call at every update.
 
         A heartbeat that cannot be written is left out: no run fails for it.
@@ -280,24 +296,27 @@ class RunDirectory:
         now = self._clock()
         if abs(now - _seconds(self.info.get("heartbeat"))) >= HEARTBEAT_SECONDS:
             with contextlib.suppress(RunError):
-                self._update(heartbeat=_iso(now), env_steps=env_steps)
+                self._update(heartbeat=_iso(now), **{unit: count})
 
     def write_provenance(self, provenance: Mapping[str, Any]) -> None:
         """Write `provenance.json`."""
         self._write("provenance.json", dump_json(dict(provenance), indent=1))
 
-    def write_eval(self, result: Mapping[str, Any], *, env_steps: int, label: str) -> Path:
-        """Write an evaluation to `eval/<env_steps>-<label>.json` and return the path.
+    def write_eval(
+        self, result: Mapping[str, Any], *, count: int, label: str, unit: Unit = "env_steps"
+    ) -> Path:
+        """Write an evaluation to `eval/<count>-<label>.json` and return the path.
 
         Args:
             result: JSON-able values; `returns` holds the return of every episode.
-            env_steps: How long the evaluated agent had been trained.
+            count: How long the evaluated agent had been trained.
+            unit: What is counted.
             label: What kind of evaluation it was. The same label replaces the same evaluation.
         """
         if not _NAME_PART.fullmatch(label):
             raise ValueError(f"label={label!r}; expected letters, digits and '._=+-'.")
-        name = f"eval/{env_steps:012d}-{label}.json"
-        content = {"env_steps": env_steps, "label": label, "time": _iso(self._clock()), **result}
+        name = f"eval/{count:012d}-{label}.json"
+        content = {unit: count, "label": label, "time": _iso(self._clock()), **result}
         self._write(name, dump_json(content, indent=1))
         return self.path / name
 
@@ -464,6 +483,11 @@ def group_runs(path: Path) -> list[RunDirectory]:
             "Give the directory of a run or a group (see `assay runs`).",
         )
     return runs
+
+
+def evaluated_at(content: Mapping[str, Any]) -> int:
+    """Return how long the agent of a stored evaluation had been trained, in the run's unit."""
+    return int(content["env_steps"] if "env_steps" in content else content["updates"])
 
 
 def _make_unnamed(

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.core.errors import RunError
+from assay.core.types import Unit
 from assay.runs.files import RunWarning, dump_json, run_error
 
 Series = tuple[NDArray[np.int64], NDArray[np.float64]]
@@ -34,6 +35,7 @@ class Record:
         episodes: Finished episodes so far.
         time: Seconds since the epoch.
         metrics: Values by name: `train/...`, `rollout/...`, `eval/...`, `time/...`.
+        unit: What the run is counted in.
     """
 
     env_steps: int
@@ -41,18 +43,24 @@ class Record:
     episodes: int
     time: float
     metrics: Mapping[str, float]
+    unit: Unit = "env_steps"
+
+    @property
+    def count(self) -> int:
+        """Return how far the run was, in its unit."""
+        return self.env_steps if self.unit == "env_steps" else self.updates
 
     def to_line(self) -> bytes:
         """Render the record as one line of JSON, with NaN and infinities as strings."""
-        return dump_json(
-            {
-                "env_steps": int(self.env_steps),
-                "updates": int(self.updates),
-                "episodes": int(self.episodes),
-                "time": float(self.time),
-                "metrics": {name: float(value) for name, value in self.metrics.items()},
-            }
-        )
+        counts = {
+            "env_steps": int(self.env_steps),
+            "updates": int(self.updates),
+            "episodes": int(self.episodes),
+            "time": float(self.time),
+        }
+        unit = {} if self.unit == "env_steps" else {"unit": self.unit}
+        metrics = {name: float(value) for name, value in self.metrics.items()}
+        return dump_json({**counts, **unit, "metrics": metrics})
 
     @classmethod
     def from_line(cls, line: bytes) -> Record:
@@ -71,6 +79,7 @@ class Record:
                 int(raw["episodes"]),
                 float(raw["time"]),
                 metrics,
+                "updates" if raw.get("unit") == "updates" else "env_steps",
             )
         except (TypeError, KeyError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a record: {error!r}") from None
@@ -210,12 +219,15 @@ def read_records(path: Path) -> Iterator[Record]:
 
 
 def read_metrics(path: Path) -> dict[str, Series]:
-    """Return `{name: (env_steps, values)}`, in the order in which they were logged."""
+    """Return `{name: (counts, values)}`, in the order in which they were logged.
+
+    The counts are environment steps, or updates where the run has no others.
+    """
     steps: dict[str, list[int]] = {}
     values: dict[str, list[float]] = {}
     for record in read_records(path):
         for name, value in record.metrics.items():
-            steps.setdefault(name, []).append(record.env_steps)
+            steps.setdefault(name, []).append(record.count)
             values.setdefault(name, []).append(value)
     return {
         name: (np.array(steps[name], dtype=np.int64), np.array(values[name], dtype=np.float64))

@@ -157,20 +157,18 @@ class TensorBoardSink:
         self._write(self._event.Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def log(self, record: Record) -> None:
-        """Write the record's metrics as scalars at its `env_steps`."""
+        """Write the record's metrics as scalars at its count."""
         values = [
             self._summary.Summary.Value(tag=name, simple_value=float(value))
             for name, value in record.metrics.items()
         ]
         summary = self._summary.Summary(value=values)
-        self._write(
-            self._event.Event(wall_time=record.time, step=record.env_steps, summary=summary)
-        )
+        self._write(self._event.Event(wall_time=record.time, step=record.count, summary=summary))
 
     def rewind(self, kept: Sequence[Record]) -> None:
         """Tell TensorBoard to pass over the points after the last one that is kept."""
         start = self._event.SessionLog(status=self._event.SessionLog.START)
-        step = kept[-1].env_steps + 1 if kept else 0
+        step = kept[-1].count + 1 if kept else 0
         self._write(self._event.Event(step=step, session_log=start))
 
     def flush(self) -> None:
@@ -215,8 +213,9 @@ class WandbSink:
             reinit="create_new",
         )
         # Their own step may only grow, which a resumed run's does not.
-        self._run.define_metric("env_steps")
-        self._run.define_metric("*", step_metric="env_steps")
+        unit = run.budget[0]
+        self._run.define_metric(unit)
+        self._run.define_metric("*", step_metric=unit)
 
     def log(self, record: Record) -> None:
         """Send the record's metrics with its counts."""
@@ -261,7 +260,7 @@ class MlflowSink:
         """Send the record's metrics."""
         when = int(record.time * 1000)
         metrics = [
-            self._metric(name, float(value), when, record.env_steps)
+            self._metric(name, float(value), when, record.count)
             for name, value in record.metrics.items()
         ]
         for start in range(0, len(metrics), self._BATCH):
@@ -295,8 +294,8 @@ class TrackioSink:
         )
 
     def log(self, record: Record) -> None:
-        """Send the record's metrics at its `env_steps`."""
-        self._run.log(dict(record.metrics), step=record.env_steps)
+        """Send the record's metrics at its count."""
+        self._run.log(dict(record.metrics), step=record.count)
 
     def rewind(self, kept: Sequence[Record]) -> None:
         """Do nothing: what was sent cannot be taken back, and is drawn over."""

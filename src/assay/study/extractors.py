@@ -211,7 +211,7 @@ def _assay(path: Path, source: MetricSource) -> Series:
     found: Series = {}
     for record in read_records(path):
         for name, value in record.metrics.items():
-            found.setdefault(name, []).append((float(record.env_steps), float(value)))
+            found.setdefault(name, []).append((float(record.count), float(value)))
     return found
 
 

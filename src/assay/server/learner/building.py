@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
 from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.core import registry, seeding
@@ -16,7 +15,7 @@ from assay.core.config import parse
 from assay.core.errors import ConfigError, SpaceError, nearest
 from assay.core.types import Clock, Spaces
 from assay.envs.spaces import ActionMap, ObservationMap
-from assay.loops.config import RunConfig, RunSettings, preset, resolve
+from assay.loops.config import OnlineSettings, RunConfig, preset, resolve
 from assay.loops.training import build_algorithm
 from assay.networks.conv import has_images
 from assay.policies.heads import StochasticHead
@@ -61,26 +60,16 @@ class Canonical:
             action = gym.spaces.Box(low, high, action.shape, action.dtype.type)
         self.actions = ActionMap(action)
         self.spaces = Spaces(self.observations.space, self.actions.space)
-        start = getattr(action, "start", None)
-        self._start = None if start is None else np.asarray(start)
-        space = self.actions.space
-        self._shape = space.shape or ()
-        self._dtype = np.dtype(np.float32 if isinstance(space, gym.spaces.Box) else np.int64)
-        if isinstance(space, gym.spaces.MultiBinary):
-            self._dtype = np.dtype(np.int8)
 
     def observation(self, prefix: str, fields: Mapping[str, Any]) -> Any:
         """Return the observations [T, ...] that the fields of a batch hold under a prefix."""
-        leaves = self.observations.leaves
-        if self.observations.bare:
-            return leaves[0].batch(fields[prefix])
-        return {leaf.key: leaf.batch(fields[f"{prefix}/{leaf.key}"]) for leaf in leaves}
+        leaves = self.observations.fields(prefix)
+        parts = {leaf.key: leaf.batch(fields[name]) for name, leaf in leaves.items()}
+        return parts[""] if self.observations.bare else parts
 
     def action(self, values: Any) -> Any:
         """Return the actions [T, ...] of a batch."""
-        if self._start is not None:
-            values = values - self._start
-        return values.reshape(len(values), *self._shape).astype(self._dtype, copy=False)
+        return self.actions.from_env(values)
 
 
 def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
@@ -93,6 +82,11 @@ def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
         ConfigError: A setting is unknown, out of range, or the server's to make.
     """
     cls = registry.get(spec.algorithm)
+    if cls.spec.loop == "offline":
+        raise ConfigError(
+            f"The algorithm '{cls.spec.name}' learns from a file, not from clients.",
+            "Choose another: `assay algorithms` lists them.",
+        )
     given = dict(spec.settings)
     base = given.pop(PRESET, "")
     if not isinstance(base, str):
@@ -109,7 +103,7 @@ def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
     for key in given:
         if key in known or key in RUN_SETTINGS:
             continue
-        if key in RunSettings.model_fields:
+        if key in OnlineSettings.model_fields:
             raise ConfigError(
                 f"The setting '{key}' belongs to a run of `assay train`, not to a policy on a "
                 "server.",

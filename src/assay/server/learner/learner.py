@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.core import seeding
 from assay.core.errors import AssayError, CheckpointError
-from assay.core.types import Clock, State
+from assay.core.types import State
 from assay.optim.update import Step
 from assay.policies import description as arch
 from assay.policies.model_file import Snapshot, make_snapshot
@@ -62,7 +62,7 @@ class Learner:
         self.layout, self.canonical = Layout(spec), Canonical(spec)
         config = configure(spec, settings)
         seed = config.run.seed
-        self.clock = Clock(config.run.env_steps)
+        self.clock = config.run.clock()
         self.algorithm = build(config, self.canonical.spaces, self.clock)
         self.feed = self._make_feed(seed)
         self.episodes = EpisodeBook()
