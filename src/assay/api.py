@@ -200,6 +200,7 @@ def train(
             provenance.collect(
                 list(sys.argv if argv is None else argv),
                 seeds={"run": resolved.run.seed},
+                files=resolved.run.files(),
             )
         )
         training, vector = _training(resolved, directory, given, callbacks)
@@ -235,6 +236,7 @@ def resume(
             f"The run '{path}' is done: it reached {config.run.unit}={config.run.total}.",
             f"Start a new run with a larger {config.run.unit}.",
         )
+    provenance.refuse_changed_files(directory.provenance)
     directory.lock()
     try:
         start = checkpoint.latest(directory.checkpoints_path)

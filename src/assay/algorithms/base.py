@@ -71,6 +71,17 @@ class ReplayNeeds:
 
 
 @dataclass(frozen=True, slots=True)
+class DatasetNeeds:
+    """Transitions that were recorded before the run, to sample from.
+
+    Attributes:
+        gamma: Discount that a batch states.
+    """
+
+    gamma: float = 0.99
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """What a run tells its algorithm.
 
@@ -101,7 +112,7 @@ class Algorithm(ABC):
 
     spec: ClassVar[AlgorithmSpec]
     Hyperparameters: ClassVar[type[Settings]]
-    needs: RolloutNeeds | ReplayNeeds
+    needs: RolloutNeeds | ReplayNeeds | DatasetNeeds
     policy: Policy
     gives_extras: ClassVar[bool] = False  # off-policy: `act` returns extras that the replay keeps
 

@@ -100,7 +100,10 @@ def make_plan(
     Raises:
         AssayError: The run could not start; the message says why.
     """
+    import numpy as np
+
     from assay.algorithms.base import ReplayNeeds
+    from assay.buffers.dataset import load_dataset
     from assay.buffers.replay import replay_bytes
     from assay.envs.make import make_vector
     from assay.loops import config as settings_module
@@ -130,6 +133,10 @@ def make_plan(
             prioritized=built.needs.prioritized is not None,
         )
     source = "1 environment" if run.num_envs == 1 else f"{run.num_envs} environments"
+    if isinstance(run, settings_module.OfflineSettings):
+        path = Path(run.data)
+        data = load_dataset(path, observations, actions, gamma=1.0, rng=np.random.default_rng(0))
+        source = f"{len(data):,} transitions of {path.name}"
     shipped = settings_module.preset(config.algorithm, config.env)
     return Plan(
         config=config,

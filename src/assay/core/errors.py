@@ -38,6 +38,10 @@ class EnvError(AssayError):
     """An environment is unknown, broken, or raised while it was being stepped."""
 
 
+class DataError(AssayError):
+    """Recorded data cannot be read, or does not fit the environment."""
+
+
 class RunError(AssayError):
     """A run directory cannot be created, read or written."""
 

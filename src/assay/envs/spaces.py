@@ -138,6 +138,18 @@ class ObservationMap:
         self.float_keys = tuple(leaf.key for leaf in self.leaves if leaf.dtype.kind == "f")
         self.write: Callable[[Tree, int, Any], None] = self._writer()
 
+    def fields(self, prefix: str) -> dict[str, Leaf]:
+        """Return the leaves by the names that flat files give them.
+
+        That is the prefix for a bare observation, else the prefix and the key: `obs/arm/joints`.
+        """
+        if self.bare:
+            return {prefix: self.leaves[0]}
+        leaves = list(self.leaves)
+        if self.mask_size is not None:
+            leaves.append(_leaf(spaces.MultiBinary(self.mask_size), ACTION_MASK, (ACTION_MASK,)))
+        return {f"{prefix}/{leaf.key}": leaf for leaf in leaves}
+
     def batch(self, raw: Any, mask: NDArray[Any] | None = None) -> Tree:
         """Convert a batched raw observation ([N, ...] in every leaf)."""
         if self.bare:
@@ -257,6 +269,16 @@ class ActionMap:
                 "Give the environment one Box, Discrete, MultiDiscrete or MultiBinary action space"
                 " (a wrapper can split one array into parts).",
             )
+
+    def from_env(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Return the environment's own actions [N, ...] as canonical ones."""
+        start = getattr(self.source, "start", None)
+        if start is not None:
+            actions = actions - start
+        dtype: Any = np.float32 if isinstance(self.space, spaces.Box) else np.int64
+        if isinstance(self.space, spaces.MultiBinary):
+            dtype = np.int8
+        return actions.reshape(len(actions), *(self.space.shape or ())).astype(dtype, copy=False)
 
     def _box(self, space: spaces.Box) -> None:
         if space.dtype is None or space.dtype.kind != "f":

@@ -11,6 +11,7 @@ from assay.core.types import Metrics, State
 from assay.envs.vector import Vector
 from assay.loops.config import RunSettings
 from assay.loops.off_policy import OffPolicyLoop
+from assay.loops.offline import OfflineLoop
 from assay.loops.on_policy import OnPolicyLoop
 from assay.runs.checkpoint import Section
 
@@ -48,6 +49,7 @@ class Loop(Protocol):
 LOOPS: dict[registry.Loop, Callable[[Algorithm, Vector, RunSettings], Loop]] = {
     "on_policy": OnPolicyLoop,
     "off_policy": OffPolicyLoop,
+    "offline": OfflineLoop,
 }
 
 

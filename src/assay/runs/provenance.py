@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from assay.core.errors import RunError
 from assay.runs.files import assay_version
 
 MAX_DIFF_BYTES = 200_000
@@ -60,6 +62,7 @@ def collect(
     argv: Sequence[str] | None = None,
     *,
     seeds: Mapping[str, int] | None = None,
+    files: Mapping[str, Path] | None = None,
     cwd: Path | None = None,
 ) -> dict[str, Any]:
     """Return what one needs to know to do the run again.
@@ -67,12 +70,17 @@ def collect(
     Args:
         argv: The command line; this process's own if None.
         seeds: The run's seeds by what they are for.
+        files: What the run reads, by what it is for; each is hashed.
         cwd: Whose Git repository to describe; the working directory if None.
+
+    Raises:
+        RunError: A file cannot be read.
     """
     cwd = Path.cwd() if cwd is None else cwd
     return {
         "argv": _redact_arguments(list(sys.argv if argv is None else argv)),
         "seeds": dict(seeds or {}),
+        "files": {name: _file_facts(path) for name, path in (files or {}).items()},
         "cwd": str(cwd),
         "git": _git(cwd),
         "assay": assay_version(),
@@ -82,6 +90,37 @@ def collect(
         "hardware": hardware(),
         "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
     }
+
+
+def refuse_changed_files(recorded: Mapping[str, Any]) -> None:
+    """Refuse to go on where a file is no longer what the run was started with.
+
+    Args:
+        recorded: What `collect` returned then.
+
+    Raises:
+        RunError: A file has changed or cannot be read; it is named.
+    """
+    for name, then in recorded.get("files", {}).items():
+        now = _file_facts(Path(then["path"]))
+        if now["sha256"] != then["sha256"]:
+            raise RunError(
+                f"{name}='{then['path']}' has changed since the run was started: its SHA-256 is "
+                f"{now['sha256'][:12]}..., it was {then['sha256'][:12]}....",
+                "Put the file back as it was, or start a new run.",
+            )
+
+
+def _file_facts(path: Path) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return {"path": str(path), "bytes": file.tell(), "sha256": digest}
+    except OSError as error:
+        raise RunError(
+            f"Cannot read the file '{path}': {error.strerror or error}.",
+            "Check the path, and that the file may be read.",
+        ) from None
 
 
 def hardware() -> dict[str, Any]:

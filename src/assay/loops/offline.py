@@ -1,0 +1,69 @@
+"""Learn from recorded data alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from assay.algorithms.base import Algorithm, DatasetNeeds
+from assay.buffers.dataset import load_dataset
+from assay.core import seeding
+from assay.core.errors import AssayError
+from assay.core.types import Metrics, State
+from assay.envs.vector import Vector
+from assay.loops.config import OfflineSettings, RunSettings
+from assay.runs.checkpoint import Section
+
+
+class OfflineLoop:
+    """One iteration is an update.
+
+    There is no collector. The environment says what observations and actions are; nobody steps it.
+    """
+
+    def __init__(self, algorithm: Algorithm, env: Vector, run: RunSettings) -> None:
+        needs = algorithm.needs
+        assert isinstance(needs, DatasetNeeds) and isinstance(run, OfflineSettings)
+        self.algorithm = algorithm
+        self.clock = algorithm.clock
+        self.dataset = load_dataset(
+            Path(run.data),
+            env.observations,
+            env.actions,
+            gamma=needs.gamma,
+            device=algorithm.device,
+            rng=seeding.derive_rng(run.seed, "dataset"),
+        )
+
+    def start(self) -> None:
+        """Show all data to the normalisers, in the order of the file; they do not move again."""
+        data, algorithm = self.dataset, self.algorithm
+        if algorithm.has_running_stats:
+            done = (data.terminated + data.truncated) > 0
+            algorithm.update_reward_stats(data.reward[:, None], done[:, None])
+            algorithm.update_obs_stats(data.obs)
+
+    def iterate(self) -> None:
+        """Update once."""
+        before = self.clock.updates
+        self.algorithm.update(self.dataset)
+        if self.clock.updates == before:
+            raise AssayError(
+                f"{self.algorithm.spec.name}.update took no optimizer step, so that the run would "
+                "never end.",
+                "Let `update` report each step through `record`.",
+            )
+
+    def metrics(self) -> Metrics:
+        """Return nothing: no episodes are played."""
+        return {}
+
+    def barrier(self) -> None:
+        """Do nothing: a checkpoint can hold all there is."""
+
+    def sections(self) -> dict[str, Section]:
+        """Return where the draws are; the data stays in its file."""
+        return {"dataset": Section(self.dataset.state())}
+
+    def load_sections(self, sections: dict[str, State]) -> None:
+        """Restore what `sections` returned."""
+        self.dataset.load_state(sections["dataset"])
