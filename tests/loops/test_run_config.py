@@ -109,6 +109,12 @@ class TestMistakes:
         with pytest.raises(ConfigError, match=r"`assay algorithms ppo`"):
             resolve("ppo", "Maze-v0", {"target_every": 5})
 
+    def test_in_the_file_of_a_run(self) -> None:
+        config = resolve("ppo", "Maze-v0").to_dict()
+        config["run"]["env_steps"] = 0
+        with pytest.raises(ConfigError, match=r"config.yaml: env_steps=0: input should be greater"):
+            RunConfig.from_dict(config)
+
     def test_an_unknown_algorithm(self) -> None:
         with pytest.raises(ConfigError, match=r"Unknown algorithm 'poo'. Did you mean 'ppo'"):
             resolve("poo", "Maze-v0")

@@ -134,9 +134,9 @@ def make_plan(
         )
     source = "1 environment" if run.num_envs == 1 else f"{run.num_envs} environments"
     if isinstance(run, settings_module.OfflineSettings):
-        path = Path(run.data)
-        data = load_dataset(path, observations, actions, gamma=1.0, rng=np.random.default_rng(0))
-        source = f"{len(data):,} transitions of {path.name}"
+        rng = np.random.default_rng(0)  # nothing is drawn
+        data = load_dataset(run.data, observations, actions, gamma=1.0, rng=rng)
+        source = f"{len(data):,} transitions of {run.data.name}"
     shipped = settings_module.preset(config.algorithm, config.env)
     return Plan(
         config=config,

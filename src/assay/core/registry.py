@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from assay.core.errors import ConfigError, nearest
-from assay.core.types import Unit
 
 Loop = Literal["on_policy", "off_policy", "offline"]
 ENTRY_POINTS = "assay.algorithms"
@@ -32,11 +31,6 @@ class AlgorithmSpec:
     paper: str
     summary: str
 
-    @property
-    def unit(self) -> Unit:
-        """Return what runs of the algorithm are counted in: updates where there is only data."""
-        return "updates" if self.loop == "offline" else "env_steps"
-
 
 T = TypeVar("T")
 
@@ -47,7 +41,7 @@ def register(
     """Attach an `AlgorithmSpec` to an algorithm class.
 
     Args:
-        loop: Which loop drives it.
+        loop: Which loop drives it: "on_policy", "off_policy" or "offline".
         actions: Names of the Gymnasium action spaces it handles ("Box", "Discrete", ...).
         family: "policy-gradient", "value", "actor-critic", ...
         paper: Where it was published.

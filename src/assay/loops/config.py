@@ -99,7 +99,7 @@ class _Collecting(Model):
 
 class _FromData(Model):
     updates: int = Field(100_000, gt=0, description="Updates to train for.")
-    data: str = Field(min_length=1, description="NPZ file of transitions to learn from.")
+    data: Path = Field(description="NPZ file of transitions to learn from.")
 
 
 # Pydantic puts the fields of the last base first, and the budget is what people look for.
@@ -119,11 +119,11 @@ class OfflineSettings(RunSettings, _FromData):
 
     def files(self) -> dict[str, Path]:
         """Return the files that the run reads, by setting."""
-        return {"data": Path(self.data)}
+        return {"data": self.data}
 
     def resolved(self) -> Self:
         """Return a copy in which every interval is a number and the path is absolute."""
-        path = str(Path(self.data).expanduser().absolute())  # a resumed run may start elsewhere
+        path = self.data.expanduser().absolute()  # a resumed run may start elsewhere
         return super().resolved().model_copy(update={"data": path})
 
 
@@ -160,8 +160,17 @@ class RunConfig(Model):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
-        """Read what `to_dict` wrote, here or in an earlier version."""
-        return parse(cls, _without_suffix(values), what="the run's config.yaml")
+        """Read what `to_dict` wrote, here or in an earlier version.
+
+        Raises:
+            ConfigError: A setting is missing, unknown or out of range.
+        """
+        values, what = _without_suffix(values), "the run's config.yaml"
+        run = values.get("run")
+        if isinstance(run, Mapping):
+            model = OfflineSettings if OfflineSettings.unit in run else OnlineSettings
+            values = {**values, "run": parse(model, run, what=what)}
+        return parse(cls, values, what=what)
 
 
 def preset(algorithm: str, env: str) -> dict[str, Any]:

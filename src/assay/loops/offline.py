@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from assay.algorithms.base import Algorithm, DatasetNeeds
 from assay.buffers.dataset import load_dataset
 from assay.core import seeding
@@ -26,7 +24,7 @@ class OfflineLoop:
         self.algorithm = algorithm
         self.clock = algorithm.clock
         self.dataset = load_dataset(
-            Path(run.data),
+            run.data,
             env.observations,
             env.actions,
             gamma=needs.gamma,
