@@ -246,7 +246,7 @@ def test_several_seeds_are_a_group(start: Start, root: Path) -> None:
         run = RunDirectory.open(root / "g" / f"seed-{seed}")
         assert (run.status, run.info["seed"]) == ("done", seed)
         assert run.config["run"]["env_steps"] == 1024
-        assert run.stdout_path.exists()
+        assert (run.path / "stdout.log").exists()
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ import pytest
 
 from assay.core.errors import ConfigError, RunError
 from assay.evaluation import statistics
-from assay.evaluation.compare import Comparison, arm_names, compare, number, read_curve
+from assay.evaluation.compare import Comparison, arm_names, compare, read_curve
+from assay.evaluation.formatting import number
 from assay.runs.metrics import MetricsWriter, Record
 
 LOW = [10.0, 12.0, 14.0, 16.0, 18.0]
@@ -141,7 +142,6 @@ def test_one_seed_is_allowed_and_says_what_it_cannot_give(make_group: Any, make_
     content = result.to_json()
     assert content["pairs"][0]["welch_p"] is None
     assert content["arms"][1]["iqm"] == {"point": 90.0, "low": None, "high": None}
-    assert "| alone | 1 | 90.00 | - | 90.00 |" in result.to_markdown()
 
 
 def test_how_a_curve_becomes_a_score(make_run: Any) -> None:
@@ -267,17 +267,6 @@ def test_the_result_is_reproducible_and_independent_of_other_arms(make_group: An
     assert wide.low < narrow.low < narrow.high < wide.high
 
 
-def test_markdown_shows_arms_pairs_and_verdicts(make_group: Any) -> None:
-    result = compare([make_group("low", LOW), make_group("high", HIGH)])
-    lines = result.to_markdown().splitlines()
-    assert lines[0].startswith("**CartPole-v1** after 1,000 environment steps")
-    assert "| low | 5 | 14.00 |" in lines[4]
-    assert "| high | +50.00 | 45.39 to 54.61 | 1.00 |" in "\n".join(lines)
-    assert f"- **high**: {result.pairs[0].verdict}" in lines
-    columns = [line.count("|") for line in lines if line.startswith("|")]
-    assert columns == [6] * 4 + [9] * 3
-
-
 def test_names_are_the_shortest_that_differ(tmp_path: Path) -> None:
     paths = [tmp_path / "x" / "ppo", tmp_path / "y" / "ppo"]
     assert arm_names(paths) == ["x/ppo", "y/ppo"]
@@ -285,6 +274,6 @@ def test_names_are_the_shortest_that_differ(tmp_path: Path) -> None:
 
 
 def test_numbers_have_the_digits_a_reader_can_use() -> None:
-    values = [12345.6, 499.96, -1.2345, 0.01234, 0.0, np.nan, -99.999]
-    expected = ["12,346", "500.0", "-1.23", "0.0123", "0", "-", "-100.00"]
+    values = [12345.6, 499.96, -1.2345, 0.01234, 0.0, np.nan, -99.999, None]
+    expected = ["12,346", "500.0", "-1.23", "0.0123", "0", "-", "-100.00", "-"]
     assert [number(x) for x in values] == expected

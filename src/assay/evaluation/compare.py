@@ -173,46 +173,6 @@ class Comparison:
             "warnings": list(self.warnings),
         }
 
-    def to_markdown(self) -> str:
-        """Render the comparison as Markdown: the arms, the differences, the verdicts."""
-        percent = f"{100 * self.level:g}%"
-        budget = "" if self.env_steps is None else f" after {self.env_steps:,} environment steps"
-        lines = [
-            f"**{self.env}**{budget}: {self.metric}, {_AT_WORDS[self.at]}.",
-            "",
-            f"| arm | seeds | IQM | {percent} interval | mean |",
-            "|---|---:|---:|---:|---:|",
-        ]
-        lines += [
-            f"| {arm.name} | {len(arm.scores)} | {number(arm.iqm.point)} | {bounds(arm.iqm)} "
-            f"| {number(arm.mean)} |"
-            for arm in self.arms
-        ]
-        corrected = " (Holm)" if len(self.pairs) > 1 else ""
-        lines += [
-            "",
-            f"| against {self.arms[0].name} | mean difference | {percent} interval | "
-            f"P(improvement) | {percent} interval | Hedges' g | p Welch{corrected} "
-            f"| p permutation{corrected} |",
-            "|---|---:|---:|---:|---:|---:|---:|---:|",
-        ]
-        lines += [
-            f"| {pair.name} | {signed(pair.difference.point)} | {bounds(pair.difference)} "
-            f"| {pair.improvement.point:.2f} | {bounds(pair.improvement, places=2)} "
-            f"| {_effect(pair.effect)} | {p_value(pair.welch_p)} | {p_value(pair.permutation_p)} |"
-            for pair in self.pairs
-        ]
-        lines += ["", *(f"- **{pair.name}**: {pair.verdict}" for pair in self.pairs)]
-        lines += [f"- Note: {warning}" for warning in self.warnings]
-        return "\n".join(lines) + "\n"
-
-
-_AT_WORDS: dict[At, str] = {
-    "final": "the last value of each seed",
-    "best": "the best value of each seed (optimistic: the luckiest of many)",
-    "auc": "the mean height of each seed's learning curve",
-}
-
 
 def compare(
     paths: Sequence[Path],
@@ -439,10 +399,6 @@ def _pooled_deviation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     # Equal scores give a spread of rounding errors, not of seeds.
     largest = max(float(np.abs(x).max()), float(np.abs(y).max()))
     return deviation if deviation > 1e-12 * largest else 0.0
-
-
-def _effect(g: float) -> str:
-    return "-" if math.isnan(g) else f"{g:+.2f}"
 
 
 def _or_none(value: float) -> float | None:

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError
 from assay.evaluation import statistics
-from assay.evaluation.compare import Arm, Comparison, arm_names, number, read_curve
+from assay.evaluation.compare import Arm, Comparison, arm_names, read_curve
 from assay.evaluation.evaluate import TRAINING
+from assay.evaluation.formatting import number
 from assay.runs.directory import group_runs
 from assay.runs.files import run_error
 from assay.runs.metrics import Series
@@ -37,7 +38,6 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _INK, _FAINT = "#333333", "#D9D9D9"
 _LONG_NAME = 24
 _SUFFIXES = (".png", ".svg")
-_BLOCKS = "▁▂▃▄▅▆▇█"
 _MARKS = "●○▲△■□◆◇"
 _METRIC_WORDS = {
     "eval/return_mean": "evaluation return",
@@ -173,32 +173,6 @@ def plot_comparison(comparison: Comparison, path: Path) -> Path:
 
 
 # In the terminal
-
-
-def sparkline(values: Sequence[float] | Floats, *, width: int | None = None) -> str:
-    """Render values as a line of blocks, from their lowest to their highest.
-
-    Args:
-        values: In order; those that are not finite leave a gap.
-        width: The most characters to use; longer series are averaged in bins.
-
-    Example:
-        >>> sparkline([1, 2, 3, 8])
-        '▁▂▃█'
-    """
-    series = np.asarray(values, np.float64)
-    series = np.where(np.isfinite(series), series, np.nan)
-    if width is not None and series.size > width:
-        bins = np.array_split(series, width)
-        series = np.array([_finite_mean(part) for part in bins])
-    finite = series[~np.isnan(series)]
-    if not finite.size:
-        return " " * series.size
-    low, span = float(finite.min()), float(np.ptp(finite))
-    # A flat line is drawn in the middle: it is neither low nor high.
-    scaled = (series - low) / span if span > 0 else series - low + 0.5
-    top = len(_BLOCKS) - 1
-    return "".join(" " if math.isnan(x) else _BLOCKS[round(x * top)] for x in scaled.tolist())
 
 
 def text_chart(curves: Mapping[str, Sequence[Series]], *, width: int = 60, height: int = 10) -> str:
@@ -406,8 +380,3 @@ def _shorten(name: str) -> str:
 
 def _count(seeds: int) -> str:
     return "1 seed" if seeds == 1 else f"{seeds} seeds"
-
-
-def _finite_mean(values: Floats) -> float:
-    finite = values[~np.isnan(values)]
-    return float(finite.mean()) if finite.size else math.nan

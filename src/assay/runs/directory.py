@@ -228,11 +228,6 @@ class RunDirectory:
         return self.path / "events.jsonl"
 
     @property
-    def stdout_path(self) -> Path:
-        """Return the path of `stdout.log`."""
-        return self.path / "stdout.log"
-
-    @property
     def eval_path(self) -> Path:
         """Return the directory of the evaluations."""
         return self.path / "eval"
