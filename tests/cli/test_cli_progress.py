@@ -40,7 +40,7 @@ def test_lines_come_with_evaluations_and_not_with_every_log() -> None:
         assert lines_of(bars) == []
         progress(Evaluated(clock, SimpleNamespace(mean=33.3, returns=np.zeros(4))))
         assert lines_of(bars) == [
-            "ppo: 100 of 1,000 env_steps (10%), 50 steps/s, return 21.0, evaluation 33.3, "
+            "ppo: 100 of 1,000 env_steps (10%), 50 steps/s, return 21.00, evaluation 33.30, "
             "18.0 s left"
         ]
         clock.env_steps = 230
@@ -62,7 +62,7 @@ def test_a_slow_run_still_gives_a_line_now_and_then() -> None:
 def test_more_steps_than_the_budget_are_all_of_it() -> None:
     bars = make_bars()
     bars.update("x", 1100, 1000, evaluation=1.0)
-    assert lines_of(bars) == ["x: 1,000 of 1,000 env_steps (100%), evaluation 1"]
+    assert lines_of(bars) == ["x: 1,000 of 1,000 env_steps (100%), evaluation 1.00"]
 
 
 def test_a_terminal_gets_a_bar_with_speed_return_and_time_left() -> None:

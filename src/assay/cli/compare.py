@@ -49,7 +49,7 @@ def compare(
 
 def show_comparison(result: Comparison) -> None:
     """Print a comparison: the arms, how each differs from the baseline, and what follows."""
-    from assay.evaluation.compare import bounds, number, p_value, signed
+    from assay.evaluation.formatting import bounds, number, p_value, signed
 
     percent = f"{result.level:.0%} interval"
     budget = "" if result.env_steps is None else f" after {result.env_steps:,} env_steps"

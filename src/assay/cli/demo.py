@@ -15,6 +15,7 @@ import typer
 from assay.cli import output
 from assay.core.errors import RunError
 from assay.core.paths import runs_root
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from assay.cli.seeds import Job
@@ -74,7 +75,7 @@ def demo(
     result = open_run(first).evaluate(size.episodes, seed=0)
     output.say(
         f"The agent of seed 1 in {size.episodes} new episodes, without exploration: mean return "
-        f"{output.number(result.mean)}, worst {output.number(float(result.returns.min()))}.\n"
+        f"{number(result.mean)}, worst {number(float(result.returns.min()))}.\n"
         f"The same as typing: assay evaluate {_quoted(first)} --episodes {size.episodes}"
     )
 

@@ -9,6 +9,7 @@ import typer
 
 from assay.cli import output
 from assay.cli.find_run import locate
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from assay.api import Run
@@ -57,10 +58,10 @@ def _row(result: dict[str, Any]) -> tuple[Any, ...]:
     return (
         result["run"],
         len(episodes),
-        *(output.number(result[key]) for key in ("mean", "iqm", "std")),
-        output.number(min(returns)),
-        output.number(max(returns)),
-        output.number(sum(episode["length"] for episode in episodes) / len(episodes)),
+        *(number(result[key]) for key in ("mean", "iqm", "std")),
+        number(min(returns)),
+        number(max(returns)),
+        number(sum(episode["length"] for episode in episodes) / len(episodes)),
     )
 
 

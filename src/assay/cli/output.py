@@ -115,23 +115,6 @@ def show(thing: Any) -> None:
     out().print(thing)
 
 
-def number(value: float | None) -> str:
-    """Render a score with as many digits as a reader can use, or "-" if there is none.
-
-    Example:
-        >>> number(499.9612), number(-0.01234), number(None)
-        ('500.0', '-0.0123', '-')
-    """
-    if value is None or not math.isfinite(value):
-        return "-"
-    size = abs(value)
-    if size >= 10_000:
-        return f"{value:,.0f}"
-    if size >= 10 or size == 0:
-        return f"{value:,.1f}"
-    return f"{value:.3g}"
-
-
 def duration(seconds: float | None) -> str:
     """Render a time span.
 

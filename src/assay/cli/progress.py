@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from assay.cli import output
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,9 +54,9 @@ class _Line:
         if self.speed is not None:
             parts.append(f"{self.speed:,.0f} steps/s")
         if self.score is not None:
-            parts.append(f"return {output.number(self.score)}")
+            parts.append(f"return {number(self.score)}")
         if self.evaluation is not None:
-            parts.append(f"evaluation {output.number(self.evaluation)}")
+            parts.append(f"evaluation {number(self.evaluation)}")
         return ", ".join(parts)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.cli import output
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from assay.cli.seeds import Outcome
@@ -65,8 +66,8 @@ def show_results(results: Sequence[dict[str, Any]]) -> None:
             result["seed"],
             result["status"],
             f"{result['env_steps']:,}",
-            output.number((result["evaluation"] or {}).get("mean")),
-            output.number((result["evaluation"] or {}).get("iqm")),
+            number((result["evaluation"] or {}).get("mean")),
+            number((result["evaluation"] or {}).get("iqm")),
             (result["evaluation"] or {}).get("episodes"),
             f"{result['env_steps_per_second'] or 0:,.0f}",
             output.duration(result["seconds"]),
@@ -136,10 +137,10 @@ def show_group(result: dict[str, Any]) -> None:
         show_results(result["runs"])
     summary = result["summary"]
     if summary is not None:
-        low, high = output.number(summary["low"]), output.number(summary["high"])
+        low, high = number(summary["low"]), number(summary["high"])
         interval = f" ({summary['level']:.0%} interval {low} to {high})" if low != "-" else ""
         seeds = "1 seed" if summary["seeds"] == 1 else f"{summary['seeds']} seeds"
-        output.say(f"IQM over {seeds}: {output.number(summary['iqm'])}{interval}")
+        output.say(f"IQM over {seeds}: {number(summary['iqm'])}{interval}")
     output.say(f"Runs: {result['path']}")
 
 

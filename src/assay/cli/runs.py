@@ -11,6 +11,7 @@ from assay.cli import output
 from assay.cli.find_run import locate
 from assay.core.errors import RunError
 from assay.core.paths import runs_root
+from assay.evaluation.formatting import number
 
 _FIGURES = ("mean", "iqm", "std")  # of an evaluation
 
@@ -110,7 +111,7 @@ def _row(item: dict[str, Any]) -> tuple[Any, ...]:
         item["seed"],
         item["status"],
         steps,
-        output.number(item["eval_mean"]),
+        number(item["eval_mean"]),
         _local(item["created"]),
     )
 
@@ -144,7 +145,7 @@ def _show(facts: dict[str, Any]) -> None:
                 f"{evaluation['env_steps']:,}",
                 evaluation["label"],
                 evaluation["episodes"],
-                *(output.number(evaluation[key]) for key in _FIGURES),
+                *(number(evaluation[key]) for key in _FIGURES),
             )
             for evaluation in facts["evaluations"]
         ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay.cli import output
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -155,7 +156,7 @@ def clients_view(running: Demo, passed: float, notes: list[str]) -> RenderableTy
             one.latest.get("state"),
             f"{one.latest.get('decisions', 0):,}",
             f"{one.latest.get('acknowledged', 0):,}",
-            output.number(one.mean),
+            number(one.mean),
             one.latest.get("version"),
             _microseconds(one.latest.get("act_p50")),
             _microseconds(one.latest.get("act_p99")),
@@ -183,7 +184,7 @@ def clients_line(running: Demo, passed: float) -> str:
     parts = [
         f"{passed:4.0f} s",
         f"{sum(one.get('decisions', 0) for one in reports):,} decisions",
-        f"return {output.number(sum(means) / len(means) if means else None)}",
+        f"return {number(sum(means) / len(means) if means else None)}",
         f"version {facts.get('newest_version', 0)}",
         f"act() {_microseconds(latencies[len(latencies) // 2] if latencies else None)}",
         f"{sum(one.get('acknowledged', 0) for one in reports):,} steps safe on the server",
@@ -194,8 +195,8 @@ def clients_line(running: Demo, passed: float) -> str:
 def show_summary(plan: Plan, summary: Summary) -> None:
     """Print what the demo has shown."""
     lines = {
-        "return": f"{output.number(summary.first)} in the first tenth of {summary.episodes:,} "
-        f"episodes, {output.number(summary.last)} in the last",
+        "return": f"{number(summary.first)} in the first tenth of {summary.episodes:,} "
+        f"episodes, {number(summary.last)} in the last",
         "decisions": f"{summary.decisions:,}, of which {summary.fallbacks:,} without a model; "
         f"act() took {_microseconds(summary.act_p50)} (median)",
         "experience": f"{summary.acknowledged:,} steps are safe on the server, {summary.lost:,} "

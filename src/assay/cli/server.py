@@ -15,6 +15,7 @@ import typer
 
 from assay.cli import output
 from assay.core.errors import AssayError, ConfigError, nearest
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from assay.server.admin_client import AdminClient
@@ -150,7 +151,7 @@ def policies(server: AdminClient, as_json: AsJson = False) -> None:
             one["state"],
             f"{one['steps']:,}",
             f"{one['episodes']:,}",
-            output.number(one["return_mean"]),
+            number(one["return_mean"]),
             one["newest_version"],
             _channel(one, "stable"),
             _channel(one, "canary"),
@@ -190,7 +191,7 @@ def policy(server: AdminClient, name: Name, as_json: AsJson = False) -> None:
         "algorithm": facts["spec"]["algorithm"],
         "settings": ", ".join(f"{k}={v}" for k, v in facts["spec"].get("settings", {}).items()),
         "steps": f"{facts['steps']:,} in {facts['batches']:,} batches ({_size(facts['bytes'])})",
-        "episodes": f"{facts['episodes']:,}, return {output.number(facts['return_mean'])}",
+        "episodes": f"{facts['episodes']:,}, return {number(facts['return_mean'])}",
         "stable": _channel(facts, "stable"),
         "canary": _channel(facts, "canary"),
         "learner": f"{learner['state']}, {learner['behind_steps']:,} steps behind, "
@@ -208,7 +209,7 @@ def policy(server: AdminClient, name: Name, as_json: AsJson = False) -> None:
             model["version"],
             ", ".join(at for at, version in facts["channels"].items()
                       if version == model["version"]),
-            output.number(model["metrics"].get("rollout/return_mean")),
+            number(model["metrics"].get("rollout/return_mean")),
             f"{model['metrics'].get('server/env_steps', 0):,.0f}",
             model["parent"],
             _size(model["size"]),

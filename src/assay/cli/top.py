@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from assay.cli import output
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -111,7 +112,7 @@ def row(facts: dict[str, Any]) -> tuple[Any, ...]:
         facts["state"],
         f"{traffic['steps_per_second']:,.0f}",
         f"{traffic['batches_per_second']:,.1f}",
-        output.number(facts["return_mean"]),
+        number(facts["return_mean"]),
         f"{facts['episodes']:,}",
         version + (" pinned" if "stable" in facts["pinned"] else ""),
         f"{traffic['version_lag']:.1f}",

@@ -11,6 +11,7 @@ import typer
 from assay.cli import output
 from assay.cli.study import common
 from assay.cli.study.common import AsJson, By, Name, Root, Task
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from assay.study.models import Adapter
@@ -318,4 +319,4 @@ def metrics(
 def _value(row: dict[str, Any], tried: bool) -> tuple[str, ...]:
     if not tried:
         return ()
-    return (row.get("error") or output.number(row.get("value")),)
+    return (row.get("error") or number(row.get("value")),)

@@ -12,6 +12,7 @@ from assay.cli import output
 from assay.cli.study import common
 from assay.cli.study.candidates import GpuHours, Hours, request_of
 from assay.cli.study.common import AsJson, By, Confirm, Execute, Name, PhaseName, Root, Task
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from assay.study.loop import Proposer
@@ -73,7 +74,7 @@ def _told(as_json: bool, record: RunRecord) -> None:
         "run": record.id, "outcome": record.outcome, "reason": record.reason,
         "hours": record.hours, "metrics": record.metrics, "launched": True,
     }  # fmt: skip
-    seen = ", ".join(f"{k} {output.number(v)}" for k, v in record.metrics.items())
+    seen = ", ".join(f"{k} {number(v)}" for k, v in record.metrics.items())
     lines = f"{record.id}: {record.outcome}. {record.reason or seen}"
     common.told(as_json, facts, lines)
     if record.outcome != "done":
