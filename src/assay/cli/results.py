@@ -13,6 +13,12 @@ from assay.evaluation.formatting import number
 if TYPE_CHECKING:
     from assay.cli.seeds import Outcome
 
+# Of a run's summary.
+_FACTS = (
+    *("path", "name", "algorithm", "env", "seed", "status", "error"),
+    *("env_steps", "updates", "episodes", "checkpoint"),
+)
+
 
 def read_result(path: Path) -> dict[str, Any]:
     """Return the facts about a run that `train`, `resume` and `evaluate` report.
@@ -21,13 +27,13 @@ def read_result(path: Path) -> dict[str, Any]:
     only, over all the sessions of a run that was resumed.
     """
     from assay.evaluation.evaluate import load_evaluations
-    from assay.runs.checkpoint import latest
     from assay.runs.directory import RunDirectory
-    from assay.runs.metrics import last_record, read_metrics
+    from assay.runs.metrics import read_metrics
+    from assay.runs.summary import summary
 
     run = RunDirectory.open(path)
+    facts = summary(run)
     metrics = read_metrics(run.metrics_path)
-    record = last_record(run.metrics_path)
     evaluations = load_evaluations(run)
     speed = metrics.get("time/env_steps_per_second")
     elapsed = metrics.get("time/elapsed")
@@ -42,20 +48,10 @@ def read_result(path: Path) -> dict[str, Any]:
             "std": result.std,
         }
     return {
-        "path": str(run.path),
-        "name": run.name,
-        "algorithm": run.info["algorithm"],
-        "env": run.info["env"],
-        "seed": run.info["seed"],
-        "status": run.effective_status,
-        "error": run.info.get("error"),
-        "env_steps": record.env_steps if record else 0,
-        "updates": record.updates if record else 0,
-        "episodes": record.episodes if record else 0,
+        **{key: facts[key] for key in _FACTS},
         "evaluation": evaluation,
         "env_steps_per_second": float(speed[1][-1]) if speed else None,
         "seconds": _total_seconds(elapsed[1].tolist()) if elapsed else None,
-        "checkpoint": latest(run.checkpoints_path),
     }
 
 

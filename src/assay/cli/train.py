@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import secrets
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +55,7 @@ def train(
     stronger than the one before. Ctrl-C saves the run, and `assay resume` goes on with it.
     """
     from assay.cli.plan import make_plan, read_settings
+    from assay.runs.directory import unique_name
 
     if stop_with_stdin:
         from assay.cli.seeds import stop_with_stdin as watch_stdin
@@ -78,7 +76,7 @@ def train(
             as_json=as_json,
         )
         return
-    group = name or _made_up_name(plan)
+    group = name or unique_name(plan.config.algorithm, plan.config.env)
     first = plan.config.run.seed
     options = ["--root", str(place)]
     options += ["--config", str(config)] if config is not None else []
@@ -242,11 +240,6 @@ def _refuse_taken(root: Path, name: str | None) -> None:
             f"There is a run at '{root / name}' already.",
             f"Go on with it ({resume_command(root / name)}) or choose another name.",
         )
-
-
-def _made_up_name(plan: Plan) -> str:
-    what = re.sub(r"[^A-Za-z0-9._]+", "-", f"{plan.config.algorithm}-{plan.config.env}")
-    return f"{what.strip('-._')[:70]}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
 def _again(arguments: list[str], group: str, left: list[Outcome]) -> str:

@@ -43,7 +43,6 @@ _DTYPES = frozenset(
     ["bool", "float16", "float32", "float64"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
-_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +353,7 @@ def _join(tree: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
         if tag == "$tuple":
             return tuple(_join(item, arrays) for item in value)
         if tag == "$float":
-            return _NON_FINITE[value]
+            return float(value)
     return {
         name[1:] if name.startswith("$") else name: _join(item, arrays)
         for name, item in tree.items()

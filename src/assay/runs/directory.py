@@ -461,13 +461,18 @@ def group_runs(path: Path) -> list[RunDirectory]:
     return runs
 
 
+def unique_name(algorithm: str, env: str, clock: Callable[[], float] = time.time) -> str:
+    """Return a name for a run or group of runs that was given none."""
+    what = re.sub(r"[^A-Za-z0-9._]+", "-", f"{algorithm}-{env}").strip("-._")[:70] or "run"
+    stamp = datetime.fromtimestamp(clock()).strftime("%Y%m%d-%H%M%S")
+    return f"{what}-{stamp}-{secrets.token_hex(3)}"
+
+
 def _make_unnamed(
     root: Path, algorithm: str, env: str, clock: Callable[[], float]
 ) -> tuple[Path, str]:
-    what = re.sub(r"[^A-Za-z0-9._]+", "-", f"{algorithm}-{env}").strip("-._")[:70] or "run"
-    stamp = datetime.fromtimestamp(clock()).strftime("%Y%m%d-%H%M%S")
     while True:
-        name = f"{what}-{stamp}-{secrets.token_hex(3)}"
+        name = unique_name(algorithm, env, clock)
         try:
             root.mkdir(parents=True, exist_ok=True)
             (root / name).mkdir()
