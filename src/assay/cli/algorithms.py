@@ -7,11 +7,12 @@ from typing import Any
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import AsJson
 
 
 def algorithms(
     name: str = typer.Argument(None, metavar="[NAME]", help="Show one algorithm in full."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    as_json: AsJson = False,
 ) -> None:
     """List the algorithms, or all settings of one of them."""
     from assay.core import registry

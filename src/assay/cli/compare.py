@@ -9,6 +9,7 @@ import typer
 
 from assay.cli import output
 from assay.cli.find_run import locate
+from assay.cli.shared_options import AsJson, RunsRoot
 
 if TYPE_CHECKING:
     from assay.evaluation.compare import Comparison
@@ -23,8 +24,8 @@ def compare(
         "final", "--at", help="Of each run: its final value, its best one, or auc (mean height)."
     ),
     plot: Path = typer.Option(None, "--plot", help="Also draw it, to a .png or .svg file."),
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    root: RunsRoot = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare runs, or groups of runs that differ in their seed.
 

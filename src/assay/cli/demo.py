@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import RunsRoot
 from assay.core.errors import RunError
 from assay.core.paths import runs_root
 from assay.evaluation.formatting import number
@@ -44,7 +45,7 @@ FAST = Size(
 
 
 def demo(
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+    root: RunsRoot = None,
     jobs: int = typer.Option(None, "--jobs", min=1, help="Most runs to train at once."),
     fast: bool = typer.Option(
         False, "--fast", help="Train for a moment only: shows that it works, not that it learns."

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import AsJson, RunsRoot
 from assay.core.paths import runs_root
 
 # Extra -> (a module that it brings, what it is for).
@@ -55,8 +56,8 @@ class Finding:
 
 
 def doctor(
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    root: RunsRoot = None,
+    as_json: AsJson = False,
 ) -> None:
     """Report what this machine has and what is missing.
 

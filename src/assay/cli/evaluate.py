@@ -9,6 +9,7 @@ import typer
 
 from assay.cli import output
 from assay.cli.find_run import locate
+from assay.cli.shared_options import AsJson, RunOrGroup, RunsRoot
 from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: str = typer.Argument(..., metavar="RUN_OR_GROUP", help="A path, or a name under runs."),
+    run: RunOrGroup,
     episodes: int = typer.Option(100, "--episodes", min=1, help="How many episodes to play."),
     seed: int = typer.Option(
         0, "--seed", min=0, help="Fixes the episodes: the same seed plays the same ones."
     ),
     video: bool = typer.Option(False, "--video", help="Film the first episode to RUN/videos."),
     video_format: str = typer.Option("gif", "--format", help="Of the video: gif or mp4."),
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    root: RunsRoot = None,
+    as_json: AsJson = False,
 ) -> None:
     """Play episodes with the agent of a run.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import typer
 
 from assay.cli import output
 from assay.cli.find_run import locate
+from assay.cli.shared_options import AsJson, RunName, RunOrGroup, RunsRoot
 from assay.core.errors import RunError
 from assay.core.paths import runs_root
 from assay.evaluation.formatting import number
@@ -25,8 +25,8 @@ app = typer.Typer(
 @app.callback()
 def list_runs(
     ctx: typer.Context,
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
-    as_json: bool = typer.Option(False, "--json", help="Print a JSON array."),
+    root: RunsRoot = None,
+    as_json: AsJson = False,
 ) -> None:
     """List runs; `show` and `delete` one of them."""
     if ctx.invoked_subcommand is not None:
@@ -52,9 +52,9 @@ def list_runs(
 
 @app.command("show")
 def show(
-    run: str = typer.Argument(..., metavar="RUN", help="A path, or a name under runs."),
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    run: RunName,
+    root: RunsRoot = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show a run: its settings, evaluations, checkpoints and where it came from."""
     from assay.runs.checkpoint import list_checkpoints
@@ -76,9 +76,9 @@ def show(
 
 @app.command("delete")
 def delete(
-    run: str = typer.Argument(..., metavar="RUN_OR_GROUP", help="A path, or a name under runs."),
+    run: RunOrGroup,
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+    root: RunsRoot = None,
 ) -> None:
     """Delete a run, or all runs of a group, for good."""
     from assay.runs.directory import group_runs

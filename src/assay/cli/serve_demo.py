@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import AsJson
 from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def demo(
         Path | None,
         typer.Option("--cpp", help="Where clients/cpp was built; by default it is looked for."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Watch live clients learn through a server, and see its trainer killed and back."""
     from assay.cli.serve import needs_grpc

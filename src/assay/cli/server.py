@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import AsJson, shared_options
 from assay.core.errors import AssayError, ConfigError, nearest
 from assay.evaluation.formatting import number
 
@@ -33,7 +32,6 @@ app.add_typer(token, name="token")
 
 Name = Annotated[str, typer.Argument(metavar="POLICY", help="Name of a policy.")]
 ChannelName = Literal["stable", "canary"]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 DataDirectory = Annotated[
     Path | None,
     typer.Option("--data", help="Of a server that is stopped; else a running one is asked."),
@@ -65,32 +63,6 @@ _WHERE = {
 }
 
 
-def remote(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `_WHERE`, and a client for the server they name.
-
-    Typer reads a command's signature, so the options are added there once instead of in each.
-    """
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        where = {name: given.pop(name) for name in _WHERE}
-        with connected(**where) as server:
-            command(server, **given)
-
-    # The client's own type is imported only for who checks types.
-    signature = inspect.signature(command, eval_str=True, locals={"AdminClient": Any})
-    own = list(signature.parameters.values())[1:]
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in _WHERE.items()
-    ]
-    own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
-    run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in (*own, *options)}
-    del run.__wrapped__
-    return run
-
-
 @contextmanager
 def connected(
     address: str | None, token_file: Path | None, tls: Path | None, config: Path | None
@@ -103,6 +75,10 @@ def connected(
         given["tls"] = client_files(tls)
     with AdminClient.open(given, config) as server:
         yield server
+
+
+# Gives a command the options of `_WHERE`, and a client of the server that they name.
+remote = shared_options(_WHERE, connected)
 
 
 def client_files(directory: Path) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import AsJson, RunsRoot
 from assay.core.errors import RunError
 from assay.core.paths import runs_root
 
@@ -38,7 +39,7 @@ def train(
     name: str = typer.Option(None, "--name", help="Name of the run or group; made up if missing."),
     device: str = typer.Option(None, "--device", help="auto, cpu, cuda or cuda:N."),
     config: Path = typer.Option(None, "--config", help="A YAML file with settings."),
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+    root: RunsRoot = None,
     jobs: int = typer.Option(
         None, "--jobs", min=1, help="Most seeds to train at once; by default one per core."
     ),
@@ -46,7 +47,7 @@ def train(
         True, "--preset/--no-preset", help="Start from the settings shipped for this task."
     ),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print the result only."),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    as_json: AsJson = False,
     stop_with_stdin: bool = typer.Option(False, "--stop-with-stdin", hidden=True),
 ) -> None:
     """Train an agent.
