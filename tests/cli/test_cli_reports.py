@@ -151,7 +151,7 @@ def test_one_algorithm_is_shown_in_full(cli: Cli) -> None:
 def test_an_environment_is_checked(cli: Cli) -> None:
     result = cli("envs", "check", "CartPole-v1", "--steps", 200)
     assert result.exit_code == 0, result.output
-    assert "CartPole-v1: All is well." in result.stdout
+    assert "CartPole-v1: All checks passed." in result.stdout
     assert "ppo" in result.stdout and "td3" not in result.stdout
     found = json.loads(cli("envs", "check", "Pendulum-v1", "--steps", 200, "--json").stdout)
     assert found["ok"] is True

@@ -205,7 +205,7 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_the_checkpoint(
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
-    assert f"the last checkpoint stands. Resume with: assay resume {root / 'x'}" in stderr
+    assert f"the last checkpoint is kept. Resume with: assay resume {root / 'x'}" in stderr
     assert "Traceback" not in stderr
     assert [int(path.parent.name) for path in checkpoints(root / "x")] == [64]
     assert status(root / "x") == "interrupted"
@@ -229,7 +229,7 @@ def test_resume_refuses_a_damaged_checkpoint_and_force_uses_the_one_before(
 
     result = cli("resume", "stopped", "--force")
     assert result.exit_code == 0, result.output
-    assert f"going on from env_steps={int(older.parent.name):,}" in result.stderr
+    assert f"resumed at env_steps={int(older.parent.name):,}" in result.stderr
     assert status(run) == "done"
 
 

@@ -230,7 +230,7 @@ def test_what_does_not_go_together(arguments, match: str) -> None:
         ("FrozenLake-v1", {"backend": "native"}, "native version of 'FrozenLake-v1'"),
         ("FrozenLake-v1", {"backend": "vector"}, "no vector version"),
         (Counter, {"backend": "native"}, "needs an environment's id"),
-        (Counter(), {"backend": "processes"}, "made already"),
+        (Counter(), {"backend": "processes"}, "exists already"),
         (Counter(), {"env_kwargs": {"length": 3}}, "'length'.*cannot be set"),
         (Counter, {"backend": "processes", "workers": 0}, "workers=0"),
     ],

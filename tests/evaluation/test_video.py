@@ -140,9 +140,9 @@ class Bare(Fade):
 @pytest.mark.parametrize(
     ("env", "error", "message"),
     [
-        (Broken, EnvError, r"'Broken' cannot be drawn: RuntimeError: no context.\nMake sure"),
-        (BrokenMujoco, EnvError, "no context.\nMuJoCo draws with OpenGL. .*MUJOCO_GL=egl"),
-        (Blind, EnvError, r"'Blind' cannot be drawn: render\(\) returned nothing"),
+        (Broken, EnvError, r"'Broken' cannot be rendered: RuntimeError: no context.\nMake sure"),
+        (BrokenMujoco, EnvError, "no context.\nMuJoCo renders with OpenGL. .*MUJOCO_GL=egl"),
+        (Blind, EnvError, r"'Blind' cannot be rendered: render\(\) returned nothing"),
         (Bare, MissingExtraError, r"(?s)Drawing 'Bare' needs the package 'pygame'.*assay\[classic"),
         (lambda: Fade(), EnvError, "render_mode=None; 'rgb_array' was expected"),
         (Fade("rgb_array"), EnvError, "an id or a function that makes an environment"),

@@ -285,7 +285,7 @@ def test_damage_without_a_predecessor_says_so(directory):
     path = write_checkpoint(directory, 1, sections())
     write_checkpoint(directory, 2, sections())
     (path / "loop.json").unlink()
-    with pytest.raises(CheckpointError, match="no whole checkpoint before it"):
+    with pytest.raises(CheckpointError, match="no intact checkpoint before it"):
         verify_checkpoint(path)
 
 

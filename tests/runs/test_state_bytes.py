@@ -35,7 +35,7 @@ def test_the_same_state_gives_the_same_bytes() -> None:
 def test_what_is_cut_changed_or_foreign_is_refused() -> None:
     data = state_to_bytes(STATE)
     for end in range(0, len(data), 7):
-        with pytest.raises(CheckpointError, match="torn, altered or foreign"):
+        with pytest.raises(CheckpointError, match="incomplete, altered or not Assay"):
             state_from_bytes(data[:end])
     header = json.dumps({"__metadata__": {"assay": '{"format": "other"}'}}).encode()
     with pytest.raises(CheckpointError, match="not a state"):

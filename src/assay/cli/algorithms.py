@@ -1,4 +1,4 @@
-"""`assay algorithms`: what there is, and what can be set."""
+"""`assay algorithms`: list the algorithms and their settings."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _settings(model: Any) -> dict[str, dict[str, Any]]:
 
 
 def _presets(name: str) -> list[str]:
-    """Return the environments that settings are shipped for."""
+    """Return the environments that the algorithm has presets for."""
     import importlib.resources
 
     import yaml
@@ -86,7 +86,7 @@ def _show(facts: dict[str, Any]) -> None:
 
 
 def _kind(text: str) -> str:
-    """Write a type as people read it.
+    """Format a type for readers.
 
     Example:
         >>> _kind("Literal['nature', 'impala'] | None")

@@ -21,9 +21,11 @@ def compare(
     ),
     metric: str = typer.Option("eval/return_mean", "--metric", help="What to compare."),
     at: str = typer.Option(
-        "final", "--at", help="Of each run: its final value, its best one, or auc (mean height)."
+        "final",
+        "--at",
+        help="Score of a run: final value, best value, or auc (mean over training).",
     ),
-    plot: Path = typer.Option(None, "--plot", help="Also draw it, to a .png or .svg file."),
+    plot: Path = typer.Option(None, "--plot", help="Also plot it, to a .png or .svg file."),
     root: RunsRoot = None,
     as_json: AsJson = False,
 ) -> None:
@@ -33,7 +35,7 @@ def compare(
     """
     from assay.evaluation.compare import compare as compare_runs
 
-    # A word that is none of the three is refused there.
+    # Other values are rejected there.
     result = compare_runs([locate(run, root) for run in runs], metric=metric, at=at)  # type: ignore[arg-type]
     drawn = None
     if plot is not None:
@@ -49,7 +51,7 @@ def compare(
 
 
 def show_comparison(result: Comparison) -> None:
-    """Print a comparison: the arms, how each differs from the baseline, and what follows."""
+    """Print a comparison: the arms, their differences from the baseline, and the verdicts."""
     from assay.evaluation.formatting import bounds, number, p_value, signed
 
     percent = f"{result.level:.0%} interval"

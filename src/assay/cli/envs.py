@@ -1,4 +1,4 @@
-"""`assay envs`: which environments there are, and whether one can be trained on."""
+"""`assay envs`: list environments, and check one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check(
     seed: int = typer.Option(0, "--seed", min=0, help="Seeds the environment and the actions."),
     as_json: AsJson = False,
 ) -> None:
-    """Check that an environment keeps Gymnasium's contract; exit with 2 if it does not."""
+    """Check that an environment follows Gymnasium's API; exit with 2 if it does not."""
     from assay.core import registry
     from assay.core.config import parse_assignments
     from assay.envs.checks import check_env
@@ -65,7 +65,9 @@ def check(
         output.print_json({"env": env, "ok": not failed, "checks": checks})
     else:
         output.show(output.table(("check", "", "found"), [_row(result) for result in results]))
-        verdict = f"{len(failed)} of {len(results)} checks failed." if failed else "All is well."
+        verdict = (
+            f"{len(failed)} of {len(results)} checks failed." if failed else "All checks passed."
+        )
         output.say(f"{env}: {verdict}")
     if failed:
         raise typer.Exit(EXIT_USER_ERROR)

@@ -1,4 +1,4 @@
-"""`assay evaluate`: measure a trained agent over fresh episodes."""
+"""`assay evaluate`: evaluate a trained agent over new episodes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def evaluate(
     seed: int = typer.Option(
         0, "--seed", min=0, help="Fixes the episodes: the same seed plays the same ones."
     ),
-    video: bool = typer.Option(False, "--video", help="Film the first episode to RUN/videos."),
-    video_format: str = typer.Option("gif", "--format", help="Of the video: gif or mp4."),
+    video: bool = typer.Option(False, "--video", help="Record the first episode to RUN/videos."),
+    video_format: str = typer.Option("gif", "--format", help="Video format: gif or mp4."),
     root: RunsRoot = None,
     as_json: AsJson = False,
 ) -> None:
     """Play episodes with the agent of a run.
 
-    The policy is the deterministic one of the last checkpoint. Every episode is kept in RUN/eval;
-    the environment's own rewards are counted.
+    The policy is the deterministic one of the last checkpoint. Every episode is stored in RUN/eval.
+    Returns are of the environment's own rewards, without normalisation or clipping.
     """
     from assay.api import open_run
     from assay.runs.directory import group_runs
@@ -67,7 +67,7 @@ def _row(result: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _film(run: Run, seed: int, video_format: str) -> Path:
-    """Film the first of the episodes that were played."""
+    """Record a video of the first episode."""
     from assay.envs.make import make_env
     from assay.evaluation.video import record
 

@@ -24,8 +24,8 @@ def export(
 ) -> None:
     """Write the policy as one file that runs without Assay.
 
-    Observations in, deterministic actions out: normalisation and limits are inside. The file is
-    run and compared with the agent.
+    Observations in, deterministic actions out: normalisation and action limits are included. The
+    file is run and compared with the agent.
     """
     if onnx == torchscript:
         raise ConfigError(

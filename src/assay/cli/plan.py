@@ -1,4 +1,4 @@
-"""What a run is about to do, worked out and said before it starts."""
+"""What a run is going to do, resolved and printed before it starts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Plan:
     Attributes:
         config: The fully resolved configuration.
         preset: "used", "none shipped" or "off".
-        device: Where the networks will live.
+        device: Where the networks will be.
         mode: How optimizer steps will be executed.
         replay_capacity: Transitions that the replay will hold, if there is one.
-        replay_bytes: What it will allocate, as it fills.
+        replay_bytes: What it will allocate when full.
     """
 
     config: RunConfig
@@ -34,7 +34,7 @@ class Plan:
     replay_bytes: int
 
     def describe(self) -> str:
-        """Say in one line what is going to happen."""
+        """Return one line about what is going to happen."""
         run = self.config.run
         copies = "1 environment" if run.num_envs == 1 else f"{run.num_envs} environments"
         parts = [
@@ -92,8 +92,8 @@ def make_plan(
 ) -> Plan:
     """Resolve the settings and try them on the environment, without training anything.
 
-    The algorithm is built once for this, which is what finds a space that it cannot handle and
-    what knows the replay that it will ask for. The environment is closed again.
+    The algorithm is built once for this: it rejects spaces that it cannot handle and knows the
+        replay that it will need. The environment is closed again.
 
     Raises:
         AssayError: The run could not start; the message says why.

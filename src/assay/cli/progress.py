@@ -1,4 +1,4 @@
-"""How a run is doing, while it is: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def choose_mode(*, quiet: bool, as_json: bool) -> Mode:
 
 @dataclass(slots=True)
 class _Line:
-    """What is known about a run, and when that was last printed."""
+    """The state of a run, and when it was last printed."""
 
     env_steps: int
     total: int
@@ -66,7 +66,7 @@ class Bars:
     Args:
         mode: What to draw.
         console: Where to; stderr if None.
-        now: Seconds that only grow.
+        now: Seconds of a monotonic clock.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Bars:
         evaluation: float | None = None,
         state: str = "",
     ) -> None:
-        """Show where the run called `label` is; a figure that is None stays as it was.
+        """Show how far the run called `label` is; a value that is None stays as it was.
 
         Args:
             label: Names the run; a new name makes a new line.
@@ -118,7 +118,7 @@ class Bars:
             speed: Environment steps per second.
             score: Recent return in training.
             evaluation: Mean return of a new evaluation.
-            state: A word to show in place of the figures, such as "waiting".
+            state: A word to show in place of the values, such as "waiting".
         """
         if self.mode == "silent":
             return
@@ -141,7 +141,7 @@ class Bars:
         elif self.mode == "lines":
             try:
                 print(text, file=self.console.file, flush=True)
-            except OSError:  # whoever read this is gone; the run must not stop for it
+            except OSError:  # stderr was closed; the run must not stop because of it
                 self.mode = "silent"
 
     def _draw(self, label: str, line: _Line, state: str) -> None:
@@ -174,7 +174,7 @@ class Progress:
 
     Args:
         bars: Where to show it; entered and left by the caller.
-        label: What the run is called.
+        label: The run's name.
 
     Attributes:
         path: The run directory, once the run has started.
@@ -186,7 +186,7 @@ class Progress:
         self.path: Path | None = None
 
     def __call__(self, event: Event) -> None:
-        """Show what happened."""
+        """Show an event of the run."""
         from assay.loops.events import Evaluated, Logged, RunStarted
 
         clock = event.clock
@@ -194,7 +194,7 @@ class Progress:
         if isinstance(event, RunStarted):
             self.path = event.path
             if event.resumed:
-                self.bars.message(f"{self.label}: going on from env_steps={clock.env_steps:,}")
+                self.bars.message(f"{self.label}: resumed at env_steps={clock.env_steps:,}")
         elif isinstance(event, Logged):
             speed, score = event.metrics.get(SPEED), event.metrics.get(RETURN)
         elif isinstance(event, Evaluated):
@@ -225,6 +225,6 @@ def _make_display(console: Console) -> Any:
         TextColumn("{task.fields[figures]}", markup=False),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
         console=console,
-        # Often enough to look alive, seldom enough not to slow training down.
+        # Often enough to look alive, rarely enough not to slow down training.
         refresh_per_second=4,
     )

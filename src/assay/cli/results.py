@@ -1,4 +1,4 @@
-"""What a run came to, read from its directory."""
+"""The result of a run, read from its directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from assay.evaluation.formatting import number
 if TYPE_CHECKING:
     from assay.cli.seeds import Outcome
 
-# Of a run's summary.
+# Keys of a run's summary.
 _FACTS = (
     *("path", "name", "algorithm", "env", "seed", "status", "error"),
     *("env_steps", "updates", "episodes", "checkpoint"),
@@ -84,7 +84,7 @@ def show_results(results: Sequence[dict[str, Any]]) -> None:
 
 
 def group_result(group: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the facts about runs that were trained side by side.
+    """Return the facts about runs that were trained as a group.
 
     `summary` is about the final evaluations of those that are done; its interval is a bootstrap
     over seeds, and None for a single one.

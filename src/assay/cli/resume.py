@@ -1,4 +1,4 @@
-"""`assay resume`: go on with a run, or with all unfinished runs of a group."""
+"""`assay resume`: continue a run, or all unfinished runs of a group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def resume(
     run: RunOrGroup,
     force: bool = typer.Option(
-        False, "--force", help="Where the last checkpoint is damaged, use the one before it."
+        False, "--force", help="If the last checkpoint is damaged, use the one before it."
     ),
     root: RunsRoot = None,
     jobs: int = typer.Option(None, "--jobs", min=1, help="Most runs to train at once."),
@@ -26,7 +26,7 @@ def resume(
     as_json: AsJson = False,
     stop_with_stdin: bool = typer.Option(False, "--stop-with-stdin", hidden=True),
 ) -> None:
-    """Go on with a run, which then ends as if it had never stopped."""
+    """Continue a run from its last checkpoint; it ends as if it had never stopped."""
     from assay.cli.train import train_group, train_one
     from assay.runs.directory import RUN_FILE, group_runs
 

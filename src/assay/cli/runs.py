@@ -80,7 +80,7 @@ def delete(
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
     root: RunsRoot = None,
 ) -> None:
-    """Delete a run, or all runs of a group, for good."""
+    """Delete a run, or all runs of a group, permanently."""
     from assay.runs.directory import group_runs
 
     path = locate(run, root)
@@ -92,7 +92,7 @@ def delete(
         )
     if not yes:
         what = f"the run '{path}'" if len(runs) == 1 else f"{len(runs)} runs in '{path}'"
-        typer.confirm(f"Delete {what} for good?", abort=True)
+        typer.confirm(f"Delete {what} permanently?", abort=True)
     for directory in runs:
         directory.delete()
     output.say(f"Deleted {len(runs)} run{'s' if len(runs) > 1 else ''}.")
@@ -157,7 +157,7 @@ def _show(facts: dict[str, Any]) -> None:
 
 
 def _short(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of a stored evaluation without its episodes."""
+    """Return a stored evaluation without its episodes."""
     return {
         "env_steps": content["env_steps"],
         "label": content["label"],
@@ -167,7 +167,7 @@ def _short(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _local(text: str | None) -> str | None:
-    """Render a stored moment in the user's own time zone."""
+    """Format a stored time in the user's time zone."""
     from datetime import datetime
 
     if text is None:

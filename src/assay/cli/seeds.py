@@ -1,9 +1,9 @@
-"""Several runs at once, each in a process of its own.
+"""Several runs at once, each in its own process.
 
-The parent reads the run directories to show how far its children are, and signals are the only
-thing it tells them: so a child is the same command that a user could have typed. Children have a
-process group of their own, because a Ctrl-C on the terminal would otherwise reach them twice, and
-they stop when their standard input ends, so that none outlives a parent that was killed.
+The parent reads the run directories to show how far its children are, and sends them nothing but
+    signals: so a child is the same command that a user could have typed. Children have their own
+    process group, because a Ctrl-C on the terminal would otherwise reach them twice, and they stop
+    when their standard input ends, so that none outlives a parent that was killed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from assay.cli.progress import RETURN, SPEED, Bars
 
 STOP_WITH_STDIN = "--stop-with-stdin"
 _POLL_SECONDS = 0.1
-_LOOK_SECONDS = 0.5  # between two looks at the run directories
+_LOOK_SECONDS = 0.5  # between two reads of the run directories
 _PATIENCE_SECONDS = 20.0  # for children to save before they are killed
 _LINES_OF_A_BUG = 20
 
@@ -55,7 +55,7 @@ class Outcome:
     Attributes:
         job: The job.
         status: "done", "failed", "interrupted", or "not started".
-        message: Why it failed, in the run's own words.
+        message: Why it failed, as the run reported it.
         code: The child's exit code; None if it was never started.
     """
 
@@ -66,7 +66,7 @@ class Outcome:
 
 
 def cores() -> int:
-    """Return how many processes can compute at once here."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -98,7 +98,7 @@ class _Child:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.told = 0  # how many stops it has heard of
+        self.told = 0  # stop signals sent so far
         self._stdout: IO[bytes] = tempfile.TemporaryFile()
         self._stderr: IO[bytes] = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
@@ -116,7 +116,7 @@ class _Child:
             self.process.send_signal(number)
 
     def tell(self, stops: int) -> None:
-        """Pass on every stop that it has not heard of: two to save and end, the third kills."""
+        """Pass on every stop that was not sent yet: the first two are SIGINT, the third kills."""
         while self.told < stops:
             self.told += 1
             self.send(signal.SIGINT if self.told < 3 else signal.SIGKILL)
@@ -160,7 +160,7 @@ class _Pool:
                     while self.waiting and len(self.running) < self.parallel and not self.stops:
                         child = _Child(self.waiting.pop(0))
                         self.running.append(child)
-                        child.tell(self.stops)  # a Ctrl-C while it was started found no child
+                        child.tell(self.stops)  # a Ctrl-C during its start did not reach it
                     time.sleep(_POLL_SECONDS)
                     for child in [c for c in self.running if c.process.poll() is not None]:
                         self.running.remove(child)
@@ -213,7 +213,7 @@ class _Pool:
         )
 
     def _end_all(self) -> None:
-        """Leave no child behind, whatever happened here."""
+        """Stop all children, whatever happened here."""
         for child in self.running:
             child.send(signal.SIGTERM)
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -252,14 +252,14 @@ def _newest(path: Path) -> dict[str, float] | None:
     from assay.runs.metrics import read_records
 
     values: dict[str, float] = {}
-    with contextlib.suppress(RunError):  # what cannot be read now may be readable at the next look
+    with contextlib.suppress(RunError):  # it may be readable next time
         for record in read_records(path):
             values |= {**record.metrics, "env_steps": record.env_steps}
     return values or None
 
 
 def _was_stopped(code: int, stops: int) -> bool:
-    """Return whether a child ended because it was told to; not one that fails while saving."""
+    """Return whether a child ended because it was stopped; failing while saving does not count."""
     ended = {output.EXIT_INTERRUPTED}
     if stops:  # before it listens to signals, and after the last warning, they end it themselves
         ended |= {-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL}

@@ -1,4 +1,4 @@
-"""`assay serve demo`: live clients learn through a server, and a trainer that dies is no matter."""
+"""`assay serve demo`: live clients learn through a server whose trainer is killed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _play(running: Demo, plan: Plan, screen: _Screen) -> float:
             screen.tell(
                 f"The trainer is back as process {learner['pid']} and has published version "
                 f"{running.policy()['newest_version']}, {after:.1f} s after it was killed. "
-                "The clients acted on all the time."
+                "The clients kept acting all the time."
             )
         screen.draw(passed)
         # On a slow machine the end waits for the trainer, or there would be nothing to see.
@@ -130,13 +130,13 @@ class _Screen:
                 output.note(line)
 
     def tell(self, line: str) -> None:
-        """Show a line that stays."""
+        """Print a line that is not redrawn."""
         self._notes.append(line)
         if self._live is None:
             output.note(line)
 
     def draw(self, passed: float) -> None:
-        """Show how things are."""
+        """Redraw the table."""
         if self._live is not None:
             self._live.update(clients_view(self._running, passed, self._notes), refresh=True)
         elif passed - self._printed >= _LINE_SECONDS or not self._printed:
@@ -177,7 +177,7 @@ def clients_view(running: Demo, passed: float, notes: list[str]) -> RenderableTy
 
 
 def clients_line(running: Demo, passed: float) -> str:
-    """Return the same in a line."""
+    """Return the same facts in one line."""
     reports = [one.latest for one in running.clients]
     means = [one.mean for one in running.clients if one.mean is not None]
     latencies = sorted(one["act_p50"] for one in reports if one.get("act_p50"))
@@ -231,14 +231,14 @@ def find_program(built: Path) -> tuple[Path | None, str]:
 
 
 def build_program(source: Path = Path("clients/cpp")) -> tuple[Path | None, str]:
-    """Build the C++ client from a checkout, if a compiler is there, and say what came of it."""
+    """Build the C++ client from a checkout, if there is a compiler; return it and a status line."""
     if not (source / "CMakeLists.txt").is_file():
         return None, f"No C++ client: '{source}' is not here."
     if shutil.which("cmake") is None or shutil.which("c++") is None:
         return None, "No C++ client: there is no compiler here."
     if not _BUILT_HERE.is_dir():
         output.note(f"Building the C++ client in {_BUILT_HERE}: a minute or two, once ...")
-    # Not where `make cpp` builds, which wants the tests as well.
+    # Not where `make cpp` builds, which builds the tests as well.
     without = [f"-DASSAY_{what}=OFF" for what in ("BUILD_TESTS", "BUILD_BENCHMARKS", "SANITIZE")]
     jobs = str(os.cpu_count() or 1)
     for command in (

@@ -36,7 +36,9 @@ def train(
     seeds: int = typer.Option(
         None, "--seeds", min=1, help="Run this many seeds in parallel, as a group."
     ),
-    name: str = typer.Option(None, "--name", help="Name of the run or group; made up if missing."),
+    name: str = typer.Option(
+        None, "--name", help="Name of the run or group; generated if missing."
+    ),
     device: str = typer.Option(None, "--device", help="auto, cpu, cuda or cuda:N."),
     config: Path = typer.Option(None, "--config", help="A YAML file with settings."),
     root: RunsRoot = None,
@@ -52,8 +54,8 @@ def train(
 ) -> None:
     """Train an agent.
 
-    Settings come from the algorithm's defaults, the shipped preset, --config, and KEY=VALUE, each
-    stronger than the one before. Ctrl-C saves the run, and `assay resume` goes on with it.
+    Settings come from the algorithm's defaults, the shipped preset, --config, and KEY=VALUE, where
+    later ones override earlier ones. Ctrl-C saves the run, and `assay resume` continues it.
     """
     from assay.cli.plan import make_plan, read_settings
     from assay.runs.directory import unique_name
@@ -109,7 +111,7 @@ def _train(plan: Plan, root: Path, name: str | None, progress: Progress) -> Any:
     from assay.api import train as train_run
 
     config = plan.config
-    # The plan is fully resolved: what was announced is what is run.
+    # The plan is fully resolved: the run uses exactly what was printed.
     return train_run(
         config.algorithm,
         config.env,
@@ -141,7 +143,7 @@ def train_one(label: str, start: Callable[[Progress], Any], *, quiet: bool, as_j
         except KeyboardInterrupt:
             if progress.path is not None:
                 output.note(
-                    "Ended at once; the last checkpoint stands. "
+                    "Ended immediately; the last checkpoint is kept. "
                     f"Resume with: {resume_command(progress.path)}"
                 )
             raise
@@ -169,13 +171,13 @@ def train_group(
     as_json: bool,
     again: Callable[[list[Outcome]], str] | None = None,
 ) -> None:
-    """Train or resume several runs in processes of their own, and report them.
+    """Train or resume several runs, each in its own process, and report them.
 
     Args:
         group: The directory that holds them.
         todo: The runs.
         parallel: The most to run at once; None: as many as there are cores.
-        replay_bytes: Memory that each of them will come to need.
+        replay_bytes: Memory that the replay of each will need.
         quiet: Show no progress.
         as_json: Print the result for a program.
         again: Returns the command for the runs that an interrupt kept from starting.
@@ -217,7 +219,7 @@ def train_group(
 
 
 def resume_command(path: Path) -> str:
-    """Return what to type to go on with a run or group."""
+    """Return the command that resumes a run or group."""
     return f"assay resume {shlex.quote(str(path))}"
 
 
@@ -235,11 +237,11 @@ def _job(plan: Plan, root: Path, group: str, seed: int, arguments: list[str]) ->
 
 
 def _refuse_taken(root: Path, name: str | None) -> None:
-    """Say so before anything starts; creating the run directory makes sure of it."""
+    """Raise an error before anything starts; creating the run directory checks it again."""
     if name is not None and (root / name / "run.json").exists():
         raise RunError(
             f"There is a run at '{root / name}' already.",
-            f"Go on with it ({resume_command(root / name)}) or choose another name.",
+            f"Resume it ({resume_command(root / name)}) or choose another name.",
         )
 
 

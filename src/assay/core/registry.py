@@ -72,7 +72,7 @@ def get(name: str) -> Any:
     """Return the algorithm class called `name`.
 
     Raises:
-        ConfigError: No algorithm has that name; the nearest one is offered.
+        ConfigError: No algorithm has that name; the nearest one is suggested.
     """
     known = names()
     key = name.lower().replace("-", "_")

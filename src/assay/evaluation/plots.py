@@ -1,8 +1,8 @@
-"""Draw learning curves and comparisons, to a PNG or SVG file or as text in a terminal.
+"""Plot learning curves and comparisons, to a PNG or SVG file or as text in a terminal.
 
 Curves of several seeds are put on a common grid of environment steps, which ends where the shortest
 of them ends: beyond that point the line would describe other runs. The line is the interquartile
-mean, the band a bootstrap interval at each point by itself; a single seed has no band.
+mean, the band a pointwise bootstrap interval; a single seed has no band.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from assay.evaluation.compare import Arm, Comparison, arm_names, read_curve
 from assay.evaluation.evaluate import TRAINING
 from assay.evaluation.formatting import number
 from assay.runs.directory import group_runs
-from assay.runs.files import run_error
+from assay.runs.files import replacing
 from assay.runs.metrics import Series
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 _GRID_POINTS = 200
-# Okabe and Ito's palette, which people who do not see all colours can tell apart; its yellow is
-# left out because it fades on white.
+# Okabe and Ito's palette, which colour-blind people can distinguish; its yellow is left out because
+# it is hard to see on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _INK, _FAINT = "#333333", "#D9D9D9"
 _LONG_NAME = 24
@@ -65,10 +65,10 @@ def aggregate(
 
     Where all curves have values at the same steps, those are the points; otherwise the curves are
     interpolated linearly on a regular grid over the steps that all of them cover. Values that are
-    not finite (no episode was over yet) are left out.
+    not finite (no episode had ended yet) are left out.
 
     Raises:
-        ConfigError: A curve has no values, or no stretch of steps is covered by all curves.
+        ConfigError: A curve has no values, or no range of steps is covered by all curves.
     """
     clean = [(steps[np.isfinite(values)], values[np.isfinite(values)]) for steps, values in curves]
     if not clean or any(steps.size == 0 for steps, _ in clean):
@@ -143,7 +143,7 @@ def plot_curves(
     figure = _figure(6.4, 3.8 + 0.2 * -(-len(curves) // columns))
     axes = figure.subplots()
     _draw_curves(axes, curves, metric, level)
-    # Below the axes, where it can hide nothing.
+    # Below the axes, where it hides nothing.
     figure.legend(loc="outside lower center", ncols=columns, frameon=False)
     if title:
         axes.set_title(title, loc="left", fontweight="bold")
@@ -221,7 +221,7 @@ def text_chart(curves: Mapping[str, Sequence[Series]], *, width: int = 60, heigh
 
 
 def _figure(width: float, height: float) -> Figure:
-    """Return an empty figure that needs no display and leaves matplotlib's own state alone."""
+    """Return an empty figure that needs no display and does not touch matplotlib's state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -348,11 +348,8 @@ def _tidy(axes: Axes, *, grid: Any) -> None:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise run_error(error, f"write '{path}'") from None
+    with replacing(path) as draft:
+        figure.savefig(draft, dpi=150)
     return path
 
 
@@ -362,7 +359,7 @@ def _check_suffix(path: Path) -> None:
 
 
 def _units(steps: float) -> str:
-    """Render a number of steps: 0, 500, 20k, 1.5M."""
+    """Format a number of steps: 0, 500, 20k, 1.5M."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(steps) >= size:
             return f"{steps / size:.4g}{unit}"
@@ -370,7 +367,7 @@ def _units(steps: float) -> str:
 
 
 def _tick(value: float, _: int | None = None) -> str:
-    """Render the number at a tick, with the minus sign that matplotlib uses."""
+    """Format the number at a tick, with the minus sign that matplotlib uses."""
     return _units(value).replace("-", "\N{MINUS SIGN}")
 
 

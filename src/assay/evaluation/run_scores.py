@@ -1,4 +1,4 @@
-"""From runs on disk to one score per seed, refusing runs that cannot be compared."""
+"""Read runs into one score per seed, and reject runs that cannot be compared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ At = Literal["final", "best", "auc"]
 _BUDGET_TOLERANCE = 0.05
 _PER_RUN = ("seed", "name")  # settings in which the runs of an arm may differ
 
-# Metrics that are taken from the stored episodes, which say more than the logged ones.
+# Metrics that are taken from the stored episodes, which hold more than the logged ones.
 _FROM_EPISODES: dict[str, Callable[[EvaluationResult], float]] = {
     "eval/return_mean": lambda result: result.mean,
     "eval/return_iqm": lambda result: result.iqm,
@@ -34,7 +34,7 @@ _FROM_EPISODES: dict[str, Callable[[EvaluationResult], float]] = {
 
 
 def read_curve(run: RunDirectory, metric: str, *, label: str = TRAINING) -> Series:
-    """Return `(env_steps, values)` of a metric of one run, with `env_steps` growing.
+    """Return `(env_steps, values)` of a metric of one run, with increasing `env_steps`.
 
     Args:
         run: The run.
@@ -59,12 +59,12 @@ def read_curve(run: RunDirectory, metric: str, *, label: str = TRAINING) -> Seri
         hint = nearest(metric, {*logged, *_FROM_EPISODES})
         raise RunError(f"The run '{run.path}' has no metric '{metric}'.", hint)
     steps, values = logged[metric]
-    last = np.append(np.diff(steps) > 0, True)  # of several values at one step, the last one stands
+    last = np.append(np.diff(steps) > 0, True)  # of several values at one step, the last one counts
     return steps[last], values[last]
 
 
 def arm_names(paths: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of the paths that tell them apart.
+    """Return the shortest path endings that are unique.
 
     Raises:
         ConfigError: A path is given twice.
@@ -83,7 +83,7 @@ def arm_names(paths: Sequence[Path]) -> list[str]:
 def refuse_unlike(
     groups: Mapping[str, list[RunDirectory]], configs: Mapping[Path, dict[str, Any]]
 ) -> tuple[str, int | None]:
-    """Return the environment and the budget that all runs share, or say which runs do not."""
+    """Return the environment and the budget of all runs; raise an error if they differ."""
     everything = [run for runs in groups.values() for run in runs]
     unfinished = [run for run in everything if run.effective_status != "done"]
     if unfinished:
@@ -153,15 +153,15 @@ def uneven_evaluations(
     metric: str,
     label: str,
 ) -> list[str]:
-    """Return warnings where runs were evaluated at other moments or with other effort."""
+    """Return warnings where runs were evaluated at different steps or with different episodes."""
     warnings = []
     last = {name: [int(steps[-1]) for steps, _ in series] for name, series in curves.items()}
     ends = [end for per_run in last.values() for end in per_run]
     budget = env_steps or max(ends)
-    # Loops may overshoot the budget by part of a rollout; that much is no difference.
+    # Loops may overshoot the budget by part of a rollout; that much does not count as a difference.
     if max(ends) - min(ends) > _BUDGET_TOLERANCE * budget:
         warnings.append(
-            f"The last values of {metric} are from different moments: between {min(ends):,} and "
+            f"The last values of {metric} were taken at different steps: between {min(ends):,} and "
             f"{max(ends):,} environment steps."
         )
     elif budget - min(ends) > _BUDGET_TOLERANCE * budget:
@@ -189,7 +189,7 @@ def seed_scores(curves: Mapping[str, tuple[Series, ...]], at: At) -> dict[str, N
     end = min(int(steps[-1]) for steps, _ in series)
     if at == "auc" and end <= start:
         raise ConfigError(
-            "at='auc' needs curves that overlap; all runs together cover no common stretch of "
+            "at='auc' needs curves that overlap; all runs together cover no common range of "
             "environment steps.",
             "Evaluate more often in training, or use at='final'.",
         )

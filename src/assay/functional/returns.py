@@ -81,7 +81,7 @@ def gae(
         truncated: [T, N], bool or float.
         gamma: Discount.
         lam: Weight of longer returns.
-        valid: [T, N] or None; rows that are False get 0 and pass nothing on.
+        valid: [T, N] or None; rows that are False get 0 and are not propagated.
 
     Returns:
         The advantages and the targets `advantage + value`, both [T, N].

@@ -2,7 +2,7 @@
 
 ```
 run.json        id, status, schema          config.yaml      fully resolved
-metrics.jsonl   the truth                   provenance.json  where the run came from
+metrics.jsonl   every log record            provenance.json  where the run came from
 events.jsonl    what happened when          eval/*.json      every episode of every evaluation
 checkpoints/<env_steps>/                    videos/  tensorboard/  stdout.log
 ```
@@ -100,8 +100,8 @@ class RunDirectory:
 
         Args:
             root: Where runs are kept; made if missing.
-            name: The run's name, with `/` to put it in a group (`x/seed-1`). None makes one up
-                that no other run has.
+            name: The run's name, with `/` to put it in a group (`x/seed-1`). None: a unique one is
+                generated.
             algorithm: The algorithm's registered name.
             env: The environment's id.
             config: The fully resolved configuration, of plain values.
@@ -159,11 +159,11 @@ class RunDirectory:
             )
         return cls(path, _read_info(path / RUN_FILE), clock)
 
-    # What the run is
+    # Properties
 
     @property
     def id(self) -> str:
-        """Return what names this run and no other."""
+        """Return the run's unique id."""
         return str(self.info["id"])
 
     @property
@@ -247,7 +247,7 @@ class RunDirectory:
         """Return the directory of TensorBoard's event files."""
         return self.path / "tensorboard"
 
-    # What the trainer writes
+    # Writing
 
     def set_status(self, status: Status, error: str | None = None) -> None:
         """Write the status, who trains the run, and why it failed if it did.
@@ -268,9 +268,9 @@ class RunDirectory:
         )
 
     def heartbeat(self, env_steps: int) -> None:
-        """Note that the run is alive and how far it is; cheap enough to call at every update.
+        """Record that the run is alive and how far it is; cheap enough to call at every update.
 
-        A heartbeat that cannot be written is left out: no run fails for it.
+        A heartbeat that cannot be written is skipped; the run does not fail.
         """
         now = self._clock()
         if abs(now - _seconds(self.info.get("heartbeat"))) >= HEARTBEAT_SECONDS:
@@ -305,7 +305,7 @@ class RunDirectory:
         return [restore_floats(read_json_object(p)) for p in sorted(self.eval_path.glob("*.json"))]
 
     def log_event(self, kind: str, **fields: Any) -> None:
-        """Append to `events.jsonl` that something of `kind` happened.
+        """Append an event of `kind` to `events.jsonl`.
 
         Raises:
             RunError: The file cannot be written.
@@ -319,7 +319,7 @@ class RunDirectory:
             raise run_error(error, f"write '{self.events_path}'") from None
 
     def events(self) -> list[dict[str, Any]]:
-        """Return what happened, oldest first; lines that are torn are left out."""
+        """Return the events, oldest first; incomplete lines are left out."""
         events = []
         with contextlib.suppress(FileNotFoundError), open(self.events_path, "rb") as file:
             for line in file:
@@ -327,14 +327,14 @@ class RunDirectory:
                     events.append(json.loads(line))
         return events
 
-    # Who may write
+    # Locking and deleting
 
     def lock(self, *, wait_seconds: float = 0.5) -> None:
         """Make this process the only one that may train the run.
 
         Args:
             wait_seconds: How long to try. Readers hold the lock for an instant when they ask
-                whether the run is alive, and must not be taken for a trainer.
+                whether the run is alive, and must not be mistaken for a trainer.
 
         Raises:
             RunError: Another process trains it.
@@ -402,7 +402,7 @@ class RunDirectory:
             self.lock()
         aside = self.path.with_name(f".deleted-{self.path.name}-{secrets.token_hex(3)}")
         try:
-            # Renamed first: half a run must not be listed as one.
+            # Renamed first: a half-deleted run must not be listed.
             os.rename(self.path, aside)
             shutil.rmtree(aside)
         except OSError as error:
@@ -506,12 +506,12 @@ def _make_named(root: Path, name: str) -> Path:
         if not path.parent.is_dir():
             raise RunError(
                 f"Cannot create the run directory '{path}': part of the path is a file.",
-                "Choose another place.",
+                "Choose another path.",
             ) from None
         if (path / RUN_FILE).exists():
             raise RunError(
                 f"There is a run at '{path}' already.",
-                f"Go on with it (assay resume {path}) or choose another name.",
+                f"Resume it (assay resume {path}) or choose another name.",
             ) from None
         raise RunError(f"'{path}' exists already.", "Choose another name.") from None
     except OSError as error:
@@ -546,7 +546,7 @@ def _neighbours(path: Path) -> str:
     except OSError:
         names = []
     hint = nearest(path.name, names)
-    # With nothing near, that is a list of all there is, which can be long.
+    # Without a close match the hint lists every name, which can be long.
     return hint if hint.startswith("Did") else "Give the directory of a run (see `assay runs`)."
 
 

@@ -36,7 +36,7 @@ def git(
         timeout: Seconds after which it is stopped; None waits for its end.
 
     Raises:
-        GitError: It failed or took too long; what Git said is in the message.
+        GitError: It failed or took too long; the message holds what Git printed.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     environment |= {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}

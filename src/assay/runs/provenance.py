@@ -20,7 +20,7 @@ MAX_DIFF_BYTES = 200_000
 REDACTED = "[redacted]"
 _SECONDS = 10.0  # that Git or the GPU driver may take to answer
 
-# What changes numbers or speed. A list of the wanted, since anything else may hold a secret.
+# Variables that change results or speed. An allow list, since any other may hold a secret.
 ENVIRONMENT = (
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_LAUNCH_BLOCKING",
@@ -42,7 +42,7 @@ _SECRET_FILES = (".env", ".env.*", ".netrc", "*.pem", "*.key", "id_*", "*credent
 _SECRET_NAME = r"[\w-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key)"
 _SECRET_ARGUMENT = re.compile(_SECRET_NAME, re.IGNORECASE)
 _SECRET_TEXT = (
-    # Keys whose makers gave them a shape.
+    # Keys with a known format.
     re.compile(r"\b(?:(?:gh[opsru]_|hf_)\w{20,}|(?:github_pat_|glpat-|sk-|xox\w-)[\w-]{20,})"),
     re.compile(r"\b(?:AKIA[0-9A-Z]{16}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*)"),
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END|\Z)"),
@@ -54,7 +54,7 @@ _SECRET_TEXT = (
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a variable or option of this name holds what must not be written down."""
+    """Return whether a variable or option of this name holds a secret."""
     return _SECRET_ARGUMENT.search(name) is not None
 
 
@@ -64,7 +64,7 @@ def collect(
     seeds: Mapping[str, int] | None = None,
     cwd: Path | None = None,
 ) -> dict[str, Any]:
-    """Return what one needs to know to do the run again.
+    """Return what is needed to repeat the run.
 
     Args:
         argv: The command line; this process's own if None.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from assay.study.models import Adapter
 
 contract = typer.Typer(
-    help="What is agreed on: make it, read it, approve it.", no_args_is_help=True
+    help="The agreed contract: create it, read it, approve it.", no_args_is_help=True
 )
 
 
@@ -29,13 +29,11 @@ def init(
     ] = None,
     task: Annotated[str | None, typer.Option("--task", help="Name of the task.")] = None,
     study: Annotated[str, typer.Option("--study", help="Name of the study.")] = "first",
-    activate: Annotated[
-        bool, typer.Option("--activate", help="Take the place of the active study.")
-    ] = False,
+    activate: Annotated[bool, typer.Option("--activate", help="Replace the active study.")] = False,
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Begin a study in a repository. Nothing of the repository is run."""
+    """Start a study in a repository. No code of the repository is run."""
     from assay.study.setup import initialise, without_git
 
     place = (root or Path.cwd()).resolve()
@@ -50,7 +48,7 @@ def init(
         "warnings": without_git(place),
     }
     lines = [
-        f"Study {made.task}/{made.name} is begun in {made.path}",
+        f"Study {made.task}/{made.name} was created in {made.path}",
         *(f"Warning: {warning}" for warning in without_git(place)),
         "Next: assay study audit          # find out how the repository is trained and measured",
         f"Then fill in {made.contract_path}",
@@ -79,7 +77,7 @@ def audit(
         bool, typer.Option(help="Write adapter.yaml and task_card.md where there is a study.")
     ] = True,
 ) -> None:
-    """Find out, by reading alone, how a repository is trained, measured and logged."""
+    """Find out how a repository is trained, measured and logged, without running it."""
     from assay.study.layout import (
         ROOT,
         StudyError,
@@ -95,7 +93,7 @@ def audit(
     if call.root is None and not (place / ROOT).is_dir():
         try:
             place = find_root(place)
-        except StudyError:  # no study above: look at this very directory
+        except StudyError:  # no study above: use this directory
             write = False
     seen = inspect(place, profile)
     found = seen.adapter
@@ -143,7 +141,7 @@ def _show_adapter(found: Adapter) -> None:
 def new(
     call: Call,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace a contract that is filled in.")
+        bool, typer.Option("--force", help="Replace a contract that is already filled in.")
     ] = False,
 ) -> None:
     """Write a contract to fill in, with what the audit found as comments."""
@@ -157,7 +155,7 @@ def new(
     if path.exists() and PLACEHOLDER not in path.read_text() and not force:
         raise StudyError(
             f"'{path}' is filled in already.",
-            "Edit it, or pass --force to begin anew; its approvals are void then.",
+            "Edit it, or pass --force to start again, which voids its approvals.",
         )
     write_text(path, contract_template(found.task, found.name) + _hints(found.adapter()))
     call.show({"contract": path}, f"Fill in {path}")
@@ -167,7 +165,7 @@ def _hints(adapter: Adapter) -> str:
     """Return the audit's answers as comments."""
     from assay.study.repo_card import shown
 
-    lines = ["\n# What the audit found, to fill the above in by:\n"]
+    lines = ["\n# What the audit found, as a help to fill in the above:\n"]
     for slot in ("train", "evaluate", "metrics", "guardrails", "logging", "reward"):
         for answer in getattr(adapter, slot)[:5]:
             place = answer.evidence[0] if answer.evidence else "a profile"
@@ -179,7 +177,7 @@ def _hints(adapter: Adapter) -> str:
 @contract.command("show")
 @on_study
 def show(call: Call) -> None:
-    """Show the contract and what is approved of it."""
+    """Show the contract and which parts are approved."""
     from assay.study.contract import missing
     from assay.study.models import APPROVALS
 
@@ -221,7 +219,7 @@ def check(call: Call) -> None:
     warnings = without_git(found.root)
     if not kept:
         warnings.append(
-            "nothing is protected: if files of the repository do the measuring, name them in "
+            "nothing is protected: if files of the repository compute the metrics, name them in "
             "evaluation.files"
         )
     facts = {
@@ -276,14 +274,14 @@ def metrics(
         Path | None, typer.Option("--log", help="And from a file of its stdout.")
     ] = None,
 ) -> None:
-    """Show the metrics of the contract, and try them on the output of a run that exists."""
+    """Show the metrics of the contract, and try them on the output of an existing run."""
     from assay.study.extractors import extract
     from assay.study.layout import StudyError
     from assay.study.models import Guardrail, PrimaryMetric
 
     agreed = call.read().contract().metrics
     if out is not None and not out.is_dir():
-        raise StudyError(f"'{out}' is no directory.", "Give the directory that a run wrote to.")
+        raise StudyError(f"'{out}' is not a directory.", "Give the directory that a run wrote to.")
     facts = []
     for metric in agreed.all():
         if isinstance(metric, PrimaryMetric):

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from assay.study.layout import Study
 
 Hours = Annotated[
-    float | None, typer.Option("--hours", help="Wall-clock hours that one run asks for.")
+    float | None, typer.Option("--hours", help="Wall-clock hours that one run may use.")
 ]
-GpuHours = Annotated[float, typer.Option("--gpu-hours", help="GPU-hours that one run asks for.")]
+GpuHours = Annotated[float, typer.Option("--gpu-hours", help="GPU-hours that one run may use.")]
 
 
 @acting
@@ -52,7 +52,7 @@ def baseline(
                 task=found.task,
                 study=found.name,
                 kind="baseline",
-                hypothesis="It is what candidates are held against, and shows the noise.",
+                hypothesis="Candidates are compared with it, and it shows the noise.",
                 budget=request_of(found, share, gpu_hours),
                 expected="The two halves of its seeds do not differ (A/A).",
                 rollback="Nothing is changed.",
@@ -64,7 +64,7 @@ def baseline(
 
 
 def _plan(study: Study, name: str) -> dict[str, Any]:
-    """Say what the baseline still needs, and what it shows once it has it."""
+    """Return what the baseline still needs, or what it shows once it is complete."""
     from assay.study import gate, results
     from assay.study.kinds import DECIDING
 
@@ -115,7 +115,7 @@ def propose(
         Path | None, typer.Argument(metavar="[FILE]", help="YAML: a candidate, or several.")
     ] = None,
     optuna: Annotated[
-        int, typer.Option("--optuna", min=0, help="Sample so many inside the approved scope.")
+        int, typer.Option("--optuna", min=0, help="Sample this many inside the approved scope.")
     ] = 0,
     hours: Hours = None,
     gpu_hours: GpuHours = 0.0,
@@ -140,7 +140,7 @@ def propose(
 
 
 def request_of(study: Study, hours: float | None, gpu_hours: float) -> Any:
-    """Return what a run may use: what was said, or what the baseline asked for."""
+    """Return what a run may use: the given hours, or those of the baseline."""
     from assay.core.config import parse
     from assay.study.models import BudgetRequest
 

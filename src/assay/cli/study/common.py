@@ -106,7 +106,7 @@ def show(as_json: bool, facts: Any, lines: str | list[str]) -> None:
 
 
 def refuse_unconfirmed(execute: bool, confirm: str) -> None:
-    """Refuse a launch that is asked for by halves.
+    """Refuse a launch that is not confirmed.
 
     Raises:
         StudyError: `--execute` without `--confirm`.

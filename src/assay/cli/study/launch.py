@@ -1,4 +1,4 @@
-"""`assay study run`, `queue`, `loop` and `stop`: what starts and ends runs, by the runner alone."""
+"""`assay study run`, `queue`, `loop` and `stop`: the commands that start and end runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from assay.study.loop import Proposer
     from assay.study.models import RunRecord
 
-queue = typer.Typer(help="What waits to be run.", no_args_is_help=True)
+queue = typer.Typer(help="Runs that wait to be launched.", no_args_is_help=True)
 
 
 @acting
@@ -30,7 +30,8 @@ def run(
     execute: Execute = False,
     confirm: Confirm = "",
     detach: Annotated[
-        bool, typer.Option("--detach", help="Do not wait for its end; it goes on by itself.")
+        bool,
+        typer.Option("--detach", help="Do not wait for its end; it continues in the background."),
     ] = False,
 ) -> None:
     """Launch one run of one candidate, or show what that would do."""
@@ -61,7 +62,7 @@ def run(
             facts = {"run": planned.run, "launched": True}
             call.show(facts, f"{planned.run} is launched; watch it: assay study monitor")
             return
-        output.note(f"{planned.run} is launched; it goes on if this command is interrupted.")
+        output.note(f"{planned.run} is launched; it continues if this command is interrupted.")
         record = runner.wait(found, planned.run)
     _show_record(call, record)
 
@@ -96,7 +97,7 @@ def add(
         found.require_writable()
         pool = getattr(found.contract().evaluation.pools, POOLS[phase])
         added = Queue(found).add(name, phase, seeds or pool)
-    call.show({"added": added}, added or ["Nothing new: all of it waits or is done."])
+    call.show({"added": added}, added or ["Nothing new: all of these runs are queued or done."])
 
 
 @queue.command("cancel")
@@ -105,7 +106,7 @@ def cancel(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
 ) -> None:
-    """Take what waits of a candidate off the queue."""
+    """Remove the waiting runs of a candidate from the queue."""
     from assay.study.queue import Queue
 
     with call.opened() as found:
@@ -118,7 +119,7 @@ def cancel(
 @queue.command("status")
 @on_study
 def queue_status(call: Call) -> None:
-    """Show what waits, runs and is over."""
+    """Show the runs that wait, run and are done."""
     from assay.study.queue import Queue
 
     items = Queue(call.read()).manifest().items
@@ -176,10 +177,13 @@ def loop(
     call: Call,
     execute: Execute = False,
     confirm: Annotated[
-        str, typer.Option("--confirm", help="RUN_CANDIDATE; a token stands for one run alone.")
+        str, typer.Option("--confirm", help="RUN_CANDIDATE; a token is valid for one run only.")
     ] = "",
     optuna: Annotated[
-        int, typer.Option("--optuna", min=0, help="Have so many sampled when all are decided.")
+        int,
+        typer.Option(
+            "--optuna", min=0, help="Sample this many new candidates when all are decided."
+        ),
     ] = 0,
     file: Annotated[
         Path | None, typer.Option("--propose", help="Propose the candidates of a file first.")
@@ -224,9 +228,9 @@ def loop(
 def stop(
     call: Call,
     reason: Annotated[str, typer.Option("--reason", help="For the record.")] = "stopped by hand",
-    off: Annotated[bool, typer.Option("--off", help="Take the kill switch off again.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Release the kill switch.")] = False,
 ) -> None:
-    """End what runs and launch nothing more, until `stop --off`."""
+    """Stop all runs and launch no more, until `stop --off`."""
     from assay.study import runner
 
     with call.opened() as found:

@@ -1,4 +1,4 @@
-"""`assay study next`, `status`, `report`, `verify` and `demo`: what the record says."""
+"""`assay study next`, `status`, `report`, `verify` and `demo`: reports and checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from assay.cli.study.common import Call, acting, on_study
 
 @on_study
 def next_step(call: Call) -> None:
-    """Say what to do next, why, and whether an agent may do it without asking."""
+    """Show what to do next, why, and whether an agent may do it without asking."""
     from assay.study.advice import next_step
 
     seen = next_step(call.read())
@@ -26,13 +26,13 @@ def next_step(call: Call) -> None:
     if seen.command:
         lines.append(f"  {seen.command}")
     if not seen.safe:
-        lines.append("  A person decides on this.")
+        lines.append("  A person has to decide this.")
     call.show(facts, lines)
 
 
 @on_study
 def status(call: Call) -> None:
-    """Show a study: approvals, budget, candidates, what is under way."""
+    """Show a study: approvals, budget, candidates, active runs."""
     from assay.study import budget, runner
     from assay.study.contract import missing
 
@@ -96,7 +96,7 @@ def verify(
         Path | None, typer.Argument(metavar="[PATH]", help="Check every study below a directory.")
     ] = None,
 ) -> None:
-    """Check ledger, anchors and evidence; exit 1 and name the place if something is wrong."""
+    """Check ledger, anchors and evidence; exit 1 and name the place if something is damaged."""
     from assay.study import evidence
 
     studies = evidence.studies(path) if path is not None else [call.read()]
@@ -117,10 +117,10 @@ def anchor(
     call: Call,
     why: Annotated[str, typer.Option("--why", help="The reason, for the record.")],
 ) -> None:
-    """Note the ledger's head in Git anew, after a clone that did not bring refs/rlxp along."""
+    """Record the ledger's head in Git again, after a clone that did not fetch refs/rlxp."""
     found = call.read()
     found.anchor_anew(call.actor, why)
-    call.show({"ref": found.ref}, f"The ledger's head is noted in {found.ref}.")
+    call.show({"ref": found.ref}, f"The ledger's head is recorded in {found.ref}.")
 
 
 def demo(
@@ -129,7 +129,7 @@ def demo(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """See a whole study on CartPole: four candidates, and the gate accepts the good one alone."""
+    """Run a complete study on CartPole: of four candidates, only the better one is accepted."""
     import time
 
     from assay.core.paths import runs_root

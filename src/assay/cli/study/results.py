@@ -1,4 +1,4 @@
-"""`assay study monitor`, `reflect`, `probe`, `audit-result` and `verdict`: what runs came to."""
+"""`assay study monitor`, `reflect`, `probe`, `audit-result` and `verdict`: the results of runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from assay.cli import output
 from assay.cli.study.candidates import GpuHours, Hours, request_of
 from assay.cli.study.common import Call, DecidingPhase, acting, on_study
 
-probe = typer.Typer(help="How far a randomised parameter may go.", no_args_is_help=True)
-Phase = Annotated[DecidingPhase, typer.Option("--phase", help="Whose runs are meant.")]
+probe = typer.Typer(help="Find out how far a parameter may be randomised.", no_args_is_help=True)
+Phase = Annotated[DecidingPhase, typer.Option("--phase", help="The phase whose runs are meant.")]
 
 
 @on_study
@@ -20,7 +20,7 @@ def monitor(
     call: Call,
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="By default all.")] = None,
 ) -> None:
-    """Look at runs under way: is the process alive, does it learn?"""
+    """Check active runs: is the process alive, does it learn?"""
     from assay.study import monitor, runner
 
     with call.opened() as found:
@@ -47,7 +47,7 @@ def reflect(
     call: Call,
     run: Annotated[str, typer.Argument(metavar="RUN")],
 ) -> None:
-    """Look back on a run's reward: trends, saturation, domination, risk of hacking."""
+    """Analyse a run's reward: trends, saturation, domination, risk of hacking."""
     from assay.study.reflection import reflect
 
     with call.opened() as found:
@@ -80,7 +80,7 @@ def plan(
     hours: Hours = None,
     gpu_hours: GpuHours = 0.0,
 ) -> None:
-    """Write a probe's plan down for good, and propose one candidate per value."""
+    """Record a probe's plan, which is then fixed, and propose one candidate per value."""
     from assay.study import candidates
     from assay.study.layout import read_yaml_document
     from assay.study.models import ProbePlan
@@ -103,7 +103,7 @@ def summarise(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="PROBE")],
 ) -> None:
-    """Say how far the parameter may be moved from its nominal value."""
+    """Show how far the parameter may be moved from its nominal value."""
     from assay.study.probe import summarise
 
     with call.opened() as found:
@@ -122,7 +122,7 @@ def audit_result(
     name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
     phase: Phase = "promotion",
 ) -> None:
-    """Check whether a candidate's evidence may be believed; exit 1 if not."""
+    """Check whether a candidate's results can be trusted; exit 1 if not."""
     from assay.study.result_audit import audit
 
     with call.opened() as found:
@@ -132,7 +132,9 @@ def audit_result(
     else:
         rows = [(c.name, "passed" if c.passed else "FAILED", c.detail) for c in seen.checks]
         output.show(output.table(("check", "result", "seen"), rows, title=f"{name}, {phase}"))
-        output.say("It may be believed." if seen.passed else "It may not be believed.")
+        output.say(
+            "The results can be trusted." if seen.passed else "The results cannot be trusted."
+        )
     if not seen.passed:
         raise typer.Exit(1)
 
@@ -143,10 +145,10 @@ def verdict(
     name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
     phase: Phase = "promotion",
     dry: Annotated[
-        bool, typer.Option("--dry-run", help="Return whether it could be judged; spend no alpha.")
+        bool, typer.Option("--dry-run", help="Show whether it could be judged; no alpha is spent.")
     ] = False,
 ) -> None:
-    """Judge a candidate by the evidence gate, for good."""
+    """Judge a candidate by the evidence gate; the verdict is final."""
     from assay.study import verdict
 
     with call.opened() as found:
