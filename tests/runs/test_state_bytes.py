@@ -38,7 +38,7 @@ def test_what_is_cut_changed_or_foreign_is_refused() -> None:
         with pytest.raises(CheckpointError, match="incomplete, altered or not Assay"):
             state_from_bytes(data[:end])
     header = json.dumps({"__metadata__": {"assay": '{"format": "other"}'}}).encode()
-    with pytest.raises(CheckpointError, match="not a state"):
+    with pytest.raises(CheckpointError, match="not an Assay state"):
         state_from_bytes(len(header).to_bytes(8, "little") + header)
     newer = '{"format": "assay-checkpoint", "schema": 99}'
     header = json.dumps({"__metadata__": {"assay": newer}}).encode()
