@@ -105,8 +105,8 @@ def verify(
     for found in studies:
         name = f"{found.task}/{found.name}"
         facts[name] = [str(problem) for problem in evidence.verify(found)]
-        whole = "DAMAGED" if facts[name] else f"whole, {found.ledger.head().seq} events"
-        lines += [f"{name}: {whole}", *(f"  {problem}" for problem in facts[name])]
+        state = "DAMAGED" if facts[name] else f"intact, {found.ledger.head().seq} events"
+        lines += [f"{name}: {state}", *(f"  {problem}" for problem in facts[name])]
     call.show(facts, lines)
     if any(facts.values()):
         raise typer.Exit(1)
