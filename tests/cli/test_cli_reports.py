@@ -1,4 +1,4 @@
-"""Evaluating, comparing, drawing and exporting runs, and what the machine and the library have."""
+"""Evaluating, comparing, plotting and exporting runs; algorithms, environments and the doctor."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_environments_are_listed(cli: Cli) -> None:
     assert "CartPole" not in cli("envs", "list", "pendulum").stdout
 
 
-def test_the_doctor_looks_at_everything(cli: Cli) -> None:
+def test_the_doctor_checks_everything(cli: Cli) -> None:
     result = cli("doctor", "--json")
     assert result.exit_code == 0, result.output
     found = {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}

@@ -149,7 +149,7 @@ def test_quiet_prints_the_result_only(cli: Cli) -> None:
     assert "Run: " in result.stdout
 
 
-def test_the_memory_of_the_replay_is_said_before_it_is_needed(cli: Cli) -> None:
+def test_the_memory_of_the_replay_is_printed_before_it_is_needed(cli: Cli) -> None:
     result = cli(
         "train", "dqn", "CartPole-v1", "env_steps=64", "buffer_size=1000", "num_envs=1",
         "learning_starts=60", "eval_episodes=1", "compile=false", "sinks=[]",
@@ -194,7 +194,7 @@ def test_ctrl_c_saves_and_resume_finishes(start: Start, cli: Cli, slow: Path, ro
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_ends_at_once_and_leaves_the_checkpoint(
+def test_a_second_ctrl_c_ends_immediately_and_keeps_the_checkpoint(
     start: Start, slow: Path, root: Path
 ) -> None:
     long_rollouts = ("horizon=64", "minibatch_size=64", "checkpoint_every=64")
@@ -264,7 +264,7 @@ def test_a_seed_that_fails_is_reported_and_the_others_finish(cli: Cli, root: Pat
 
 
 @pytest.mark.slow
-def test_ctrl_c_reaches_every_seed_and_resume_goes_on_with_the_group(
+def test_ctrl_c_reaches_every_seed_and_resume_continues_the_group(
     start: Start, cli: Cli, slow: Path, root: Path
 ) -> None:
     process = start(*SLOW_RUN, "--seeds", 3, "--jobs", 2, "--name", "g")
@@ -278,7 +278,7 @@ def test_ctrl_c_reaches_every_seed_and_resume_goes_on_with_the_group(
     assert "--name g --seed 3 --seeds 1" in stderr
     for seed in (1, 2):
         info = RunDirectory.open(group / f"seed-{seed}").info
-        # A child that hears of one Ctrl-C twice would have ended at once, with an error.
+        # A child that gets one Ctrl-C twice would have ended immediately, with an error.
         assert (info["status"], info["error"]) == ("interrupted", None)
     assert not (group / "seed-3").exists()
 
@@ -373,10 +373,10 @@ exit $code
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_the_run_and_room_lets_it_finish(
+def test_a_full_disk_ends_the_run_and_free_space_lets_it_finish(
     cli: Cli, root: Path, tmp_path: Path
 ) -> None:
-    """The real thing: a file system of a few checkpoints, in a mount namespace of its own."""
+    """The real thing: a file system of a few checkpoints, in its own mount namespace."""
     cli(*FILLS, "--name", "whole")
     sizes = [f.stat().st_size for f in (root / "whole").rglob("*") if f.is_file()]
     python = shlex.join([sys.executable, "-m", "assay"])

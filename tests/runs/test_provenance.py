@@ -29,7 +29,7 @@ def repository(tmp_path):
     return tmp_path
 
 
-def test_what_is_collected_is_json_and_tells_the_machine(monkeypatch, tmp_path):
+def test_what_is_collected_is_json_and_describes_the_machine(monkeypatch, tmp_path):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("WANDB_API_KEY", "very-secret-value")
     facts = collect(["assay", "train", "ppo"], seeds={"run": 7}, cwd=tmp_path)
@@ -136,7 +136,7 @@ def test_without_git_a_repository_or_a_gpu_the_rest_is_there(tmp_path, monkeypat
     assert facts["packages"]
 
 
-def test_gpus_are_read_from_the_driver_and_a_hanging_one_is_passed_over(monkeypatch, tmp_path):
+def test_gpus_are_read_from_the_driver_and_a_hanging_git_is_skipped(monkeypatch, tmp_path):
     def answer(arguments, **settings):
         if arguments[0] == "nvidia-smi":
             text = b"NVIDIA H200, 143771 MiB, 570.1\n"

@@ -62,7 +62,7 @@ def read_settings(
     Args:
         assignments: `key=value` items.
         config: A YAML file.
-        options: Settings that have an option of their own; None means not given.
+        options: Settings that have their own option; None means not given.
 
     Raises:
         ConfigError: The file or an item is malformed, or a setting is given twice.

@@ -76,7 +76,7 @@ def run_jobs(jobs: Sequence[Job], parallel: int, bars: Bars) -> list[Outcome]:
     """Run all jobs, `parallel` of them at a time, and return how each of them ended.
 
     A job that fails does not stop the others. The first Ctrl-C (or SIGTERM) asks all children to
-    save and starts no more of them, the second one ends them at once.
+    save and starts no more of them, the second one ends them immediately.
     """
     return _Pool(jobs, parallel, bars).run()
 
@@ -98,7 +98,7 @@ class _Child:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.told = 0  # stop signals sent so far
+        self.stops_sent = 0  # stop signals sent so far
         self._stdout: IO[bytes] = tempfile.TemporaryFile()
         self._stderr: IO[bytes] = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
@@ -115,11 +115,11 @@ class _Child:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 
-    def tell(self, stops: int) -> None:
+    def forward_stops(self, stops: int) -> None:
         """Pass on every stop that was not sent yet: the first two are SIGINT, the third kills."""
-        while self.told < stops:
-            self.told += 1
-            self.send(signal.SIGINT if self.told < 3 else signal.SIGKILL)
+        while self.stops_sent < stops:
+            self.stops_sent += 1
+            self.send(signal.SIGINT if self.stops_sent < 3 else signal.SIGKILL)
 
     def close(self) -> tuple[int, str]:
         """Wait for the end, keep what was printed, and return the exit code and stderr."""
@@ -160,7 +160,9 @@ class _Pool:
                     while self.waiting and len(self.running) < self.parallel and not self.stops:
                         child = _Child(self.waiting.pop(0))
                         self.running.append(child)
-                        child.tell(self.stops)  # a Ctrl-C during its start did not reach it
+                        child.forward_stops(
+                            self.stops
+                        )  # a Ctrl-C during its start did not reach it
                     time.sleep(_POLL_SECONDS)
                     for child in [c for c in self.running if c.process.poll() is not None]:
                         self.running.remove(child)
@@ -234,9 +236,11 @@ class _Pool:
         def stop(number: int, frame: Any) -> None:
             self.stops += 1
             if self.stops == 1 and self.bars.mode != "silent":
-                self.bars.message("Stopping: every run saves its state. Ctrl-C again ends at once.")
+                self.bars.message(
+                    "Stopping: every run saves its state. Ctrl-C again ends immediately."
+                )
             for child in self.running:
-                child.tell(self.stops)
+                child.forward_stops(self.stops)
 
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:

@@ -216,7 +216,7 @@ def show_summary(plan: Plan, summary: Summary) -> None:
 
 def _killed(summary: Summary) -> str:
     if summary.killed is None:
-        return "was not killed: it had no process of its own yet"
+        return "was not killed: it had not started yet"
     if summary.resumed_after is None:
         return f"killed (process {summary.killed}), and not back in time"
     return f"killed (process {summary.killed}), back after {summary.resumed_after:.1f} s"

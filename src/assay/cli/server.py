@@ -239,7 +239,7 @@ def pause(server: AdminClient, name: Name, as_json: AsJson = False) -> None:
 @remote
 def resume(server: AdminClient, name: Name, as_json: AsJson = False) -> None:
     """Continue learning a policy, even one whose learner has failed."""
-    _tell_policy(server.resume(name), as_json, "goes on")
+    _tell_policy(server.resume(name), as_json, "continues")
 
 
 @app.command("delete")

@@ -93,8 +93,8 @@ class GoalFunctions:
     ) -> NDArray[np.float64]:
         try:
             if whole:
-                told = np.asarray(function(achieved, desired, {}), np.float64)
-                return np.broadcast_to(told, (len(achieved),))
+                reported = np.asarray(function(achieved, desired, {}), np.float64)
+                return np.broadcast_to(reported, (len(achieved),))
             rows = [function(a, d, {}) for a, d in zip(achieved, desired, strict=True)]
             return np.array([float(np.asarray(row).item()) for row in rows], np.float64)
         except Exception as error:

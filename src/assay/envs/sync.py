@@ -37,7 +37,7 @@ MaskSource = Literal["method", "info"] | None
 
 
 class Group:
-    """Environments made by `factories`, each in a row of its own.
+    """Environments made by `factories`, each in its own row.
 
     Args:
         factories: One per environment.

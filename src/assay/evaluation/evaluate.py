@@ -254,9 +254,9 @@ def _evaluate(
         _play_round(agent, vector, episode_seed(seed, k), min(n, episodes - k), explore, limit)
         for k in range(0, episodes, n)
     ]
-    returns, lengths, terminated, truncated, told = map(np.concatenate, zip(*parts, strict=True))
+    returns, lengths, terminated, truncated, seen = map(np.concatenate, zip(*parts, strict=True))
     seeds = episode_seed(seed, 0) + np.arange(episodes)
-    success = None if np.isnan(told).any() else told > 0
+    success = None if np.isnan(seen).any() else seen > 0
     return EvaluationResult(seed, returns, lengths, terminated, truncated, seeds, success)
 
 
@@ -285,9 +285,9 @@ def _play_round(
         lengths += playing
         ended |= playing & terminated
         cut_off |= playing & truncated
-        told = vector.success
-        if told is not None:
-            success[playing & over] = told[playing & over]
+        reported = vector.success
+        if reported is not None:
+            success[playing & over] = reported[playing & over]
         playing &= ~over
         if not playing.any():
             columns = returns, lengths, ended, cut_off, success

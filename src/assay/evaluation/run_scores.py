@@ -105,7 +105,7 @@ def refuse_unlike(
             raise ConfigError(
                 f"The arm '{name}' has several runs with seed {', '.join(double)}: the same seed "
                 "gives the same run, which would count twice.",
-                "Give each run of a group a seed of its own.",
+                "Give each run of a group a different seed.",
             )
     where = "The comparison"
     env = _same({str(run.path): run.info["env"] for run in everything}, where, "environment")

@@ -161,7 +161,7 @@ def n_step_return(
     one_step = reward + gamma * alive * next_value
     result = one_step
     for _ in range(min(n, reward.shape[0]) - 1):
-        # G^k_t = r_t + gamma G^{k-1}_{t+1} while the episode and the segment go on
+        # G^k_t = r_t + gamma G^{k-1}_{t+1} while the episode and the segment continue
         longer = reward[:-1] + gamma * result[1:]
         result = torch.cat(
             [torch.where(going[:-1] > 0, longer, one_step[:-1]), one_step[-1:]],

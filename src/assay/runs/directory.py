@@ -55,7 +55,7 @@ _REQUIRED = ("schema", "id", "name", "algorithm", "env", "seed", "status", "crea
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 # The lock belongs to the open file, which a forked worker would share: an orphaned worker would
-# then keep the run locked after its trainer died. So a child closes its copies at once.
+# then keep the run locked after its trainer died. So a child closes its copies immediately.
 _held_locks: set[IO[bytes]] = set()
 
 

@@ -29,7 +29,7 @@ _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class RunWarning(UserWarning):
-    """Something about a run is damaged or switched off, and work goes on without it."""
+    """Something about a run is damaged or switched off, and is left out."""
 
 
 def run_error(error: OSError, doing: str) -> RunError:

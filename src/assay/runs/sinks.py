@@ -271,7 +271,7 @@ class MlflowSink:
         """Do nothing: what was sent cannot be withdrawn, and is drawn over."""
 
     def flush(self) -> None:
-        """Do nothing: every record is sent at once."""
+        """Do nothing: every record is sent immediately."""
 
     def close(self) -> None:
         """Mark the run as finished."""
@@ -414,7 +414,7 @@ def _import(module: str, extra: str, purpose: str) -> Any:
 def _warn_failed(name: str, error: Exception) -> None:
     reason = f"{type(error).__name__}: {error}"
     warnings.warn(
-        f"The sink '{name}' failed and is switched off; training goes on. {reason}",
+        f"The sink '{name}' failed and is switched off; training continues. {reason}",
         RunWarning,
         stacklevel=4,
     )

@@ -171,7 +171,7 @@ class Corridor(gym.Env[Any, Any]):
     """Walk left or right; a small reward is near on the left, a large one far on the right.
 
     An agent that does not look ahead takes the small one. Episodes start in the second of six
-    cells. The best return is 1; turning left at once gives 0.2.
+    cells. The best return is 1; turning left immediately gives 0.2.
 
     Args:
         limit: Steps after which an episode is cut short.
@@ -400,7 +400,7 @@ class BitFlip(gym.Env[Any, Any]):
 
     Args:
         bits: How many; also the steps of an episode.
-        reset_goal: Whether every episode has a goal of its own; else all bits must be 1.
+        reset_goal: Whether every episode has its own goal; else all bits must be 1.
     """
 
     def __init__(self, bits: int = 8, reset_goal: bool = True) -> None:

@@ -168,7 +168,7 @@ def promote(call: Call) -> None:
         pool = found.contract().evaluation.pools.promotion
         for name in chosen:
             Queue(found).add(name, "promotion", pool)
-    lines = [f"{name} goes on" for name in chosen] + [f"{name} does not" for name in passed]
+    lines = [f"{name} is promoted" for name in chosen] + [f"{name} is rejected" for name in passed]
     call.show({"promoted": chosen, "passed": passed}, lines)
 
 

@@ -281,7 +281,7 @@ def backfilling(score: Score) -> Rule:
 def promise(cluster: Cluster, job: int) -> tuple[float, int]:
     """Return when enough processors will be free for a job, by the estimates, and how many more.
 
-    Jobs that run longer than estimated are expected to end at once.
+    Jobs that run longer than estimated are expected to end immediately.
     """
     free, need = cluster.free, cluster.size[job]
     shadow = cluster.now

@@ -18,7 +18,7 @@ bandwidth is 1, work is measured in disk intervals:
 * every unit that is written leaves `AMPLIFICATION` units of debt; every unit of debt makes all
   reads more expensive by 1 / `READ_SCALE`;
 * background work runs at a rate that follows the knob with inertia, as running merges continue; it
-  takes its share of the disk at once, and pays the debt off `LAG` intervals later;
+  takes its share of the disk immediately, and reduces the debt `LAG` intervals later;
 * the foreground's utilisation is rho = demand / (1 - background). Requests are slowed down by
   1 / (1 - rho), and beyond rho = 0.8 along the tangent there, for requests that time out. What
   counts is how much slower they are than on a store without debt and without background work;
