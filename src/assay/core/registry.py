@@ -17,7 +17,7 @@ from assay.core.errors import ConfigError, nearest
 
 Loop = Literal["on_policy", "off_policy", "offline"]
 ENTRY_POINTS = "assay.algorithms"
-_HELPERS = {"base", "settings"}
+_HELPERS = {"advantages", "base", "novelty", "settings"}
 
 
 @dataclass(frozen=True, slots=True)
