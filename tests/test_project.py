@@ -80,7 +80,7 @@ def git_files(*options: str) -> list[Path]:
 
 
 def algorithm_files() -> list[Path]:
-    shared = ("__init__", "base", "settings")
+    shared = ("__init__", "advantages", "base", "novelty", "settings")
     return [p for p in sorted((SOURCE / "algorithms").glob("*.py")) if p.stem not in shared]
 
 

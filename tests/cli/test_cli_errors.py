@@ -1,4 +1,4 @@
-"""Help appears at once, and a mistake gets one message and exit code 2."""
+"""Help appears immediately, and a mistake gets one message and exit code 2."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_mistake_gets_one_message(
     assert not root.exists() or list(root.iterdir()) == []
 
 
-def test_settings_of_a_file_are_weaker_than_the_command_line(cli: Cli, tmp_path: Path) -> None:
+def test_the_command_line_overrides_settings_of_a_file(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("lr: 2\nhidden: [16]\n")
     assert "lr=-1" in failed(cli(*TRAIN, "lr=-1", "--config", file))
@@ -223,7 +223,7 @@ def test_a_bug_shows_its_traceback() -> None:
     assert "This is a bug in Assay" in done.stderr
 
 
-def test_a_reader_that_went_away_is_no_bug(runs: Path) -> None:
+def test_a_closed_stdout_is_not_a_bug(runs: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     for arguments in (["runs"], ["runs", "--json"]):

@@ -1,4 +1,4 @@
-"""What is shown while runs are under way, and how numbers are written."""
+"""What is shown while runs are active, and how values are formatted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_lines_come_with_evaluations_and_not_with_every_log() -> None:
         assert lines_of(bars) == []
         progress(Evaluated(clock, SimpleNamespace(mean=33.3, returns=np.zeros(4))))
         assert lines_of(bars) == [
-            "ppo: 100 of 1,000 env_steps (10%), 50 steps/s, return 21.0, evaluation 33.3, "
+            "ppo: 100 of 1,000 env_steps (10%), 50 steps/s, return 21.00, evaluation 33.30, "
             "18.0 s left"
         ]
         clock.env_steps = 230
@@ -62,7 +62,7 @@ def test_a_slow_run_still_gives_a_line_now_and_then() -> None:
 def test_more_steps_than_the_budget_are_all_of_it() -> None:
     bars = make_bars()
     bars.update("x", 1100, 1000, evaluation=1.0)
-    assert lines_of(bars) == ["x: 1,000 of 1,000 env_steps (100%), evaluation 1"]
+    assert lines_of(bars) == ["x: 1,000 of 1,000 env_steps (100%), evaluation 1.00"]
 
 
 def test_a_terminal_gets_a_bar_with_speed_return_and_time_left() -> None:
@@ -76,7 +76,7 @@ def test_a_terminal_gets_a_bar_with_speed_return_and_time_left() -> None:
         assert words in shown
 
 
-def test_a_reader_that_went_away_does_not_stop_the_run() -> None:
+def test_a_closed_stderr_does_not_stop_the_run() -> None:
     class Gone(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
@@ -87,7 +87,7 @@ def test_a_reader_that_went_away_does_not_stop_the_run() -> None:
     bars.update("x", 1000, 1000)
 
 
-def test_silence_is_silent() -> None:
+def test_silent_mode_prints_nothing() -> None:
     bars = make_bars("silent")
     with bars:
         bars.update("x", 1000, 1000, evaluation=1.0)
@@ -95,7 +95,7 @@ def test_silence_is_silent() -> None:
     assert lines_of(bars) == []
 
 
-def test_json_has_no_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_no_nan_or_infinity(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_json({"a": np.float32(0.5), "b": [float("nan"), np.inf], 3: Path("x")})
     assert capsys.readouterr().out.split() == (
         '{ "a": 0.5, "b": [ null, null ], "3": "x" }'.split()
@@ -184,16 +184,16 @@ class Vanishing:
         raise FileNotFoundError
 
 
-def test_a_run_may_vanish_while_it_is_looked_at() -> None:
+def test_a_run_may_vanish_while_it_is_read() -> None:
     job = seeds.Job("seed 1", ("train",), Vanishing(), 100)  # type: ignore[arg-type]
     seeds._Pool([job], 1, Bars("silent"))._look(job)
 
 
-def test_a_child_hears_of_every_stop_once() -> None:
+def test_every_stop_is_sent_to_a_child_once() -> None:
     sent: list[int] = []
     child = object.__new__(seeds._Child)
-    child.told = 0
+    child.stops_sent = 0
     child.send = sent.append  # type: ignore[method-assign]
     for stops in (0, 1, 1, 2, 3, 3):
-        child.tell(stops)
+        child.forward_stops(stops)
     assert sent == [signal.SIGINT, signal.SIGINT, signal.SIGKILL]

@@ -1,4 +1,4 @@
-"""Evaluating, comparing, drawing and exporting runs, and what the machine and the library have."""
+"""Evaluating, comparing, plotting and exporting runs; algorithms, environments and the doctor."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_one_algorithm_is_shown_in_full(cli: Cli) -> None:
 def test_an_environment_is_checked(cli: Cli) -> None:
     result = cli("envs", "check", "CartPole-v1", "--steps", 200)
     assert result.exit_code == 0, result.output
-    assert "CartPole-v1: All is well." in result.stdout
+    assert "CartPole-v1: All checks passed." in result.stdout
     assert "ppo" in result.stdout and "td3" not in result.stdout
     found = json.loads(cli("envs", "check", "Pendulum-v1", "--steps", 200, "--json").stdout)
     assert found["ok"] is True
@@ -174,7 +174,7 @@ def test_environments_are_listed(cli: Cli) -> None:
     assert "CartPole" not in cli("envs", "list", "pendulum").stdout
 
 
-def test_the_doctor_looks_at_everything(cli: Cli) -> None:
+def test_the_doctor_checks_everything(cli: Cli) -> None:
     result = cli("doctor", "--json")
     assert result.exit_code == 0, result.output
     found = {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}

@@ -33,7 +33,7 @@ def test_the_list_as_json_has_the_facts(cli: Cli, runs: Path) -> None:
     assert "512 of 4,096" in cli("runs").stdout
 
 
-def test_an_empty_place_says_how_to_begin(cli: Cli, root: Path) -> None:
+def test_an_empty_directory_says_how_to_start_a_run(cli: Cli, root: Path) -> None:
     result = cli("runs")
     assert result.exit_code == 0
     assert "assay train" in result.stdout

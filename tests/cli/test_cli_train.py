@@ -149,7 +149,7 @@ def test_quiet_prints_the_result_only(cli: Cli) -> None:
     assert "Run: " in result.stdout
 
 
-def test_the_memory_of_the_replay_is_said_before_it_is_needed(cli: Cli) -> None:
+def test_the_memory_of_the_replay_is_printed_before_it_is_needed(cli: Cli) -> None:
     result = cli(
         "train", "dqn", "CartPole-v1", "env_steps=64", "buffer_size=1000", "num_envs=1",
         "learning_starts=60", "eval_episodes=1", "compile=false", "sinks=[]",
@@ -194,7 +194,7 @@ def test_ctrl_c_saves_and_resume_finishes(start: Start, cli: Cli, slow: Path, ro
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_ends_at_once_and_leaves_the_checkpoint(
+def test_a_second_ctrl_c_ends_immediately_and_keeps_the_checkpoint(
     start: Start, slow: Path, root: Path
 ) -> None:
     long_rollouts = ("horizon=64", "minibatch_size=64", "checkpoint_every=64")
@@ -205,7 +205,7 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_the_checkpoint(
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
-    assert f"the last checkpoint stands. Resume with: assay resume {root / 'x'}" in stderr
+    assert f"the last checkpoint is kept. Resume with: assay resume {root / 'x'}" in stderr
     assert "Traceback" not in stderr
     assert [int(path.parent.name) for path in checkpoints(root / "x")] == [64]
     assert status(root / "x") == "interrupted"
@@ -229,7 +229,7 @@ def test_resume_refuses_a_damaged_checkpoint_and_force_uses_the_one_before(
 
     result = cli("resume", "stopped", "--force")
     assert result.exit_code == 0, result.output
-    assert f"going on from env_steps={int(older.parent.name):,}" in result.stderr
+    assert f"resumed at env_steps={int(older.parent.name):,}" in result.stderr
     assert status(run) == "done"
 
 
@@ -246,7 +246,7 @@ def test_several_seeds_are_a_group(start: Start, root: Path) -> None:
         run = RunDirectory.open(root / "g" / f"seed-{seed}")
         assert (run.status, run.info["seed"]) == ("done", seed)
         assert run.config["run"]["env_steps"] == 1024
-        assert run.stdout_path.exists()
+        assert (run.path / "stdout.log").exists()
 
 
 @pytest.mark.slow
@@ -264,7 +264,7 @@ def test_a_seed_that_fails_is_reported_and_the_others_finish(cli: Cli, root: Pat
 
 
 @pytest.mark.slow
-def test_ctrl_c_reaches_every_seed_and_resume_goes_on_with_the_group(
+def test_ctrl_c_reaches_every_seed_and_resume_continues_the_group(
     start: Start, cli: Cli, slow: Path, root: Path
 ) -> None:
     process = start(*SLOW_RUN, "--seeds", 3, "--jobs", 2, "--name", "g")
@@ -278,7 +278,7 @@ def test_ctrl_c_reaches_every_seed_and_resume_goes_on_with_the_group(
     assert "--name g --seed 3 --seeds 1" in stderr
     for seed in (1, 2):
         info = RunDirectory.open(group / f"seed-{seed}").info
-        # A child that hears of one Ctrl-C twice would have ended at once, with an error.
+        # A child that gets one Ctrl-C twice would have ended immediately, with an error.
         assert (info["status"], info["error"]) == ("interrupted", None)
     assert not (group / "seed-3").exists()
 
@@ -373,10 +373,10 @@ exit $code
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_the_run_and_room_lets_it_finish(
+def test_a_full_disk_ends_the_run_and_free_space_lets_it_finish(
     cli: Cli, root: Path, tmp_path: Path
 ) -> None:
-    """The real thing: a file system of a few checkpoints, in a mount namespace of its own."""
+    """The real thing: a file system of a few checkpoints, in its own mount namespace."""
     cli(*FILLS, "--name", "whole")
     sizes = [f.stat().st_size for f in (root / "whole").rglob("*") if f.is_file()]
     python = shlex.join([sys.executable, "-m", "assay"])

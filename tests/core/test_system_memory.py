@@ -1,4 +1,4 @@
-"""The memory that there is: the container's, where it is less than the machine's."""
+"""The available memory: the container's, where it is less than the machine's."""
 
 from __future__ import annotations
 

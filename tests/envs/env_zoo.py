@@ -147,7 +147,7 @@ class SavesItself(Counter):
 
 
 class Keeper(gym.Wrapper):
-    """A wrapper that nobody knows."""
+    """A wrapper that is not on the list."""
 
 
 class Echo(Constant):

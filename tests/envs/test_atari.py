@@ -73,7 +73,7 @@ def test_lost_lives_and_finished_games_in_one_step() -> None:
     assert envs.step(np.zeros(3, np.int64))[2].tolist() == [False, False, True]
 
 
-def test_a_game_goes_on_after_a_lost_life() -> None:
+def test_a_game_continues_after_a_lost_life() -> None:
     envs = make_vector("ALE/Breakout-v5", 1, backend="sync", env_kwargs=CERTAIN, atari=QUIET)
     envs.reset(seed=0)
     rng = np.random.default_rng(0)

@@ -102,7 +102,7 @@ def test_a_factory_takes_the_settings() -> None:
     assert envs.step(np.zeros(2, np.int64))[2].all()
 
 
-def test_copies_have_seeds_of_their_own() -> None:
+def test_copies_have_different_seeds() -> None:
     obs = make_vector("Acrobot-v1", 3, backend="sync").reset(seed=7)
     assert len({tuple(row) for row in obs.tolist()}) == 3
     again = make_vector("Acrobot-v1", 2, backend="sync").reset(seed=8)
@@ -128,7 +128,7 @@ def test_a_seed_of_63_bits_is_fine() -> None:
         ("qqqqqqqqqqqqqqqqqq", "my_package.envs:Maze-v0"),
     ],
 )
-def test_unknown_id_offers_the_nearest(name: str, hint: str) -> None:
+def test_unknown_id_suggests_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(EnvError) as caught:
         make_vector(name, 2)
     assert f"'{name}'" in caught.value.message and hint in caught.value.fix
@@ -230,7 +230,7 @@ def test_what_does_not_go_together(arguments, match: str) -> None:
         ("FrozenLake-v1", {"backend": "native"}, "native version of 'FrozenLake-v1'"),
         ("FrozenLake-v1", {"backend": "vector"}, "no vector version"),
         (Counter, {"backend": "native"}, "needs an environment's id"),
-        (Counter(), {"backend": "processes"}, "made already"),
+        (Counter(), {"backend": "processes"}, "exists already"),
         (Counter(), {"env_kwargs": {"length": 3}}, "'length'.*cannot be set"),
         (Counter, {"backend": "processes", "workers": 0}, "workers=0"),
     ],
@@ -300,7 +300,7 @@ def test_bad_values_name_the_environment_and_the_step(what: str, match: str) -> 
     assert re.search(match, error.message)
 
 
-def test_only_the_guilty_row_is_named() -> None:
+def test_only_the_failing_row_is_named() -> None:
     pending = [Counter(9), Spoiler("nan_obs"), Counter(9)]
     envs = make_vector(lambda: pending.pop(0), 3)
     envs.reset(seed=0)
@@ -334,7 +334,7 @@ def test_large_finite_values_are_fine() -> None:
     assert np.isfinite(envs.step(np.array([0]))[0]).all()
 
 
-def test_a_policy_that_diverged_is_told_so() -> None:
+def test_a_diverged_policy_is_reported() -> None:
     class Follows(Counter):
         action_space = gym.spaces.Box(-1, 1, (1,))
 

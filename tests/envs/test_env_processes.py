@@ -113,7 +113,7 @@ def test_close_ends_the_workers_and_may_be_repeated() -> None:
     envs.close()
 
 
-def test_forgotten_environments_end_their_workers() -> None:
+def test_unreferenced_environments_end_their_workers() -> None:
     envs = make(Counter)
     pids = pids_of(envs)
     del envs

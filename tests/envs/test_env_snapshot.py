@@ -1,4 +1,4 @@
-"""A saved environment goes on exactly where it was, or says that it cannot be saved."""
+"""A saved environment continues exactly where it was, or reports that it cannot be saved."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def ends_seen(seen: list[list[Any]]) -> int:
         ("Blackjack-v1", {}),
     ],
 )
-def test_going_on_is_exact(name: str, kwargs: dict) -> None:
+def test_restoring_is_exact(name: str, kwargs: dict) -> None:
     if "v5" in name or "v4" in name:
         pytest.importorskip("mujoco")
     options: dict = {"backend": "sync", "env_kwargs": kwargs}
@@ -92,7 +92,7 @@ def test_going_on_is_exact(name: str, kwargs: dict) -> None:
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
-def test_native_goes_on_exactly(name: str) -> None:
+def test_native_restores_exactly(name: str) -> None:
     with make_vector(name, 5) as envs:
         actions = sample(envs, 250)
         envs.reset(seed=3)
@@ -140,7 +140,7 @@ def test_what_cannot_be_saved_gives_none() -> None:
             assert envs.get_state() is None, case
 
 
-def test_a_foreign_state_is_refused() -> None:
+def test_a_state_of_another_environment_is_refused() -> None:
     envs = make_vector("Acrobot-v1", 2, backend="sync")
     envs.reset(seed=0)
     state = envs.get_state()
@@ -152,7 +152,7 @@ def test_a_foreign_state_is_refused() -> None:
         unlimited.set_state(state)
 
 
-def test_a_state_that_no_checkpoint_can_hold_is_refused() -> None:
+def test_a_state_that_a_checkpoint_cannot_store_is_refused() -> None:
     class Hoards(SavesItself):
         def get_state(self) -> dict[str, Any]:
             return {"fine": 1, "worse": {"things": {1, 2}}}

@@ -310,7 +310,7 @@ def test_one_copy_takes_the_batched_path_where_libm_disagrees(
 
 @pytest.mark.parametrize("n", [1, 5])
 @pytest.mark.parametrize("id", IDS)
-def test_goes_on_bit_for_bit_from_a_saved_state(id: str, n: int) -> None:
+def test_continues_bit_for_bit_from_a_saved_state(id: str, n: int) -> None:
     rng = np.random.default_rng(6)
     envs = type(make_native(id, n))(n, max_episode_steps=40)
     undisturbed = type(envs)(n, max_episode_steps=40)

@@ -149,7 +149,7 @@ class TestCluster:
         assert cluster.advance() == pytest.approx(20 / 20 + 1.4)
         assert cluster.now == 30 and cluster.free == 4
 
-    def test_what_was_submitted_lately(self) -> None:
+    def test_what_was_submitted_recently(self) -> None:
         cluster = Cluster(FIVE, 4)
         for _ in range(3):
             cluster.advance()
@@ -181,7 +181,7 @@ def play(env: Any, choose: Any, seed: int = 0) -> float:
 
 
 class TestEnvironment:
-    def test_is_sound(self) -> None:
+    def test_passes_the_environment_check(self) -> None:
         assert [result for result in check_env(ID) if not result.ok] == []
 
     def test_an_episode_by_hand(self, small: str) -> None:
@@ -238,7 +238,7 @@ class TestEnvironment:
         expected = judge(BASELINES["FCFS"], env.workload, [first], 80)
         assert play(env, fcfs, seed=7) == pytest.approx(-expected[0])
 
-    def test_waiting_for_nothing_is_masked(self, small: str) -> None:
+    def test_waiting_without_an_event_is_masked(self, small: str) -> None:
         env = JobScheduling(workload=small, jobs=5, split="test")
         play(env, lambda e, mask: e.window if mask[-1] else int(mask.argmax()))
         assert not math.isnan(sum(env.cluster.start))
@@ -295,7 +295,7 @@ class TestEnvironment:
             obs = envs.reset(seed=1)
             assert set(obs) == {"obs", "action_mask"} and obs["action_mask"].shape == (2, 9)
 
-    def test_goes_on_exactly(self) -> None:
+    def test_restores_exactly(self) -> None:
         kwargs = {"jobs": 40}
         rng = np.random.default_rng(3)
         with make_vector(ID, 2, env_kwargs=kwargs) as envs:

@@ -69,14 +69,14 @@ class TestStore:
         store.step(1.0)
         assert store[BACKGROUND] == pytest.approx(0.3 * 0.42 + 0.42)
 
-    def test_what_cannot_be_helped_costs_nothing(self) -> None:
+    def test_unavoidable_slowdown_costs_nothing(self) -> None:
         for load in (0.0, 0.3, 0.7):
             assert Store(load, 0.05, 0.0).step(0.0) == 0.0
         assert Store(0.3, 0.01, 0.0).step(1.0) == 0.0  # there is nothing to merge
         # 0.2 (1 + 8 / 40) + 0.05 = 0.29 of 0.58, instead of 0.25 of 1
         assert Store(0.2, 0.05, 8.0).step(1.0) == pytest.approx(2 - 1 / 0.75)
 
-    def test_work_pays_only_when_it_is_complete(self) -> None:
+    def test_work_helps_only_when_it_is_complete(self) -> None:
         store = Store(0.1, 0.0, 8.0)
         for _ in range(LAG):
             store.step(1.0)
@@ -148,7 +148,7 @@ class TestDay:
 
 
 class TestEnvironment:
-    def test_is_sound(self) -> None:
+    def test_passes_the_environment_check(self) -> None:
         assert [result for result in check_env(ID, steps=500) if not result.ok] == []
 
     def test_a_day(self) -> None:
@@ -196,7 +196,7 @@ class TestEnvironment:
             CompactionRate(max_episode_steps=145)
 
     @pytest.mark.parametrize("backend", ["sync", "vector"])
-    def test_goes_on_exactly(self, backend: Any) -> None:
+    def test_restores_exactly(self, backend: Any) -> None:
         rng = np.random.default_rng(3)
         actions = rng.uniform(-1, 1, (400, 2, 1)).astype(np.float32)
         trail: list[Any] = []
@@ -234,7 +234,7 @@ def seen(debt: float, hour: float = 0.0, **columns: float) -> np.ndarray:
 
 
 class TestRules:
-    def test_threshold_has_a_memory(self) -> None:
+    def test_threshold_has_hysteresis(self) -> None:
         control = tuning.threshold(0.2, 0.8, 0.1, 0.9)
         assert [control(seen(d))[0] for d in (0.5, 0.9, 0.5, 0.1, 0.5)] == [0.1, 0.9, 0.9, 0.1, 0.1]
 

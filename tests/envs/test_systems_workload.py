@@ -87,7 +87,7 @@ class TestReading:
         with pytest.raises(WorkloadError, match=r"Job 1 .* needs 4 processors; the machine has 2"):
             read_swf(write(tmp_path / "w.swf", LINES), processors=2)
 
-    def test_what_is_no_workload(self, tmp_path: Path) -> None:
+    def test_what_is_not_a_workload(self, tmp_path: Path) -> None:
         with pytest.raises(WorkloadError, match="no job that ran"):
             read_swf(write(tmp_path / "w.swf", []))
         with pytest.raises(WorkloadError, match="There is no workload"):

@@ -43,7 +43,7 @@ class TestAll:
                 np.testing.assert_array_equal(one, two)
 
     @pytest.mark.parametrize("backend", ["auto", "sync"])
-    def test_goes_on_exactly(self, name: str, backend: Any) -> None:
+    def test_restores_exactly(self, name: str, backend: Any) -> None:
         with make_vector(name, 3, backend=backend) as env:
             rollout(env, 37)
             state = env.get_state()
@@ -60,7 +60,7 @@ class TestAll:
                 for now, then in zip(env.step(action)[:4], expected[:4], strict=True):
                     np.testing.assert_array_equal(now, then)
 
-    def test_is_sound(self, name: str) -> None:
+    def test_passes_the_environment_check(self, name: str) -> None:
         assert [result for result in check_env(name) if not result.ok] == []
 
 
@@ -150,7 +150,7 @@ class TestChain:
         assert info["final_obs"][1].tolist() == [1, 1, 1, 1]
         assert obs.tolist() == [[1, 1, 1, 0], [1, 0, 0, 0]]
 
-    def test_no_habit_leads_to_the_end(self) -> None:
+    def test_repeating_one_action_does_not_reach_the_end(self) -> None:
         for action in (0, 1):
             env = Chain(1)
             env.reset(seed=0)
@@ -180,7 +180,7 @@ class TestChain:
         assert found == 0
 
 
-def test_single_refuses_to_go_on_after_the_end() -> None:
+def test_single_refuses_a_step_after_the_end() -> None:
     env = gym.make("assay/Recall-v0", delay=0).unwrapped
     env.reset(seed=0)
     env.step(0)

@@ -116,7 +116,7 @@ def test_unknown_mode_is_refused(mode: object) -> None:
 
 def test_mode_that_leaked_into_the_base_class_is_refused(monkeypatch) -> None:
     monkeypatch.setitem(gym.vector.VectorEnv.metadata, "autoreset_mode", AutoresetMode.SAME_STEP)
-    with pytest.raises(EnvError, match="does not say how it resets"):
+    with pytest.raises(EnvError, match="does not declare its autoreset mode"):
         make_vector(Declares())
 
 

@@ -113,12 +113,12 @@ def test_every_autoreset_mode_gives_the_same_episodes(mode: AutoresetMode) -> No
     result = evaluate(Counter(), env, episodes=10, seed=3)
     lengths = [length_of(episode_seed(3, k)) for k in range(10)]
     assert result.lengths.tolist() == lengths
-    # 0 + 1 + ... + (n - 1), which only a carry that starts anew in every episode gives
+    # 0 + 1 + ... + (n - 1), which only a carry that restarts in every episode gives
     assert result.returns.tolist() == [n * (n - 1) / 2 for n in lengths]
     env.reset(seed=0)  # the caller's environment is still open
 
 
-def test_no_row_ever_meets_a_new_episode_with_an_old_carry() -> None:
+def test_no_episode_starts_with_an_old_carry() -> None:
     agent = Counter()
     evaluate(agent, Walk, episodes=8, seed=1, num_envs=8)
     assert len(agent.seen) > 2 * min(length_of(episode_seed(1, k)) for k in range(8))
@@ -175,7 +175,7 @@ def test_the_seed_decides_and_each_episode_can_be_played_again() -> None:
         assert total == expected
 
 
-def test_what_is_made_already_is_used_and_left_open() -> None:
+def test_an_existing_environment_is_used_and_left_open() -> None:
     with make_vector(Walk, 2) as vector:
         shared = evaluate(Constant(), vector, episodes=5, seed=5, num_envs=50)
         vector.reset(0)

@@ -19,7 +19,6 @@ from assay.evaluation.plots import (
     plot_comparison,
     plot_curves,
     read_curves,
-    sparkline,
     text_chart,
 )
 
@@ -106,15 +105,6 @@ def test_unusable_files_are_refused(make_group: Any, tmp_path: Path) -> None:
         plot_curves([], "eval/return_mean", tmp_path / "x.png")
 
 
-def test_sparklines_scale_average_and_leave_gaps() -> None:
-    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
-    assert sparkline([5, 5, 5]) == "▅▅▅"
-    assert sparkline([0, math.nan, math.inf, 1]) == "▁  █"
-    assert sparkline([]) == ""
-    assert sparkline([0, 2, 13, 15], width=2) == "▁█"
-    assert len(sparkline(range(1000), width=40)) == 40
-
-
 def test_the_text_chart_puts_curves_where_they_belong() -> None:
     rising, falling = curve([0, 2000], [0.0, 9.0]), curve([0, 1000], [9.0, 4.5])
     chart = text_chart({"up": [rising], "down": [falling]}, width=21, height=10).splitlines()
@@ -141,7 +131,6 @@ def test_curves_are_read_by_short_names(make_group: Any) -> None:
     assert [values.tolist() for _, values in curves["a"]] == [[0.0, 1.0], [0.0, 2.0]]
 
 
-@pytest.mark.parametrize("module", [assay.evaluation.formatting, assay.evaluation.plots])
-def test_examples_are_true(module: Any) -> None:
-    results = doctest.testmod(module)
+def test_examples_are_true() -> None:
+    results = doctest.testmod(assay.evaluation.formatting)
     assert results.attempted and not results.failed

@@ -1,4 +1,4 @@
-"""Films show every frame of the episodes that evaluation plays."""
+"""Videos show every frame of the episodes that evaluation plays."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_an_mp4_has_every_frame(tmp_path: Path) -> None:
     assert np.allclose(frames, 20.0 * np.arange(recording.lengths[0] + 1), atol=3)
 
 
-def test_a_real_environment_is_drawn_without_a_screen(
+def test_a_real_environment_is_rendered_without_a_screen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pygame")
@@ -140,16 +140,16 @@ class Bare(Fade):
 @pytest.mark.parametrize(
     ("env", "error", "message"),
     [
-        (Broken, EnvError, r"'Broken' cannot be drawn: RuntimeError: no context.\nMake sure"),
-        (BrokenMujoco, EnvError, "no context.\nMuJoCo draws with OpenGL. .*MUJOCO_GL=egl"),
-        (Blind, EnvError, r"'Blind' cannot be drawn: render\(\) returned nothing"),
+        (Broken, EnvError, r"'Broken' cannot be rendered: RuntimeError: no context.\nMake sure"),
+        (BrokenMujoco, EnvError, "no context.\nMuJoCo renders with OpenGL. .*MUJOCO_GL=egl"),
+        (Blind, EnvError, r"'Blind' cannot be rendered: render\(\) returned nothing"),
         (Bare, MissingExtraError, r"(?s)Drawing 'Bare' needs the package 'pygame'.*assay\[classic"),
         (lambda: Fade(), EnvError, "render_mode=None; 'rgb_array' was expected"),
         (Fade("rgb_array"), EnvError, "an id or a function that makes an environment"),
         ("CartPole-v9", EnvError, "CartPole-v1"),
     ],
 )
-def test_what_cannot_be_drawn_says_why_and_leaves_no_file(
+def test_a_failure_to_render_is_explained_and_leaves_no_file(
     tmp_path: Path, env: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -157,7 +157,7 @@ def test_what_cannot_be_drawn_says_why_and_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_factory_that_draws_by_itself_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_factory_with_its_own_render_mode_is_used_as_it_is(tmp_path: Path) -> None:
     assert record(Still(), lambda: Fade("rgb_array"), tmp_path / "a.gif", seed=4).path.exists()
 
 
@@ -169,7 +169,7 @@ def test_mp4_without_ffmpeg_names_the_extra(
         record(Still(), Fade, tmp_path / "a.mp4", seed=4)
 
 
-def test_an_old_film_survives_a_failed_new_one(tmp_path: Path) -> None:
+def test_an_old_video_survives_a_failed_new_one(tmp_path: Path) -> None:
     path = record(Still(), Fade, tmp_path / "a.gif", seed=4).path
     before = path.read_bytes()
     with pytest.raises(EnvError):

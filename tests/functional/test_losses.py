@@ -64,7 +64,7 @@ def test_ppo_loss_survives_whatever_was_recorded(old: float):
     result = ppo_policy_loss(log_prob, t(old, old, -0.5), advantage, 0.2)
     result.loss.backward()
     assert all(torch.isfinite(x) for x in result)
-    # Where the ratio is out of this world there is nothing to learn; the third goes on as ever.
+    # Where the ratio is absurd nothing is learned; the third item is unaffected.
     torch.testing.assert_close(log_prob.grad, t(0, 0, -1 / 3))
 
 

@@ -259,7 +259,7 @@ def test_a_changed_byte_in_any_file_is_found_and_named(directory):
 
 @pytest.mark.parametrize("name", [MANIFEST, "loop.json", "weights.safetensors"])
 @pytest.mark.parametrize("damage", ["truncated", "empty", "longer", "missing", "foreign"])
-def test_a_damaged_file_is_named_and_the_checkpoint_before_is_offered(directory, name, damage):
+def test_a_damaged_file_is_named_and_the_checkpoint_before_is_suggested(directory, name, damage):
     oldest = write_checkpoint(directory, 1, sections())
     torn = write_checkpoint(directory, 2, sections())
     (torn / "loop.json").unlink()
@@ -285,12 +285,12 @@ def test_damage_without_a_predecessor_says_so(directory):
     path = write_checkpoint(directory, 1, sections())
     write_checkpoint(directory, 2, sections())
     (path / "loop.json").unlink()
-    with pytest.raises(CheckpointError, match="no whole checkpoint before it"):
+    with pytest.raises(CheckpointError, match="no intact checkpoint before it"):
         verify_checkpoint(path)
 
 
 @pytest.mark.parametrize("kind", ["missing", "file", "empty"])
-def test_what_is_no_checkpoint_is_refused(tmp_path, kind):
+def test_what_is_not_a_checkpoint_is_refused(tmp_path, kind):
     path = tmp_path / "thing"
     if kind == "file":
         path.write_bytes(b"PK")
@@ -393,7 +393,7 @@ def full(*args, **kwargs):
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename", "safetensors", "mkdir"])
-def test_a_full_disk_leaves_the_older_checkpoints_and_no_rubbish(directory, monkeypatch, call):
+def test_a_full_disk_leaves_the_older_checkpoints_and_no_other_files(directory, monkeypatch, call):
     good = write_checkpoint(directory, 1, sections())
     if call == "write":
         monkeypatch.setattr(module, "write_synced", full)
@@ -473,7 +473,7 @@ def test_a_file_where_the_directory_should_be_is_one_clear_message(tmp_path):
         write_checkpoint(tmp_path / "checkpoints", 1, sections())
 
 
-def test_an_interrupt_while_writing_leaves_no_rubbish(directory, monkeypatch):
+def test_an_interrupt_while_writing_leaves_no_files(directory, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
@@ -543,7 +543,7 @@ def test_a_writer_killed_in_the_middle_leaves_the_older_checkpoint(directory, mo
 
 
 @pytest.mark.parametrize("delay", [0.011, 0.037])
-def test_whenever_a_writer_is_killed_every_checkpoint_in_place_is_whole(directory, delay):
+def test_whenever_a_writer_is_killed_every_checkpoint_in_place_is_intact(directory, delay):
     kill_writer(directory, "random", delay)
     paths = list_checkpoints(directory)
     assert paths

@@ -119,7 +119,7 @@ def test_a_taken_name_offers_resume_or_another(make):
         *("a b", "a\nb", "a\n", "ü*", "a\\b", "a\0b", "x" * 101),
     ],
 )
-def test_names_that_could_leave_the_root_or_puzzle_a_shell_are_refused(make, tmp_path, name):
+def test_names_that_could_leave_the_root_or_need_quoting_are_refused(make, tmp_path, name):
     with pytest.raises(RunError, match="cannot be the name of a run"):
         make(name)
     assert list(tmp_path.iterdir()) == []
@@ -225,7 +225,7 @@ def test_processes_that_create_runs_at_once_never_collide(tmp_path):
 # Opening
 
 
-def test_what_is_no_run_is_refused_and_what_is_missing_is_named(make, tmp_path):
+def test_what_is_not_a_run_is_refused_and_what_is_missing_is_named(make, tmp_path):
     make("ppo-1")
     with pytest.raises(RunError, match=r"no run at .*ppo-l") as caught:
         RunDirectory.open(tmp_path / "ppo-l")
@@ -244,7 +244,7 @@ def test_what_is_no_run_is_refused_and_what_is_missing_is_named(make, tmp_path):
         ('{"schema": 99}', "lacks 'id'"),
     ],
 )
-def test_a_foreign_run_json_is_named(make, content, words):
+def test_a_run_json_of_another_program_is_named(make, content, words):
     run = make()
     (run.path / "run.json").write_text(content)
     with pytest.raises(RunError, match=rf"run\.json' .*{words}"):
@@ -302,7 +302,7 @@ def test_a_status_that_cannot_be_written_leaves_the_old_one(make, monkeypatch):
     assert run.status == RunDirectory.open(run.path).status == "running"
 
 
-def test_heartbeats_are_rare_and_tell_the_progress(make):
+def test_heartbeats_are_rare_and_record_the_progress(make):
     now = [1000.0]
     run = make(clock=lambda: now[0])
     run.heartbeat(10)
@@ -323,7 +323,7 @@ def test_a_running_run_without_its_process_reads_as_interrupted(make):
     assert RunDirectory.open(run.path).status == "running"
 
 
-def test_a_run_on_another_host_is_alive_while_its_heart_beats(make):
+def test_a_run_on_another_host_is_alive_while_it_sends_heartbeats(make):
     run = make(clock=lambda: 1000.0)
     run.unlock()
     edit(run, host="elsewhere")
@@ -417,7 +417,7 @@ def test_a_second_holder_in_this_process_is_refused_too(make):
     other.unlock()
 
 
-def test_a_reader_that_looks_for_a_moment_does_not_stop_a_trainer(make, monkeypatch):
+def test_a_reader_that_probes_the_lock_does_not_stop_a_trainer(make, monkeypatch):
     run = make()
     run.unlock()
     reader = open(run.path / ".lock", "rb")
@@ -494,7 +494,7 @@ def test_a_damaged_run_does_not_hide_the_others(make, tmp_path):
         assert [run.name for run in find_runs(tmp_path)] == ["good"]
 
 
-def test_a_directory_without_runs_is_no_group(tmp_path):
+def test_a_directory_without_runs_is_not_a_group(tmp_path):
     (tmp_path / "g").mkdir()
     with pytest.raises(RunError, match="neither a run nor a group"):
         group_runs(tmp_path / "g")

@@ -62,7 +62,7 @@ def test_json_is_standard_and_floats_come_back():
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff\xfe"])
-def test_a_foreign_file_is_named(tmp_path, content):
+def test_a_file_that_is_not_a_json_object_is_named(tmp_path, content):
     path = tmp_path / "x.json"
     path.write_bytes(content)
     with pytest.raises(RunError, match=r"x\.json"):

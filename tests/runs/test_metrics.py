@@ -55,7 +55,7 @@ def test_a_file_that_does_not_exist_has_no_records(path):
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
-def test_a_torn_last_line_is_ignored_and_dropped_by_the_next_writer(path, cut):
+def test_an_incomplete_last_line_is_ignored_and_dropped_by_the_next_writer(path, cut):
     write(path, record(1, a=1.0), record(2, a=2.0))
     path.write_bytes(path.read_bytes()[:-cut])
     assert [r.env_steps for r in read_records(path)] == [1]
@@ -64,7 +64,7 @@ def test_a_torn_last_line_is_ignored_and_dropped_by_the_next_writer(path, cut):
     assert [r.env_steps for r in read_records(path)] == [1, 3]
 
 
-def test_a_file_that_is_one_torn_line_is_emptied(path):
+def test_a_file_of_one_incomplete_line_is_emptied(path):
     path.write_bytes(b"x" * 200_000)
     write(path, record(3, a=3.0))
     assert [r.env_steps for r in read_records(path)] == [3]
@@ -129,7 +129,7 @@ def test_truncate_refuses_an_offset_where_no_record_ends(path, wrong):
     assert path.read_bytes() == before
 
 
-def test_a_full_disk_leaves_whole_records_and_says_so(path, monkeypatch):
+def test_a_full_disk_leaves_complete_records_and_says_so(path, monkeypatch):
     writer = MetricsWriter(path)
     writer.write(record(1, a=1.0))
     writer.flush()

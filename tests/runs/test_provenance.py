@@ -29,7 +29,7 @@ def repository(tmp_path):
     return tmp_path
 
 
-def test_what_is_collected_is_json_and_tells_the_machine(monkeypatch, tmp_path):
+def test_what_is_collected_is_json_and_describes_the_machine(monkeypatch, tmp_path):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("WANDB_API_KEY", "very-secret-value")
     facts = collect(["assay", "train", "ppo"], seeds={"run": 7}, cwd=tmp_path)
@@ -96,6 +96,23 @@ def test_secrets_stay_out_of_the_diff(repository):
     assert REDACTED in diff
 
 
+def test_nothing_that_the_repository_configures_is_run(repository):
+    ran = repository / "ran"
+    script = repository / "monitor.sh"
+    script.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    script.chmod(0o755)
+    git(repository, "config", "core.fsmonitor", str(script))
+    assert collect([], cwd=repository)["git"]["dirty"] is True
+    assert not ran.exists()
+
+
+def test_bytes_that_are_not_utf8_are_replaced(repository):
+    (repository / "code.py").write_bytes(b"a = '\xff'\n")
+    facts = collect([], cwd=repository)["git"]
+    assert "+a = '\ufffd'" in facts["diff"]
+    json.dumps(facts).encode()
+
+
 @pytest.mark.parametrize(
     ("argument", "kept"),
     [
@@ -111,23 +128,21 @@ def test_secrets_stay_out_of_the_command_line(tmp_path, argument, kept):
 
 
 def test_without_git_a_repository_or_a_gpu_the_rest_is_there(tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert collect([], cwd=tmp_path)["git"] is None
-    monkeypatch.setattr(provenance.shutil, "which", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
     facts = collect([], cwd=tmp_path)
     assert facts["git"] is None
     assert facts["hardware"]["gpus"] == []
     assert facts["packages"]
 
 
-def test_gpus_are_read_from_the_driver_and_a_hanging_one_is_passed_over(monkeypatch, tmp_path):
+def test_gpus_are_read_from_the_driver_and_a_hanging_git_is_skipped(monkeypatch, tmp_path):
     def answer(arguments, **settings):
         if arguments[0] == "nvidia-smi":
             text = b"NVIDIA H200, 143771 MiB, 570.1\n"
             return subprocess.CompletedProcess(arguments, 0, text, b"")
         raise subprocess.TimeoutExpired(arguments, settings["timeout"])
 
-    monkeypatch.setattr(provenance.shutil, "which", lambda name: name)
     monkeypatch.setattr(provenance.subprocess, "run", answer)
     facts = collect([], cwd=tmp_path)
     assert facts["git"] is None

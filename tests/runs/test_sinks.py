@@ -83,7 +83,7 @@ def test_every_sink_gets_every_call(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["log", "flush", "rewind", "close"])
-def test_a_failing_copy_warns_once_and_the_rest_go_on(tmp_path, method):
+def test_a_failing_copy_warns_once_and_the_rest_continue(tmp_path, method):
     bad, good = Recorder(fail_in=method), Recorder()
     sinks = SinkSet(JsonlSink(tmp_path / "metrics.jsonl"), [bad, good])
     state = sinks.state()
@@ -99,9 +99,7 @@ def test_a_failing_copy_warns_once_and_the_rest_go_on(tmp_path, method):
     assert [call for call, *_ in good.calls] == ["log", "flush", "rewind"] * 2 + ["close"]
 
 
-def test_the_truth_on_a_full_disk_is_an_error_and_the_copies_are_still_closed(
-    tmp_path, monkeypatch
-):
+def test_jsonl_on_a_full_disk_is_an_error_and_the_copies_are_still_closed(tmp_path, monkeypatch):
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -235,7 +233,7 @@ def points(directory):
     }
 
 
-def test_tensorboard_shows_what_was_logged_and_forgets_what_was_rewound(tmp_path):
+def test_tensorboard_shows_what_was_logged_and_drops_what_was_rewound(tmp_path):
     kept = [Record(10, 1, 0, 1.0, {"train/loss": 0.5}), Record(20, 2, 0, 2.0, {"train/loss": 0.25})]
     sink = TensorBoardSink(tmp_path)
     for item in [*kept, Record(30, 3, 0, 3.0, {"train/loss": 9.0, "eval/return": 1.0})]:

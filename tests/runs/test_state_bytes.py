@@ -1,4 +1,4 @@
-"""A state as bytes: the same every time, whole or refused, never pickled."""
+"""A state as bytes: the same every time, complete or refused, never pickled."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_the_same_state_gives_the_same_bytes() -> None:
     assert len({state_to_bytes(STATE) for _ in range(20)}) == 1
 
 
-def test_what_is_cut_changed_or_foreign_is_refused() -> None:
+def test_truncated_changed_or_other_bytes_are_refused() -> None:
     data = state_to_bytes(STATE)
     for end in range(0, len(data), 7):
-        with pytest.raises(CheckpointError, match="torn, altered or foreign"):
+        with pytest.raises(CheckpointError, match="incomplete, altered or not Assay"):
             state_from_bytes(data[:end])
     header = json.dumps({"__metadata__": {"assay": '{"format": "other"}'}}).encode()
-    with pytest.raises(CheckpointError, match="not a state"):
+    with pytest.raises(CheckpointError, match="not an Assay state"):
         state_from_bytes(len(header).to_bytes(8, "little") + header)
     newer = '{"format": "assay-checkpoint", "schema": 99}'
     header = json.dumps({"__metadata__": {"assay": newer}}).encode()

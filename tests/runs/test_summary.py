@@ -17,7 +17,7 @@ def run(tmp_path):
     run.unlock()
 
 
-def test_a_run_that_has_just_begun(run):
+def test_a_run_that_has_just_started(run):
     facts = summary(run)
     assert facts["status"] == "running"
     assert (facts["env_steps"], facts["unit"], facts["total"]) == (0, "env_steps", 1000)
@@ -25,7 +25,7 @@ def test_a_run_that_has_just_begun(run):
     json.dumps(facts)
 
 
-def test_a_run_that_has_got_somewhere(run):
+def test_a_run_with_metrics_evaluations_and_a_checkpoint(run):
     writer = MetricsWriter(run.metrics_path)
     writer.write(Record(400, 4, 40, 1.0, {"rollout/return": 10.0}))
     writer.write(Record(500, 5, 50, 2.0, {"rollout/return": 20.0}))
@@ -44,7 +44,7 @@ def test_a_run_that_has_got_somewhere(run):
     assert facts["checkpoint"] == str(path)
 
 
-def test_damaged_files_cost_only_their_own_facts(run):
+def test_damaged_files_lose_only_their_own_facts(run):
     run.write_eval({"episodes": [{"return": 1.0}, {"return": 3.0}]}, count=100, label="train")
     run.write_eval({"episodes": []}, count=200, label="train")
     (run.eval_path / "000000000300-train.json").write_text("{")

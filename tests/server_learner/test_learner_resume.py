@@ -163,7 +163,7 @@ def test_a_checkpoint_of_another_cursor_or_policy_is_refused() -> None:
     spec, last = server.spec.canonical().decode(), server.publications[-1]
     with pytest.raises(CheckpointError, match="cursor"):
         Learner().start(Start(spec, "{}", 1, last.version, last.position + 1, last.checkpoint))
-    with pytest.raises(CheckpointError, match="torn"):
+    with pytest.raises(CheckpointError, match="incomplete"):
         Learner().start(Start(spec, "{}", 1, last.version, last.position, last.checkpoint[:-9]))
     other = spec_for(Corridor(), "ppo", **ON_POLICY, minibatch_size=16).model_copy(
         update={"settings": {**server.spec.settings, "hidden": [9]}}

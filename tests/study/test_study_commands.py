@@ -490,7 +490,7 @@ def test_nothing_that_is_protected_is_said(repository: Path) -> None:
 
 def test_help_says_what_is_so(repository: Path) -> None:
     assert "by default the working directory" in study("init", "--help")
-    assert "a token stands for one run alone" in study("loop", "--help")
+    assert "a token is valid for one run only" in study("loop", "--help")
     fill(repository)
     study("contract", "approve", "all", "--by", "Ada")
     token = "RUN_CANDIDATE:0123456789ab"

@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 from study_samples import candidate_values, contract_values
 
-from assay.study import candidates, protocol, result_audit, results, runner, states, verdict
+from assay.study import (
+    agenda,
+    candidates,
+    protocol,
+    result_audit,
+    results,
+    runner,
+    states,
+    verdict,
+)
 from assay.study.books import Book
 from assay.study.layout import Study, StudyError, write_yaml_document
 from assay.study.models import Candidate, Contract, Phase
@@ -190,6 +199,16 @@ def test_reward_hacking_is_named_and_makes_the_evidence_invalid(study, shifts, c
     given = verdict.judge(study, "c1", "promotion", "agent")
     assert given.outcome == "invalid" and check in given.reasons[0]
     assert verdict.decisions(list(study.ledger.events())) == 0  # no alpha is spent on it
+
+
+def test_a_failed_audit_says_what_was_found_and_not_only_the_name_of_the_check(study) -> None:
+    add(study, "c1")
+    fake(study, "c1", "promotion", gain=-0.5, reward=100.0)
+    line = agenda.take(study, agenda.Step("audit", "", "c1", "promotion"), "agent")
+    assert line.startswith("the audit of c1 failed: reward moved by +")
+    assert line.endswith("(check: the task got better with its reward)")
+    reason = verdict.judge(study, "c1", "promotion", "agent").reasons[0]
+    assert reason.startswith("The audit of the result failed: reward moved by +")
 
 
 def test_a_guardrail_that_is_not_written_rejects_what_is_better(study: Study) -> None:

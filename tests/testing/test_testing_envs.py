@@ -84,11 +84,11 @@ class TestIdentity:
         assert wrong < 6.0
 
     @pytest.mark.parametrize("observe", ["vector", "discrete", "image"])
-    def test_an_observation_tells_the_context(self, observe: Any) -> None:
+    def test_an_observation_shows_the_context(self, observe: Any) -> None:
         seen = {np.asarray(show(context, observe)).tobytes() for context in range(CONTEXTS)}
         assert len(seen) == CONTEXTS
 
-    def test_each_half_of_a_dict_tells_half(self) -> None:
+    def test_each_half_of_a_dict_shows_half(self) -> None:
         shown = [show(context, "dict") for context in range(CONTEXTS)]
         halves = [{o[key].tobytes() for o in shown} for key in ("image", "vector")]
         assert [len(half) for half in halves] == [2, 2]

@@ -37,7 +37,7 @@ from assay.policies.heads import StochasticHead
     paper="arXiv:1602.01783",
 )
 class A2C(Algorithm):
-    """Advantage actor-critic: one cheap update per short rollout."""
+    """Advantage actor-critic, one update per short rollout. The simplest baseline that learns."""
 
     class Hyperparameters(PolicyGradientSettings):
         """Settings of A2C."""

@@ -36,7 +36,7 @@ from assay.policies.heads import GreedyHead
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1707.06887")
 class C51(Algorithm):
-    """Categorical DQN: learn the distribution of returns on fixed atoms."""
+    """DQN that learns a categorical distribution of returns. For a known range of returns."""
 
     class Hyperparameters(ValueSettings):
         """Settings of C51."""

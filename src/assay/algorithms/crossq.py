@@ -63,7 +63,7 @@ class NormalisedCritics(nn.Module):
 
 @register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:1902.05605")
 class CrossQ(Algorithm):
-    """CrossQ: batch-normalised SAC without target networks; few samples at one update a step."""
+    """SAC with batch norm and no target networks. Needs few steps, at one update per step."""
 
     class Hyperparameters(EntropySettings, NormalizeRewardSettings, ActorCriticSettings):
         """Settings of CrossQ."""

@@ -37,7 +37,7 @@ from assay.policies.heads import DeterministicHead
 
 @register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:1509.02971")
 class DDPG(Algorithm):
-    """Deep deterministic policy gradient: the ancestor of TD3, one critic and no delay."""
+    """Deterministic actor-critic with one critic. A baseline; TD3 is the better choice."""
 
     class Hyperparameters(
         HindsightSettings, NormalizeSettings, PolyakSettings, ActorCriticSettings

@@ -37,7 +37,7 @@ from assay.policies.heads import GreedyHead
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="doi:10.1038/nature14236")
 class DQN(Algorithm):
-    """Deep Q-network: double, dueling, noisy, n-step and prioritised are options."""
+    """Q-learning from a replay. The baseline for discrete actions; extensions are options."""
 
     class Hyperparameters(HindsightSettings, ValueSettings):
         """Settings of DQN."""

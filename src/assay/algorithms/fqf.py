@@ -50,7 +50,7 @@ from assay.policies.heads import GreedyHead
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1911.02140")
 class FQF(Algorithm):
-    """Fully parameterized quantile function: IQN whose quantile levels are learned as well."""
+    """IQN with learned quantile levels. For long-tailed returns; more expensive than IQN."""
 
     class Hyperparameters(HeadSettings, ValueSettings):
         """Settings of FQF."""

@@ -49,7 +49,7 @@ from assay.policies.heads import StochasticHead
     paper="arXiv:1802.01561",
 )
 class IMPALA(Algorithm):
-    """Actor-critic with V-trace: learns from actors whose policy is out of date."""
+    """Actor-critic with V-trace. For actors whose policy lags behind the learner's."""
 
     class Hyperparameters(PolicyGradientSettings):
         """Settings of IMPALA."""

@@ -47,7 +47,7 @@ from assay.policies.heads import GreedyHead
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1806.06923")
 class IQN(Algorithm):
-    """Implicit quantile network: the return's whole distribution, at sampled quantile levels."""
+    """DQN that learns sampled quantiles of the return. For risk-sensitive choices (CVaR)."""
 
     class Hyperparameters(HeadSettings, ValueSettings):
         """Settings of IQN."""

@@ -43,7 +43,7 @@ from assay.policies.heads import StochasticHead
     paper="arXiv:1707.06347",
 )
 class PPO(Algorithm):
-    """Proximal policy optimisation: the robust default for any action space."""
+    """Clipped policy gradient on fresh rollouts. First choice where steps are cheap."""
 
     class Hyperparameters(ProximalSettings):
         """Settings of PPO."""

@@ -39,7 +39,7 @@ from assay.policies.heads import GreedyHead
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1710.10044")
 class QRDQN(Algorithm):
-    """Quantile regression DQN: learn the quantiles of the return."""
+    """DQN that learns quantiles of the return. First choice for discrete actions with replay."""
 
     class Hyperparameters(ValueSettings):
         """Settings of QR-DQN."""

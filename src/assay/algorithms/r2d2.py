@@ -59,7 +59,7 @@ LONGEST_COMPILED = 16  # steps: unrolled code grows with them, and so does the t
     paper="https://openreview.net/forum?id=r1lyTjAqYX",
 )  # fmt: skip
 class R2D2(Algorithm):
-    """Recurrent Q-learning from prioritised sequences: stored state, burn-in, rescaled values."""
+    """Recurrent Q-learning from replayed sequences. For partially observable tasks."""
 
     class Hyperparameters(
         NormalizeObsSettings,

@@ -45,7 +45,7 @@ from assay.policies.heads import GreedyHead
 
 @register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1710.02298")
 class Rainbow(Algorithm):
-    """Rainbow: categorical, double, dueling, noisy, n-step and prioritised DQN."""
+    """C51 with all extensions of DQN. For images and long runs."""
 
     class Hyperparameters(NormalizeSettings, TargetSettings, NetworkSettings, ReplaySettings):
         """Settings of Rainbow."""

@@ -42,7 +42,7 @@ from assay.policies.heads import StochasticHead
     paper="arXiv:1707.06347",
 )
 class RecurrentPPO(Algorithm):
-    """PPO with a memory, for tasks whose observations do not tell everything."""
+    """PPO with an LSTM, GRU or transformer. For partially observable tasks."""
 
     class Hyperparameters(MemorySettings, ProximalSettings):
         """Settings of recurrent PPO."""

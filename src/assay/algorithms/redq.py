@@ -43,7 +43,7 @@ from assay.policies.heads import SquashedHead
 
 @register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:2101.05982")
 class REDQ(Algorithm):
-    """Randomized ensembled double Q-learning: SAC that learns from few environment steps."""
+    """SAC with ten critics and many updates per step. For expensive environment steps."""
 
     class Hyperparameters(EntropySettings, NormalizeSettings, PolyakSettings, ActorCriticSettings):
         """Settings of REDQ."""

@@ -63,7 +63,7 @@ class DiscreteCritic(nn.Module):
     paper="arXiv:1812.05905",
 )
 class SAC(Algorithm):
-    """Soft actor-critic: sample-efficient and steady on continuous control."""
+    """Maximum-entropy actor-critic. First choice for continuous actions; little to tune."""
 
     class Hyperparameters(
         EntropySettings, HindsightSettings, NormalizeSettings, PolyakSettings, ActorCriticSettings

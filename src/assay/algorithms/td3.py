@@ -38,7 +38,7 @@ from assay.policies.heads import DeterministicHead
 
 @register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:1802.09477")
 class TD3(Algorithm):
-    """Twin delayed DDPG: a deterministic policy with a careful target."""
+    """Deterministic actor-critic: clipped double-Q targets, delayed updates. Cheaper than SAC."""
 
     class Hyperparameters(
         HindsightSettings, NormalizeSettings, PolyakSettings, ActorCriticSettings

@@ -1,6 +1,6 @@
 """The command line, one file per verb.
 
-Nothing heavy is imported before a verb runs: `assay --help` must appear at once. So every verb
+Nothing heavy is imported before a verb runs: `assay --help` must appear immediately. So every verb
 imports what it needs inside its function.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command `assay` and exit: 0, 2 for a mistake of the user, 130 after Ctrl-C.
+    """Run the command `assay` and exit: 0, 2 for a user error, 130 after Ctrl-C.
 
     Args:
         argv: The arguments; by default those of the process.

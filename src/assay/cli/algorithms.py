@@ -1,4 +1,4 @@
-"""`assay algorithms`: what there is, and what can be set."""
+"""`assay algorithms`: list the algorithms and their settings."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import AsJson
 
 
 def algorithms(
     name: str = typer.Argument(None, metavar="[NAME]", help="Show one algorithm in full."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    as_json: AsJson = False,
 ) -> None:
     """List the algorithms, or all settings of one of them."""
     from assay.core import registry
@@ -57,7 +58,7 @@ def _settings(model: Any) -> dict[str, dict[str, Any]]:
 
 
 def _presets(name: str) -> list[str]:
-    """Return the environments that settings are shipped for."""
+    """Return the environments that the algorithm has presets for."""
     import importlib.resources
 
     import yaml
@@ -85,7 +86,7 @@ def _show(facts: dict[str, Any]) -> None:
 
 
 def _kind(text: str) -> str:
-    """Write a type as people read it.
+    """Format a type for readers.
 
     Example:
         >>> _kind("Literal['nature', 'impala'] | None")

@@ -1,4 +1,4 @@
-"""All verbs in one command, and what happens when one of them fails."""
+"""The command `assay` with all verbs, and how their errors are shown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from assay.core.errors import EXIT_USER_ERROR, AssayError
 
 
 class Verbs(TyperGroup):
-    """Turn errors into one message and an exit code, for every verb alike."""
+    """Turn errors into one message and an exit code, in the same way for every verb."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""

@@ -9,6 +9,7 @@ import typer
 
 from assay.cli import output
 from assay.cli.find_run import locate
+from assay.cli.shared_options import AsJson, RunsRoot
 
 if TYPE_CHECKING:
     from assay.evaluation.compare import Comparison
@@ -20,11 +21,13 @@ def compare(
     ),
     metric: str = typer.Option("eval/return_mean", "--metric", help="What to compare."),
     at: str = typer.Option(
-        "final", "--at", help="Of each run: its final value, its best one, or auc (mean height)."
+        "final",
+        "--at",
+        help="Score of a run: final value, best value, or auc (mean over training).",
     ),
-    plot: Path = typer.Option(None, "--plot", help="Also draw it, to a .png or .svg file."),
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    plot: Path = typer.Option(None, "--plot", help="Also plot it, to a .png or .svg file."),
+    root: RunsRoot = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare runs, or groups of runs that differ in their seed.
 
@@ -32,7 +35,7 @@ def compare(
     """
     from assay.evaluation.compare import compare as compare_runs
 
-    # A word that is none of the three is refused there.
+    # Other values are rejected there.
     result = compare_runs([locate(run, root) for run in runs], metric=metric, at=at)  # type: ignore[arg-type]
     drawn = None
     if plot is not None:
@@ -48,8 +51,8 @@ def compare(
 
 
 def show_comparison(result: Comparison) -> None:
-    """Print a comparison: the arms, how each differs from the baseline, and what follows."""
-    from assay.evaluation.compare import bounds, number, p_value, signed
+    """Print a comparison: the arms, their differences from the baseline, and the verdicts."""
+    from assay.evaluation.formatting import bounds, number, p_value, signed
 
     percent = f"{result.level:.0%} interval"
     budget = "" if result.total is None else f" after {result.total:,} {result.unit}"

@@ -1,4 +1,4 @@
-"""`assay demo`: an agent that learns, its evaluation, and an honest comparison, in two minutes."""
+"""`assay demo`: train, evaluate and compare, in two minutes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import RunsRoot
 from assay.core.errors import RunError
 from assay.core.paths import runs_root
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from assay.cli.seeds import Job
 
 ALGORITHM, ENV = "ppo", "CartPole-v1"
-CHANGE = ("lr=3e-5",)  # the preset's own falls from 2.5e-3
+CHANGE = ("lr=3e-5",)  # the preset decreases it from 2.5e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,13 @@ FAST = Size(
 
 
 def demo(
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+    root: RunsRoot = None,
     jobs: int = typer.Option(None, "--jobs", min=1, help="Most runs to train at once."),
     fast: bool = typer.Option(
-        False, "--fast", help="Train for a moment only: shows that it works, not that it learns."
+        False, "--fast", help="Train only briefly: shows that it runs, not that it learns."
     ),
 ) -> None:
-    """See an agent learn, its evaluation, and an honest comparison."""
+    """Watch an agent learn, evaluate it, and compare two settings."""
     from assay.api import open_run
     from assay.cli.compare import show_comparison
     from assay.evaluation.compare import compare
@@ -74,7 +76,7 @@ def demo(
     result = open_run(first).evaluate(size.episodes, seed=0)
     output.say(
         f"The agent of seed 1 in {size.episodes} new episodes, without exploration: mean return "
-        f"{output.number(result.mean)}, worst {output.number(float(result.returns.min()))}.\n"
+        f"{number(result.mean)}, worst {number(float(result.returns.min()))}.\n"
         f"The same as typing: assay evaluate {_quoted(first)} --episodes {size.episodes}"
     )
 
@@ -104,7 +106,7 @@ def demo(
     )
     output.say("\nTry next:")
     for command, comment in (
-        (f"assay evaluate {_quoted(first)} --video", "a film of the agent"),
+        (f"assay evaluate {_quoted(first)} --video", "a video of the agent"),
         (f"assay algorithms {ALGORITHM}", "all settings and their meaning"),
         ("assay train sac Pendulum-v1 --seeds 3", "another algorithm, another task"),
         ("assay runs", "everything that was trained"),

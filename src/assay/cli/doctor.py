@@ -1,4 +1,4 @@
-"""`assay doctor`: what this machine has, what is missing, and what that costs."""
+"""`assay doctor`: what is installed here, what is missing, and what it is needed for."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from typing import Any, Literal
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import AsJson, RunsRoot
 from assay.core.paths import runs_root
 
 # Extra -> (a module that it brings, what it is for).
 EXTRAS = {
     "atari": ("ale_py", "Atari games"),
     "box2d": ("Box2D", "LunarLander, BipedalWalker, CarRacing"),
-    "classic": ("pygame", "drawing CartPole and the other small tasks"),
+    "classic": ("pygame", "rendering CartPole and the other small tasks"),
     "minari": ("h5py", "a server's experience as a Minari dataset"),
     "mujoco": ("mujoco", "HalfCheetah, Hopper and other MuJoCo tasks"),
     "pettingzoo": ("pettingzoo", "environments with several agents"),
@@ -47,7 +48,7 @@ State = Literal["ok", "note", "broken"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; "note" means that something could be better."""
+    """One line of the report; "note" means that something optional is missing."""
 
     name: str
     state: State
@@ -55,10 +56,10 @@ class Finding:
 
 
 def doctor(
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    root: RunsRoot = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Report what this machine has and what is missing.
+    """Report what is installed here and what is missing.
 
     The exit code is 1 if Assay cannot work here.
     """
@@ -80,7 +81,7 @@ def doctor(
 
 
 def examine(root: Path) -> list[Finding]:
-    """Look at everything, whatever is missing."""
+    """Run all checks, even if something is missing."""
     findings = [_python(), *_packages()]
     if all(finding.state != "broken" for finding in findings):
         findings += [*_torch(), _compiler(), _memory()]
@@ -162,7 +163,7 @@ def _extras() -> list[Finding]:
 
 
 def _drawing() -> list[Finding]:
-    """Say how environments can be drawn for videos."""
+    """Report how environments can be rendered for videos."""
     import ctypes.util
 
     screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
@@ -173,7 +174,7 @@ def _drawing() -> list[Finding]:
         there = [name for name in ("EGL", "OSMesa") if ctypes.util.find_library(name)]
         detail = f"MUJOCO_GL={wanted or 'not set'}; libraries: {', '.join(there) or 'none'}"
         if not there and not screen:
-            detail += ". To draw MuJoCo tasks on Debian: apt install libegl1 libgl1-mesa-dri"
+            detail += ". To render MuJoCo tasks on Debian: apt install libegl1 libgl1-mesa-dri"
         findings.append(Finding("drawing mujoco", "ok" if there or screen else "note", detail))
     return findings
 

@@ -1,4 +1,4 @@
-"""`assay envs`: which environments there are, and whether one can be trained on."""
+"""`assay envs`: list environments, and check one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import AsJson
 from assay.core.errors import EXIT_USER_ERROR
 
 app = typer.Typer(help="List environments, or check one.", no_args_is_help=True)
@@ -15,7 +16,7 @@ app = typer.Typer(help="List environments, or check one.", no_args_is_help=True)
 @app.command("list")
 def list_envs(
     pattern: str = typer.Argument("", metavar="[TEXT]", help="Only ids that contain this."),
-    as_json: bool = typer.Option(False, "--json", help="Print a JSON array."),
+    as_json: AsJson = False,
 ) -> None:
     """List the environments that can be trained on by their id."""
     import importlib
@@ -43,9 +44,9 @@ def check(
     ),
     steps: int = typer.Option(2000, "--steps", min=1, help="Random actions to take."),
     seed: int = typer.Option(0, "--seed", min=0, help="Seeds the environment and the actions."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    as_json: AsJson = False,
 ) -> None:
-    """Check that an environment keeps Gymnasium's contract; exit with 2 if it does not."""
+    """Check that an environment follows Gymnasium's API; exit with 2 if it does not."""
     from assay.core import registry
     from assay.core.config import parse_assignments
     from assay.envs.checks import check_env
@@ -64,7 +65,9 @@ def check(
         output.print_json({"env": env, "ok": not failed, "checks": checks})
     else:
         output.show(output.table(("check", "", "found"), [_row(result) for result in results]))
-        verdict = f"{len(failed)} of {len(results)} checks failed." if failed else "All is well."
+        verdict = (
+            f"{len(failed)} of {len(results)} checks failed." if failed else "All checks passed."
+        )
         output.say(f"{env}: {verdict}")
     if failed:
         raise typer.Exit(EXIT_USER_ERROR)

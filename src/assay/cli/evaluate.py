@@ -1,4 +1,4 @@
-"""`assay evaluate`: measure a trained agent over fresh episodes."""
+"""`assay evaluate`: evaluate a trained agent over new episodes."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ import typer
 
 from assay.cli import output
 from assay.cli.find_run import locate
+from assay.cli.shared_options import AsJson, RunOrGroup, RunsRoot
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from assay.api import Run
 
 
 def evaluate(
-    run: str = typer.Argument(..., metavar="RUN_OR_GROUP", help="A path, or a name under runs."),
+    run: RunOrGroup,
     episodes: int = typer.Option(100, "--episodes", min=1, help="How many episodes to play."),
     seed: int = typer.Option(
         0, "--seed", min=0, help="Fixes the episodes: the same seed plays the same ones."
     ),
-    video: bool = typer.Option(False, "--video", help="Film the first episode to RUN/videos."),
-    video_format: str = typer.Option("gif", "--format", help="Of the video: gif or mp4."),
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    video: bool = typer.Option(False, "--video", help="Record the first episode to RUN/videos."),
+    video_format: str = typer.Option("gif", "--format", help="Video format: gif or mp4."),
+    root: RunsRoot = None,
+    as_json: AsJson = False,
 ) -> None:
     """Play episodes with the agent of a run.
 
-    The policy is the deterministic one of the last checkpoint. Every episode is kept in RUN/eval;
-    the environment's own rewards are counted.
+    The policy is the deterministic one of the last checkpoint. Every episode is stored in RUN/eval.
+    Returns are of the environment's own rewards, without normalisation or clipping.
     """
     from assay.api import open_run
     from assay.runs.directory import group_runs
@@ -57,15 +59,15 @@ def _row(result: dict[str, Any]) -> tuple[Any, ...]:
     return (
         result["run"],
         len(episodes),
-        *(output.number(result[key]) for key in ("mean", "iqm", "std")),
-        output.number(min(returns)),
-        output.number(max(returns)),
-        output.number(sum(episode["length"] for episode in episodes) / len(episodes)),
+        *(number(result[key]) for key in ("mean", "iqm", "std")),
+        number(min(returns)),
+        number(max(returns)),
+        number(sum(episode["length"] for episode in episodes) / len(episodes)),
     )
 
 
 def _film(run: Run, seed: int, video_format: str) -> Path:
-    """Film the first of the episodes that were played."""
+    """Record a video of the first episode."""
     from assay.envs.make import make_env
     from assay.evaluation.video import record
 

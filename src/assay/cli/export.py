@@ -8,23 +8,24 @@ import typer
 
 from assay.cli import output
 from assay.cli.find_run import locate
+from assay.cli.shared_options import AsJson, RunName, RunsRoot
 from assay.core.errors import ConfigError
 
 
 def export(
-    run: str = typer.Argument(..., metavar="RUN", help="A path, or a name under runs."),
+    run: RunName,
     onnx: bool = typer.Option(False, "--onnx", help="Write ONNX (needs the extra onnx)."),
     torchscript: bool = typer.Option(False, "--torchscript", help="Write TorchScript."),
     out: Path = typer.Option(
         None, "--out", help="The file; by default RUN/policy.onnx or RUN/policy.pt."
     ),
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    root: RunsRoot = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write the policy as one file that runs without Assay.
 
-    Observations in, deterministic actions out: normalisation and limits are inside. The file is
-    run and compared with the agent.
+    Observations in, deterministic actions out: normalisation and action limits are included. The
+    file is run and compared with the agent.
     """
     if onnx == torchscript:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Where runs are, as the user names them."""
+"""Find the runs that users name on the command line."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from assay.core.paths import runs_root
 def locate(text: str, root: Path | None = None) -> Path:
     """Return the path of a run or group that is given by its path or by its name.
 
-    What does not exist is returned as well, at the place where it was most likely meant to be, so
-    that the error can name its neighbours.
+    A path that does not exist is returned too, where it was most likely meant to be, so that the
+    error can suggest its neighbours.
     """
     path, named = Path(text), runs_root(root) / text
     if path.exists() or named.exists():

@@ -1,6 +1,6 @@
-"""How the command line speaks: results on stdout, everything else on stderr.
+"""How the command line prints: results on stdout, everything else on stderr.
 
-So `assay ... --json | program` always works, and a log of stderr has the whole story.
+So `assay ... --json | program` always works, and a log of stderr holds all messages.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def _console(*, stderr: bool) -> Console:
 
 
 def say(text: str = "") -> None:
-    """Print a line of the result, unbroken."""
+    """Print a line of the result, without wrapping it."""
     out().print(text, soft_wrap=True)
 
 
 def note(text: str) -> None:
-    """Print a line about what is going on, on stderr; no work stops because nobody listens."""
+    """Print a status line on stderr; a closed stderr is ignored."""
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
@@ -67,12 +67,12 @@ def show_error(error: AssayError) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document; numbers that JSON does not have become null."""
+    """Print one JSON document; NaN and infinities become null."""
     sys.stdout.write(json.dumps(plain(value), indent=1, allow_nan=False) + "\n")
 
 
 def plain(value: Any) -> Any:
-    """Return `value` in JSON's own types; anything else by its text."""
+    """Return `value` in JSON types; anything else becomes a string."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -91,7 +91,7 @@ def plain(value: Any) -> Any:
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "") -> Table:
     """Make a table; a column whose name ends in `>` is aligned right.
 
-    The first column names things that will be typed again, so it is never cut short.
+    The first column holds names that users type again, so it is never truncated.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -115,25 +115,8 @@ def show(thing: Any) -> None:
     out().print(thing)
 
 
-def number(value: float | None) -> str:
-    """Render a score with as many digits as a reader can use, or "-" if there is none.
-
-    Example:
-        >>> number(499.9612), number(-0.01234), number(None)
-        ('500.0', '-0.0123', '-')
-    """
-    if value is None or not math.isfinite(value):
-        return "-"
-    size = abs(value)
-    if size >= 10_000:
-        return f"{value:,.0f}"
-    if size >= 10 or size == 0:
-        return f"{value:,.1f}"
-    return f"{value:.3g}"
-
-
 def duration(seconds: float | None) -> str:
-    """Render a time span.
+    """Format a duration.
 
     Example:
         >>> duration(3.21), duration(75), duration(7325)

@@ -1,4 +1,4 @@
-"""What a run is about to do, worked out and said before it starts."""
+"""What a run is going to do, resolved and printed before it starts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Plan:
     Attributes:
         config: The fully resolved configuration.
         preset: "used", "none shipped" or "off".
-        device: Where the networks will live.
+        device: Where the networks will be.
         mode: How optimizer steps will be executed.
         source: Where the data comes from.
         replay_capacity: Transitions that the replay will hold, if there is one.
-        replay_bytes: What it will allocate, as it fills.
+        replay_bytes: What it will allocate when full.
     """
 
     config: RunConfig
@@ -36,7 +36,7 @@ class Plan:
     replay_bytes: int
 
     def describe(self) -> str:
-        """Say in one line what is going to happen."""
+        """Return one line about what is going to happen."""
         run = self.config.run
         parts = [
             f"{run.total:,} {run.unit}",
@@ -63,7 +63,7 @@ def read_settings(
     Args:
         assignments: `key=value` items.
         config: A YAML file.
-        options: Settings that have an option of their own; None means not given.
+        options: Settings that have their own option; None means not given.
 
     Raises:
         ConfigError: The file or an item is malformed, or a setting is given twice.

@@ -8,6 +8,7 @@ import typer
 
 from assay.cli import output
 from assay.cli.find_run import locate
+from assay.cli.shared_options import RunsRoot
 
 
 def plot(
@@ -15,7 +16,7 @@ def plot(
     metric: str = typer.Option("eval/return_mean", "--metric", help="Any logged metric."),
     out: Path = typer.Option(Path("plot.png"), "--out", help="A .png or .svg file."),
     text: bool = typer.Option(False, "--text", help="Draw in the terminal, and write no file."),
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+    root: RunsRoot = None,
 ) -> None:
     """Draw learning curves: the IQM over seeds, with its interval."""
     from assay.evaluation.plots import plot_curves, read_curves, read_unit, text_chart

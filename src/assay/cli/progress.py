@@ -1,4 +1,4 @@
-"""How a run is doing, while it is: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from assay.cli import output
 from assay.core.types import Unit
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +43,7 @@ def choose_mode(*, quiet: bool, as_json: bool) -> Mode:
 
 @dataclass(slots=True)
 class _Line:
-    """What is known about a run, and when that was last printed."""
+    """The state of a run, and when it was last printed."""
 
     count: int
     total: int
@@ -60,9 +61,9 @@ class _Line:
             word = "steps" if self.unit == "env_steps" else self.unit
             parts.append(f"{self.speed:,.0f} {word}/s")
         if self.score is not None:
-            parts.append(f"return {output.number(self.score)}")
+            parts.append(f"return {number(self.score)}")
         if self.evaluation is not None:
-            parts.append(f"evaluation {output.number(self.evaluation)}")
+            parts.append(f"evaluation {number(self.evaluation)}")
         return ", ".join(parts)
 
 
@@ -72,7 +73,7 @@ class Bars:
     Args:
         mode: What to draw.
         console: Where to; stderr if None.
-        now: Seconds that only grow.
+        now: Seconds of a monotonic clock.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Bars:
         evaluation: float | None = None,
         state: str = "",
     ) -> None:
-        """Show where the run called `label` is; a figure that is None stays as it was.
+        """Show how far the run called `label` is; a value that is None stays as it was.
 
         Args:
             label: Names the run; a new name makes a new line.
@@ -126,7 +127,7 @@ class Bars:
             speed: Of these, per second.
             score: Recent return in training.
             evaluation: Mean return of a new evaluation.
-            state: A word to show in place of the figures, such as "waiting".
+            state: A word to show in place of the values, such as "waiting".
         """
         if self.mode == "silent":
             return
@@ -149,7 +150,7 @@ class Bars:
         elif self.mode == "lines":
             try:
                 print(text, file=self.console.file, flush=True)
-            except OSError:  # whoever read this is gone; the run must not stop for it
+            except OSError:  # stderr was closed; the run must not stop because of it
                 self.mode = "silent"
 
     def _draw(self, label: str, line: _Line, state: str) -> None:
@@ -182,7 +183,7 @@ class Progress:
 
     Args:
         bars: Where to show it; entered and left by the caller.
-        label: What the run is called.
+        label: The run's name.
 
     Attributes:
         path: The run directory, once the run has started.
@@ -194,7 +195,7 @@ class Progress:
         self.path: Path | None = None
 
     def __call__(self, event: Event) -> None:
-        """Show what happened."""
+        """Show an event of the run."""
         from assay.loops.events import Evaluated, Logged, RunStarted
 
         clock = event.clock
@@ -202,7 +203,7 @@ class Progress:
         if isinstance(event, RunStarted):
             self.path = event.path
             if event.resumed:
-                self.bars.message(f"{self.label}: going on from {clock.unit}={clock.count:,}")
+                self.bars.message(f"{self.label}: resumed at {clock.unit}={clock.count:,}")
         elif isinstance(event, Logged):
             speed = event.metrics.get(speed_metric(clock.unit))
             score = event.metrics.get(RETURN)
@@ -235,6 +236,6 @@ def _make_display(console: Console) -> Any:
         TextColumn("{task.fields[figures]}", markup=False),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
         console=console,
-        # Often enough to look alive, seldom enough not to slow training down.
+        # Often enough to look alive, rarely enough not to slow down training.
         refresh_per_second=4,
     )

@@ -1,4 +1,4 @@
-"""What a run came to, read from its directory."""
+"""The result of a run, read from its directory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.cli import output
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from assay.cli.seeds import Outcome
+
+# Keys of a run's summary.
+_FACTS = (
+    *("path", "name", "algorithm", "env", "seed", "status", "error"),
+    *("unit", "env_steps", "updates", "episodes", "checkpoint"),
+)
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -20,13 +27,13 @@ def read_result(path: Path) -> dict[str, Any]:
     only, over all the sessions of a run that was resumed.
     """
     from assay.evaluation.evaluate import load_evaluations
-    from assay.runs.checkpoint import latest
     from assay.runs.directory import RunDirectory
-    from assay.runs.metrics import last_record, read_metrics
+    from assay.runs.metrics import read_metrics
+    from assay.runs.summary import summary
 
     run = RunDirectory.open(path)
+    facts = summary(run)
     metrics = read_metrics(run.metrics_path)
-    record = last_record(run.metrics_path)
     evaluations = load_evaluations(run)
     unit, _ = run.budget
     speed = metrics.get(f"time/{unit}_per_second")
@@ -42,21 +49,10 @@ def read_result(path: Path) -> dict[str, Any]:
             "std": result.std,
         }
     return {
-        "path": str(run.path),
-        "name": run.name,
-        "algorithm": run.info["algorithm"],
-        "env": run.info["env"],
-        "seed": run.info["seed"],
-        "status": run.effective_status,
-        "error": run.info.get("error"),
-        "unit": unit,
-        "env_steps": record.env_steps if record else 0,
-        "updates": record.updates if record else 0,
-        "episodes": record.episodes if record else 0,
+        **{key: facts[key] for key in _FACTS},
         "evaluation": evaluation,
         f"{unit}_per_second": float(speed[1][-1]) if speed else None,
         "seconds": _total_seconds(elapsed[1].tolist()) if elapsed else None,
-        "checkpoint": latest(run.checkpoints_path),
     }
 
 
@@ -68,8 +64,8 @@ def show_results(results: Sequence[dict[str, Any]]) -> None:
             result["seed"],
             result["status"],
             f"{result[unit]:,}",
-            output.number((result["evaluation"] or {}).get("mean")),
-            output.number((result["evaluation"] or {}).get("iqm")),
+            number((result["evaluation"] or {}).get("mean")),
+            number((result["evaluation"] or {}).get("iqm")),
             (result["evaluation"] or {}).get("episodes"),
             f"{result[f'{unit}_per_second'] or 0:,.0f}",
             output.duration(result["seconds"]),
@@ -90,7 +86,7 @@ def show_results(results: Sequence[dict[str, Any]]) -> None:
 
 
 def group_result(group: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the facts about runs that were trained side by side.
+    """Return the facts about runs that were trained as a group.
 
     `summary` is about the final evaluations of those that are done; its interval is a bootstrap
     over seeds, and None for a single one.
@@ -139,10 +135,10 @@ def show_group(result: dict[str, Any]) -> None:
         show_results(result["runs"])
     summary = result["summary"]
     if summary is not None:
-        low, high = output.number(summary["low"]), output.number(summary["high"])
+        low, high = number(summary["low"]), number(summary["high"])
         interval = f" ({summary['level']:.0%} interval {low} to {high})" if low != "-" else ""
         seeds = "1 seed" if summary["seeds"] == 1 else f"{summary['seeds']} seeds"
-        output.say(f"IQM over {seeds}: {output.number(summary['iqm'])}{interval}")
+        output.say(f"IQM over {seeds}: {number(summary['iqm'])}{interval}")
     output.say(f"Runs: {result['path']}")
 
 

@@ -1,4 +1,4 @@
-"""`assay resume`: go on with a run, or with all unfinished runs of a group."""
+"""`assay resume`: continue a run, or all unfinished runs of a group."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from assay.cli.find_run import locate
+from assay.cli.shared_options import AsJson, RunOrGroup, RunsRoot
 from assay.core.errors import RunError
 
 if TYPE_CHECKING:
@@ -15,17 +16,17 @@ if TYPE_CHECKING:
 
 
 def resume(
-    run: str = typer.Argument(..., metavar="RUN_OR_GROUP", help="A path, or a name under runs."),
+    run: RunOrGroup,
     force: bool = typer.Option(
-        False, "--force", help="Where the last checkpoint is damaged, use the one before it."
+        False, "--force", help="If the last checkpoint is damaged, use the one before it."
     ),
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+    root: RunsRoot = None,
     jobs: int = typer.Option(None, "--jobs", min=1, help="Most runs to train at once."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print the result only."),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    as_json: AsJson = False,
     stop_with_stdin: bool = typer.Option(False, "--stop-with-stdin", hidden=True),
 ) -> None:
-    """Go on with a run, which then ends as if it had never stopped."""
+    """Continue a run from its last checkpoint; it ends as if it had never stopped."""
     from assay.cli.train import train_group, train_one
     from assay.runs.directory import RUN_FILE, group_runs
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import typer
 
 from assay.cli import output
 from assay.cli.find_run import locate
+from assay.cli.shared_options import AsJson, RunName, RunOrGroup, RunsRoot
 from assay.core.errors import RunError
 from assay.core.paths import runs_root
+from assay.evaluation.formatting import number
 
 _FIGURES = ("mean", "iqm", "std")  # of an evaluation
 
@@ -24,8 +25,8 @@ app = typer.Typer(
 @app.callback()
 def list_runs(
     ctx: typer.Context,
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
-    as_json: bool = typer.Option(False, "--json", help="Print a JSON array."),
+    root: RunsRoot = None,
+    as_json: AsJson = False,
 ) -> None:
     """List runs; `show` and `delete` one of them."""
     if ctx.invoked_subcommand is not None:
@@ -51,9 +52,9 @@ def list_runs(
 
 @app.command("show")
 def show(
-    run: str = typer.Argument(..., metavar="RUN", help="A path, or a name under runs."),
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    run: RunName,
+    root: RunsRoot = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show a run: its settings, evaluations, checkpoints and where it came from."""
     from assay.runs.checkpoint import list_checkpoints
@@ -76,11 +77,11 @@ def show(
 
 @app.command("delete")
 def delete(
-    run: str = typer.Argument(..., metavar="RUN_OR_GROUP", help="A path, or a name under runs."),
+    run: RunOrGroup,
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+    root: RunsRoot = None,
 ) -> None:
-    """Delete a run, or all runs of a group, for good."""
+    """Delete a run, or all runs of a group, permanently."""
     from assay.runs.directory import group_runs
 
     path = locate(run, root)
@@ -92,7 +93,7 @@ def delete(
         )
     if not yes:
         what = f"the run '{path}'" if len(runs) == 1 else f"{len(runs)} runs in '{path}'"
-        typer.confirm(f"Delete {what} for good?", abort=True)
+        typer.confirm(f"Delete {what} permanently?", abort=True)
     for directory in runs:
         directory.delete()
     output.say(f"Deleted {len(runs)} run{'s' if len(runs) > 1 else ''}.")
@@ -113,7 +114,7 @@ def _row(item: dict[str, Any]) -> tuple[Any, ...]:
         item["seed"],
         item["status"],
         trained,
-        output.number(item["eval_mean"]),
+        number(item["eval_mean"]),
         _local(item["created"]),
     )
 
@@ -148,7 +149,7 @@ def _show(facts: dict[str, Any]) -> None:
                 f"{evaluation[unit]:,}",
                 evaluation["label"],
                 evaluation["episodes"],
-                *(output.number(evaluation[key]) for key in _FIGURES),
+                *(number(evaluation[key]) for key in _FIGURES),
             )
             for evaluation in facts["evaluations"]
         ]
@@ -172,7 +173,7 @@ def _short(content: dict[str, Any], unit: str) -> dict[str, Any]:
 
 
 def _local(text: str | None) -> str | None:
-    """Render a stored moment in the user's own time zone."""
+    """Format a stored time in the user's time zone."""
     from datetime import datetime
 
     if text is None:

@@ -1,9 +1,9 @@
-"""Several runs at once, each in a process of its own.
+"""Several runs at once, each in its own process.
 
-The parent reads the run directories to show how far its children are, and signals are the only
-thing it tells them: so a child is the same command that a user could have typed. Children have a
-process group of their own, because a Ctrl-C on the terminal would otherwise reach them twice, and
-they stop when their standard input ends, so that none outlives a parent that was killed.
+The parent reads the run directories to show how far its children are, and sends them nothing but
+    signals: so a child is the same command that a user could have typed. Children have their own
+    process group, because a Ctrl-C on the terminal would otherwise reach them twice, and they stop
+    when their standard input ends, so that none outlives a parent that was killed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from assay.core.types import Unit
 
 STOP_WITH_STDIN = "--stop-with-stdin"
 _POLL_SECONDS = 0.1
-_LOOK_SECONDS = 0.5  # between two looks at the run directories
+_LOOK_SECONDS = 0.5  # between two reads of the run directories
 _PATIENCE_SECONDS = 20.0  # for children to save before they are killed
 _LINES_OF_A_BUG = 20
 
@@ -58,7 +58,7 @@ class Outcome:
     Attributes:
         job: The job.
         status: "done", "failed", "interrupted", or "not started".
-        message: Why it failed, in the run's own words.
+        message: Why it failed, as the run reported it.
         code: The child's exit code; None if it was never started.
     """
 
@@ -69,7 +69,7 @@ class Outcome:
 
 
 def cores() -> int:
-    """Return how many processes can compute at once here."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -79,7 +79,7 @@ def run_jobs(jobs: Sequence[Job], parallel: int, bars: Bars) -> list[Outcome]:
     """Run all jobs, `parallel` of them at a time, and return how each of them ended.
 
     A job that fails does not stop the others. The first Ctrl-C (or SIGTERM) asks all children to
-    save and starts no more of them, the second one ends them at once.
+    save and starts no more of them, the second one ends them immediately.
     """
     return _Pool(jobs, parallel, bars).run()
 
@@ -101,7 +101,7 @@ class _Child:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.told = 0  # how many stops it has heard of
+        self.stops_sent = 0  # stop signals sent so far
         self._stdout: IO[bytes] = tempfile.TemporaryFile()
         self._stderr: IO[bytes] = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
@@ -118,11 +118,11 @@ class _Child:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 
-    def tell(self, stops: int) -> None:
-        """Pass on every stop that it has not heard of: two to save and end, the third kills."""
-        while self.told < stops:
-            self.told += 1
-            self.send(signal.SIGINT if self.told < 3 else signal.SIGKILL)
+    def forward_stops(self, stops: int) -> None:
+        """Pass on every stop that was not sent yet: the first two are SIGINT, the third kills."""
+        while self.stops_sent < stops:
+            self.stops_sent += 1
+            self.send(signal.SIGINT if self.stops_sent < 3 else signal.SIGKILL)
 
     def close(self) -> tuple[int, str]:
         """Wait for the end, keep what was printed, and return the exit code and stderr."""
@@ -163,7 +163,9 @@ class _Pool:
                     while self.waiting and len(self.running) < self.parallel and not self.stops:
                         child = _Child(self.waiting.pop(0))
                         self.running.append(child)
-                        child.tell(self.stops)  # a Ctrl-C while it was started found no child
+                        child.forward_stops(
+                            self.stops
+                        )  # a Ctrl-C during its start did not reach it
                     time.sleep(_POLL_SECONDS)
                     for child in [c for c in self.running if c.process.poll() is not None]:
                         self.running.remove(child)
@@ -218,7 +220,7 @@ class _Pool:
         )
 
     def _end_all(self) -> None:
-        """Leave no child behind, whatever happened here."""
+        """Stop all children, whatever happened here."""
         for child in self.running:
             child.send(signal.SIGTERM)
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -239,9 +241,11 @@ class _Pool:
         def stop(number: int, frame: Any) -> None:
             self.stops += 1
             if self.stops == 1 and self.bars.mode != "silent":
-                self.bars.message("Stopping: every run saves its state. Ctrl-C again ends at once.")
+                self.bars.message(
+                    "Stopping: every run saves its state. Ctrl-C again ends immediately."
+                )
             for child in self.running:
-                child.tell(self.stops)
+                child.forward_stops(self.stops)
 
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -257,14 +261,14 @@ def _newest(path: Path) -> dict[str, float] | None:
     from assay.runs.metrics import read_records
 
     values: dict[str, float] = {}
-    with contextlib.suppress(RunError):  # what cannot be read now may be readable at the next look
+    with contextlib.suppress(RunError):  # it may be readable next time
         for record in read_records(path):
             values |= {**record.metrics, "count": record.count}
     return values or None
 
 
 def _was_stopped(code: int, stops: int) -> bool:
-    """Return whether a child ended because it was told to; not one that fails while saving."""
+    """Return whether a child ended because it was stopped; failing while saving does not count."""
     ended = {output.EXIT_INTERRUPTED}
     if stops:  # before it listens to signals, and after the last warning, they end it themselves
         ended |= {-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL}

@@ -23,7 +23,7 @@ app.command("demo")(serve_demo.demo)
 @app.callback()
 def serve(
     ctx: typer.Context,
-    config: Path = typer.Option(None, "--config", help="Settings of the server, YAML or JSON."),
+    config: Path = typer.Option(None, "--config", help="Settings of the server, as YAML or JSON."),
     data: Path = typer.Option(
         None, "--data", help="The data directory ($ASSAY_SERVER, or assay-server)."
     ),
@@ -34,7 +34,7 @@ def serve(
     tokens: bool = typer.Option(None, "--tokens/--no-tokens", help="Ask clients for a token."),
     store: str = typer.Option(None, "--store", help="postgresql://... instead of SQLite."),
     executor: Literal["process", "inproc", "ray"] = typer.Option(
-        None, "--executor", help="Where learners run; each in a process of its own by default."
+        None, "--executor", help="Where learners run; by default each in its own process."
     ),
     metrics_port: int = typer.Option(
         None, "--metrics-port", min=0, max=65535, help="Port of the Prometheus metrics."
@@ -43,14 +43,14 @@ def serve(
         None, "--reflection/--no-reflection", help="Let anyone list the services."
     ),
     drain_seconds: float = typer.Option(
-        None, "--drain-seconds", min=0.1, help="Longest orderly end."
+        None, "--drain-seconds", min=0.1, help="Longest time for an orderly shutdown."
     ),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="Log warnings and errors alone."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Log warnings and errors only."),
 ) -> None:
     """Run a training server until Ctrl-C.
 
-    Without options it serves this machine alone, and keeps everything in one directory. Ctrl-C or
-    SIGTERM ends it in order: what was received is committed and what was learned is saved.
+    Without options it serves this machine only, and keeps everything in one directory. Ctrl-C or
+    SIGTERM shuts it down in order: received experience is committed and learned models are saved.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -72,7 +72,7 @@ def serve(
 
 
 def run(config: Path | None, given: dict[str, Any], tls: Path | None = None) -> bool:
-    """Run a server with what the command line says; return whether it could be drained in time."""
+    """Run a server with the command line's settings; return whether it could be drained in time."""
     needs_grpc()
     from assay.server.gateway.config import default_data, read_config, tls_files
     from assay.server.gateway.run import run_server, shown_address
@@ -96,7 +96,7 @@ def run(config: Path | None, given: dict[str, Any], tls: Path | None = None) -> 
             details.append(
                 f"metrics on http://{settings.metrics_host}:{gateway.metrics_port}/metrics"
             )
-        output.note("; ".join(details) + ". Ctrl-C ends it in order.")
+        output.note("; ".join(details) + ". Ctrl-C shuts it down.")
 
     complete = run_server(settings, output.note, ready)
     output.note("Drained." if complete else "Not everything could be saved in time.")
@@ -104,7 +104,7 @@ def run(config: Path | None, given: dict[str, Any], tls: Path | None = None) -> 
 
 
 def needs_grpc() -> None:
-    """Refuse to go on without the extra."""
+    """Raise an error if the extra is not installed."""
     from assay.core.errors import MissingExtraError
 
     try:

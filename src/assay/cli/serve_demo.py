@@ -1,4 +1,4 @@
-"""`assay serve demo`: live clients learn through a server, and a trainer that dies is no matter."""
+"""`assay serve demo`: live clients learn through a server whose trainer is killed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import AsJson
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,7 +41,7 @@ def demo(
         Path | None,
         typer.Option("--cpp", help="Where clients/cpp was built; by default it is looked for."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Watch live clients learn through a server, and see its trainer killed and back."""
     from assay.cli.serve import needs_grpc
@@ -93,7 +95,7 @@ def _play(running: Demo, plan: Plan, screen: _Screen) -> float:
             screen.tell(
                 f"The trainer is back as process {learner['pid']} and has published version "
                 f"{running.policy()['newest_version']}, {after:.1f} s after it was killed. "
-                "The clients acted on all the time."
+                "The clients kept acting all the time."
             )
         screen.draw(passed)
         # On a slow machine the end waits for the trainer, or there would be nothing to see.
@@ -128,13 +130,13 @@ class _Screen:
                 output.note(line)
 
     def tell(self, line: str) -> None:
-        """Show a line that stays."""
+        """Print a line that is not redrawn."""
         self._notes.append(line)
         if self._live is None:
             output.note(line)
 
     def draw(self, passed: float) -> None:
-        """Show how things are."""
+        """Redraw the table."""
         if self._live is not None:
             self._live.update(clients_view(self._running, passed, self._notes), refresh=True)
         elif passed - self._printed >= _LINE_SECONDS or not self._printed:
@@ -155,7 +157,7 @@ def clients_view(running: Demo, passed: float, notes: list[str]) -> RenderableTy
             one.latest.get("state"),
             f"{one.latest.get('decisions', 0):,}",
             f"{one.latest.get('acknowledged', 0):,}",
-            output.number(one.mean),
+            number(one.mean),
             one.latest.get("version"),
             _microseconds(one.latest.get("act_p50")),
             _microseconds(one.latest.get("act_p99")),
@@ -175,7 +177,7 @@ def clients_view(running: Demo, passed: float, notes: list[str]) -> RenderableTy
 
 
 def clients_line(running: Demo, passed: float) -> str:
-    """Return the same in a line."""
+    """Return the same facts in one line."""
     reports = [one.latest for one in running.clients]
     means = [one.mean for one in running.clients if one.mean is not None]
     latencies = sorted(one["act_p50"] for one in reports if one.get("act_p50"))
@@ -183,7 +185,7 @@ def clients_line(running: Demo, passed: float) -> str:
     parts = [
         f"{passed:4.0f} s",
         f"{sum(one.get('decisions', 0) for one in reports):,} decisions",
-        f"return {output.number(sum(means) / len(means) if means else None)}",
+        f"return {number(sum(means) / len(means) if means else None)}",
         f"version {facts.get('newest_version', 0)}",
         f"act() {_microseconds(latencies[len(latencies) // 2] if latencies else None)}",
         f"{sum(one.get('acknowledged', 0) for one in reports):,} steps safe on the server",
@@ -194,8 +196,8 @@ def clients_line(running: Demo, passed: float) -> str:
 def show_summary(plan: Plan, summary: Summary) -> None:
     """Print what the demo has shown."""
     lines = {
-        "return": f"{output.number(summary.first)} in the first tenth of {summary.episodes:,} "
-        f"episodes, {output.number(summary.last)} in the last",
+        "return": f"{number(summary.first)} in the first tenth of {summary.episodes:,} "
+        f"episodes, {number(summary.last)} in the last",
         "decisions": f"{summary.decisions:,}, of which {summary.fallbacks:,} without a model; "
         f"act() took {_microseconds(summary.act_p50)} (median)",
         "experience": f"{summary.acknowledged:,} steps are safe on the server, {summary.lost:,} "
@@ -214,7 +216,7 @@ def show_summary(plan: Plan, summary: Summary) -> None:
 
 def _killed(summary: Summary) -> str:
     if summary.killed is None:
-        return "was not killed: it had no process of its own yet"
+        return "was not killed: it had not started yet"
     if summary.resumed_after is None:
         return f"killed (process {summary.killed}), and not back in time"
     return f"killed (process {summary.killed}), back after {summary.resumed_after:.1f} s"
@@ -229,14 +231,14 @@ def find_program(built: Path) -> tuple[Path | None, str]:
 
 
 def build_program(source: Path = Path("clients/cpp")) -> tuple[Path | None, str]:
-    """Build the C++ client from a checkout, if a compiler is there, and say what came of it."""
+    """Build the C++ client from a checkout, if there is a compiler; return it and a status line."""
     if not (source / "CMakeLists.txt").is_file():
         return None, f"No C++ client: '{source}' is not here."
     if shutil.which("cmake") is None or shutil.which("c++") is None:
         return None, "No C++ client: there is no compiler here."
     if not _BUILT_HERE.is_dir():
         output.note(f"Building the C++ client in {_BUILT_HERE}: a minute or two, once ...")
-    # Not where `make cpp` builds, which wants the tests as well.
+    # Not where `make cpp` builds, which builds the tests as well.
     without = [f"-DASSAY_{what}=OFF" for what in ("BUILD_TESTS", "BUILD_BENCHMARKS", "SANITIZE")]
     jobs = str(os.cpu_count() or 1)
     for command in (

@@ -1,12 +1,10 @@
-"""`assay server`: look at a running training server and steer it. Nothing here imports torch."""
+"""`assay server`: inspect and control a running training server. Nothing here imports torch."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,17 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import AsJson, shared_options
 from assay.core.errors import AssayError, ConfigError, nearest
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from assay.server.admin_client import AdminClient
     from assay.server.store.store import Store
 
-CLIENT_VERBS = ("register", "write", "read", "act")  # what a client needs, and no more
+CLIENT_VERBS = ("register", "write", "read", "act")  # what a client needs
 _DAY = 86_400.0
 
 app = typer.Typer(
-    help="Look at a running training server and steer it: policies, versions, tokens.",
+    help="Inspect and control a running training server: policies, versions, tokens.",
     no_args_is_help=True,
 )
 token = typer.Typer(help="Credentials of clients and operators.", no_args_is_help=True)
@@ -32,13 +32,14 @@ app.add_typer(token, name="token")
 
 Name = Annotated[str, typer.Argument(metavar="POLICY", help="Name of a policy.")]
 ChannelName = Literal["stable", "canary"]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 DataDirectory = Annotated[
     Path | None,
-    typer.Option("--data", help="Of a server that is stopped; else a running one is asked."),
+    typer.Option(
+        "--data", help="Data directory of a stopped server; by default a running one is asked."
+    ),
 ]
 StoreUrl = Annotated[
-    str | None, typer.Option("--store", help="Its postgresql://..., where it has one.")
+    str | None, typer.Option("--store", help="Its postgresql://... address, if it uses one.")
 ]
 
 # What every command that talks to a server takes, after its own options.
@@ -51,7 +52,9 @@ _WHERE = {
     ],
     "token_file": Annotated[
         Path | None,
-        typer.Option("--token-file", envvar="ASSAY_TOKEN_FILE", help="A file with our token."),
+        typer.Option(
+            "--token-file", envvar="ASSAY_TOKEN_FILE", help="A file with the token to use."
+        ),
     ],
     "tls": Annotated[
         Path | None,
@@ -59,42 +62,16 @@ _WHERE = {
     ],
     "config": Annotated[
         Path | None,
-        typer.Option("--config", help="Instead: the YAML or JSON of a Python client."),
+        typer.Option("--config", help="Instead: the YAML or JSON file of a Python client."),
     ],
 }
-
-
-def remote(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `_WHERE`, and a client for the server they name.
-
-    Typer reads a command's signature, so the options are added there once instead of in each.
-    """
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        where = {name: given.pop(name) for name in _WHERE}
-        with connected(**where) as server:
-            command(server, **given)
-
-    # The client's own type is imported only for who checks types.
-    signature = inspect.signature(command, eval_str=True, locals={"AdminClient": Any})
-    own = list(signature.parameters.values())[1:]
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in _WHERE.items()
-    ]
-    own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
-    run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in (*own, *options)}
-    del run.__wrapped__
-    return run
 
 
 @contextmanager
 def connected(
     address: str | None, token_file: Path | None, tls: Path | None, config: Path | None
 ) -> Iterator[AdminClient]:
-    """Give a client for the server that the options name."""
+    """Yield a client of the server that the options name."""
     from assay.server.admin_client import AdminClient
 
     given: dict[str, Any] = {"address": address, "token_file": token_file}
@@ -102,6 +79,10 @@ def connected(
         given["tls"] = client_files(tls)
     with AdminClient.open(given, config) as server:
         yield server
+
+
+# Gives a command the options of `_WHERE`, and a client of the server that they name.
+remote = shared_options(_WHERE, connected)
 
 
 def client_files(directory: Path) -> dict[str, str]:
@@ -124,7 +105,7 @@ def client_files(directory: Path) -> dict[str, str]:
     return found
 
 
-# Looking
+# Inspecting
 
 
 @app.command("policies")
@@ -150,7 +131,7 @@ def policies(server: AdminClient, as_json: AsJson = False) -> None:
             one["state"],
             f"{one['steps']:,}",
             f"{one['episodes']:,}",
-            output.number(one["return_mean"]),
+            number(one["return_mean"]),
             one["newest_version"],
             _channel(one, "stable"),
             _channel(one, "canary"),
@@ -190,7 +171,7 @@ def policy(server: AdminClient, name: Name, as_json: AsJson = False) -> None:
         "algorithm": facts["spec"]["algorithm"],
         "settings": ", ".join(f"{k}={v}" for k, v in facts["spec"].get("settings", {}).items()),
         "steps": f"{facts['steps']:,} in {facts['batches']:,} batches ({_size(facts['bytes'])})",
-        "episodes": f"{facts['episodes']:,}, return {output.number(facts['return_mean'])}",
+        "episodes": f"{facts['episodes']:,}, return {number(facts['return_mean'])}",
         "stable": _channel(facts, "stable"),
         "canary": _channel(facts, "canary"),
         "learner": f"{learner['state']}, {learner['behind_steps']:,} steps behind, "
@@ -208,7 +189,7 @@ def policy(server: AdminClient, name: Name, as_json: AsJson = False) -> None:
             model["version"],
             ", ".join(at for at, version in facts["channels"].items()
                       if version == model["version"]),
-            output.number(model["metrics"].get("rollout/return_mean")),
+            number(model["metrics"].get("rollout/return_mean")),
             f"{model['metrics'].get('server/env_steps', 0):,.0f}",
             model["parent"],
             _size(model["size"]),
@@ -232,8 +213,10 @@ def _size(count: float) -> str:
 @remote
 def top(
     server: AdminClient,
-    once: Annotated[bool, typer.Option("--once", help="Print one table and end.")] = False,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.2, help="Between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one table and exit.")] = False,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.2, help="Seconds between two updates.")
+    ] = 2.0,
     as_json: AsJson = False,
 ) -> None:
     """Watch all policies: rates, returns, versions, lag, memory. Ctrl-C ends it."""
@@ -242,21 +225,21 @@ def top(
     watch(server, once=once, seconds=seconds, as_json=as_json)
 
 
-# Steering
+# Controlling
 
 
 @app.command("pause")
 @remote
 def pause(server: AdminClient, name: Name, as_json: AsJson = False) -> None:
-    """Stop learning a policy for now; clients act on and keep what they cannot send."""
-    _tell_policy(server.pause(name), as_json, "is paused; `assay server resume` goes on")
+    """Pause learning of a policy; clients keep acting and buffer what they cannot send."""
+    _tell_policy(server.pause(name), as_json, "is paused; continue with `assay server resume`")
 
 
 @app.command("resume")
 @remote
 def resume(server: AdminClient, name: Name, as_json: AsJson = False) -> None:
-    """Go on learning a policy, also one whose learner was given up."""
-    _tell_policy(server.resume(name), as_json, "goes on")
+    """Continue learning a policy, even one whose learner has failed."""
+    _tell_policy(server.resume(name), as_json, "continues")
 
 
 @app.command("delete")
@@ -267,12 +250,12 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a policy with its experience and models, for good."""
+    """Delete a policy with its experience and models, permanently."""
     info = server.policy(name).info
     if not yes:
         what = f"{info.steps:,} steps and {info.newest_version} versions"
-        typer.confirm(f"Delete '{name}' with {what} for good?", abort=True)
-    _tell_policy(server.delete(name), as_json, "is deleted; its name is not used again")
+        typer.confirm(f"Delete '{name}' with {what} permanently?", abort=True)
+    _tell_policy(server.delete(name), as_json, "is deleted; its name cannot be used again")
 
 
 def _tell_policy(info: Any, as_json: bool, what: str) -> None:
@@ -289,12 +272,12 @@ def _tell_policy(info: Any, as_json: bool, what: str) -> None:
 def pin(
     server: AdminClient,
     name: Name,
-    version: Annotated[int | None, typer.Argument(min=1, help="The version to hold.")] = None,
+    version: Annotated[int | None, typer.Argument(min=1, help="The version to keep.")] = None,
     channel: Annotated[ChannelName, typer.Option("--channel", help="Which one.")] = "stable",
-    off: Annotated[bool, typer.Option("--off", help="Let the channel go again.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Release the channel.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Hold a channel at a version, whatever is published; --off lets it go again."""
+    """Keep a channel at a version, whatever is published; --off releases it."""
     if (version is None) != off:
         raise ConfigError(
             "Neither a version nor --off is given." if version is None else
@@ -302,7 +285,7 @@ def pin(
             f"Give one: assay server pin {name} 12, or assay server pin {name} --off",
         )  # fmt: skip
     info = server.pin(name, version or 0, channel)
-    what = f"stays at version {info.version}" if version else "follows what is published again"
+    what = f"stays at version {info.version}" if version else "follows new versions again"
     _tell_model(info, as_json, what)
 
 
@@ -311,11 +294,15 @@ def pin(
 def promote(
     server: AdminClient,
     name: Name,
-    source: Annotated[ChannelName, typer.Option("--from", help="Where the version is.")] = "canary",
-    target: Annotated[ChannelName, typer.Option("--to", help="Where it goes.")] = "stable",
+    source: Annotated[
+        ChannelName, typer.Option("--from", help="The channel that has the version.")
+    ] = "canary",
+    target: Annotated[
+        ChannelName, typer.Option("--to", help="The channel that gets it.")
+    ] = "stable",
     as_json: AsJson = False,
 ) -> None:
-    """Give all clients the version that some of them have tried."""
+    """Give all clients the version that some of them have been trying."""
     info = server.promote(name, source, target)
     _tell_model(info, as_json, f"is at version {info.version} now")
 
@@ -355,7 +342,7 @@ def export(
     name: Name,
     dataset: Annotated[str, typer.Argument(help="Id of the dataset, such as queue/served-v0.")],
     after: Annotated[
-        int, typer.Option("--after", min=0, help="Leave out what stands up to this position.")
+        int, typer.Option("--after", min=0, help="Leave out everything up to this position.")
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -374,12 +361,12 @@ def drain(
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Longest wait.")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """End the server in order: commit what was received, save what was learned."""
+    """Shut the server down in order: commit received experience, save learned models."""
     complete = server.drain(seconds)
     if as_json:
         output.print_json({"complete": complete})
     else:
-        output.say("Drained." if complete else "Not everything that was learned could be saved.")
+        output.say("Drained." if complete else "Not all learned models could be saved.")
     if not complete:
         raise typer.Exit(output.EXIT_INCOMPLETE)
 
@@ -391,7 +378,7 @@ def drain(
 def _keeper(
     server: AdminClient, data: Path | None, store: str | None, *, new: bool = False
 ) -> Iterator[Any]:
-    """Give what keeps tokens: a running server, or the store of a stopped one."""
+    """Yield what keeps the tokens: a running server, or the store of a stopped one."""
     if data is None and store is None:
         yield server
         return
@@ -412,7 +399,7 @@ def _stopped(data: Path | None, store: str | None) -> Iterator[Store]:
     except StoreInUseError:
         raise ConfigError(
             f"A server is running on '{data or default_data()}'.",
-            "Leave --data and --store out, and it is asked.",
+            "Leave out --data and --store to ask the running server.",
         ) from None
     with opened:
         yield opened
@@ -449,7 +436,7 @@ class _StoredTokens:
 @remote
 def token_add(
     server: AdminClient,
-    principal: Annotated[str, typer.Argument(help="Who bears it: the id of a client.")],
+    principal: Annotated[str, typer.Argument(help="Who uses it: the id of a client.")],
     grant: Annotated[
         list[str] | None,
         typer.Option(
@@ -459,7 +446,9 @@ def token_add(
             "admin; the first four by default.",
         ),
     ] = None,
-    days: Annotated[float | None, typer.Option("--days", help="It expires after so many.")] = None,
+    days: Annotated[
+        float | None, typer.Option("--days", help="It expires after this many days.")
+    ] = None,
     data: DataDirectory = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -482,7 +471,7 @@ def token_add(
         return
     output.say(reply.token)
     output.note(
-        f"This is the only time that it is shown. '{principal}' gives it as token_file; revoke it "
+        f"It is shown only this once. '{principal}' gives it as token_file; revoke it "
         f"with: assay server token revoke {reply.info.id}"
     )
 
@@ -550,7 +539,7 @@ def token_revoke(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a token; calls that bear it end within seconds."""
+    """Revoke a token; calls that use it end within seconds."""
     with _keeper(server, data, store) as keeper:
         if not keeper.revoke_token(identifier):
             known = [one.id for one in keeper.tokens()]

@@ -1,4 +1,4 @@
-"""`assay server top`: all policies of a server, as they are now."""
+"""`assay server top`: a live view of all policies of a server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from assay.cli import output
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,17 +22,17 @@ _CALM = frozenset({"learning", "idle"})
 
 
 def watch(server: AdminClient, *, once: bool, seconds: float, as_json: bool) -> None:
-    """Show all policies again and again, or once.
+    """Show all policies, once or repeatedly.
 
-    On a terminal the table is redrawn in place. Elsewhere each look is printed below the last.
-    A server that goes away while we watch is waited for.
+    On a terminal the table is redrawn in place. Elsewhere each table is printed below the last.
+    If the server goes away meanwhile, wait for it.
     """
     from assay.server.policy_view import policy_facts
 
     def look() -> list[dict[str, Any]]:
         return [policy_facts(info) for info in server.policies()]
 
-    found = look()  # one that is not there at all is an error
+    found = look()  # one that never answered is an error
     if as_json or once:
         if as_json:
             output.print_json(found)
@@ -79,7 +80,7 @@ def _next(server: AdminClient, look: Any, seconds: float) -> list[dict[str, Any]
 
 
 def view(address: str, found: list[dict[str, Any]]) -> RenderableType:
-    """Return the table, and below it what needs a person."""
+    """Return the table, and below it the errors."""
     from rich.console import Group
     from rich.text import Text
 
@@ -111,7 +112,7 @@ def row(facts: dict[str, Any]) -> tuple[Any, ...]:
         facts["state"],
         f"{traffic['steps_per_second']:,.0f}",
         f"{traffic['batches_per_second']:,.1f}",
-        output.number(facts["return_mean"]),
+        number(facts["return_mean"]),
         f"{facts['episodes']:,}",
         version + (" pinned" if "stable" in facts["pinned"] else ""),
         f"{traffic['version_lag']:.1f}",

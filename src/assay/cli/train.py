@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import secrets
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import AsJson, RunsRoot
 from assay.core.errors import RunError
 from assay.core.paths import runs_root
 
@@ -38,10 +36,12 @@ def train(
     seeds: int = typer.Option(
         None, "--seeds", min=1, help="Run this many seeds in parallel, as a group."
     ),
-    name: str = typer.Option(None, "--name", help="Name of the run or group; made up if missing."),
+    name: str = typer.Option(
+        None, "--name", help="Name of the run or group; generated if missing."
+    ),
     device: str = typer.Option(None, "--device", help="auto, cpu, cuda or cuda:N."),
     config: Path = typer.Option(None, "--config", help="A YAML file with settings."),
-    root: Path = typer.Option(None, "--root", help="Where runs are kept ($ASSAY_RUNS, or runs)."),
+    root: RunsRoot = None,
     jobs: int = typer.Option(
         None, "--jobs", min=1, help="Most seeds to train at once; by default one per core."
     ),
@@ -49,15 +49,16 @@ def train(
         True, "--preset/--no-preset", help="Start from the settings shipped for this task."
     ),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print the result only."),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    as_json: AsJson = False,
     stop_with_stdin: bool = typer.Option(False, "--stop-with-stdin", hidden=True),
 ) -> None:
     """Train an agent.
 
-    Settings come from the algorithm's defaults, the shipped preset, --config, and KEY=VALUE, each
-    stronger than the one before. Ctrl-C saves the run, and `assay resume` goes on with it.
+    Settings come from the algorithm's defaults, the shipped preset, --config, and KEY=VALUE, where
+    later ones override earlier ones. Ctrl-C saves the run, and `assay resume` continues it.
     """
     from assay.cli.plan import make_plan, read_settings
+    from assay.runs.directory import unique_name
 
     if stop_with_stdin:
         from assay.cli.seeds import stop_with_stdin as watch_stdin
@@ -78,7 +79,7 @@ def train(
             as_json=as_json,
         )
         return
-    group = name or _made_up_name(plan)
+    group = name or unique_name(plan.config.algorithm, plan.config.env)
     first = plan.config.run.seed
     options = ["--root", str(place)]
     options += ["--config", str(config)] if config is not None else []
@@ -110,7 +111,7 @@ def _train(plan: Plan, root: Path, name: str | None, progress: Progress) -> Any:
     from assay.api import train as train_run
 
     config = plan.config
-    # The plan is fully resolved: what was announced is what is run.
+    # The plan is fully resolved: the run uses exactly what was printed.
     return train_run(
         config.algorithm,
         config.env,
@@ -142,7 +143,7 @@ def train_one(label: str, start: Callable[[Progress], Any], *, quiet: bool, as_j
         except KeyboardInterrupt:
             if progress.path is not None:
                 output.note(
-                    "Ended at once; the last checkpoint stands. "
+                    "Ended immediately; the last checkpoint is kept. "
                     f"Resume with: {resume_command(progress.path)}"
                 )
             raise
@@ -170,13 +171,13 @@ def train_group(
     as_json: bool,
     again: Callable[[list[Outcome]], str] | None = None,
 ) -> None:
-    """Train or resume several runs in processes of their own, and report them.
+    """Train or resume several runs, each in its own process, and report them.
 
     Args:
         group: The directory that holds them.
         todo: The runs.
         parallel: The most to run at once; None: as many as there are cores.
-        replay_bytes: Memory that each of them will come to need.
+        replay_bytes: Memory that the replay of each will need.
         quiet: Show no progress.
         as_json: Print the result for a program.
         again: Returns the command for the runs that an interrupt kept from starting.
@@ -218,7 +219,7 @@ def train_group(
 
 
 def resume_command(path: Path) -> str:
-    """Return what to type to go on with a run or group."""
+    """Return the command that resumes a run or group."""
     return f"assay resume {shlex.quote(str(path))}"
 
 
@@ -237,17 +238,12 @@ def _job(plan: Plan, root: Path, group: str, seed: int, arguments: list[str]) ->
 
 
 def _refuse_taken(root: Path, name: str | None) -> None:
-    """Say so before anything starts; creating the run directory makes sure of it."""
+    """Raise an error before anything starts; creating the run directory checks it again."""
     if name is not None and (root / name / "run.json").exists():
         raise RunError(
             f"There is a run at '{root / name}' already.",
-            f"Go on with it ({resume_command(root / name)}) or choose another name.",
+            f"Resume it ({resume_command(root / name)}) or choose another name.",
         )
-
-
-def _made_up_name(plan: Plan) -> str:
-    what = re.sub(r"[^A-Za-z0-9._]+", "-", f"{plan.config.algorithm}-{plan.config.env}")
-    return f"{what.strip('-._')[:70]}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
 def _again(arguments: list[str], group: str, left: list[Outcome]) -> str:

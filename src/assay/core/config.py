@@ -32,11 +32,12 @@ class Model(pydantic.BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _no_flags_for_numbers(cls, values: Any) -> Any:
-        # In Python true is 1; in a setting it is a slip.
+        # In Python true equals 1; given for a number it is a mistake.
         for name, value in values.items() if isinstance(values, dict) else ():
             field = cls.model_fields.get(name)
             if isinstance(value, bool) and field is not None and not _takes_flags(field.annotation):
-                raise ValueError(f"{name}={str(value).lower()}: expected no yes or no here")
+                given = str(value).lower()
+                raise ValueError(f"{name}={given}: true and false are not allowed here")
         return values
 
     @classmethod
@@ -79,7 +80,7 @@ def parse(model: type[ModelT], values: Mapping[str, Any], *, what: str) -> Model
 
 
 def _by_setting(model: type[Model], errors: Sequence[Any]) -> list[list[Any]]:
-    """Bring together what the members of a union say about one value."""
+    """Merge the errors that the members of a union report for one value."""
     groups: dict[Any, list[Any]] = {}
     for number, item in enumerate(errors):
         field = model.model_fields.get(str(item["loc"][0])) if item["loc"] else None
@@ -91,7 +92,7 @@ def _by_setting(model: type[Model], errors: Sequence[Any]) -> list[list[Any]]:
 
 
 def _line(model: type[Model], items: list[Any]) -> str:
-    """Say what is wrong with one setting."""
+    """Describe the error in one setting."""
     item = items[0]
     key = ".".join(map(str, item["loc"])) or "settings"
     if item["type"] == "extra_forbidden":
@@ -103,7 +104,7 @@ def _line(model: type[Model], items: list[Any]) -> str:
         return f"{item['loc'][0]}={item['input']!r}: {same.lower()}{' or '.join(wanted)}"
     reason = str(item["msg"]).removeprefix("Value error, ")
     reason = reason[0].lower() + reason[1:]
-    # What is wrong with a group of settings together does not need all of them repeated.
+    # An error about several settings together does not need to repeat all their values.
     if isinstance(item["input"], Mapping) and not item["loc"]:
         return reason
     value = "" if isinstance(item["input"], Mapping) else f"={item['input']!r}"

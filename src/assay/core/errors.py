@@ -1,6 +1,6 @@
 """Errors that are the user's to fix.
 
-Every error raised on purpose says what was found, what was expected and how to mend it. The
+Every error raised on purpose says what was found, what was expected and how to fix it. The
 command line prints the message without a traceback and exits with `EXIT_USER_ERROR`.
 """
 
@@ -13,7 +13,7 @@ EXIT_USER_ERROR = 2
 
 
 class AssayError(Exception):
-    """A mistake or condition the user can mend.
+    """A mistake or condition the user can fix.
 
     Args:
         message: What was found and what was expected, naming the value.
@@ -47,7 +47,7 @@ class RunError(AssayError):
 
 
 class CheckpointError(RunError):
-    """A checkpoint is torn, altered, foreign or of another schema."""
+    """A checkpoint is incomplete, altered, not written by Assay, or of another schema."""
 
 
 class MissingExtraError(AssayError):

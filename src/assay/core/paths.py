@@ -1,4 +1,4 @@
-"""Where things are kept on this machine."""
+"""The directories of runs and of the cache."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def runs_root(given: Path | None = None) -> Path:
-    """Return where runs are kept: the place given, `$ASSAY_RUNS`, or `runs` where we are."""
+    """Return the directory of runs: `given`, `$ASSAY_RUNS`, or `runs` in the working directory."""
     return given if given is not None else Path(os.environ.get("ASSAY_RUNS", "runs"))
 
 
 def cache_root() -> Path:
-    """Return where what can be made again is kept: `$ASSAY_CACHE`, or the user's cache."""
+    """Return the cache directory: `$ASSAY_CACHE`, or `assay` in the user's cache."""
     chosen = os.environ.get("ASSAY_CACHE")
     if chosen:
         return Path(chosen)

@@ -17,7 +17,7 @@ from assay.core.errors import ConfigError, nearest
 
 Loop = Literal["on_policy", "off_policy", "offline"]
 ENTRY_POINTS = "assay.algorithms"
-_HELPERS = {"base", "settings"}
+_HELPERS = {"advantages", "base", "novelty", "settings"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def get(name: str) -> Any:
     """Return the algorithm class called `name`.
 
     Raises:
-        ConfigError: No algorithm has that name; the nearest one is offered.
+        ConfigError: No algorithm has that name; the nearest one is suggested.
     """
     known = names()
     key = name.lower().replace("-", "_")

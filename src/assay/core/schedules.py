@@ -1,6 +1,6 @@
 """Values that change over a run, as functions of its progress in [0, 1].
 
-A schedule is written as a number (`3e-4`) or as `kind:start:end[:until]`: `linear:3e-4:0` falls
+A schedule is written as a number (`3e-4`) or as `kind:start:end[:until]`: `linear:3e-4:0` decreases
 over the whole run, `linear:1:0.05:0.2` reaches 0.05 after a fifth of it and stays there.
 """
 
@@ -28,7 +28,7 @@ class Schedule:
         kind: "constant", "linear" or "cosine".
         start: Value at progress 0.
         end: Value from progress `until` on.
-        until: Share of the run after which `end` is reached, in (0, 1].
+        until: Fraction of the run after which `end` is reached, in (0, 1].
 
     Example:
         >>> lr = Schedule.parse("linear:3e-4:0")
@@ -42,7 +42,7 @@ class Schedule:
     until: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse values that no schedule of a hyperparameter can mean."""
+        """Reject values that make no sense for a hyperparameter."""
         if self.kind not in get_args(Kind):
             raise ConfigError(
                 f"Unknown schedule '{self.kind}'. {nearest(str(self.kind), get_args(Kind))}", _FIX
@@ -54,7 +54,7 @@ class Schedule:
                     f"Schedule {name}={number}: expected a finite number of at least 0.", _FIX
                 )
         if not 0 < self.until <= 1:
-            raise ConfigError(f"Schedule until={self.until}: expected a share in (0, 1].", _FIX)
+            raise ConfigError(f"Schedule until={self.until}: expected a fraction in (0, 1].", _FIX)
 
     def __call__(self, progress: float) -> float:
         """Return the value when `progress` in [0, 1] of the run is done."""
@@ -139,7 +139,7 @@ def _validate(spec: Any) -> Schedule:
     try:
         return Schedule.parse(spec)
     except ConfigError as error:
-        # Only a ValueError lets pydantic report the field's name beside the message.
+        # Only a ValueError lets pydantic report the field's name with the message.
         raise ValueError(str(error).replace("\n", " ")) from None
 
 

@@ -33,5 +33,5 @@ def rng_state(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def set_rng_state(rng: np.random.Generator, state: dict[str, Any]) -> None:
-    """Put back a state that `rng_state` returned."""
+    """Restore a state that `rng_state` returned."""
     rng.bit_generator.state = state

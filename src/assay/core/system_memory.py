@@ -10,7 +10,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def total_bytes() -> int:
-    """Return all the memory there is."""
+    """Return the memory of this machine or container."""
     total = int(psutil.virtual_memory().total)
     try:
         return min(total, int((_CGROUP / "memory.max").read_text()))

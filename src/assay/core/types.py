@@ -24,7 +24,7 @@ ACTION_MASK = "action_mask"
 
 @dataclass(frozen=True, slots=True)
 class Spaces:
-    """What one agent sees and does: two Gymnasium spaces, without the batch axis."""
+    """The observation and action space of one agent, without the batch axis."""
 
     observation: Any
     action: Any
@@ -84,7 +84,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Clock:
-    """Where a run is: counts, never wall time.
+    """How far a run is: counts, never wall time.
 
     Attributes:
         total: The run's budget, in `unit`.
@@ -166,7 +166,7 @@ def tree_leaves(tree: Tree) -> list[Array]:
 
 
 def pack(prefix: str, tree: Tree) -> dict[str, Array]:
-    """Name the arrays of an observation for a flat batch; `unpack` is the way back.
+    """Name the arrays of an observation for a flat batch; `unpack` reverses it.
 
     Example:
         >>> pack("obs", {"image": 1, "goal": 2})

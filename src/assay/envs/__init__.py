@@ -1,4 +1,4 @@
 """Environments: making them, stepping many at once, saving and checking them.
 
-`make.make_vector` is the way in; what it returns is a `vector.Vector`.
+`make.make_vector` is the entry point; it returns a `vector.Vector`.
 """

@@ -2,11 +2,12 @@
 
 Up to 30 random no-ops at the start of an episode, every action for four frames, the maximum over
 the last two of them, 84 x 84 pixels in grey, four such images stacked: uint8 [4, 84, 84], padded
-with zeros at the start. In training, by default, a lost life is a terminal state (the game goes on,
-so later lives are learnt from as well) and rewards are clipped to [-1, 1]; never in evaluation.
+with zeros at the start. In training, by default, a lost life is a terminal state (the game
+continues, so later lives are learned from as well) and rewards are clipped to [-1, 1]; never in
+evaluation.
 
 There are two implementations that agree bit for bit: ALE's own vector environment, which is used
-where it can be, and wrappers around a single environment, for rendering and for processes.
+    where possible, and wrappers around a single environment, for rendering and for processes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pydantic import Field
 from assay.core.config import Model
 from assay.core.errors import EnvError
 
-# Settings of an Atari environment that its vector version knows as well.
+# Settings of an Atari environment that its vector version takes as well.
 _SHARED = {
     "continuous",
     "continuous_action_threshold",
@@ -59,7 +60,7 @@ def preprocesses(spec: EnvSpec, env_kwargs: dict[str, Any], settings: AtariSetti
 
 
 def has_vector(spec: EnvSpec, env_kwargs: dict[str, Any]) -> bool:
-    """Return whether ALE's vector environment can do what is asked."""
+    """Return whether ALE's vector environment supports these settings."""
     return {*spec.kwargs, *env_kwargs} - {"frameskip"} <= _SHARED
 
 
@@ -75,8 +76,8 @@ def make_atari_vector(
 
     _refuse_frame_skip(env_kwargs)
     shared = {k: v for k, v in {**spec.kwargs, **env_kwargs}.items() if k in _SHARED}
-    # It writes its mode into a dict that all vector environments share. Give it one of its own, and
-    # put the shared one back, or others would seem to declare a mode.
+    # It writes its mode into a dict that all vector environments share. Give it a copy, and restore
+    # the shared one, or others would seem to declare a mode.
     before = dict(VectorEnv.metadata)
     env = AtariVectorEnv(
         num_envs=num_envs,
@@ -126,11 +127,11 @@ def _refuse_frame_skip(env_kwargs: dict[str, Any]) -> None:
 
 
 class LifeLoss(gym.Wrapper[Any, Any, Any, Any]):
-    """Ends an episode when a life is lost, and lets the game go on until none is left.
+    """End an episode when a life is lost, and continue the game until none is left.
 
-    Gymnasium's `AtariPreprocessing(terminal_on_life_loss=True)` starts the game anew instead, so
-    that nothing beyond the first life is ever seen. The next episode begins with the observation
-    that the last one ended with.
+    Gymnasium's `AtariPreprocessing(terminal_on_life_loss=True)` restarts the game instead, so that
+    nothing beyond the first life is ever seen. The next episode begins with the observation that
+    the last one ended with.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
@@ -149,7 +150,7 @@ class LifeLoss(gym.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin a new game if the old one is over or a seed is given, else go on with it."""
+        """Start a new game if the old one is over or a seed is given, else continue it."""
         if self._last is None or seed is not None:
             self._last = self.env.reset(seed=seed, options=options)
         self._lives = self._last[1]["lives"]
@@ -157,10 +158,10 @@ class LifeLoss(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class LifeLossVector(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
-    """Does what `LifeLoss` does for ALE's vector environment.
+    """Do what `LifeLoss` does for ALE's vector environment.
 
-    That one has two options of the kind, and neither will do (ale-py 0.12): `episodic_life` starts
-    the game anew, and `life_loss_info` reports an observation of some steps ago as the last one.
+    ALE has two such options, and neither works here (ale-py 0.12): `episodic_life` restarts the
+    game, and `life_loss_info` reports an observation from some steps earlier as the last one.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
@@ -170,7 +171,7 @@ class LifeLossVector(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin new games."""
+        """Start new games."""
         obs, info = self.env.reset(seed=seed, options=options)
         self._lives = info["lives"]
         return obs, info
@@ -178,7 +179,7 @@ class LifeLossVector(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step, and report lost lives as termination."""
         obs, reward, terminated, truncated, info = self.env.step(actions)
-        lives = info["lives"]  # of the new game, where one has just begun
+        lives = info["lives"]  # of the new game, where one has just started
         lost = (lives < self._lives) & ~(terminated | truncated)
         self._lives = lives
         if np.count_nonzero(lost):

@@ -1,7 +1,7 @@
 """Check an environment before anything is trained on it (`assay envs check ID`).
 
-Every check says what was found, and what to do where that is worth doing. A result that is `ok` and
-has a `fix` is advice: training works, and would probably work better.
+Every check reports what was found, and what to do about it if that is worth doing. A result that is
+`ok` and has a `fix` is advice: training works, and would probably work better with it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def check_env(
     algorithms: Mapping[str, Sequence[str]] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[CheckResult]:
-    """Check that an environment keeps Gymnasium's contract and can be trained on.
+    """Check that an environment follows Gymnasium's API and can be trained on.
 
     Args:
         env: A Gymnasium id, an environment (it is stepped, not closed), or a function that makes
@@ -77,7 +77,8 @@ def check_env(
         env_kwargs: Settings of the environment, where `env` is an id.
         steps: How many random actions to take.
         seed: Seeds the environment and the actions.
-        algorithms: Algorithm name -> the action spaces that it handles, to say which of them fit.
+        algorithms: Algorithm name -> the action spaces that it handles, to report which of them
+            fit.
         clock: Returns seconds.
 
     Returns:
@@ -192,7 +193,7 @@ def _sample(env: gym.Env[Any, Any], info: Any) -> Any:
 
 
 def _look(mapped: ObservationMap, trace: _Trace, obs: Any, info: Any) -> None:
-    """Note what is wrong with an observation, and enough of it to compare two runs."""
+    """Record what is wrong with an observation, and enough of it to compare two runs."""
     trace.infos_ok = trace.infos_ok and isinstance(info, dict)
     try:
         tree = mapped.one(obs)
@@ -214,7 +215,7 @@ def _look(mapped: ObservationMap, trace: _Trace, obs: Any, info: Any) -> None:
 
 
 def _as_declared(raw: np.ndarray[Any, Any], space: gym.Space[Any]) -> Any:
-    """Give a value the space's dtype, so that what is judged is its range alone."""
+    """Cast a value to the space's dtype, so that only its range is checked."""
     if isinstance(space, gym.spaces.Discrete):
         return int(raw)
     return raw.astype(space.dtype)
@@ -226,7 +227,7 @@ def _spaces(env: gym.Env[Any, Any]) -> CheckResult:
         action = ActionMap(env.action_space).space
     except AssayError as error:
         return CheckResult("spaces", False, error.message, error.fix)
-    return CheckResult("spaces", True, f"an agent sees {observation} and does {action}")
+    return CheckResult("spaces", True, f"observation space {observation}, action space {action}")
 
 
 def _observations(trace: _Trace) -> CheckResult:
@@ -288,8 +289,8 @@ def _determinism(
         "determinism",
         False,
         f"two runs from seed {seed} with the same actions differ",
-        "Draw all randomness from self.np_random, call super().reset(seed=seed) first, and leave "
-        "nothing over from one episode to the next.",
+        "Draw all randomness from self.np_random, call super().reset(seed=seed) first, and keep "
+        "no state from one episode to the next.",
     )
 
 
@@ -312,8 +313,8 @@ def _episodes(trace: _Trace, steps: int) -> CheckResult:
             "episodes",
             True,
             detail + "; all are of one length and none is truncated, which looks like a time limit",
-            "Report a time limit as truncated, not as terminated: the values of the last states "
-            "are learnt wrong otherwise.",
+            "Report a time limit as truncated, not as terminated; otherwise the values of the "
+            "last states are learned wrong.",
         )
     return CheckResult("episodes", True, detail)
 
@@ -348,11 +349,13 @@ def _speed(steps: int, seconds: float) -> CheckResult:
 
 def _state(env: gym.Env[Any, Any]) -> CheckResult:
     if save_env_state(env) is not None:
-        return CheckResult("state", True, "can be saved: training resumes in mid-episode")
+        return CheckResult(
+            "state", True, "can be saved: training resumes in the middle of an episode"
+        )
     return CheckResult(
         "state",
         True,
-        "cannot be saved: every checkpoint begins new episodes, so that resuming stays exact",
+        "cannot be saved: every checkpoint starts new episodes, so that resuming stays exact",
         "Give it get_state() and set_state(state) if its episodes are long.",
     )
 

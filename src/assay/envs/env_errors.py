@@ -1,4 +1,4 @@
-"""What the user sees when an environment's own code fails."""
+"""Errors for environments whose own code fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def env_failure(error: BaseException, doing: str) -> AssayError:
 
     Args:
         error: What the environment raised. Assay's own errors are returned as they are.
-        doing: What was going on, for instance "Environment 3 of 'Maze-v0' failed in step()".
+        doing: What was being done, for instance "Environment 3 of 'Maze-v0' failed in step()".
     """
     if isinstance(error, AssayError):
         return error

@@ -3,8 +3,8 @@
 What can be saved: Gymnasium's classic-control, toy-text and MuJoCo environments, and any
 environment that has `get_state()` and `set_state(state)` itself (a nested dict of arrays and plain
 values that covers all of the environment but its wrappers and `np_random`). Wrappers must be on
-the list below; one that is not there may keep a state of its own, so the answer is None, and the
-training loop makes every checkpoint a barrier instead.
+the list below; any other may have state of its own. Then the snapshot is None, and the training
+loop resets the environments at every checkpoint instead.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from assay.core.errors import EnvError
 from assay.core.seeding import rng_state, set_rng_state
 from assay.core.types import State
 
-# Wrapper -> the attributes that change while an episode runs. What a reset sets up by itself (that
-# there was a reset, that the checker has checked) is not listed: loading begins with a reset.
+# Wrapper -> the attributes that change while an episode runs. What a reset sets up (that there was
+# a reset, that the checker has run) is not listed: loading starts with a reset.
 _WRAPPERS: dict[type[gym.Wrapper[Any, Any, Any, Any]], tuple[str, ...]] = {
     wrappers.ClipAction: (),
     wrappers.ClipReward: (),
@@ -56,7 +56,7 @@ _BASES: dict[str, tuple[str, ...]] = {
 
 
 def save_env_state(env: gym.Env[Any, Any]) -> State | None:
-    """Return all that the environment's future depends on, or None if that is not known."""
+    """Return the state that the environment's future depends on, or None if that is not known."""
     chain: list[State] = []
     while isinstance(env, gym.Wrapper):
         if type(env) not in _WRAPPERS:
@@ -76,10 +76,10 @@ def save_env_state(env: gym.Env[Any, Any]) -> State | None:
 
 
 def load_env_state(env: gym.Env[Any, Any], state: State) -> None:
-    """Put an environment of the same making into a state that `save_env_state` returned.
+    """Restore a state that `save_env_state` returned into an environment made the same way.
 
     Raises:
-        EnvError: The state is of another environment, or other wrappers were around it.
+        EnvError: The state is of another environment, or of one with other wrappers.
     """
     env.reset(seed=0)  # creates what only a reset creates; every value is then overwritten
     parts = state["wrappers"]
@@ -138,7 +138,7 @@ def _save_base(env: gym.Env[Any, Any]) -> State | None:
 
 
 def _refuse_foreign(value: Any, where: str) -> None:
-    """Refuse at once what a checkpoint could not hold."""
+    """Reject values that a checkpoint cannot store."""
     if isinstance(value, dict):
         for key, part in value.items():
             if not isinstance(key, str):
@@ -173,8 +173,8 @@ def _save_mujoco(env: Any) -> State:
 
     The integration state (with the solver's warm start) determines all further physics. But an
     observation or a reward may read a derived quantity, such as a body's position, that was left
-    by the last step, and computing it anew would give another value (it lags one substep behind),
-    so every array of fixed size is kept as well.
+    by the last step, and recomputing it would give another value (it lags one substep behind), so
+    every array of fixed size is saved as well.
     """
     import mujoco
 
@@ -201,7 +201,7 @@ def _load_mujoco(env: Any, state: State) -> None:
 def _fixed_arrays(data: Any) -> list[str]:
     """Return the names of the arrays in mjData's fixed buffer.
 
-    Those in its arena (contacts, constraints) come and go with every step; a fresh mjData has none.
+    Those in its arena (contacts, constraints) change size with every step; a fresh mjData has none.
     """
     names = []
     for name in dir(data):
@@ -212,7 +212,7 @@ def _fixed_arrays(data: Any) -> list[str]:
 
 
 def _encode(value: Any) -> Any:
-    """Return a value as arrays and JSON, keeping NumPy scalars and tuples apart from plain ones."""
+    """Return a value as arrays and JSON that keep NumPy scalars and tuples distinct."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, np.generic):

@@ -1,4 +1,4 @@
-"""What a goal environment says about goals that it was not given: rewards and ends.
+"""Rewards and terminations of a goal environment for goals other than its own.
 
 The interface is that of gymnasium-robotics: `compute_reward(achieved_goal, desired_goal, info)` and
 `compute_terminated(achieved_goal, desired_goal, info)`. `info` is an empty dict here, because no
@@ -25,13 +25,13 @@ _PROBES = 8
 class GoalFunctions:
     """Rewards and terminations for batches of canonical goals.
 
-    Each function is called with a whole batch if, on goals drawn from its space, that gives what
-    one call per row gives; else row by row.
+    Each function is called with a whole batch if, on goals drawn from its space, the result equals
+    one call per row; otherwise row by row.
 
     Args:
-        env: An environment with the two methods, or None if there is none at hand.
+        env: An environment with the two methods, or None if there is none.
         observations: How its observations become canonical.
-        name: How messages call it.
+        name: Its name in messages.
 
     Raises:
         EnvError: A method is missing or fails.
@@ -48,15 +48,17 @@ class GoalFunctions:
                 )
         if env is None:
             raise EnvError(
-                f"'{name}' is a vector environment that lends none of its environments, so her "
-                "cannot compute rewards for other goals.",
+                f"'{name}' is a vector environment that gives no access to its environments, so "
+                "her cannot compute rewards for other goals.",
                 "Give the environment's id or a function that makes one environment, or give the "
                 "vector environment the methods compute_reward and compute_terminated.",
             )
         self._achieved, self._desired = leaves[_ACHIEVED], leaves[_DESIRED]
         self._reward = self._require(env, "compute_reward", "in the environment.")
         self._terminated = self._require(
-            env, "compute_terminated", "in the environment; it returns False if no goal is an end."
+            env,
+            "compute_terminated",
+            "in the environment; it returns False if goals do not end episodes.",
         )
         achieved, desired = self._probes()
         self._whole = tuple(
@@ -67,21 +69,21 @@ class GoalFunctions:
     def __call__(
         self, achieved: NDArray[Any], desired: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return reward [B] and terminated [B] of having achieved one thing for another."""
+        """Return reward [B] and terminated [B] for achieved and desired goals."""
         raw = _to_raw(self._achieved, achieved), _to_raw(self._desired, desired)
         reward = self._call(self._reward, self._whole[0], *raw)
         terminated = self._call(self._terminated, self._whole[1], *raw)
         return reward, terminated.astype(np.bool_)
 
     def _require(self, env: Any, name: str, fix: str) -> Callable[..., Any]:
-        if hasattr(env, "has_wrapper_attr"):  # a wrapper may have a say
+        if hasattr(env, "has_wrapper_attr"):  # a wrapper may override it
             function = env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
         else:
             function = getattr(env, name, None)
         if not callable(function):
             raise EnvError(
                 f"'{self.name}' has no {name}(achieved_goal, desired_goal, info), which her needs "
-                "to judge a transition by another goal.",
+                "to relabel a transition with another goal.",
                 f"Define {name} {fix}",
             )
         return function
@@ -91,16 +93,16 @@ class GoalFunctions:
     ) -> NDArray[np.float64]:
         try:
             if whole:
-                told = np.asarray(function(achieved, desired, {}), np.float64)
-                return np.broadcast_to(told, (len(achieved),))
+                reported = np.asarray(function(achieved, desired, {}), np.float64)
+                return np.broadcast_to(reported, (len(achieved),))
             rows = [function(a, d, {}) for a, d in zip(achieved, desired, strict=True)]
             return np.array([float(np.asarray(row).item()) for row in rows], np.float64)
         except Exception as error:
-            doing = f"'{self.name}' failed in {function.__name__}() of goals met in the replay"
+            doing = f"'{self.name}' failed in {function.__name__}() for goals of the replay"
             raise env_failure(error, doing) from error
 
     def _probes(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return goals of the space, of which every second one is achieved."""
+        """Return pairs of goals of the space, of which every second pair is equal."""
         space = copy.deepcopy(self._desired.source)
         space.seed(0)
         desired = np.stack([np.asarray(space.sample()) for _ in range(_PROBES)])
@@ -119,7 +121,7 @@ class GoalFunctions:
 
 
 def _to_raw(leaf: Leaf, goals: NDArray[Any]) -> NDArray[Any]:
-    """Return canonical goals [B, ...] as the environment itself has them."""
+    """Return canonical goals [B, ...] in the environment's own form."""
     raw = goals.reshape(len(goals), *(leaf.source.shape or ()))
     if leaf.start is not None:
         raw = raw + leaf.start

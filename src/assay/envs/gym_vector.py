@@ -6,7 +6,7 @@ The mode decides what a step means for an episode that has ended, so it is read 
 * SAME_STEP: the returned observation is already the reset one; the last one is in the info.
 * NEXT_STEP: the returned observation is the last one. The next step ignores that row's action and
   only resets it, and is marked as not valid.
-* DISABLED: we reset the rows that are done ourselves, with `options={"reset_mask": ...}`.
+** DISABLED: the rows that are done are reset here, with `options={"reset_mask": ...}`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Batched:
 
     Args:
         env: The vector environment.
-        name: How messages call it.
+        name: Its name in messages.
         trusted: Whether its arrays are known to be new, canonical and of the right type, with
             `final_obs` dense and present if and only if a row is done. That is true of the native
             ones, which also refuse actions that are not finite and cannot leave the finite range.
 
     Raises:
-        EnvError: It cannot be reset, or does not say how it resets by itself.
+        EnvError: It cannot be reset, or does not declare its autoreset mode.
         SpaceError: A space is not supported.
     """
 
@@ -55,7 +55,7 @@ class Batched:
         self._masked = not trusted and self._finds_mask()
         size = self.actions.mask_size if self._masked else None
         self.observations = ObservationMap(env.single_observation_space, size)
-        # Gymnasium's own vector environments can be told to return the same arrays every time.
+        # Gymnasium's own vector environments can be set to return the same arrays every time.
         self._copies = getattr(env.unwrapped, "copy", True) is False
         self._nowhere = np.zeros(self.num_envs, np.bool_)
         self._resetting: NDArray[np.bool_] | None = None  # rows that the next step resets
@@ -153,7 +153,7 @@ class Batched:
             mask = self._mask(info, excused) if self._masked else None
             obs = self.observations.batch(raw, mask)
         except BadObservationError as error:
-            raise EnvError(f"'{self.name}' is broken: {error}.") from None
+            raise EnvError(f"'{self.name}' violates Gymnasium's API: {error}.") from None
         return tree_map(np.copy, obs) if self._copies else obs
 
     def _mask(self, info: dict[str, Any], excused: NDArray[np.bool_]) -> NDArray[np.int8]:
@@ -178,7 +178,7 @@ class Batched:
         return mask
 
     def _success(self, *infos: Any) -> NDArray[np.float64]:
-        """Return what infos say of success; that of ended episodes, given last, overrules."""
+        """Return the success that infos report; later infos, of ended episodes, take precedence."""
         success = np.full(self.num_envs, np.nan)
         for info in infos:
             for key in SUCCESS:
@@ -214,7 +214,7 @@ class Batched:
                 final[ACTION_MASK] = mask
         except BadObservationError as error:
             where = "in info['final_obs'] or its mask in info['final_info']"
-            raise EnvError(f"'{self.name}' is broken: {where}, {error}.") from None
+            raise EnvError(f"'{self.name}' violates Gymnasium's API: {where}, {error}.") from None
         return final
 
     def get_state(self) -> State | None:
@@ -227,7 +227,7 @@ class Batched:
         return {"own": state, "resetting": None if resetting is None else resetting.copy()}
 
     def set_state(self, state: State) -> None:
-        """Put back what `get_state` returned."""
+        """Restore what `get_state` returned."""
         env: Any = self.env
         try:
             env.set_state(state["own"])
@@ -236,7 +236,7 @@ class Batched:
         self._resetting = state["resetting"]
 
     def first_env(self) -> Any:
-        """Return the vector itself if it knows goals, else its first environment, or None."""
+        """Return the vector if it has goal functions, else its first environment, or None."""
         inner: Any = self.env.unwrapped
         if hasattr(inner, "compute_reward"):
             return inner
@@ -256,19 +256,19 @@ def autoreset_mode(env: gym.vector.VectorEnv[Any, Any, Any], name: str) -> Autor
     """Return the environment's autoreset mode.
 
     Raises:
-        EnvError: It names none, or one that is not known.
+        EnvError: It declares none, or an unknown one.
     """
     declared = env.metadata.get("autoreset_mode")
     if env.metadata is gym.vector.VectorEnv.metadata:
         # The base class's own dict is shared by all classes that declare none, and ALE's vector
-        # environment writes its mode into it. Only what the object itself says can be trusted.
+        # environment writes its mode into it. Only what the object itself declares can be trusted.
         declared = getattr(env.unwrapped, "autoreset_mode", None)
     try:
         return AutoresetMode(declared)
     except ValueError:
         modes = ", ".join(f"AutoresetMode.{mode.name}" for mode in AutoresetMode)
         raise EnvError(
-            f"'{name}' does not say how it resets by itself: metadata['autoreset_mode'] is "
+            f"'{name}' does not declare its autoreset mode: metadata['autoreset_mode'] is "
             f"{declared!r}; expected one of {modes}.",
             "Set it in the environment's metadata.",
         ) from None

@@ -30,7 +30,7 @@ from assay.envs.env_errors import env_failure
 from assay.envs.gym_vector import Batched
 from assay.envs.native import NATIVE, make_native
 from assay.envs.native.base import NativeVectorEnv
-from assay.envs.robotics import PACKAGE, is_robotics, mend_joints, register_robotics
+from assay.envs.robotics import PACKAGE, fix_joint_types, is_robotics, register_robotics
 from assay.envs.sync import Factory, Sync
 from assay.envs.vector import Vector
 
@@ -68,7 +68,7 @@ def make_vector(
             environment, or a function (or class) that makes an environment.
         num_envs: How many; by default one, or as many as a given vector environment has.
         backend: "native" (batched NumPy), "vector" (the id's own vector version), "sync" (one after
-            the other), "processes", or "auto": the first of the first three that there is.
+            the other), "processes", or "auto": the first of the first three that is available.
         env_kwargs: Settings of the environment itself.
         atari: Preprocessing of Atari games.
         training: Whether training-only preprocessing applies (Atari's lost lives, clipped rewards).
@@ -128,10 +128,10 @@ def make_env(
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """Return what is registered under an id, importing the module that it may name.
+    """Return the spec registered under an id, importing the module that the id may name.
 
     Raises:
-        EnvError: Nothing is; the nearest id is offered.
+        EnvError: There is none; the nearest id is suggested.
         MissingExtraError: It is an Atari game or a robot, and their package is not installed.
     """
     module, _, name = env_id.rpartition(":")
@@ -176,7 +176,7 @@ def _import(module: str, env_id: str) -> None:
 
 
 def _register_atari() -> None:
-    """Make ALE's ids known; it does not register them by itself."""
+    """Register ALE's ids; it does not do so by itself."""
     try:
         ale = importlib.import_module("ale_py")
     except ImportError:
@@ -295,21 +295,21 @@ def _make_one(
     if preprocesses(spec, kwargs, settings):
         return make_atari(spec, kwargs, settings, training)
     if str(spec.entry_point).startswith(PACKAGE):
-        mend_joints()
-    # Its checks are done here and by `assay envs check`; they would cost time at every step.
-    with _quiet_models(spec):
+        fix_joint_types()
+    # The same checks are done here and by `assay envs check`; in every step they would cost time.
+    with _silence_mujoco(spec):
         return gym.make(spec, disable_env_checker=True, **kwargs)
 
 
 @contextlib.contextmanager
-def _quiet_models(spec: EnvSpec) -> Iterator[None]:
-    """Keep MuJoCo from complaining about Gymnasium's models, on screen and in MUJOCO_LOG.TXT."""
+def _silence_mujoco(spec: EnvSpec) -> Iterator[None]:
+    """Suppress MuJoCo's warnings about Gymnasium's models, on screen and in MUJOCO_LOG.TXT."""
     if not str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
         yield
         return
     try:
         import mujoco
-    except ImportError:  # making the environment will say so better
+    except ImportError:  # making the environment gives a better error
         yield
         return
     before = mujoco.get_mju_user_warning()
@@ -362,12 +362,12 @@ def _refuse_for_object(
 ) -> None:
     if kwargs:
         raise EnvError(
-            f"The environment '{name}' is made already, so {sorted(kwargs)} cannot be set.",
+            f"The environment '{name}' exists already, so {sorted(kwargs)} cannot be set.",
             "Set them where you make it.",
         )
     if backend not in fitting:
         raise EnvError(
-            f"The backend '{backend}' does not fit '{name}', which is made already.",
+            f"The backend '{backend}' does not fit '{name}', which exists already.",
             "Give a function that makes the environment, or leave the backend out.",
         )
 

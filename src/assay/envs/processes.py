@@ -1,11 +1,11 @@
 """The backend "processes": environments in worker processes, for those that are slow to step.
 
-Observations, rewards and actions live in shared memory; a step costs each worker one byte there and
-one back. What goes wrong in a worker arrives here as an `EnvError`: an exception with its own
-traceback, a death with its cause. Workers never outlive this process.
+Observations, rewards and actions are in shared memory; a step sends each worker one byte and
+receives one. A failure in a worker arrives here as an `EnvError`: an exception with its own
+traceback, or the cause of the worker's death. Workers never outlive this process.
 
 Messages other than steps are pickled, as in multiprocessing. They come from children that this
-process has started itself, over a socket that nobody else can reach.
+process has started itself, over a private socket.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PATIENCE_S = 5.0  # how long a worker may take to close its environments
 
 
 class _Link:
-    """A worker as its parent sees it."""
+    """The parent's end of a worker."""
 
     def __init__(self, number: int, first: int, count: int, memory: int) -> None:
         self.number = number
@@ -116,7 +116,7 @@ class _Link:
             self.pipe.close()
 
     def reap(self) -> None:
-        """Wait for the worker to end, and end it if it does not."""
+        """Wait for the worker to end, and kill it if it does not."""
         try:
             self.process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -131,7 +131,7 @@ class Processes:
 
     Args:
         factories: One per environment; they are sent to the workers by cloudpickle.
-        name: How messages call the environment.
+        name: The environment's name in messages.
         workers: How many processes; by default one per core, and never more than environments.
 
     Raises:
@@ -157,8 +157,8 @@ class Processes:
         except Exception as error:
             raise EnvError(
                 f"The factory of '{name}' cannot be sent to a worker process: {error}",
-                "Make the environment inside the factory, and let it refer to nothing that holds "
-                "open files, locks or threads.",
+                "Make the environment inside the factory, and do not let it refer to open files, "
+                "locks or threads.",
             ) from error
         memory = _shared_file()
         self._links: list[_Link] = []
@@ -198,7 +198,7 @@ class Processes:
         self.actions = ActionMap(action)
 
     def _call(self, command: str, *arguments: Any) -> list[Any]:
-        """Let every worker do the same, and return their answers."""
+        """Send every worker the same message, and return their answers."""
         return self._exchange([pickle.dumps((command, arguments))] * len(self._open()))
 
     def _exchange(self, messages: list[bytes]) -> list[Any]:
@@ -208,14 +208,14 @@ class Processes:
                 link.send_bytes(message)
             return [link.receive() for link in self._links]
         except BaseException:
-            # Also on Ctrl-C: some answers may still be under way, and what follows could not be
-            # told apart from them.
+            # Also on Ctrl-C: some answers may still arrive, and could not be distinguished from
+            # later ones.
             self.close()
             raise
 
     def _open(self) -> list[_Link]:
         if not self._links:
-            raise EnvError("The worker processes are closed.", "Make the environments anew.")
+            raise EnvError("The worker processes are closed.", "Make the environments again.")
         return self._links
 
     def reset(self, seed: int) -> Tree:
@@ -256,10 +256,10 @@ class Processes:
         return self._arena.success
 
     def first_env(self) -> Any:
-        """Return an environment of this process, made for the purpose."""
+        """Return an environment in this process, made for this purpose."""
         if self._lent is None:
             self._lent = self._factory()
-            self._lent.reset(seed=0)  # some make up their goals' scale only then
+            self._lent.reset(seed=0)  # some set the scale of their goals only then
         return self._lent
 
     def get_state(self) -> State | None:
@@ -270,7 +270,7 @@ class Processes:
         return {str(i): state for i, state in enumerate(chain(*parts))}
 
     def set_state(self, state: State) -> None:
-        """Put back what `get_state` returned, whatever the number of workers was then."""
+        """Restore what `get_state` returned, whatever the number of workers was then."""
         states = in_order(state)
         parts = [states[link.first : link.first + link.count] for link in self._open()]
         self._exchange([pickle.dumps(("set_state", (part,))) for part in parts])
@@ -288,7 +288,7 @@ class Processes:
 
 
 def _shut_down(links: list[_Link], owner: int) -> None:
-    if os.getpid() != owner:  # a fork of the owner leaves the workers alone
+    if os.getpid() != owner:  # a fork of the owner does not stop the workers
         return
     for link in links:
         link.close()
@@ -298,7 +298,7 @@ def _shut_down(links: list[_Link], owner: int) -> None:
 
 
 def _shared_file() -> int:
-    """Return a file without a name, so that nothing is left behind however we end."""
+    """Return a file without a name, so that nothing is left behind however this process ends."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("assay-envs")
     with tempfile.TemporaryFile() as file:
@@ -306,14 +306,14 @@ def _shared_file() -> int:
 
 
 def _environment() -> dict[str, str]:
-    """Let a worker import what this process can, and keep it to one core."""
+    """Let a worker import what this process can, and limit it to one core."""
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
     return {**threads, **os.environ, "PYTHONPATH": path}
 
 
 def _rebuild(name: str, text: str, fix: str | None) -> AssayError:
-    """Make the error that a worker reported once more."""
+    """Build the error that a worker reported."""
     kind = getattr(errors, name, EnvError)
     error = AssayError.__new__(kind)
     AssayError.__init__(error, text, fix)

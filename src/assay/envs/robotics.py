@@ -1,4 +1,4 @@
-"""Gymnasium-Robotics: its ids, known when one is asked for, and what it needs with today's MuJoCo.
+"""Gymnasium-Robotics: register its ids on demand, and make it work with current MuJoCo.
 
 Fetch, shadow hand, Adroit, Franka kitchen and mazes, most of them goal environments.
 """
@@ -25,7 +25,7 @@ def is_robotics(name: str) -> bool:
 
 
 def register_robotics() -> bool:
-    """Make the ids of Gymnasium-Robotics known, and return whether it is installed."""
+    """Register the ids of Gymnasium-Robotics, and return whether it is installed."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # a notice on other environments' rewards
             package = importlib.import_module(PACKAGE)
@@ -37,8 +37,8 @@ def register_robotics() -> bool:
     return True
 
 
-def mend_joints() -> None:
-    """Let Gymnasium-Robotics tell hinges and slides from other joints.
+def fix_joint_types() -> None:
+    """Let Gymnasium-Robotics recognise hinge and slide joints.
 
     Since MuJoCo 3.12 an enum's member is no longer equal to a NumPy integer of its value (the other
     way round it is), and Gymnasium-Robotics (1.4.2) relies on it in `joint_type in (HINGE, SLIDE)`.

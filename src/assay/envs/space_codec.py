@@ -1,4 +1,4 @@
-"""Spaces as states, so that a checkpoint says what its agent sees and does."""
+"""Spaces as states, so that a checkpoint holds the spaces of its agent."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ are flattened with keys such as "arm/joints" or "0". Within a leaf:
 | an entry called "action_mask"  | MultiBinary (int8)                                    |
 
 An action is one of Box (float32), Discrete, MultiDiscrete or MultiBinary, one-dimensional and
-starting at 0. A space that is canonical already is the very object that the environment declared.
+starting at 0. A space that is canonical already stays the same object.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from assay.core.errors import SpaceError
 from assay.core.types import ACTION_MASK, Tree
 
-OBS = "obs"  # the entry of a bare observation once an action mask stands next to it
+OBS = "obs"  # the entry of a bare observation that comes with an action mask
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of those"
 
@@ -105,7 +105,7 @@ class Leaf:
 
 
 class ObservationMap:
-    """Turns raw observations of a space into canonical ones.
+    """Turn raw observations of a space into canonical ones.
 
     Args:
         space: The observation space of a single environment, as it declares it.
@@ -165,7 +165,7 @@ class ObservationMap:
     def one(self, raw: Any, mask: NDArray[Any] | None = None) -> Tree:
         """Convert the raw observation of one environment to a batch of one.
 
-        A mask that the space promises and the caller does not have is all ones.
+        If the space has a mask and the caller has none, it is all ones.
         """
         tree = self.empty(1)
         self.write(tree, 0, raw)
@@ -219,7 +219,7 @@ class ObservationMap:
 
 
 class ActionMap:
-    """Turns canonical actions into the environment's own.
+    """Turn canonical actions into the environment's own.
 
     Args:
         space: The action space of a single environment, as it declares it.

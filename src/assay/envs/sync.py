@@ -1,9 +1,9 @@
 """Several single environments that are stepped one after the other.
 
-A `Group` is the heart of two backends: "sync" holds one in this process, "processes" holds one in
-every worker. It writes canonical observations straight into rows of arrays that it is given,
-resets an environment in the step that ends its episode, and turns whatever goes wrong inside an
-environment into an `EnvError` that names it and carries its traceback.
+A `Group` is used by two backends: "sync" has one in this process, "processes" has one in every
+worker. It writes canonical observations straight into rows of arrays that it is given, resets an
+environment in the step that ends its episode, and turns any failure of an environment into an
+`EnvError` that names it and holds its traceback.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ Step = tuple[
     NDArray[np.bool_] | None,
     Tree,
 ]
-SUCCESS = ("is_success", "success")  # where infos say it, the first that there is
+SUCCESS = ("is_success", "success")  # keys of infos; the first that is present counts
 MaskSource = Literal["method", "info"] | None
 
 
 class Group:
-    """Environments made by `factories`, each in a row of its own.
+    """Environments made by `factories`, each in its own row.
 
     Args:
         factories: One per environment.
-        name: How messages call the environment.
+        name: The environment's name in messages.
         first: The number of the first one, for messages.
 
     Attributes:
         observations: How raw observations become canonical.
         actions: How canonical actions become the environment's own.
-        success: What the infos of the last step say, 1 or 0; NaN where they say nothing.
+        success: Success in the infos of the last step, 1 or 0; NaN where it is not reported.
 
     Raises:
         EnvError: An environment cannot be made or reset, or they differ in their spaces.
@@ -207,7 +207,10 @@ class Group:
     def _failure(self, error: Exception, index: int, call: str) -> AssayError:
         who = f"Environment {self.first + index} of '{self.name}'"
         if isinstance(error, (BadObservationError, BadRewardError)):
-            return EnvError(f"{who} is broken in {call}: {error}.", f"Fix the environment's {call}")
+            return EnvError(
+                f"{who} violates Gymnasium's API in {call}: {error}.",
+                f"Fix the environment's {call}",
+            )
         if isinstance(error, ValueError) and "to unpack" in str(error) and raised_here(error):
             shape = "(observation, info)" if call == "reset()" else _STEP_SHAPE
             return EnvError(
@@ -222,7 +225,7 @@ class Group:
         return None if any(state is None for state in states) else states  # type: ignore[return-value]
 
     def set_state(self, states: list[State]) -> None:
-        """Put back what `get_state` returned."""
+        """Restore what `get_state` returned."""
         for index, (env, state) in enumerate(zip(self.envs, states, strict=True)):
             try:
                 load_env_state(env, state)
@@ -234,7 +237,7 @@ class Group:
         return self.envs[0].render()
 
     def close(self) -> None:
-        """Close every environment; a failure to close is not worth an error."""
+        """Close every environment; a failure to close is ignored."""
         for env in self.envs:
             with contextlib.suppress(Exception):
                 env.close()
@@ -261,7 +264,7 @@ def as_number(value: Any) -> float:
 
 
 def success_of(info: Mapping[str, Any]) -> float:
-    """Return what an info says of success: 1, 0, or NaN where it says nothing."""
+    """Return the success that an info reports: 1, 0, or NaN if it reports none."""
     for key in SUCCESS:
         if info.get(key) is not None:
             return float(bool(info[key]))
@@ -301,7 +304,7 @@ class Sync:
         return None if states is None else {str(i): state for i, state in enumerate(states)}
 
     def set_state(self, state: State) -> None:
-        """Put back what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self.group.set_state(in_order(state))
 
     @property

@@ -1,10 +1,10 @@
-"""Small tasks that need what a plain agent lacks: memory, or exploration with a purpose.
+"""Small tasks that a plain agent cannot solve: they need memory, or directed exploration.
 
 Importing this module registers them with Gymnasium; `assay.envs.make` does. Elsewhere,
-`gymnasium.make("assay.envs.tasks:assay/Recall-v0")` imports it by itself.
+`gymnasium.make("assay.envs.tasks:assay/Recall-v0")` imports it.
 
 * `assay/CartPoleNoVel-v1`: CartPole-v1 whose velocities are hidden.
-* `assay/Recall-v0`: name the cue that was shown at the beginning.
+* `assay/Recall-v0`: answer with the cue that was shown at the start.
 * `assay/Chain-v0`: a reward at the far end of a chain, which a random walk does not reach.
 
 It also registers the tasks of `assay.envs.systems`, which are imported when they are made.
@@ -26,7 +26,7 @@ from assay.envs.native.cartpole import THETA_LIMIT, X_LIMIT, CartPole
 
 _SEEN = [0, 2]  # x and theta, in the order of CartPole's observation
 _ONWARD = 7  # seed of which action goes right in each cell of the chain
-_FOREVER = 2**62  # a limit for copies whose time somebody else keeps
+_FOREVER = 2**62  # no limit: Gymnasium's TimeLimit truncates these copies
 
 
 class CartPoleNoVel(CartPole):
@@ -98,7 +98,7 @@ class Recall(NativeVectorEnv):
     def _advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         answer = self._discrete(actions)
         cue, t = self._state
-        over = t == self.delay + 1  # the question was on show
+        over = t == self.delay + 1  # the question was shown
         rewards = (over & (answer == cue)).astype(np.float64)
         t += 1
         observations = np.zeros((self.num_envs, self.cues + 1), np.float32)
@@ -107,14 +107,14 @@ class Recall(NativeVectorEnv):
 
 
 class Chain(NativeVectorEnv):
-    """Cells in a row; the reward is in the last one, and a bait lies in the first.
+    """A row of cells; the large reward is at the last one, and a small one at the first.
 
-    In every cell one of the two actions goes right and the other left; which one, differs from
-    cell to cell and never changes, so that no habit of one action leads anywhere. At the left end,
-    going left stays there and pays 0.001. Reaching the right end pays 1 and ends the episode. The
-    time limit is twice the chain's length, which a walk without aim does not turn into the
-    distance (with 40 cells, less than once in 10 000 episodes). Observation: a thermometer, 1 for
-    every cell up to the present one.
+    In every cell one of the two actions goes right and the other left; which one differs from cell
+    to cell and never changes, so that repeating one action leads nowhere. At the left end, going
+    left stays there and gives 0.001. Reaching the right end gives 1 and ends the episode. The time
+    limit is twice the chain's length, in which a random walk almost never reaches the end
+    (with 40 cells, less than once in 10 000 episodes). Observation: a thermometer, 1 for every cell
+    up to the present one.
 
     Args:
         num_envs: How many copies.
@@ -174,7 +174,7 @@ class Single(gym.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
         super().reset(seed=seed)
         obs = self._begun
         if obs is None or seed is not None or options is not None:
@@ -193,17 +193,17 @@ class Single(gym.Env[np.ndarray, Any]):
         return shown, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
 
     def get_state(self) -> State:
-        """Return all that the next steps depend on."""
+        """Return the state that the next steps depend on."""
         return {"task": self.envs.get_state(), "begun": self._begun}
 
     def set_state(self, state: State) -> None:
-        """Go on from what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self.envs.set_state(state["task"])
         self._begun = state["begun"]
 
 
 def make_cartpole_no_vel() -> Single:
-    """Return one `CartPoleNoVel`; Gymnasium keeps the time."""
+    """Return one `CartPoleNoVel`; Gymnasium's TimeLimit truncates it."""
     return Single(CartPoleNoVel(1, _FOREVER))
 
 
@@ -237,7 +237,7 @@ _register("CartPoleNoVel-v1", make_cartpole_no_vel, CartPoleNoVel, 500)
 _register("Recall-v0", make_recall, Recall)
 _register("Chain-v0", make_chain, Chain)
 
-# Not imported here: reading a workload needs SciPy, which takes its time.
+# Not imported here: reading a workload needs SciPy, which is slow to import.
 gym.register("assay/JobScheduling-v0", entry_point="assay.envs.systems.scheduling:JobScheduling")
 gym.register(
     "assay/CompactionRate-v0",

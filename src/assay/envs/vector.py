@@ -1,4 +1,4 @@
-"""The one thing that a collector drives: N copies of an environment, whatever they are made of."""
+"""N copies of an environment behind one interface, for the collector."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Backend", "Step", "Vector"]
 
 
 class Backend(Protocol):
-    """What `Vector` builds on; its methods mean what those of `Vector` mean.
+    """The interface that `Vector` builds on; its methods mean the same as those of `Vector`.
 
-    `always_finite` says that values need no check: neither NaN nor infinity can come up.
+    `always_finite` says that values need no check: NaN and infinity cannot occur.
     """
 
     num_envs: int
@@ -32,7 +32,7 @@ class Backend(Protocol):
 
     @property
     def success(self) -> NDArray[np.float64] | None:
-        """Return what the infos of the last step say."""
+        """Return the success that the infos of the last step report."""
 
     def reset(self, seed: int) -> Tree:
         """Reset all environments."""
@@ -45,16 +45,16 @@ class Backend(Protocol):
         """Return the state of all environments, or None."""
 
     def set_state(self, state: State) -> None:
-        """Put back a state."""
+        """Restore a state."""
 
     def render(self) -> Any:
         """Render the first environment."""
 
     def first_env(self) -> Any:
-        """Return an environment whose methods may be called, or None if there is none."""
+        """Return an environment to call methods on, or None if there is none."""
 
     def close(self) -> None:
-        """Release what the environments hold."""
+        """Release the environments."""
 
 
 class Vector:
@@ -76,13 +76,13 @@ class Vector:
 
     Args:
         backend: The environments.
-        name: How messages call them.
+        name: Their name in messages.
         frame_stack: How many frames an image observation stacks, newest last; None if it is not a
             stack. A replay then stores each frame once.
 
     Attributes:
         num_envs: N.
-        spaces: What one agent sees and does, canonical.
+        spaces: The canonical observation and action space of one agent.
         observations: Converts raw observations of a single environment or a batch.
         actions: Converts canonical actions to the environment's own.
         steps: How often `step` was called.
@@ -100,7 +100,7 @@ class Vector:
         self.step: Callable[[NDArray[Any]], Step] = self._stepper()
 
     def reset(self, seed: int) -> Tree:
-        """Begin a new episode everywhere: copy `i` is seeded with `seed + i`.
+        """Start a new episode in every copy; copy `i` is seeded with `seed + i`.
 
         Close seeds therefore share streams; derive them (`core.seeding.derive_seed`).
         """
@@ -142,7 +142,7 @@ class Vector:
         for key in self.observations.float_keys:
             leaf = result[5] if self.observations.bare else result[5][key]
             if not isfinite(np.vdot(leaf, leaf)):
-                # It may be the fault of a row that does not count.
+                # It may come from a row that does not count.
                 done = (result[2] | result[3]).reshape(-1, *[1] * (leaf.ndim - 1))
                 when = f"at step {self.steps}, at the end of an episode"
                 self._check_leaf(key, np.where(done, leaf, 0), actions, when)
@@ -171,7 +171,7 @@ class Vector:
             self._refuse(row, f"an observation whose {entry} is {value}", actions, when)
 
     def _refuse(self, row: int, what: str, actions: NDArray[Any] | None, when: str) -> None:
-        fix = "Find out where the environment divides by zero, overflows or leaves its range."
+        fix = "Check where the environment divides by zero, overflows or leaves its range."
         if actions is not None:
             action = np.asarray(actions[row])
             if action.dtype.kind == "f" and not np.isfinite(action).all():
@@ -182,7 +182,7 @@ class Vector:
         raise EnvError(f"Environment {row} of '{self.name}' returned {what} {when}.", fix)
 
     def get_state(self) -> State | None:
-        """Return all that future steps depend on, or None if some environment cannot be saved.
+        """Return the state of all environments, or None if one of them cannot be saved.
 
         Where it is None, exact resumption needs a `reset` with a known seed at every checkpoint.
         """
@@ -190,7 +190,7 @@ class Vector:
         return None if state is None else {"steps": self.steps, "envs": state}
 
     def set_state(self, state: State) -> None:
-        """Go on from a state that `get_state` returned, here or in another process.
+        """Restore a state that `get_state` returned, here or in another process.
 
         The observation to act on next is not part of it: the caller has it.
         """
@@ -199,7 +199,7 @@ class Vector:
 
     @property
     def success(self) -> NDArray[np.float64] | None:
-        """Return whether the last step was a success, [N] of 1, 0, or NaN where nobody says so.
+        """Return whether the last step was a success, [N] of 1, 0, or NaN if not reported.
 
         It is what the environment's info has under "is_success" or "success"; at an episode's end,
         that of the episode which ended. None where environments have no infos.
@@ -207,19 +207,19 @@ class Vector:
         return self.backend.success
 
     def goal_functions(self) -> GoalFunctions:
-        """Return the rewards and ends of goals that the environments were not given.
+        """Return the functions that compute rewards and terminations for other goals.
 
         Raises:
-            EnvError: They are no goal environments.
+            EnvError: They are not goal environments.
         """
         return GoalFunctions(self.backend.first_env(), self.observations, self.name)
 
     def render(self) -> Any:
-        """Return a frame of the first environment, as its `render_mode` has it."""
+        """Return a frame of the first environment, in its `render_mode`."""
         return self.backend.render()
 
     def close(self) -> None:
-        """Release what the environments hold; may be called twice."""
+        """Release the environments; may be called twice."""
         self.backend.close()
 
     def __enter__(self) -> Vector:

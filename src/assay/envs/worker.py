@@ -1,9 +1,9 @@
-"""What runs inside a worker process of the backend "processes".
+"""The main loop of a worker process of the backend "processes".
 
-A worker is a plain interpreter that is told everything over a socket, so it neither imports the
+A worker is a plain interpreter that gets everything over a socket, so it neither imports the
 user's main module again (as multiprocessing's "spawn" does) nor inherits threads and locks (as
 "fork" does). It ends when its parent does: the socket breaks, and a thread watches a pipe that only
-the parent holds open, in case an environment is busy just then.
+the parent holds open, in case an environment is busy at that time.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from assay.envs.sync import Group
 STEP = b"s"
 NONE_DONE = b"0"
 SOME_DONE = b"1"
-_ALIGNMENT = 64  # a cache line, so that two workers never write to the same one by way of padding
+_ALIGNMENT = 64  # a cache line, so that two workers never write to the same one
 
 
 class Arena:
     """The arrays of all environments, in memory that parent and workers share.
 
-    Both sides lay them out by the same rule, so nothing but the file is passed on.
+    Both sides compute the same layout, so only the file is passed on.
 
     Args:
         memory: The shared memory, or None to find out only how large it has to be.
-        observations: How observations look.
-        actions: How actions look.
+        observations: The canonical observations.
+        actions: The canonical actions.
         num_envs: How many environments there are in all.
     """
 
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def _watch(lifeline: int) -> None:
-    os.read(lifeline, 1)  # returns when the parent is gone: nobody ever writes
+    os.read(lifeline, 1)  # returns when the parent is gone: nothing is ever written
     os._exit(1)
 
 
@@ -133,7 +133,7 @@ class _Worker:
         self._made().reset(seed, self.obs)
 
     def step(self) -> bytes:
-        # The copy keeps an environment from holding on to, or changing, the shared array.
+        # A copy, so that an environment cannot keep or change the shared array.
         done = self._made().step(self.actions.copy(), self.obs, *self.out, self.final)
         return NONE_DONE if done is None else SOME_DONE
 

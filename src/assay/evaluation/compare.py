@@ -1,11 +1,11 @@
-"""Return whether one set of runs is better than another, and how sure we can be.
+"""Test whether one set of runs is better than another, with intervals.
 
-An arm is a run, or a group of runs that differ in their seed alone. Each seed gives one score; the
+An arm is a run, or a group of runs that differ only in their seed. Each seed gives one score; the
 first arm is the baseline that every other arm is compared with. A difference counts as shown where
 Welch's test and the permutation test both find it, corrected after Holm if there are several
-comparisons. Either alone can mislead: Welch's trusts few scores to be normal, and the permutation
-test trusts both arms to scatter alike (with five seeds each and a tenfold spread in one arm it errs
-twice as often as it says, with four against ten seeds five times).
+comparisons. Either alone can mislead: Welch's test assumes normal scores, and the permutation test
+assumes equal spread in both arms (with five seeds each and a tenfold spread in one arm its error
+rate is twice the nominal one, with four against ten seeds five times).
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from assay.evaluation import statistics
 from assay.evaluation.evaluate import TRAINING
 from assay.evaluation.formatting import bounds, number, p_value, signed
 from assay.evaluation.run_scores import (
-    UNITS,
     At,
     arm_names,
     changes,
@@ -52,7 +51,7 @@ Outcome = Literal["better", "worse", "not shown", "unknown"]
 
 DEFAULT_METRIC = "eval/return_mean"
 POWER = 0.8
-_MANY_SEEDS = 1000  # nobody runs more, so an exact figure beyond it helps nobody
+_MANY_SEEDS = 1000  # an exact number beyond this is of no use
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,8 +93,8 @@ class Pair:
         effect: Hedges' g: the difference in standard deviations, unbiased in small samples.
         welch_p: Two-sided; corrected after Holm if there are more than two arms.
         permutation_p: The same from the permutation test.
-        outcome: Whether the arm is better, worse, not shown to differ, or not to be judged.
-        verdict: The outcome in a sentence, with what it rests on.
+        outcome: Whether the arm is better, worse, not shown to differ, or cannot be judged.
+        verdict: The outcome in a sentence, with the numbers behind it.
         changes: Settings that differ: name -> (baseline's value, the arm's).
     """
 
@@ -113,14 +112,14 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Arms, how each fares against the first, and what to be wary of.
+    """Arms, how each compares with the first, and what limits the comparison.
 
     Attributes:
         env: The environment all runs were trained in.
         unit: What the training of all runs is counted in.
         total: Their budget, or None where none is set.
         metric: What the scores are values of.
-        at: How a curve became a score: its last value, its best, or its mean height.
+        at: How a curve became a score: its last value, its best, or its mean over the steps.
         level: Confidence of all intervals; a verdict allows a chance of error of 1 - level.
         arms: The baseline first.
         pairs: Every other arm against the baseline.
@@ -138,7 +137,7 @@ class Comparison:
     warnings: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, with None where a number does not exist."""
+        """Return plain values, with None for numbers that are undefined."""
         return {
             "env": self.env,
             self.unit: self.total,
@@ -177,46 +176,6 @@ class Comparison:
             "warnings": list(self.warnings),
         }
 
-    def to_markdown(self) -> str:
-        """Render the comparison as Markdown: the arms, the differences, the verdicts."""
-        percent = f"{100 * self.level:g}%"
-        budget = "" if self.total is None else f" after {self.total:,} {UNITS[self.unit]}"
-        lines = [
-            f"**{self.env}**{budget}: {self.metric}, {_AT_WORDS[self.at]}.",
-            "",
-            f"| arm | seeds | IQM | {percent} interval | mean |",
-            "|---|---:|---:|---:|---:|",
-        ]
-        lines += [
-            f"| {arm.name} | {len(arm.scores)} | {number(arm.iqm.point)} | {bounds(arm.iqm)} "
-            f"| {number(arm.mean)} |"
-            for arm in self.arms
-        ]
-        corrected = " (Holm)" if len(self.pairs) > 1 else ""
-        lines += [
-            "",
-            f"| against {self.arms[0].name} | mean difference | {percent} interval | "
-            f"P(improvement) | {percent} interval | Hedges' g | p Welch{corrected} "
-            f"| p permutation{corrected} |",
-            "|---|---:|---:|---:|---:|---:|---:|---:|",
-        ]
-        lines += [
-            f"| {pair.name} | {signed(pair.difference.point)} | {bounds(pair.difference)} "
-            f"| {pair.improvement.point:.2f} | {bounds(pair.improvement, places=2)} "
-            f"| {_effect(pair.effect)} | {p_value(pair.welch_p)} | {p_value(pair.permutation_p)} |"
-            for pair in self.pairs
-        ]
-        lines += ["", *(f"- **{pair.name}**: {pair.verdict}" for pair in self.pairs)]
-        lines += [f"- Note: {warning}" for warning in self.warnings]
-        return "\n".join(lines) + "\n"
-
-
-_AT_WORDS: dict[At, str] = {
-    "final": "the last value of each seed",
-    "best": "the best value of each seed (optimistic: the luckiest of many)",
-    "auc": "the mean height of each seed's learning curve",
-}
-
 
 def compare(
     paths: Sequence[Path],
@@ -234,8 +193,8 @@ def compare(
         paths: Runs or groups; the first one is the baseline.
         metric: `eval/return_mean`, another number of the stored evaluations (`eval/return_iqm`,
             `eval/length_mean`, ...), or the name of any logged metric.
-        at: `final` takes the last value of each run; `best` the highest, which flatters noisy runs;
-            `auc` the mean height of the curve over the steps that all runs cover.
+        at: `final` takes the last value of each run; `best` the highest, which favours noisy runs;
+            `auc` the mean of the curve over the steps that all runs cover.
         label: Which evaluations to read, see `save_evaluation`.
         level: Confidence of the intervals; a verdict allows an error of 1 - level.
         reps: Bootstrap replicates.
@@ -243,7 +202,7 @@ def compare(
 
     Raises:
         ConfigError: The runs cannot be compared: another environment or budget, a run that is not
-            done, a seed that counts twice. Every offender is named.
+            done, a seed that counts twice. All such runs are named.
         RunError: A run cannot be read, or has no such metric.
     """
     if len(paths) < 2:
@@ -266,8 +225,7 @@ def compare(
     refuse_broken(groups, scores, metric)
     warnings += uneven_evaluations(groups, curves, unit, total, metric, label)
     warnings += [
-        f"'{name}' has one seed, so no interval can be given and nothing can be said about its "
-        "spread."
+        f"'{name}' has one seed, so no interval can be given and its spread is unknown."
         for name in groups
         if len(scores[name]) == 1
     ]
@@ -381,7 +339,7 @@ def _sentence(
         single = " and ".join(f"'{side.name}'" for side in (arm, base) if len(side.scores) == 1)
         return (
             f"cannot tell: the difference is {signed(difference.point)}, but with one seed of "
-            f"{single} nobody knows what another seed would give."
+            f"{single} it is unknown what another seed would give."
         )
     if outcome == "not shown":
         reason = _what_it_takes(arm, base, difference, sizes, comparisons)
@@ -401,7 +359,7 @@ def _sentence(
 
 
 def _what_it_takes(arm: Arm, base: Arm, difference: Interval, sizes: str, comparisons: int) -> str:
-    """Say which difference these seeds can show, and how many seeds the observed one needs."""
+    """Return which difference these seeds can show, and how many seeds the observed one needs."""
     n, m = len(arm.scores), len(base.scores)
     alpha = (1 - difference.level) / comparisons
     spread = _pooled_deviation(arm.scores, base.scores)
@@ -426,7 +384,7 @@ def _what_it_takes(arm: Arm, base: Arm, difference: Interval, sizes: str, compar
 
 
 def _visible(n: int, alpha: float) -> float:
-    """Return the effect that n runs per arm show with a chance of `POWER`, to one percent."""
+    """Return the effect that n runs per arm show with probability `POWER`, to one percent."""
     low, high = 1e-3, 1e3
     while high / low > 1.01:
         middle = math.sqrt(low * high)
@@ -440,13 +398,9 @@ def _visible(n: int, alpha: float) -> float:
 def _pooled_deviation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     squares = ((x - x.mean()) ** 2).sum() + ((y - y.mean()) ** 2).sum()
     deviation = math.sqrt(squares / (len(x) + len(y) - 2))
-    # Equal scores give a spread of rounding errors, not of seeds.
+    # Equal scores have a spread from rounding only, not from seeds.
     largest = max(float(np.abs(x).max()), float(np.abs(y).max()))
     return deviation if deviation > 1e-12 * largest else 0.0
-
-
-def _effect(g: float) -> str:
-    return "-" if math.isnan(g) else f"{g:+.2f}"
 
 
 def _or_none(value: float) -> float | None:

@@ -1,10 +1,10 @@
-"""Measure an agent over a fixed set of episodes: raw returns, seeds of its own, nothing touched.
+"""Evaluate an agent over a fixed set of episodes: raw returns, own seeds, no side effects.
 
-Episode k of an evaluation starts from `episode_seed(seed, k)`. Environments that run side by side
-are all reset, each gives exactly one episode, and what it does after that is ignored until all are
-done. So an episode that ends early never takes the place of a long one, and the result depends
-neither on how many environments ran at once nor on how fast they were (given that copy i of a
-vector environment behaves like a single one with seed + i, as Gymnasium asks).
+Episode k of an evaluation starts from `episode_seed(seed, k)`. Environments that run in parallel
+are all reset, each gives exactly one episode, and its later steps are ignored until all are done.
+So short episodes are not over-represented, and the result depends neither on how many environments
+ran at once nor on how fast they were (given that copy i of a vector environment behaves like a
+single one with seed + i, as Gymnasium asks).
 
 An evaluation is stored in the run directory as `eval/<count>-<label>.json`:
 
@@ -15,7 +15,7 @@ An evaluation is stored in the run directory as `eval/<count>-<label>.json`:
 | `seed`      | the seed that the episodes' seeds derive from                               |
 | `episodes`  | one object per episode: `return`, `length`, `terminated`, `truncated`, `seed` |
 | `mean`, `iqm`, `std` | of the episodes' returns; `std` describes these episodes (ddof 0)  |
-| `success_rate` | share of episodes whose last info said so, where infos have `is_success` or    |
+| `success_rate` | share of episodes whose last info says so, where infos have `is_success` or    |
 |                | `success`; each episode then has `success` as well                            |
 """
 
@@ -44,7 +44,7 @@ DEFAULT_NUM_ENVS = 16
 
 
 class Agent(Protocol):
-    """What can be evaluated."""
+    """An agent that can be evaluated."""
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Choose an action for each row of `obs`."""
@@ -64,7 +64,8 @@ class EvaluationResult:
         terminated: Whether the episode ended by itself.
         truncated: Whether it was cut off; both can be true in the same step.
         seeds: The seed that each episode was reset with.
-        success: Whether the episode's last step was a success, or None if nobody said so.
+        success: Whether the episode's last step was a success, or None if the environment does not
+            report it.
     """
 
     seed: int
@@ -77,7 +78,7 @@ class EvaluationResult:
 
     @property
     def success_rate(self) -> float | None:
-        """Return the share of successful episodes, or None if nobody said what a success is."""
+        """Return the share of successful episodes, or None if success is not reported."""
         return None if self.success is None else float(self.success.mean())
 
     @property
@@ -147,7 +148,7 @@ def episode_seed(seed: int, episode: int) -> int:
     """Return the seed that episode number `episode` of an evaluation is reset with.
 
     They are consecutive, because copy i of a vector environment is reset with seed + i, and they
-    fit 30 bits, because the adapter keeps no more.
+    fit 30 bits, because the adapter keeps only so many.
     """
     return derive_seed(seed, "evaluation") % 2**29 + episode
 
@@ -167,13 +168,13 @@ def evaluate(
     Args:
         agent: Anything with `act` and `initial_carry`. It is not changed, and without `explore` its
             random numbers are not used.
-        env: What `make_vector` takes or returned. What is made already is reset and left open, so
-            do not give the one that training is using.
+        env: What `make_vector` takes or returned. An environment that exists already is reset and
+            left open, so do not pass the one that training uses.
         episodes: How many.
         seed: Fixes every episode; the result does not depend on `num_envs`.
         num_envs: The most environments to step at once.
         explore: Whether the agent acts as in training.
-        max_episode_steps: An episode that is longer is taken for one that never ends.
+        max_episode_steps: An episode that is longer is an error: it may never end.
 
     Raises:
         ConfigError: `episodes` or `num_envs` is below 1.
@@ -244,7 +245,7 @@ def load_evaluations(
 def clip_to_space(actions: Any, space: Any) -> Any:
     """Return continuous actions within the bounds of their space, and others as they are.
 
-    A Gaussian policy acts beyond the bounds, and Gymnasium leaves it open what that would do.
+    A Gaussian policy may act beyond the bounds, and Gymnasium does not define what that does.
     """
     low = getattr(space, "low", None)
     return actions if low is None else np.clip(actions, low, space.high)
@@ -253,24 +254,25 @@ def clip_to_space(actions: Any, space: Any) -> Any:
 def _evaluate(
     agent: Agent, vector: Vector, episodes: int, seed: int, explore: bool, limit: int
 ) -> EvaluationResult:
-    """Run as many rounds as it takes, each of one episode per environment."""
+    """Run as many rounds as needed, each of one episode per environment."""
     n = vector.num_envs
     parts = [
         _play_round(agent, vector, episode_seed(seed, k), min(n, episodes - k), explore, limit)
         for k in range(0, episodes, n)
     ]
-    returns, lengths, terminated, truncated, told = map(np.concatenate, zip(*parts, strict=True))
+    returns, lengths, terminated, truncated, seen = map(np.concatenate, zip(*parts, strict=True))
     seeds = episode_seed(seed, 0) + np.arange(episodes)
-    success = None if np.isnan(told).any() else told > 0
+    success = None if np.isnan(seen).any() else seen > 0
     return EvaluationResult(seed, returns, lengths, terminated, truncated, seeds, success)
 
 
 def _play_round(
     agent: Agent, vector: Vector, first_seed: int, wanted: int, explore: bool, limit: int
 ) -> tuple[NDArray[Any], ...]:
-    """Return what one episode in each of `wanted` rows was like.
+    """Return the results of one episode in each of `wanted` rows.
 
-    That is (returns, lengths, terminated, truncated, success); success is NaN where nobody said.
+    That is (returns, lengths, terminated, truncated, success); success is NaN where it is not
+    reported.
     """
     n = vector.num_envs
     returns, lengths = np.zeros(n), np.zeros(n, np.int64)
@@ -283,19 +285,20 @@ def _play_round(
         actions = clip_to_space(action.action, vector.spaces.action)
         obs, reward, terminated, truncated, valid, _ = vector.step(actions)
         over = terminated | truncated
-        # Rows whose episode is over play on unseen, and among them are those that were only reset.
+        # Rows whose episode is over continue without being counted, as do rows that were only
+        # reset.
         returns[playing] += reward[playing]
         lengths += playing
         ended |= playing & terminated
         cut_off |= playing & truncated
-        told = vector.success
-        if told is not None:
-            success[playing & over] = told[playing & over]
+        reported = vector.success
+        if reported is not None:
+            success[playing & over] = reported[playing & over]
         playing &= ~over
         if not playing.any():
             columns = returns, lengths, ended, cut_off, success
             return tuple(column[:wanted] for column in columns)
-        # An agent must not meet a new episode with the carry of an old one, seen or unseen.
+        # A new episode must not start with the carry of an old one, counted or not.
         carry = _restart(agent, action.carry, over if valid is None else over | ~valid)
     raise EnvError(
         f"An episode of '{vector.name}' (seed {first_seed + int(playing.argmax())}) did not end "
@@ -313,6 +316,6 @@ def _restart(agent: Agent, carry: Tree, rows: NDArray[np.bool_]) -> Tree:
 
 
 def _replace_rows(rows: NDArray[np.intp], old: Any, new: Any) -> Any:
-    replaced = copy.deepcopy(old)  # an array or a tensor; the agent may hold on to its own
+    replaced = copy.deepcopy(old)  # an array or a tensor; a copy, since the agent may keep its own
     replaced[rows] = new[rows]
     return replaced

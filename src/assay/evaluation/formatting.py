@@ -1,21 +1,23 @@
-"""Words for numbers: how scores, differences and intervals are written."""
+"""Format scores, differences, intervals and p-values for people. Imports nothing heavy."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from assay.evaluation.statistics import Interval
+if TYPE_CHECKING:
+    from assay.evaluation.statistics import Interval
 
 
-def number(value: float) -> str:
-    """Render a score with as many digits as a reader can use.
+def number(value: float | None) -> str:
+    """Format a score with as many digits as a reader can use, or "-" if there is none.
 
     Example:
-        >>> [number(x) for x in (12345.6, 499.96, -1.2345, 0.01234, 0)]
-        ['12,346', '500.0', '-1.23', '0.0123', '0']
+        >>> [number(x) for x in (12345.6, 499.96, -1.2345, 0.01234, 0, None)]
+        ['12,346', '500.0', '-1.23', '0.0123', '0', '-']
     """
-    if not math.isfinite(value):
+    if value is None or not math.isfinite(value):
         return "-"
     size = abs(value)
     if size == 0.0:
@@ -28,12 +30,12 @@ def number(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """Render a difference, with its sign."""
+    """Format a difference, with its sign."""
     return f"+{number(value)}" if value > 0 else number(value)
 
 
 def bounds(interval: Interval, *, places: int | None = None) -> str:
-    """Render the bounds of an interval, or "-" where it has none."""
+    """Format the bounds of an interval, or "-" where it has none."""
     if math.isnan(interval.low):
         return "-"
     low, high = (
@@ -44,13 +46,13 @@ def bounds(interval: Interval, *, places: int | None = None) -> str:
 
 
 def p_value(p: float) -> str:
-    """Render a p-value."""
+    """Format a p-value."""
     if math.isnan(p):
         return "-"
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def few(names: Iterable[str], most: int = 5) -> str:
-    """Render the first names of a list, and how many more there are."""
+    """Format the first names of a list, and how many more there are."""
     items = list(names)
     return ", ".join(items[:most]) + (f" and {len(items) - most} more" if items[most:] else "")

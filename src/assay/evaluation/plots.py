@@ -1,4 +1,4 @@
-"""Draw learning curves and comparisons, to a PNG or SVG file or as text in a terminal.
+"""Plot learning curves and comparisons, to a PNG or SVG file or as text in a terminal.
 
 Curves of several seeds are put on a common grid of environment steps (or of updates, where runs
 learn from data alone), which ends where the shortest of them ends: beyond that point the line would
@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from assay.core.errors import ConfigError
 from assay.core.types import Unit
 from assay.evaluation import statistics
-from assay.evaluation.compare import Arm, Comparison, arm_names, number, read_curve
+from assay.evaluation.compare import Arm, Comparison, arm_names, read_curve
 from assay.evaluation.evaluate import TRAINING
+from assay.evaluation.formatting import number
 from assay.evaluation.run_scores import UNITS
 from assay.runs.directory import group_runs
-from assay.runs.files import run_error
+from assay.runs.files import replacing
 from assay.runs.metrics import Series
 
 if TYPE_CHECKING:
@@ -34,13 +35,12 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 _GRID_POINTS = 200
-# Okabe and Ito's palette, which people who do not see all colours can tell apart; its yellow is
-# left out because it fades on white.
+# Okabe and Ito's palette, which colour-blind people can distinguish; its yellow is left out because
+# it is hard to see on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _INK, _FAINT = "#333333", "#D9D9D9"
 _LONG_NAME = 24
 _SUFFIXES = (".png", ".svg")
-_BLOCKS = "▁▂▃▄▅▆▇█"
 _MARKS = "●○▲△■□◆◇"
 _METRIC_WORDS = {
     "eval/return_mean": "evaluation return",
@@ -68,10 +68,10 @@ def aggregate(
 
     Where all curves have values at the same steps, those are the points; otherwise the curves are
     interpolated linearly on a regular grid over the steps that all of them cover. Values that are
-    not finite (no episode was over yet) are left out.
+    not finite (no episode had ended yet) are left out.
 
     Raises:
-        ConfigError: A curve has no values, or no stretch of steps is covered by all curves.
+        ConfigError: A curve has no values, or no range of steps is covered by all curves.
     """
     clean = [(steps[np.isfinite(values)], values[np.isfinite(values)]) for steps, values in curves]
     if not clean or any(steps.size == 0 for steps, _ in clean):
@@ -198,32 +198,6 @@ def plot_comparison(comparison: Comparison, path: Path) -> Path:
 # In the terminal
 
 
-def sparkline(values: Sequence[float] | Floats, *, width: int | None = None) -> str:
-    """Render values as a line of blocks, from their lowest to their highest.
-
-    Args:
-        values: In order; those that are not finite leave a gap.
-        width: The most characters to use; longer series are averaged in bins.
-
-    Example:
-        >>> sparkline([1, 2, 3, 8])
-        '▁▂▃█'
-    """
-    series = np.asarray(values, np.float64)
-    series = np.where(np.isfinite(series), series, np.nan)
-    if width is not None and series.size > width:
-        bins = np.array_split(series, width)
-        series = np.array([_finite_mean(part) for part in bins])
-    finite = series[~np.isnan(series)]
-    if not finite.size:
-        return " " * series.size
-    low, span = float(finite.min()), float(np.ptp(finite))
-    # A flat line is drawn in the middle: it is neither low nor high.
-    scaled = (series - low) / span if span > 0 else series - low + 0.5
-    top = len(_BLOCKS) - 1
-    return "".join(" " if math.isnan(x) else _BLOCKS[round(x * top)] for x in scaled.tolist())
-
-
 def text_chart(
     curves: Mapping[str, Sequence[Series]],
     *,
@@ -277,7 +251,7 @@ def text_chart(
 
 
 def _figure(width: float, height: float) -> Figure:
-    """Return an empty figure that needs no display and leaves matplotlib's own state alone."""
+    """Return an empty figure that needs no display and does not touch matplotlib's state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -404,11 +378,8 @@ def _tidy(axes: Axes, *, grid: Any) -> None:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise run_error(error, f"write '{path}'") from None
+    with replacing(path) as draft:
+        figure.savefig(draft, dpi=150)
     return path
 
 
@@ -418,7 +389,7 @@ def _check_suffix(path: Path) -> None:
 
 
 def _units(steps: float) -> str:
-    """Render a number of steps: 0, 500, 20k, 1.5M."""
+    """Format a number of steps: 0, 500, 20k, 1.5M."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(steps) >= size:
             return f"{steps / size:.4g}{unit}"
@@ -426,7 +397,7 @@ def _units(steps: float) -> str:
 
 
 def _tick(value: float, _: int | None = None) -> str:
-    """Render the number at a tick, with the minus sign that matplotlib uses."""
+    """Format the number at a tick, with the minus sign that matplotlib uses."""
     return _units(value).replace("-", "\N{MINUS SIGN}")
 
 
@@ -436,8 +407,3 @@ def _shorten(name: str) -> str:
 
 def _count(seeds: int) -> str:
     return "1 seed" if seeds == 1 else f"{seeds} seeds"
-
-
-def _finite_mean(values: Floats) -> float:
-    finite = values[~np.isnan(values)]
-    return float(finite.mean()) if finite.size else math.nan

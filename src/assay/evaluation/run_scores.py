@@ -1,4 +1,4 @@
-"""From runs on disk to one score per seed, refusing runs that cannot be compared."""
+"""Read runs into one score per seed, and reject runs that cannot be compared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNITS: dict[Unit, str] = {"env_steps": "environment steps", "updates": "updates"
 _BUDGET_TOLERANCE = 0.05
 _PER_RUN = ("seed", "name")  # settings in which the runs of an arm may differ
 
-# Metrics that are taken from the stored episodes, which say more than the logged ones.
+# Metrics that are taken from the stored episodes, which hold more than the logged ones.
 _FROM_EPISODES: dict[str, Callable[[EvaluationResult], float]] = {
     "eval/return_mean": lambda result: result.mean,
     "eval/return_iqm": lambda result: result.iqm,
@@ -62,12 +62,12 @@ def read_curve(run: RunDirectory, metric: str, *, label: str = TRAINING) -> Seri
         hint = nearest(metric, {*logged, *_FROM_EPISODES})
         raise RunError(f"The run '{run.path}' has no metric '{metric}'.", hint)
     steps, values = logged[metric]
-    last = np.append(np.diff(steps) > 0, True)  # of several values at one step, the last one stands
+    last = np.append(np.diff(steps) > 0, True)  # of several values at one step, the last one counts
     return steps[last], values[last]
 
 
 def arm_names(paths: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of the paths that tell them apart.
+    """Return the shortest path endings that are unique.
 
     Raises:
         ConfigError: A path is given twice.
@@ -108,7 +108,7 @@ def refuse_unlike(
             raise ConfigError(
                 f"The arm '{name}' has several runs with seed {', '.join(double)}: the same seed "
                 "gives the same run, which would count twice.",
-                "Give each run of a group a seed of its own.",
+                "Give each run of a group a different seed.",
             )
     where = "The comparison"
     env = _same({str(run.path): run.info["env"] for run in everything}, where, "environment")
@@ -158,7 +158,7 @@ def uneven_evaluations(
     metric: str,
     label: str,
 ) -> list[str]:
-    """Return warnings where runs were evaluated at other moments or with other effort."""
+    """Return warnings where runs were evaluated at different steps or with different episodes."""
     warnings = []
     last = {name: [int(steps[-1]) for steps, _ in series] for name, series in curves.items()}
     ends = [end for per_run in last.values() for end in per_run]

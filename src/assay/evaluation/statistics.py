@@ -1,4 +1,4 @@
-"""Say how good a set of runs is, how sure we are, and whether one set beats another.
+"""Estimate how good a set of runs is, with intervals, and test whether one set beats another.
 
 The unit of evidence is a run (one seed), never an episode: the episodes of one run share its
 weights and are not independent. Scores come as `[runs]` for one task, as a matrix `[runs, tasks]`,
@@ -7,7 +7,7 @@ or as a mapping from task to the scores of its runs, which may differ in number.
 What to keep in mind with few runs:
 
 * An interval from one run does not exist: a bootstrap returns NaN bounds, never a width of zero.
-  From two runs it exists and means nothing; three is the least, ten is better.
+  From two runs it exists but is meaningless; three is the minimum, ten is better.
 * The percentile bootstrap is too narrow below about ten runs per task, because resampling n values
   underestimates the spread by a factor sqrt((n - 1) / n). `t_interval` is the better choice for
   the mean of few runs on one task.
@@ -41,7 +41,7 @@ Floats = NDArray[np.float64]
 Scores = ArrayLike | Mapping[str, ArrayLike]
 Rng = np.random.Generator | int
 
-# Resampled blocks are worked through in pieces of this many numbers (16 MB).
+# Resampled blocks are processed in pieces of this many numbers (16 MB).
 _BLOCK = 2_000_000
 # Differences below this fraction of the largest value are rounding, not data: 0.3 - 0.1 and 0.2
 # must tie, and x - (x + 0.1) must count as constant.
@@ -139,7 +139,7 @@ def optimality_gap(scores: ArrayLike, target: float, axis: None = None) -> float
 @overload
 def optimality_gap(scores: ArrayLike, target: float, axis: int) -> Floats: ...
 def optimality_gap(scores: ArrayLike, target: float, axis: int | None = None) -> float | Floats:
-    """Return how far the scores fall short of `target` on average; beyond it nothing is gained.
+    """Return the mean shortfall of the scores from `target`; scores above it count as equal to it.
 
     Example:
         >>> optimality_gap([400, 500, 600], target=500)
@@ -174,7 +174,7 @@ def stratified_bootstrap(
         scores: `[runs]`, `[runs, tasks]`, or task -> `[runs]`.
         statistic: What to estimate; see `Statistic`.
         rng: A generator, or a seed for one.
-        reps: Number of replicates; 2,000 for a look, 50,000 for a paper.
+        reps: Number of replicates; 2,000 for a quick look, 50,000 for a paper.
         level: Confidence, for example 0.95.
         method: `percentile`, or `bca` (corrects for bias and skew; needs well over ten runs).
     """
@@ -369,9 +369,9 @@ def paired_test(
 def permutation_test(
     x: ArrayLike, y: ArrayLike, *, rng: Rng, paired: bool = False, reps: int = 20_000
 ) -> SignificanceTest:
-    """Test the difference of means against all ways in which the labels could have fallen.
+    """Test the difference of means against all possible assignments of the labels.
 
-    Unpaired, runs are dealt anew between x and y; paired, the sign of each difference is flipped.
+    Unpaired, runs are reassigned between x and y; paired, the sign of each difference is flipped.
     If there are no more than `reps` ways, all are counted and the p-value is exact; otherwise
     `reps` random ones are drawn and p = (1 + hits) / (1 + reps), which is never zero. A hit is an
     absolute difference at least as large as the observed one. The effect is `hedges_g`, or for
@@ -382,7 +382,7 @@ def permutation_test(
         y: Scores of the other; in the same order if paired.
         rng: A generator, or a seed for one; not drawn from where the test is exact.
         paired: Whether x[i] and y[i] belong together.
-        reps: The most relabellings to look at.
+        reps: The most relabellings to evaluate.
     """
     _check_reps(reps)
     generator = _generator(rng)
@@ -465,7 +465,7 @@ def cliffs_delta(x: ArrayLike, y: ArrayLike) -> float:
 def power_two_sample(effect: float, n: int, alpha: float = 0.05) -> float:
     """Return the chance that a two-sided t-test with n runs each finds a difference of this size.
 
-    Holds for equal variances, where Welch's test loses next to nothing against Student's.
+    Holds for equal variances, where Welch's test has almost the power of Student's.
 
     Args:
         effect: The true difference of means in standard deviations (Cohen's d).
@@ -500,7 +500,7 @@ def power_two_sample(effect: float, n: int, alpha: float = 0.05) -> float:
 
 
 def sample_size(effect: float, power: float = 0.8, alpha: float = 0.05) -> int:
-    """Return the least number of runs per set with which a t-test has this power.
+    """Return the smallest number of runs per set with which a t-test has this power.
 
     Args:
         effect: The true difference of means in standard deviations (Cohen's d).
@@ -513,7 +513,7 @@ def sample_size(effect: float, power: float = 0.8, alpha: float = 0.05) -> int:
     """
     if float(_finite(effect, "effect", ndim=0)) == 0.0:
         raise ConfigError(
-            "effect is 0: expected a difference other than none.",
+            "effect is 0: expected a difference other than 0.",
             "Give the difference of means in standard deviations, for example 0.5.",
         )
     _check_open_unit(power, "power")
@@ -595,7 +595,7 @@ def _bca_probabilities(
         squares += float((influence**2).sum())
     acceleration = cubes / (6 * squares**1.5) if squares > 0 else 0.0
     z = z0 + special.ndtri(probabilities)
-    # The shift runs off to infinity at 1 - a z = 0 and would come back from the other side.
+    # The shift diverges at 1 - a z = 0 and would change its sign beyond.
     stretch = np.maximum(1 - acceleration * z, 1e-12)
     return np.asarray(special.ndtr(z0 + z / stretch), dtype=np.float64)
 
@@ -614,7 +614,7 @@ def _sign_flips(differences: Floats, rows: int | None, rng: np.random.Generator)
 
 
 def _relabellings(a: Floats, b: Floats, rows: int | None, rng: np.random.Generator) -> Floats:
-    """Return the difference of means under all (None), or `rows` random, ways to deal a and b."""
+    """Return the difference of means under all (None), or `rows` random, ways to assign a and b."""
     pooled = np.concatenate([a, b])
     pooled -= pooled.mean()
     if rows is None:

@@ -1,8 +1,8 @@
-"""Film an agent: GIF (always there) or MP4 (with the extra `video`).
+"""Record videos of an agent: GIF (always available) or MP4 (with the extra `video`).
 
 Recorded episodes are those of `evaluate` with the same seed. The environment is a single Gymnasium
-one, because only those can draw, behind the same adapter as in training and evaluation; so the
-agent sees what it always sees.
+one, because only those can render, behind the same adapter as in training and evaluation; so the
+agent gets the same observations.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,24 +24,24 @@ from numpy.typing import NDArray
 from assay.core.errors import ConfigError, EnvError, MissingExtraError
 from assay.envs.make import make_env, make_vector
 from assay.evaluation.evaluate import Agent, clip_to_space, episode_seed
-from assay.runs.files import run_error
+from assay.runs.files import replacing
 
 Frame = NDArray[np.uint8]  # [height, width, 3]
 Write = Callable[[Frame], None]
 
 _DEFAULT_FPS = 30
-# GIFs count in hundredths of a second, and viewers slow down what asks for less than two.
+# GIFs count in hundredths of a second, and viewers slow down frames of less than two.
 _SHORTEST_DELAY = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A film of an agent.
+    """A video of an agent.
 
     Attributes:
         path: The file.
-        returns: Raw return of each episode, as far as it was filmed.
-        lengths: Environment steps of each episode, as far as it was filmed.
+        returns: Raw return of each episode, as far as it was recorded.
+        lengths: Environment steps of each episode, as far as it was recorded.
     """
 
     path: Path
@@ -59,7 +59,7 @@ def record(
     fps: float | None = None,
     max_steps: int = 1000,
 ) -> Recording:
-    """Film the first episodes that `evaluate` plays with the same seed.
+    """Record the first episodes that `evaluate` plays with the same seed.
 
     Args:
         agent: Anything with `act` and `initial_carry`.
@@ -73,8 +73,8 @@ def record(
 
     Raises:
         ConfigError: The file is neither a GIF nor an MP4, or a number is below 1.
-        EnvError: The environment is unknown or cannot be drawn; the message says how to mend it.
-        MissingExtraError: MP4 or the environment's drawing needs a package that is not there.
+        EnvError: The environment is unknown or cannot be rendered; the message says how to fix it.
+        MissingExtraError: MP4 or the environment's rendering needs a package that is not installed.
         RunError: The file cannot be written.
     """
     for name, value in (("episodes", episodes), ("max_steps", max_steps)):
@@ -87,7 +87,7 @@ def record(
         camera = _Camera(_make_drawable(env))
         with make_vector(camera, 1) as vector:
             rate = fps or float(camera.metadata.get("render_fps") or _DEFAULT_FPS)
-            with _replacing(path) as draft, open_writer(draft, rate) as camera.write:
+            with replacing(path) as draft, open_writer(draft, rate) as camera.write:
                 played = []
                 for k in range(episodes):
                     camera.rolling = True
@@ -111,7 +111,7 @@ def _play(agent: Agent, vector: Any, seed: int, max_steps: int) -> tuple[float, 
 
 
 class _Camera(gym.Wrapper[Any, Any, Any, Any]):
-    """Draw after every reset and step until the episode is over.
+    """Render after every reset and step until the episode is over.
 
     It sits inside the adapter, which resets an environment in the step that ends its episode: from
     outside, the last frame could not be seen.
@@ -125,13 +125,13 @@ class _Camera(gym.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset, and draw the first frame."""
+        """Reset, and render the first frame."""
         result = self.env.reset(seed=seed, options=options)
         self._shoot()
         return result
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step, and draw what came of it."""
+        """Step, and render the next frame."""
         result = self.env.step(action)
         self._shoot()
         if result[2] or result[3]:
@@ -160,11 +160,11 @@ class _Camera(gym.Wrapper[Any, Any, Any, Any]):
         fix = "Make sure that the environment's render() returns an image in the mode 'rgb_array'."
         if any("mujoco" in kind.__module__ for kind in type(self.unwrapped).__mro__):
             fix = (
-                "MuJoCo draws with OpenGL. Without a screen set MUJOCO_GL=egl (with a GPU's "
+                "MuJoCo renders with OpenGL. Without a screen set MUJOCO_GL=egl (with a GPU's "
                 "driver, or on Debian: apt install libegl1 libgl1-mesa-dri) or MUJOCO_GL=osmesa "
                 f"(apt install libosmesa6); it is {os.environ.get('MUJOCO_GL')!r} now."
             )
-        return EnvError(f"'{name}' cannot be drawn: {reason}.", fix)
+        return EnvError(f"'{name}' cannot be rendered: {reason}.", fix)
 
 
 def _make_drawable(env: str | Callable[..., gym.Env[Any, Any]]) -> gym.Env[Any, Any]:
@@ -196,7 +196,7 @@ def _parameters(function: Callable[..., Any]) -> set[str]:
 
 @contextmanager
 def _offscreen() -> Iterator[None]:
-    """Let SDL and MuJoCo draw without a screen where there is none and nothing else is set."""
+    """Let SDL and MuJoCo render without a screen if there is none and nothing else is set."""
     headless = sys.platform.startswith("linux") and not (
         os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     )
@@ -227,21 +227,6 @@ def _writer_for(path: Path) -> Callable[[Path, float], AbstractContextManager[Wr
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Yield where to write, and move that to `path` once all went well."""
-    draft = path.with_name(f".{os.getpid()}-{path.name}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield draft
-        os.replace(draft, path)
-    except OSError as error:
-        raise run_error(error, f"write '{path}'") from None
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-
-
-@contextmanager
 def _write_gif(path: Path, fps: float) -> Iterator[Write]:
     """Keep frames in 256 colours, a third of their size, and write them at the end."""
     image: Any = importlib.import_module("PIL.Image")
@@ -258,7 +243,7 @@ def _write_gif(path: Path, fps: float) -> Iterator[Write]:
 
 @contextmanager
 def _write_mp4(path: Path, fps: float) -> Iterator[Write]:
-    """Hand frames to ffmpeg as they come."""
+    """Pass frames to ffmpeg one by one."""
     ffmpeg: Any = importlib.import_module("imageio_ffmpeg")
     pipe: Any = None
 

@@ -1,4 +1,4 @@
-"""Distributions of returns by atoms: fixed ones with masses (C51), or moving ones (quantiles)."""
+"""Return distributions of atoms: fixed ones with probabilities (C51), or learned quantiles."""
 
 from __future__ import annotations
 

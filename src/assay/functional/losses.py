@@ -1,4 +1,4 @@
-"""Losses as plain functions of tensors, and the few statistics that are logged beside them."""
+"""Losses as plain functions of tensors, and the few statistics that are logged with them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from torch import Tensor
 
 from assay.functional.checks import check_rank, check_same_shape
 
-# Of log pi_new - log pi_old. What a client recorded may be anything, and the exponential of a
-# difference beyond 88 is infinite in float32; one beyond 20 is clipped by any sensible `clip`.
+# Of log pi_new - log pi_old. Log-probabilities recorded by clients may be wrong, and the
+# exponential of a difference beyond 88 is infinite in float32; one beyond 20 is clipped by any
+# sensible `clip`.
 MOST_LOG_RATIO = 20.0
 
 
@@ -61,7 +62,7 @@ def ppo_policy_loss(
         log_prob: [B], of the stored actions under the current policy.
         old_log_prob: [B], as recorded when the actions were taken.
         advantage: [B].
-        clip: How far the probability ratio may move before its gradient stops.
+        clip: How far the probability ratio may move before its gradient is cut.
         weight: [B] or None.
     """
     check_same_shape(
@@ -92,7 +93,7 @@ def value_loss(
         target: [B].
         weight: [B] or None.
         old_value: [B], as recorded in the rollout; needed when `clip` is given.
-        clip: How far the prediction may move from `old_value` before its gradient stops.
+        clip: How far the prediction may move from `old_value` before its gradient is cut.
     """
     check_same_shape(value=value, target=target, weight=weight, old_value=old_value)
     error = (value - target).square()

@@ -1,8 +1,8 @@
 """Unrolling recurrent cells over time, with gradients written out.
 
-Recorded step by step, an unroll spends most of its time in bookkeeping. With the gradient written
-out, what does not wait for the step before is done for all steps at once, the gradient of the
-recurrent weights among it; and the graph of a compiled step is half as large.
+Under autograd, an unroll spends most of its time in overhead. With the gradient written out, all
+that does not depend on the previous step is computed for all steps at once, including the gradient
+of the recurrent weights; and the graph of a compiled step is half as large.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class _LSTM(torch.autograd.Function):
         size = weight.shape[1]
         i, f, o = ifo.chunk(3, dim=-1)
         slope = ifo * (1.0 - ifo)
-        # What a gradient of c' (for the gate o: of h') gives to each gate before its nonlinearity.
+        # The gradient of c' (for the gate o: of h') with respect to each gate before its
+        # nonlinearity.
         by_i, by_f = new * slope[..., :size], before * slope[..., size : 2 * size]
         by_o, by_g = bent * slope[..., 2 * size :], i * (1.0 - new * new)
         to_gates = torch.cat([by_i, by_f, by_o, by_g], dim=-1).unbind(0)
@@ -134,7 +135,7 @@ class _GRU(torch.autograd.Function):
         h, rz, from_h, new, keep, weight = ctx.saved_tensors
         r, z = rz.chunk(2, dim=-1)
         slope = rz * (1.0 - rz)
-        # What a gradient of h' gives to each gate before its nonlinearity.
+        # The gradient of h' with respect to each gate before its nonlinearity.
         size = weight.shape[1]
         by_n = (1.0 - z) * (1.0 - new * new)
         by_r = by_n * from_h * slope[..., :size]

@@ -1,8 +1,8 @@
 """Rescaling of values, so that one learning rate serves returns of any size (arXiv:1805.11593).
 
-h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x is odd, rises everywhere and grows like a square root.
+h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x is odd, increasing, and grows like a square root.
 Both functions are written without the subtraction of nearly equal numbers that the textbook forms
-have: in float32 those lose three digits near zero, where the values of sparse rewards live.
+have: in float32 those lose three digits near zero, where the values of sparse rewards are.
 """
 
 from __future__ import annotations

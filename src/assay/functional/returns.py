@@ -81,7 +81,7 @@ def gae(
         truncated: [T, N], bool or float.
         gamma: Discount.
         lam: Weight of longer returns.
-        valid: [T, N] or None; rows that are False get 0 and pass nothing on.
+        valid: [T, N] or None; rows that are False get 0 and are not propagated.
 
     Returns:
         The advantages and the targets `advantage + value`, both [T, N].
@@ -161,7 +161,7 @@ def n_step_return(
     one_step = reward + gamma * alive * next_value
     result = one_step
     for _ in range(min(n, reward.shape[0]) - 1):
-        # G^k_t = r_t + gamma G^{k-1}_{t+1} while the episode and the segment go on
+        # G^k_t = r_t + gamma G^{k-1}_{t+1} while the episode and the segment continue
         longer = reward[:-1] + gamma * result[1:]
         result = torch.cat(
             [torch.where(going[:-1] > 0, longer, one_step[:-1]), one_step[-1:]],

@@ -1,8 +1,8 @@
-"""Write a policy as one file that runs without Assay, and prove that it acts as the agent does.
+"""Write a policy as one file that runs without Assay, and check that it acts as the agent does.
 
-The file holds all that lies between an observation and its deterministic action: normalisation,
+The file holds everything between an observation and its deterministic action: normalisation,
 one-hot coding, the network, action masks and limits. An observation that is a dict becomes one
-named input per entry in ONNX, and a dict of tensors in TorchScript. The batch size is free. A
+named input per entry in ONNX, and a dict of tensors in TorchScript. The batch size is dynamic. A
 policy with a memory has its carry as further inputs (`carry/h`), which begin as zeros, and as
 further outputs (`next_carry/h`); in TorchScript, as a second argument and result.
 Observations and actions are canonical (see `assay.envs.spaces`): an environment whose Discrete
@@ -16,7 +16,6 @@ import importlib
 import importlib.util
 import io
 import logging
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,11 +28,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from assay.core.errors import AssayError, ConfigError, MissingExtraError, RunError
+from assay.core.errors import AssayError, ConfigError, MissingExtraError
 from assay.core.seeding import derive_rng
 from assay.core.types import ACTION_MASK, Tree, pack, tree_map, unpack
 from assay.policies.policy import Policy
-from assay.runs.files import run_error
+from assay.runs.files import replacing
 
 Format = Literal["onnx", "torchscript"]
 ONE_INPUT = "observation"  # the name of the input where the observation is one array
@@ -90,7 +89,7 @@ def export_policy(policy: Policy, path: Path, format: Format = "onnx", *, seed: 
         policy: `assay.load(run).policy` for a run. It is not changed.
         path: Where to; its directory is made. Nothing is left there if the comparison fails.
         format: "onnx", or "torchscript".
-        seed: Of the observations that both are asked about.
+        seed: Of the observations that both are compared on.
 
     Raises:
         ConfigError: The format is unknown.
@@ -105,7 +104,7 @@ def export_policy(policy: Policy, path: Path, format: Format = "onnx", *, seed: 
     obs = sample_observations(spaces.observation, spaces.action, _OBSERVATIONS, seed)
     start = policy.initial_carry(_OBSERVATIONS)
     write = _write_onnx if format == "onnx" else _write_torchscript
-    with _draft(path) as draft:
+    with replacing(path) as draft:
         run, runtime = write(module, _tensors(obs), _tensors(start), draft)
         difference = float("nan")
         if run is not None:
@@ -294,7 +293,7 @@ def _difference(
     if np.issubdtype(expected.dtype, np.floating):
         wrong = worst > _TOLERANCE * max(1.0, float(np.abs(wide).max()))
     else:
-        # Where two actions are equally good, the last bit of a sum decides: allow one such case.
+        # Where two actions are equally good, rounding decides: allow one such case.
         wrong = int(difference.reshape(len(difference), -1).any(1).sum()) > 1
     if wrong or np.isnan(worst):
         raise AssayError(
@@ -309,28 +308,8 @@ def _tensors(obs: Tree) -> Tree:
 
 
 @contextlib.contextmanager
-def _draft(path: Path) -> Iterator[Path]:
-    """Yield where to write, and move that to `path` once all went well."""
-    draft = path.with_name(f".{os.getpid()}-{path.name}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.touch()
-        yield draft
-        os.replace(draft, path)
-    except FileExistsError:
-        raise RunError(
-            f"Cannot write '{path}': '{path.parent}' is a file.", "Choose another place."
-        ) from None
-    except OSError as error:
-        raise run_error(error, f"write '{path}'") from None
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Keep the exporters' chatter about their own future from the user."""
+    """Hide the exporters' deprecation warnings and log output."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

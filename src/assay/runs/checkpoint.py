@@ -1,11 +1,11 @@
-"""Checkpoints: safetensors and JSON, hashed, and either whole or not there.
+"""Checkpoints: safetensors and JSON, hashed, and either complete or absent.
 
 A checkpoint is a directory `<count>`, which says where the run was, in environment steps or in
 updates. For each section it has `<section>.json` (the shape of the state and its plain values) and
 `<section>.safetensors` (its arrays), and it has a `MANIFEST.json` that is written last. It is built
 in a temporary directory beside its place, synced and renamed. Nothing is ever unpickled.
 
-One process writes the checkpoints of a run at a time; the lock of the run directory sees to that.
+One process writes the checkpoints of a run at a time; the lock of the run directory ensures that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ _DTYPES = frozenset(
     ["bool", "float16", "float32", "float64"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
-_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +79,8 @@ def write_checkpoint(
         unit: What is counted.
 
     Raises:
-        RunError: The disk is full or cannot be written. What was there before is intact.
-        TypeError: A state holds what a checkpoint cannot; its path is named.
+        RunError: The disk is full or cannot be written. Earlier checkpoints are intact.
+        TypeError: A state holds a value that a checkpoint cannot store; its path is named.
     """
     for name in sections:
         if not _SECTION.fullmatch(name) or name.casefold() == "manifest":
@@ -125,8 +124,8 @@ def read_checkpoint(path: Path, sections: Iterable[str] | None = None) -> dict[s
         sections: Which sections to check and load; all of them if None.
 
     Raises:
-        CheckpointError: It is torn, altered, foreign or from a newer Assay. The file is named,
-            and the newest older checkpoint that is whole is offered.
+        CheckpointError: It is incomplete, altered, not Assay's or from a newer Assay. The file is
+            named, and the newest older checkpoint that is intact is suggested.
     """
     try:
         entries = read_manifest(path)["sections"]
@@ -145,20 +144,21 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest of the checkpoint at `path`, without checking the files it lists.
 
     Raises:
-        CheckpointError: There is none, or it is torn, altered, foreign or newer than this Assay.
+        CheckpointError: There is none, or it is incomplete, altered, not Assay's or from a newer
+            Assay.
     """
     file = path / MANIFEST
     try:
         raw = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        what = "is not whole" if path.is_dir() else "is no checkpoint"
+        what = "is incomplete" if path.is_dir() else "is not a checkpoint"
         raise CheckpointError(f"'{path}' {what}: '{file}' is missing.") from None
     except OSError as error:
         raise CheckpointError(run_error(error, f"read '{file}'").message) from None
     try:
         manifest = json.loads(raw)
     except ValueError:
-        raise CheckpointError(f"'{file}' is torn or altered: it is not JSON.") from None
+        raise CheckpointError(f"'{file}' is incomplete or altered: it is not JSON.") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CheckpointError(f"'{file}' is not the manifest of an Assay checkpoint.")
     if isinstance(manifest.get("schema"), int) and manifest["schema"] > SCHEMA:
@@ -186,7 +186,7 @@ def verify_checkpoint(path: Path) -> None:
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """Return the checkpoints in `directory`, oldest first, whole or not."""
+    """Return the checkpoints in `directory`, oldest first, complete or not."""
     found: dict[int, Path] = {}
     with contextlib.suppress(FileNotFoundError):
         for path in directory.iterdir():
@@ -204,7 +204,7 @@ def latest(directory: Path) -> Path | None:
 
 
 def previous_good(path: Path) -> Path | None:
-    """Return the newest checkpoint older than `path` whose files are all as they were written."""
+    """Return the newest checkpoint older than `path` whose files are all intact."""
     match = _PLACE.fullmatch(path.name)
     older = [
         other
@@ -224,7 +224,7 @@ def prune(directory: Path, keep: int) -> list[Path]:
         raise ValueError(f"keep={keep}: at least one checkpoint must stay.")
     doomed = list_checkpoints(directory)[:-keep]
     for path in doomed:
-        # Renamed first, so that a half-deleted checkpoint never looks like a torn one.
+        # Renamed first, so that a half-deleted checkpoint is never taken for a damaged one.
         aside = directory / f".tmp-deleted-{path.name}-{secrets.token_hex(3)}"
         try:
             os.rename(path, aside)
@@ -238,12 +238,12 @@ def state_to_bytes(state: State) -> bytes:
     """Return a state as the bytes of one safetensors file; the same state gives the same bytes.
 
     Raises:
-        TypeError: It holds what a checkpoint cannot; its path is named.
+        TypeError: It holds a value that a checkpoint cannot store; its path is named.
     """
     arrays: dict[str, NDArray[Any]] = {}
     tree = _split(state, (), arrays)
     text = json.dumps({"format": FORMAT, "schema": SCHEMA, "state": tree}, allow_nan=False)
-    # One entry: the library writes several in any order.
+    # One metadata entry: the library writes several in arbitrary order.
     return save(arrays, metadata={"assay": text})
 
 
@@ -251,13 +251,13 @@ def state_from_bytes(data: bytes) -> State:
     """Return the state that `state_to_bytes` wrote.
 
     Raises:
-        CheckpointError: It is torn, altered, foreign or from a newer Assay.
+        CheckpointError: It is incomplete, altered, not Assay's or from a newer Assay.
     """
     try:
         size = int.from_bytes(data[:8], "little")
         found = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["assay"])
         if found["format"] != FORMAT:
-            raise CheckpointError("These bytes are not a state of Assay.")
+            raise CheckpointError("These bytes are not an Assay state.")
         if found["schema"] > SCHEMA:
             raise CheckpointError(
                 f"The state was written by a newer Assay (schema {found['schema']}; this one "
@@ -266,7 +266,9 @@ def state_from_bytes(data: bytes) -> State:
             )
         state: State = _join(found["state"], load(data))
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise CheckpointError(f"The state is torn, altered or foreign: {error!r}.") from None
+        raise CheckpointError(
+            f"The state is incomplete, altered or not Assay's: {error!r}."
+        ) from None
     return state
 
 
@@ -320,7 +322,7 @@ def _split(value: Any, path: tuple[str, ...], arrays: dict[str, NDArray[Any]]) -
         if value.dtype.name not in _DTYPES:
             raise TypeError(f"{where}: a checkpoint cannot hold an array of {value.dtype}.")
         key = "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
-        # safetensors copies memory as it lies, so it must be little-endian and in C order.
+        # safetensors copies memory as it is laid out, so it must be little-endian and in C order.
         arrays[key] = np.asarray(value, dtype=value.dtype.newbyteorder("<"), order="C")
         return {"$array" if isinstance(value, np.ndarray) else "$scalar": key}
     if isinstance(value, Mapping):
@@ -357,7 +359,7 @@ def _join(tree: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
         if tag == "$tuple":
             return tuple(_join(item, arrays) for item in value)
         if tag == "$float":
-            return _NON_FINITE[value]
+            return float(value)
     return {
         name[1:] if name.startswith("$") else name: _join(item, arrays)
         for name, item in tree.items()
@@ -371,7 +373,7 @@ def _shareable(previous: Path | None, sections: Mapping[str, Section]) -> dict[s
     try:
         entries = read_manifest(previous)["sections"]
     except CheckpointError:
-        return {}  # A damaged predecessor only means that everything is written again.
+        return {}  # If the previous one is damaged, everything is written again.
     return {
         name: entries[name]
         for name, section in sections.items()
@@ -451,8 +453,8 @@ def _check_files(path: Path, entries: dict[str, Any]) -> None:
                 size = file.stat().st_size
                 if size != facts["bytes"]:
                     raise CheckpointError(
-                        f"'{file}' is torn or altered: it has {size} bytes, and {facts['bytes']} "
-                        "were written."
+                        f"'{file}' is incomplete or altered: it has {size} bytes, and "
+                        f"{facts['bytes']} were written."
                     )
                 digest = _sha256(file)
             except FileNotFoundError:
@@ -492,8 +494,8 @@ def _offer_previous(path: Path, error: CheckpointError) -> NoReturn:
         good = previous_good(path)
         error = CheckpointError(
             error.message,
-            f"The checkpoint before it is whole: '{good}'."
+            f"The checkpoint before it is intact: '{good}'."
             if good
-            else "There is no whole checkpoint before it.",
+            else "There is no intact checkpoint before it.",
         )
     raise error from None

@@ -2,7 +2,7 @@
 
 ```
 run.json        id, status, schema          config.yaml      fully resolved
-metrics.jsonl   the truth                   provenance.json  where the run came from
+metrics.jsonl   every log record            provenance.json  where the run came from
 events.jsonl    what happened when          eval/*.json      every episode of every evaluation
 checkpoints/<count>/                        videos/  tensorboard/  stdout.log
 ```
@@ -57,7 +57,7 @@ _REQUIRED = ("schema", "id", "name", "algorithm", "env", "seed", "status", "crea
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 # The lock belongs to the open file, which a forked worker would share: an orphaned worker would
-# then keep the run locked after its trainer died. So a child closes its copies at once.
+# then keep the run locked after its trainer died. So a child closes its copies immediately.
 _held_locks: set[IO[bytes]] = set()
 
 
@@ -102,8 +102,8 @@ class RunDirectory:
 
         Args:
             root: Where runs are kept; made if missing.
-            name: The run's name, with `/` to put it in a group (`x/seed-1`). None makes one up
-                that no other run has.
+            name: The run's name, with `/` to put it in a group (`x/seed-1`). None: a unique one is
+                generated.
             algorithm: The algorithm's registered name.
             env: The environment's id.
             config: The fully resolved configuration, of plain values.
@@ -161,11 +161,11 @@ class RunDirectory:
             )
         return cls(path, _read_info(path / RUN_FILE), clock)
 
-    # What the run is
+    # Properties
 
     @property
     def id(self) -> str:
-        """Return what names this run and no other."""
+        """Return the run's unique id."""
         return str(self.info["id"])
 
     @property
@@ -244,11 +244,6 @@ class RunDirectory:
         return self.path / "events.jsonl"
 
     @property
-    def stdout_path(self) -> Path:
-        """Return the path of `stdout.log`."""
-        return self.path / "stdout.log"
-
-    @property
     def eval_path(self) -> Path:
         """Return the directory of the evaluations."""
         return self.path / "eval"
@@ -268,7 +263,7 @@ class RunDirectory:
         """Return the directory of TensorBoard's event files."""
         return self.path / "tensorboard"
 
-    # What the trainer writes
+    # Writing
 
     def set_status(self, status: Status, error: str | None = None) -> None:
         """Write the status, who trains the run, and why it failed if it did.
@@ -291,7 +286,7 @@ class RunDirectory:
     def heartbeat(self, count: int, unit: Unit = "env_steps") -> None:
         """Note that the run is alive and how far it is; cheap enough to call at every update.
 
-        A heartbeat that cannot be written is left out: no run fails for it.
+        A heartbeat that cannot be written is skipped; the run does not fail.
         """
         now = self._clock()
         if abs(now - _seconds(self.info.get("heartbeat"))) >= HEARTBEAT_SECONDS:
@@ -329,7 +324,7 @@ class RunDirectory:
         return [restore_floats(read_json_object(p)) for p in sorted(self.eval_path.glob("*.json"))]
 
     def log_event(self, kind: str, **fields: Any) -> None:
-        """Append to `events.jsonl` that something of `kind` happened.
+        """Append an event of `kind` to `events.jsonl`.
 
         Raises:
             RunError: The file cannot be written.
@@ -343,7 +338,7 @@ class RunDirectory:
             raise run_error(error, f"write '{self.events_path}'") from None
 
     def events(self) -> list[dict[str, Any]]:
-        """Return what happened, oldest first; lines that are torn are left out."""
+        """Return the events, oldest first; incomplete lines are left out."""
         events = []
         with contextlib.suppress(FileNotFoundError), open(self.events_path, "rb") as file:
             for line in file:
@@ -351,14 +346,14 @@ class RunDirectory:
                     events.append(json.loads(line))
         return events
 
-    # Who may write
+    # Locking and deleting
 
     def lock(self, *, wait_seconds: float = 0.5) -> None:
         """Make this process the only one that may train the run.
 
         Args:
             wait_seconds: How long to try. Readers hold the lock for an instant when they ask
-                whether the run is alive, and must not be taken for a trainer.
+                whether the run is alive, and must not be mistaken for a trainer.
 
         Raises:
             RunError: Another process trains it.
@@ -426,7 +421,7 @@ class RunDirectory:
             self.lock()
         aside = self.path.with_name(f".deleted-{self.path.name}-{secrets.token_hex(3)}")
         try:
-            # Renamed first: half a run must not be listed as one.
+            # Renamed first: a half-deleted run must not be listed.
             os.rename(self.path, aside)
             shutil.rmtree(aside)
         except OSError as error:
@@ -490,13 +485,18 @@ def evaluated_at(content: Mapping[str, Any]) -> int:
     return int(content["env_steps"] if "env_steps" in content else content["updates"])
 
 
+def unique_name(algorithm: str, env: str, clock: Callable[[], float] = time.time) -> str:
+    """Return a name for a run or group of runs that was given none."""
+    what = re.sub(r"[^A-Za-z0-9._]+", "-", f"{algorithm}-{env}").strip("-._")[:70] or "run"
+    stamp = datetime.fromtimestamp(clock()).strftime("%Y%m%d-%H%M%S")
+    return f"{what}-{stamp}-{secrets.token_hex(3)}"
+
+
 def _make_unnamed(
     root: Path, algorithm: str, env: str, clock: Callable[[], float]
 ) -> tuple[Path, str]:
-    what = re.sub(r"[^A-Za-z0-9._]+", "-", f"{algorithm}-{env}").strip("-._")[:70] or "run"
-    stamp = datetime.fromtimestamp(clock()).strftime("%Y%m%d-%H%M%S")
     while True:
-        name = f"{what}-{stamp}-{secrets.token_hex(3)}"
+        name = unique_name(algorithm, env, clock)
         try:
             root.mkdir(parents=True, exist_ok=True)
             (root / name).mkdir()
@@ -530,12 +530,12 @@ def _make_named(root: Path, name: str) -> Path:
         if not path.parent.is_dir():
             raise RunError(
                 f"Cannot create the run directory '{path}': part of the path is a file.",
-                "Choose another place.",
+                "Choose another path.",
             ) from None
         if (path / RUN_FILE).exists():
             raise RunError(
                 f"There is a run at '{path}' already.",
-                f"Go on with it (assay resume {path}) or choose another name.",
+                f"Resume it (assay resume {path}) or choose another name.",
             ) from None
         raise RunError(f"'{path}' exists already.", "Choose another name.") from None
     except OSError as error:
@@ -570,7 +570,7 @@ def _neighbours(path: Path) -> str:
     except OSError:
         names = []
     hint = nearest(path.name, names)
-    # With nothing near, that is a list of all there is, which can be long.
+    # Without a close match the hint lists every name, which can be long.
     return hint if hint.startswith("Did") else "Give the directory of a run (see `assay runs`)."
 
 

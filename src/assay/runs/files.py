@@ -9,6 +9,8 @@ import math
 import os
 import secrets
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +19,21 @@ from assay.core.errors import RunError
 _REASONS = {
     errno.ENOSPC: ("the disk is full", "Free some space and try again."),
     errno.EDQUOT: ("the disk quota is used up", "Free some space and try again."),
-    errno.EACCES: ("permission denied", "Choose a place you may write to."),
-    errno.EPERM: ("permission denied", "Choose a place you may write to."),
-    errno.EROFS: ("the file system is read-only", "Choose a place you may write to."),
-    errno.ENOTDIR: ("part of the path is a file, not a directory", "Choose another place."),
+    errno.EACCES: ("permission denied", "Choose a directory you may write to."),
+    errno.EPERM: ("permission denied", "Choose a directory you may write to."),
+    errno.EROFS: ("the file system is read-only", "Choose a directory you may write to."),
+    errno.ENOTDIR: ("part of the path is a file, not a directory", "Choose another path."),
     errno.ENAMETOOLONG: ("the name is too long", "Choose a shorter name."),
 }
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class RunWarning(UserWarning):
-    """Something about a run is damaged or switched off, and work goes on without it."""
+    """Something about a run is damaged or switched off, and is left out."""
 
 
 def run_error(error: OSError, doing: str) -> RunError:
-    """Return the one clear message for an operating-system error.
+    """Return an operating-system error as a `RunError` with a clear message.
 
     Args:
         error: What the system reported.
@@ -82,6 +84,32 @@ def write_atomic(path: Path, data: bytes) -> None:
     fsync_directory(path.parent)
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to, and move it to `path` on success.
+
+    It ends like `path`, and the directory is made if it is missing.
+
+    Raises:
+        RunError: The file cannot be written.
+    """
+    temporary = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+        yield temporary
+        os.replace(temporary, path)
+    except FileExistsError:
+        raise RunError(
+            f"Cannot write '{path}': '{path.parent}' is a file.", "Choose another path."
+        ) from None
+    except OSError as error:
+        raise run_error(error, f"write '{path}'") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
 def dump_json(value: Any, *, indent: int | None = None) -> bytes:
     r"""Render `value` as standard JSON: NumPy becomes plain, NaN and infinities become strings.
 
@@ -94,7 +122,7 @@ def dump_json(value: Any, *, indent: int | None = None) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    numpy = sys.modules.get("numpy")  # where it was never imported, no value is one of its own
+    numpy = sys.modules.get("numpy")  # if it was never imported, no value is NumPy's
     if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
         value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):

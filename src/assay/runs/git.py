@@ -24,26 +24,35 @@ class GitError(RunError):
     """Git refused, is missing, or there is no repository."""
 
 
-def git(root: Path, *arguments: str, data: bytes | None = None) -> str:
+def git(
+    root: Path, *arguments: str, data: bytes | None = None, timeout: float | None = None
+) -> str:
     """Run one Git command in `root` and return what it printed.
 
     Args:
         root: The working directory.
         arguments: The command and its options.
         data: What the command reads on its standard input.
+        timeout: Seconds after which it is stopped; None waits for its end.
 
     Raises:
-        GitError: It failed; what Git said is in the message.
+        GitError: It failed or took too long; the message holds what Git printed.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     environment |= {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     command = ["git", *_SAFE, "-C", str(root), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, input=data, env=environment)
+        done = subprocess.run(
+            command, capture_output=True, input=data, env=environment, timeout=timeout
+        )
+    except subprocess.TimeoutExpired:
+        raise GitError(f"`git {' '.join(arguments)}` took over {timeout:g} s.") from None
     except FileNotFoundError:
         raise GitError(
             "Git is not installed.", "Install it (on Debian: apt install git)."
         ) from None
+    except OSError as error:
+        raise GitError(f"Git cannot be run: {error.strerror or error}.") from None
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip()
         raise GitError(f"`git {' '.join(arguments)}` failed in '{root}': {said}.")

@@ -1,7 +1,7 @@
-"""`metrics.jsonl`: one line per record, append-only, the truth about how a run went.
+"""`metrics.jsonl`: one line per record, append-only, the authoritative record of a run.
 
-A line counts once its newline is written. So a torn tail, left by a crash, is ignored by the
-reader and dropped by the next writer.
+A line counts once its newline is written. So an incomplete last line, left by a crash, is ignored
+by readers and dropped by the next writer.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class MetricsWriter:
     Args:
         path: The file; its directory must exist.
         flush_seconds: How long a record may wait in memory.
-        clock: Seconds that only grow.
+        clock: Seconds of a monotonic clock.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class MetricsWriter:
         """Hand all records to the system, and with `sync` wait until they are on the disk.
 
         Raises:
-            RunError: The disk is full or gone. The file is left at its last whole record.
+            RunError: The disk is full or gone. The file ends at its last complete record.
         """
         data = memoryview(b"".join(self._pending))
         try:
@@ -156,7 +156,7 @@ class MetricsWriter:
             raise RunError(
                 f"'{self.path}' has no record that ends at byte {offset}, where the checkpoint was "
                 f"taken: the file ({self._offset} bytes) was changed or lost its end.",
-                "Put the file back as it was, or start a new run.",
+                "Restore the file, or start a new run.",
             )
         try:
             os.ftruncate(self._descriptor, offset)
@@ -193,7 +193,7 @@ class MetricsWriter:
 def read_records(path: Path) -> Iterator[Record]:
     """Yield the records of a metrics file, oldest first.
 
-    A torn last line is passed over, and so is a corrupt one, with a `RunWarning` that names its
+    An incomplete last line is skipped. So is a corrupt line, with a `RunWarning` that names its
     number. A file that does not exist yet has no records.
 
     Raises:
@@ -236,7 +236,7 @@ def read_metrics(path: Path) -> dict[str, Series]:
 
 
 def last_record(path: Path, *, tail_bytes: int = 1 << 16) -> Record | None:
-    """Return the newest whole record without reading the rest of the file, or None."""
+    """Return the newest complete record without reading the rest of the file, or None."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -7,7 +7,6 @@ import importlib.metadata
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import RunError
+from assay.core.system_memory import total_bytes
 from assay.runs.files import assay_version
+from assay.runs.git import GitError, git
 
 MAX_DIFF_BYTES = 200_000
 REDACTED = "[redacted]"
+_SECONDS = 10.0  # that Git or the GPU driver may take to answer
 
-# What changes numbers or speed. A list of the wanted, since anything else may hold a secret.
+# Variables that change results or speed. An allow list, since any other may hold a secret.
 ENVIRONMENT = (
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_LAUNCH_BLOCKING",
@@ -42,7 +44,7 @@ _SECRET_FILES = (".env", ".env.*", ".netrc", "*.pem", "*.key", "id_*", "*credent
 _SECRET_NAME = r"[\w-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key)"
 _SECRET_ARGUMENT = re.compile(_SECRET_NAME, re.IGNORECASE)
 _SECRET_TEXT = (
-    # Keys whose makers gave them a shape.
+    # Keys with a known format.
     re.compile(r"\b(?:(?:gh[opsru]_|hf_)\w{20,}|(?:github_pat_|glpat-|sk-|xox\w-)[\w-]{20,})"),
     re.compile(r"\b(?:AKIA[0-9A-Z]{16}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*)"),
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END|\Z)"),
@@ -54,7 +56,7 @@ _SECRET_TEXT = (
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a variable or option of this name holds what must not be written down."""
+    """Return whether a variable or option of this name holds a secret."""
     return _SECRET_ARGUMENT.search(name) is not None
 
 
@@ -65,7 +67,7 @@ def collect(
     files: Mapping[str, Path] | None = None,
     cwd: Path | None = None,
 ) -> dict[str, Any]:
-    """Return what one needs to know to do the run again.
+    """Return what is needed to repeat the run.
 
     Args:
         argv: The command line; this process's own if None.
@@ -130,31 +132,39 @@ def hardware() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "usable_cores": len(affinity(0)) if affinity else os.cpu_count(),
-        "memory_bytes": _memory(),
+        "memory_bytes": total_bytes(),
         "gpus": _gpus(),
     }
 
 
 def _git(cwd: Path) -> dict[str, Any] | None:
     """Describe the repository around `cwd`, or return None if there is none."""
-    sha = _command("git", "-C", str(cwd), "rev-parse", "HEAD")
-    if sha is None:
-        return None
     excluded = [f":(exclude,top,glob,icase)**/{name}" for name in _SECRET_FILES]
-    diff = _command(
-        *("git", "-C", str(cwd), "diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv"),
-        *("--", *excluded),
-    )
-    changed = _command("git", "-C", str(cwd), "status", "--porcelain")
-    data = _redact(diff or "").encode()
+    options = ("--no-color", "--no-ext-diff", "--no-textconv")
+    try:
+        sha = git(cwd, "rev-parse", "HEAD", timeout=_SECONDS)
+    except GitError:
+        return None
+    diff = _output(cwd, "diff", "HEAD", *options, "--", *excluded)
+    changed = _output(cwd, "status", "--porcelain")
+    data = _redact(diff).encode()
     return {
         "sha": sha.strip(),
         "dirty": bool(changed),
-        # The names are kept too: a new file is in no diff.
-        "changed": (changed or "").splitlines()[:1000],
+        # The names are kept too: a new file is not in the diff.
+        "changed": changed.splitlines()[:1000],
         "diff": data[:MAX_DIFF_BYTES].decode(errors="ignore"),
         "diff_truncated": len(data) > MAX_DIFF_BYTES,
     }
+
+
+def _output(cwd: Path, *arguments: str) -> str:
+    """Return what Git prints, or nothing if it fails; bytes that are not UTF-8 are replaced."""
+    try:
+        text = git(cwd, *arguments, timeout=_SECONDS)
+    except GitError:
+        return ""
+    return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _packages() -> dict[str, str]:
@@ -178,39 +188,17 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _memory() -> int | None:
-    try:
-        import psutil
-
-        return int(psutil.virtual_memory().total)
-    except ImportError:
-        return None
-
-
 def _gpus() -> list[dict[str, str]]:
     fields = ("name", "memory.total", "driver_version")
-    text = _command("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
-    rows = [line.split(", ") for line in (text or "").splitlines()]
-    return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
-
-
-def _command(*arguments: str) -> str | None:
-    """Return what a command prints, or None if it is missing, slow or fails."""
-    if shutil.which(arguments[0]) is None:
-        return None
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
     try:
         done = subprocess.run(
-            arguments,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=10,
-            check=True,
-            # Without the optional lock, runs that start together do not trip over each other.
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=True
         )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.decode(errors="replace")
+    except (OSError, subprocess.SubprocessError):  # not installed, slow, or without a driver
+        return []
+    rows = [line.split(", ") for line in done.stdout.decode(errors="replace").splitlines()]
+    return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
 
 
 def _redact(text: str) -> str:

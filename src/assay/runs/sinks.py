@@ -1,6 +1,6 @@
-"""Where metrics go: JSONL is the truth; TensorBoard, CSV and trackers are copies of it.
+"""Where metrics go: JSONL is authoritative; TensorBoard, CSV and trackers are copies of it.
 
-A copy that fails warns once and is switched off. Only the truth may stop a run.
+A copy that fails warns once and is switched off. Only a failure of JSONL stops a run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROJECT = "assay"  # what the trackers file runs under, unless their own setting
 
 
 class Sink(Protocol):
-    """Something that records go to."""
+    """A destination of records."""
 
     name: str
 
@@ -34,17 +34,17 @@ class Sink(Protocol):
         """Take one record."""
 
     def rewind(self, kept: Sequence[Record]) -> None:
-        """Forget all but `kept`, before the first new record of a resumed run."""
+        """Drop all records but `kept`, before the first new record of a resumed run."""
 
     def flush(self) -> None:
-        """Hand on what is held back."""
+        """Write out what is buffered."""
 
     def close(self) -> None:
         """Finish; no record follows."""
 
 
 class JsonlSink:
-    """The truth: `metrics.jsonl`."""
+    """`metrics.jsonl`, the authoritative record."""
 
     name = "jsonl"
 
@@ -166,7 +166,7 @@ class TensorBoardSink:
         self._write(self._event.Event(wall_time=record.time, step=record.count, summary=summary))
 
     def rewind(self, kept: Sequence[Record]) -> None:
-        """Tell TensorBoard to pass over the points after the last one that is kept."""
+        """Make TensorBoard drop the points after the last one that is kept."""
         start = self._event.SessionLog(status=self._event.SessionLog.START)
         step = kept[-1].count + 1 if kept else 0
         self._write(self._event.Event(step=step, session_log=start))
@@ -187,8 +187,8 @@ class TensorBoardSink:
 def _next_event_file(directory: Path) -> Path:
     """Return the name of a new event file that sorts after those that are there.
 
-    TensorBoard reads event files in the order of their names, and its own writer's names of
-    one second are in no order: a rewind could be read before what it takes back.
+    TensorBoard reads event files in the order of their names, and its own writer's names within one
+    second are not ordered: a rewind could be read before the points that it drops.
     """
     stamps = [path.name.split(".")[3] for path in directory.glob("events.out.tfevents.*")]
     taken = [int(stamp) for stamp in stamps if stamp.isdigit()]
@@ -223,7 +223,7 @@ class WandbSink:
         self._run.log({**record.metrics, **counts, "env_steps": record.env_steps})
 
     def rewind(self, kept: Sequence[Record]) -> None:
-        """Do nothing: what was sent cannot be taken back, and is drawn over."""
+        """Do nothing: what was sent cannot be withdrawn, and is drawn over."""
 
     def flush(self) -> None:
         """Do nothing: records are sent in the background."""
@@ -267,10 +267,10 @@ class MlflowSink:
             self._client.log_batch(self._id, metrics=metrics[start : start + self._BATCH])
 
     def rewind(self, kept: Sequence[Record]) -> None:
-        """Do nothing: what was sent cannot be taken back, and is drawn over."""
+        """Do nothing: what was sent cannot be withdrawn, and is drawn over."""
 
     def flush(self) -> None:
-        """Do nothing: every record is sent at once."""
+        """Do nothing: every record is sent immediately."""
 
     def close(self) -> None:
         """Mark the run as finished."""
@@ -286,7 +286,7 @@ class TrackioSink:
         trackio = _import("trackio", "trackio", "Logging to trackio")
         self._run = trackio.init(
             project=PROJECT,
-            # It tells runs apart by name alone, and names recur under different roots.
+            # It identifies runs by name alone, and names recur under different roots.
             name=f"{run.name}-{run.id[:6]}",
             config=dict(config),
             resume="allow",
@@ -298,7 +298,7 @@ class TrackioSink:
         self._run.log(dict(record.metrics), step=record.count)
 
     def rewind(self, kept: Sequence[Record]) -> None:
-        """Do nothing: what was sent cannot be taken back, and is drawn over."""
+        """Do nothing: what was sent cannot be withdrawn, and is drawn over."""
 
     def flush(self) -> None:
         """Do nothing: records are sent in the background."""
@@ -309,10 +309,10 @@ class TrackioSink:
 
 
 class SinkSet:
-    """The truth and its copies, as one.
+    """The JSONL file and its copies, as one sink.
 
     Args:
-        truth: Must work: its errors are raised.
+        truth: The JSONL sink; its errors are raised.
         copies: May fail: each warns once and is then left out.
     """
 
@@ -321,35 +321,35 @@ class SinkSet:
         self.copies = list(copies)
 
     def log(self, record: Record) -> None:
-        """Give the record to all.
+        """Pass the record to all sinks.
 
         Raises:
-            RunError: The truth cannot be written.
+            RunError: The JSONL file cannot be written.
         """
         self.truth.log(record)
         self._each(lambda sink: sink.log(record))
 
     def flush(self) -> None:
-        """Flush all, the truth to the disk."""
+        """Flush all, and sync the JSONL file to the disk."""
         self.truth.flush()
         self._each(lambda sink: sink.flush())
 
     def state(self) -> State:
-        """Return where the truth ends, with all before it on the disk."""
+        """Return where the JSONL file ends, after syncing it to the disk."""
         return {"position": self.truth.position()}
 
     def load_state(self, state: State) -> None:
-        """Drop what was logged after `state` was taken, from the truth and its copies.
+        """Drop the records logged after `state` was taken, from the JSONL file and its copies.
 
         Raises:
-            RunError: The truth was changed, so that it cannot be cut there.
+            RunError: The JSONL file was changed, so that it cannot be cut there.
         """
         self.truth.truncate(int(state["position"]))
         kept = list(read_records(self.truth.path))
         self._each(lambda sink: sink.rewind(kept))
 
     def close(self) -> None:
-        """Close all; the copies too when the truth cannot be written."""
+        """Close all sinks, the copies even when the JSONL file cannot be written."""
         try:
             self.truth.close()
         finally:
@@ -413,7 +413,7 @@ def _import(module: str, extra: str, purpose: str) -> Any:
 def _warn_failed(name: str, error: Exception) -> None:
     reason = f"{type(error).__name__}: {error}"
     warnings.warn(
-        f"The sink '{name}' failed and is switched off; training goes on. {reason}",
+        f"The sink '{name}' failed and is switched off; training continues. {reason}",
         RunWarning,
         stacklevel=4,
     )

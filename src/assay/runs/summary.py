@@ -1,4 +1,4 @@
-"""What one line about a run needs, read without a trainer and without torch."""
+"""A short summary of a run, read without torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from assay.runs.metrics import last_record
 
 
 def summary(run: RunDirectory) -> dict[str, Any]:
-    """Return the facts that a list of runs shows; damaged files leave their facts at None.
+    """Return the main facts about a run; those of damaged files are None.
 
     Keys: `path`, `name`, `id`, `algorithm`, `env`, `seed`, `status`, `error`, `created`,
     `finished`, `unit` (what the run is counted in), `total` (its budget), `env_steps`, `updates`,

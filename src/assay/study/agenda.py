@@ -285,10 +285,10 @@ def take(study: Study, step: Step, actor: str) -> str:
             return f"on to promotion: {', '.join(chosen) or 'nobody'}{dropped}"
         case "audit", phase if phase is not None:
             found = result_audit.audit(study, step.candidate, phase, actor)
-            failed = ", ".join(check.name for check in found.checks if not check.passed)
-            return (
-                f"the audit of {step.candidate} {'passed' if found.passed else f'failed: {failed}'}"
-            )
+            if found.passed:
+                return f"the audit of {step.candidate} passed"
+            failed = verdict.findings(check.model_dump() for check in found.checks)
+            return f"the audit of {step.candidate} failed: {failed}"
         case "judge", phase if phase is not None:
             seen = verdict.judge(study, step.candidate, phase, actor)
             return f"{step.candidate} in {phase}: {seen.outcome}. {seen.reasons[0]}"

@@ -190,14 +190,9 @@ def _judged(events: list[Event], done: list[results.Run], metric: str, name: str
     (before,), (after,) = (trial.values() for trial in trials)
     assert before is not None and after is not None  # no run failed
     given = [e.data for e in events if e.kind == verdict.GIVEN and e.data["candidate"] == name]
-    audits = [e.data for e in events if e.kind == verdict.AUDITED and e.data["candidate"] == name]
-    checks = [check for audit in audits for check in audit["checks"]]
     return Judged(
         name=name,
         state=states.current(events)[name],
         trial=after - before,
-        reasons=(
-            *(given[-1]["reasons"] if given else ()),
-            *(check["detail"] for check in checks if not check["passed"]),
-        ),
+        reasons=tuple(given[-1]["reasons"]) if given else (),
     )

@@ -482,12 +482,12 @@ def _audit_part(facts: Facts, plots: bool) -> list[Block]:
     for event in audits:
         checks = event.data.get("checks", ())
         failed = [check for check in checks if not check["passed"]]
-        found = [f"{check['name']}: no ({check['detail']})" for check in failed]
         word = "passed" if event.data["passed"] else "failed"
         rows.append(
             [
                 str(event.data["candidate"]), str(event.data["phase"]), Badge(word),
-                f"{len(checks) - len(failed)} of {len(checks)}", "; ".join(found) or "nothing",
+                f"{len(checks) - len(failed)} of {len(checks)}",
+                verdict.findings(failed) or "nothing",
             ]
         )  # fmt: skip
     columns = ("candidate", "phase", "audit", "checks passed", "findings")

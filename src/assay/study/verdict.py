@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from assay.study import candidates, gate, kinds, results, runner, states
 from assay.study.books import Book
@@ -319,9 +320,13 @@ def _invalid(
         )
     if not audits[-1].data["passed"]:
         checks = audits[-1].data["checks"]
-        failed = ", ".join(str(check["name"]) for check in checks if not check["passed"])
-        return f"By the audit of the result this does not hold: {failed}."
+        return f"The audit of the result failed: {findings(checks)}."
     return None
+
+
+def findings(checks: Iterable[Mapping[str, Any]]) -> str:
+    """Return what the failed checks of an audit found; a name alone reads as its opposite."""
+    return "; ".join(f"{c['detail']} (check: {c['name']})" for c in checks if not c["passed"])
 
 
 def _next_state(verdict: Verdict, phase: Phase) -> Status | None:

@@ -1,4 +1,4 @@
-"""The contract that every algorithm keeps.
+"""The contract tests that every algorithm must pass.
 
 Subclass `AlgorithmContract` in a test module and say which algorithm it is, with settings that make
 it small:
@@ -90,7 +90,7 @@ def make_algorithm(
         observation: Its canonical observation space.
         action: Its action space.
         seed: The run's seed.
-        num_envs: Environments that it is told of.
+        num_envs: The number of environments that it is built for.
         env_steps: The budget, which schedules refer to.
         **settings: Hyperparameters.
     """
@@ -115,8 +115,8 @@ class Rig:
     Attributes:
         algorithm: The algorithm under test.
         clock: Its counts.
-        collector: Who steps the environments.
-        loop: Who calls `update`.
+        collector: Steps the environments.
+        loop: Calls `update`.
     """
 
     def __init__(
@@ -145,11 +145,11 @@ class Rig:
 
     @property
     def obs(self) -> Any:
-        """Return what the environments show now."""
+        """Return the current observations."""
         return self.collector.obs
 
     def learn(self, updates: int) -> Metrics:
-        """Iterate until so many more updates are done, and return their mean metrics."""
+        """Iterate for this many more updates, and return their mean metrics."""
         goal = self.clock.updates + updates
         while self.clock.updates < goal:
             self.loop.iterate()
@@ -178,7 +178,7 @@ class Rig:
 
 
 class CannedReplay:
-    """A replay that gives the same batch every time, and notes the priorities that come back.
+    """A replay that returns the same batch every time, and records the priorities it gets.
 
     Args:
         batch: What `sample` returns.
@@ -202,7 +202,7 @@ class CannedReplay:
         return self.batch
 
     def update_priorities(self, index: Any, td_errors: Any) -> None:
-        """Take note."""
+        """Record the priorities."""
         self.priorities.append((index.tolist(), td_errors.tolist()))
 
 
@@ -226,7 +226,7 @@ def make_batch(**columns: Any) -> Batch:
 
 
 class _Raw:
-    """A vector of environments whose action space begins at `start`, as nobody made it canonical.
+    """A vector of environments whose action space begins at `start`, so it is not canonical.
 
     The environments of Assay are canonical; what a remote client sends need not be.
     """
@@ -258,9 +258,9 @@ class Case:
 
 @contextmanager
 def quick_compiler() -> Iterator[None]:
-    """Let steps be compiled soon rather than well.
+    """Make compilation fast, at the cost of slower steps.
 
-    The code between the kernels takes the compiler longest, and tests do not ask for its speed.
+    The code between the kernels takes the compiler longest, and tests do not need it to be fast.
     """
     config: Any = importlib.import_module("torch._inductor.config")
     name = "compile_wrapper_opt_level"  # which some versions of torch do not have
@@ -272,7 +272,7 @@ def quick_compiler() -> Iterator[None]:
 def require_compiled(*steps: Step) -> None:
     """Fail a test whose steps run eagerly, or skip it where no step could run otherwise.
 
-    Some builds of torch crash when they load what they compiled; the simplest step tells.
+    Some builds of torch crash when they load what they compiled; a minimal step shows it.
     """
     if all(step.mode == "compiled" for step in steps):
         return
@@ -293,7 +293,7 @@ class AlgorithmContract:
     Attributes:
         algorithm: Registry name.
         settings: Hyperparameters that make it small and quick.
-        updates: How many updates it takes until every network has moved.
+        updates: How many updates it takes until every network has changed.
         compiled_settings: Further hyperparameters of the one compiled case.
     """
 
@@ -374,8 +374,8 @@ class AlgorithmContract:
                 # An `Identity` environment refuses what its mask forbids.
                 rig.collector.obs = rig.env.step(choice.action)[0]
 
-    def test_best_action_needs_no_luck(self, case: Case) -> None:
-        """Without exploration an action is a function of the observation; no generator moves."""
+    def test_deterministic_action_uses_no_randomness(self, case: Case) -> None:
+        """Without exploration an action is a function of the observation; no generator is used."""
         rig = self.rig(case)
         rig.learn(1)
         algorithm, obs, carry = rig.algorithm, rig.obs, rig.collector.carry
@@ -398,8 +398,8 @@ class AlgorithmContract:
 
     # ------------------------------------------------------------------ learning
 
-    def test_update_moves_every_network(self, case: Case) -> None:
-        """After a few updates all metrics and weights are finite, and every network has moved."""
+    def test_update_changes_every_network(self, case: Case) -> None:
+        """After a few updates all metrics and weights are finite, and every network has changed."""
         rig = self.rig(case)
         before = rig.weights()
         metrics = rig.learn(self.updates)
@@ -433,7 +433,7 @@ class AlgorithmContract:
                 assert all(np.isfinite(v) for v in rig.learn(self.updates).values())
 
     def test_refuses_other_action_spaces(self) -> None:
-        """A space that is not declared is refused by name, with what would do."""
+        """A space that is not declared is refused by name, with what is supported."""
         declared = registry.get(self.algorithm).spec.actions
         others = {k: next(iter(v.values())) for k, v in ACTION_SPACES.items() if k not in declared}
         others["Tuple"] = spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2)))
@@ -447,8 +447,8 @@ class AlgorithmContract:
 
     # ------------------------------------------------------------------ saving
 
-    def test_state_goes_round(self, case: Case, tmp_path: Path) -> None:
-        """An algorithm loaded from a checkpoint acts and learns on exactly like the saved one."""
+    def test_state_round_trip(self, case: Case, tmp_path: Path) -> None:
+        """An algorithm loaded from a checkpoint acts and learns exactly like the saved one."""
         options = {"num_envs": 3, **self.normalised(case)}
         one = self.rig(case, **options)
         one.learn(self.updates)
@@ -458,7 +458,7 @@ class AlgorithmContract:
         place = checkpoint.write_checkpoint(tmp_path, 1, sections)
 
         two = self.rig(case, seed=99, **options)
-        two.learn(1)  # whatever it knows must go
+        two.learn(1)  # its own state must be replaced
         saved = checkpoint.read_checkpoint(place)
         two.algorithm.load_state(saved)
         two.collector.seed = one.collector.seed
@@ -474,7 +474,7 @@ class AlgorithmContract:
         assert metrics[0] == metrics[1]
         assert_same(one.algorithm.state(), two.algorithm.state())
 
-    # ------------------------------------------------------------------ sameness
+    # ------------------------------------------------------------------ determinism
 
     def test_one_seed_gives_one_result(self) -> None:
         """The same seed gives the same weights, whatever happened before; another one does not."""

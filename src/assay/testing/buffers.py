@@ -1,4 +1,4 @@
-"""The contract that every replay-like buffer keeps.
+"""The contract tests that every replay-like buffer must pass.
 
 Subclass `BufferContract` in a test module and give it a `make`:
 
@@ -30,7 +30,7 @@ LANE = 1_000  # tags of environment e start at e * LANE
 class BufferContract:
     """Checks of a buffer with `add`, `sample`, `state` and `load_state`, for single steps.
 
-    Override `make`, and where observations are no vectors also `spaces`, `observe` and `identify`.
+    Override `make`, and where observations are not vectors also `spaces`, `observe` and `identify`.
     """
 
     spaces = Spaces(Box(-1e6, 1e6, (3,), np.float32), Box(-1e6, 1e6, (2,), np.float32))
@@ -96,7 +96,7 @@ class BufferContract:
         return seen
 
     def test_returns_what_was_added(self) -> None:
-        """Every transition comes back whole, and none that was not added."""
+        """Every transition comes back complete, and none that was not added."""
         for num_envs in (1, 3):
             buffer = self.make(capacity=60 * num_envs, num_envs=num_envs, seed=0)
             added = self.feed(buffer, range(20), num_envs)
@@ -132,8 +132,8 @@ class BufferContract:
         np.testing.assert_array_equal(series[0], series[1])
         assert not np.array_equal(series[0], series[2])
 
-    def test_state_goes_round(self) -> None:
-        """A buffer loaded from a state goes on exactly like the one that gave it."""
+    def test_state_round_trip(self) -> None:
+        """A buffer loaded from a state continues exactly like the one that was saved."""
         invalid = {(25, 0), (30, 1)}
         for steps in (0, 17, 130):  # empty, partly filled, wrapped
             one = self.make(capacity=80, num_envs=2, seed=5)
@@ -157,13 +157,13 @@ class BufferContract:
                     self.feed(buffer, more, 2, after_an_end)
                 _assert_equal_trees(one.state(), new.state())
 
-    def test_refuses_a_foreign_state(self) -> None:
-        """The state of a buffer of another size is refused by name of the setting."""
+    def test_refuses_a_state_of_another_size(self) -> None:
+        """The state of a buffer of another size is refused, and the setting is named."""
         state = self.make(capacity=80, num_envs=2, seed=0).state()
         with pytest.raises(CheckpointError):
             self.make(capacity=40, num_envs=1, seed=0).load_state(state)
 
-    def test_refuses_what_does_not_fit(self) -> None:
+    def test_refuses_more_than_the_memory(self) -> None:
         """A buffer beyond the machine's memory is refused before it is allocated."""
         with pytest.raises(ConfigError, match="available"):
             self.make(capacity=self.huge, num_envs=1, seed=0)

@@ -1,7 +1,7 @@
 """Tiny environments with known answers, for tests of algorithms and loops.
 
 Each one can be solved in seconds, and each one needs something that a broken algorithm lacks: to
-look at the observation (`Identity`), to bootstrap (`Corridor`, `Reach`), to remember (`Recall`).
+use the observation (`Identity`), to bootstrap (`Corridor`, `Reach`), to remember (`Recall`).
 `Counting` is for tests that write down what must come out of a collector.
 """
 
@@ -29,7 +29,7 @@ class Identity(gym.Env[Any, Any]):
     Args:
         action_space: Discrete, MultiDiscrete, MultiBinary or a bounded Box.
         observe: How the context is shown: "vector" (one-hot), "discrete", "image" (a quarter of it
-            is bright) or "dict" (an image and a vector, of which each tells only half).
+            is bright) or "dict" (an image and a vector, each of which shows only half).
         masked: Give action masks, which forbid a wrong choice; taking it is an error.
         length: Steps of an episode.
         truncates: Whether episodes are cut short (truncated) or end (terminated).
@@ -57,7 +57,7 @@ class Identity(gym.Env[Any, Any]):
             self.set_state = self._set_state
 
     def _answer(self, context: int) -> Any:
-        """Return the right action of a context; they differ as far as the space has room."""
+        """Return the right action of a context; they differ as far as the space allows."""
         space = self.action_space
         if isinstance(space, spaces.Discrete):
             return space.start + context % space.n
@@ -100,7 +100,7 @@ class Identity(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
         super().reset(seed=seed)
         self.t = 0
         return self._observe()
@@ -170,8 +170,8 @@ def show(context: int, observe: Observe) -> Any:
 class Corridor(gym.Env[Any, Any]):
     """Walk left or right; a small reward is near on the left, a large one far on the right.
 
-    Whoever does not look ahead takes the small one. Episodes begin in the second of six cells.
-    The best return is 1; turning left at once gives 0.2.
+    An agent that does not look ahead takes the small one. Episodes start in the second of six
+    cells. The best return is 1; turning left immediately gives 0.2.
 
     Args:
         limit: Steps after which an episode is cut short.
@@ -207,7 +207,7 @@ class Corridor(gym.Env[Any, Any]):
         return {"cell": self.cell, "t": self.t}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put the walker back."""
+        """Restore the position."""
         self.cell, self.t = int(state["cell"]), int(state["t"])
 
 
@@ -216,7 +216,7 @@ class Reach(gym.Env[Any, Any]):
 
     The reward of a step is the negative distance *before* the move, so that an action pays off only
     later, and episodes are cut off (truncated), so that learning needs the bootstrap there. The
-    bounds of the action are not symmetric: an action of 0 is no standstill.
+    bounds of the action are not symmetric: an action of 0 does not stand still.
 
     Args:
         size: Number of dimensions.
@@ -260,7 +260,7 @@ class Reach(gym.Env[Any, Any]):
         return {"position": self.position.copy(), "goal": self.goal.copy(), "t": self.t}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self.position, self.goal = np.array(state["position"]), np.array(state["goal"])
         self.t = int(state["t"])
 
@@ -305,7 +305,7 @@ class Recall(gym.Env[Any, Any]):
         return {"cue": self.cue, "t": self.t}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self.cue, self.t = int(state["cue"]), int(state["t"])
 
 
@@ -345,7 +345,7 @@ class Counting(gym.Env[Any, Any]):
         return self._observe(), {}
 
     def step(self, action: Any) -> Transition:
-        """Count on."""
+        """Count one step."""
         self.t += 1
         over = self.t >= self.length
         terminated, truncated = over and not self.truncates, over and self.truncates
@@ -353,7 +353,7 @@ class Counting(gym.Env[Any, Any]):
 
 
 class Drifting(gym.Env[Any, Any]):
-    """Push a point against a drift that nobody sees; the environment cannot save its state.
+    """Push a point against a hidden drift; the environment cannot save its state.
 
     What is observed (the position) is less than what the future depends on (drift, generator).
 
@@ -381,7 +381,7 @@ class Drifting(gym.Env[Any, Any]):
         return np.array([self._position], np.float32), {}
 
     def step(self, action: Any) -> Transition:
-        """Push; the drift wanders."""
+        """Push; the drift changes at random."""
         push = float(action) - 1.0 if self.discrete else float(action[0])
         self._drift = 0.9 * self._drift + 0.3 * self.np_random.normal()
         self._position = float(np.clip(self._position + 0.3 * push + 0.1 * self._drift, -5.0, 5.0))
@@ -400,7 +400,7 @@ class BitFlip(gym.Env[Any, Any]):
 
     Args:
         bits: How many; also the steps of an episode.
-        reset_goal: Whether every episode has a goal of its own; else all bits must be 1.
+        reset_goal: Whether every episode has its own goal; else all bits must be 1.
     """
 
     def __init__(self, bits: int = 8, reset_goal: bool = True) -> None:
@@ -452,13 +452,13 @@ class BitFlip(gym.Env[Any, Any]):
         return {"state": self.state.copy(), "goal": self.goal.copy(), "t": self.t}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self.state, self.goal = (np.array(state[k], np.int8) for k in ("state", "goal"))
         self.t = int(state["t"])
 
 
 class GoalPoint(gym.Env[Any, Any]):
-    """Bring a point on a line to a small goal far away, as Gymnasium-Robotics would have it.
+    """Bring a point on a line to a small goal far away, in the style of Gymnasium-Robotics.
 
     The reward is -1 outside the goal and 0 inside; no goal ends an episode; the goals are float64.
     `compute_terminated` takes one goal at a time. The environment has no `get_state`.

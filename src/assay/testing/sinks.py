@@ -23,7 +23,7 @@ def record(env_steps: int, **metrics: float) -> Record:
 
 
 class SinkContract:
-    """What every sink promises to a run that logs, stops and resumes."""
+    """What every sink must do for a run that logs, stops and resumes."""
 
     def make(self, directory: Path) -> Sink:
         """Open the sink in a directory, which may hold what an earlier one wrote."""
@@ -53,19 +53,19 @@ class SinkContract:
         self.write(tmp_path, record(100, loss=0.5), record(200, loss=0.25, kl=0.125))
         assert self.read(tmp_path)["train/kl"] == [(200, 0.125)]
 
-    def test_values_that_are_no_numbers_do_no_harm(self, tmp_path: Path) -> None:
-        """A NaN is a finding, not a reason to lose the other points."""
+    def test_nan_does_not_drop_other_points(self, tmp_path: Path) -> None:
+        """A NaN must not lose the other points."""
         self.write(tmp_path, record(100, loss=math.nan), record(200, loss=0.25))
         assert (200, 0.25) in self.read(tmp_path)["train/loss"]
 
-    def test_a_resumed_run_goes_on(self, tmp_path: Path) -> None:
+    def test_a_resumed_run_appends(self, tmp_path: Path) -> None:
         """Opening again appends."""
         self.write(tmp_path, record(100, loss=0.5))
         self.write(tmp_path, record(200, loss=0.25))
         assert self.read(tmp_path)["train/loss"] == [(100, 0.5), (200, 0.25)]
 
-    def test_rewinding_takes_back_what_a_killed_run_logged_too_much(self, tmp_path: Path) -> None:
-        """What came after the checkpoint is logged again by the resumed run, once."""
+    def test_rewinding_drops_records_after_the_checkpoint(self, tmp_path: Path) -> None:
+        """Records after the checkpoint are logged again by the resumed run, once."""
         first, lost = record(100, loss=0.5), record(200, loss=9.0)
         self.write(tmp_path, first, lost)
         self.write(tmp_path, record(200, loss=0.25), kept=[first])

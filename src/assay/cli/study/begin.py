@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import AsJson
 from assay.cli.study import common
-from assay.cli.study.common import AsJson, By, Name, Root, Task
+from assay.cli.study.common import By, Call, Root, on_study
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from assay.study.models import Adapter
 
 contract = typer.Typer(
-    help="What is agreed on: make it, read it, approve it.", no_args_is_help=True
+    help="The agreed contract: create it, read it, approve it.", no_args_is_help=True
 )
 
 
@@ -27,13 +29,11 @@ def init(
     ] = None,
     task: Annotated[str | None, typer.Option("--task", help="Name of the task.")] = None,
     study: Annotated[str, typer.Option("--study", help="Name of the study.")] = "first",
-    activate: Annotated[
-        bool, typer.Option("--activate", help="Take the place of the active study.")
-    ] = False,
+    activate: Annotated[bool, typer.Option("--activate", help="Replace the active study.")] = False,
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Begin a study in a repository. Nothing of the repository is run."""
+    """Start a study in a repository. No code of the repository is run."""
     from assay.study.setup import initialise, without_git
 
     place = (root or Path.cwd()).resolve()
@@ -48,12 +48,12 @@ def init(
         "warnings": without_git(place),
     }
     lines = [
-        f"Study {made.task}/{made.name} is begun in {made.path}",
+        f"Study {made.task}/{made.name} was created in {made.path}",
         *(f"Warning: {warning}" for warning in without_git(place)),
         "Next: assay study audit          # find out how the repository is trained and measured",
         f"Then fill in {made.contract_path}",
     ]
-    common.told(as_json, facts, lines)
+    common.show(as_json, facts, lines)
 
 
 def migrate(root: Root = None, by: By = None, as_json: AsJson = False) -> None:
@@ -64,22 +64,20 @@ def migrate(root: Root = None, by: By = None, as_json: AsJson = False) -> None:
     made = migrate(root or find_root(Path.cwd()), actor=common.actor(by))
     made.sync()
     facts = {"task": made.task, "study": made.name, "path": made.path}
-    common.told(as_json, facts, f"Moved to {made.path}")
+    common.show(as_json, facts, f"Moved to {made.path}")
 
 
+@on_study
 def audit(
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
+    call: Call,
     profile: Annotated[
         str | None, typer.Option("--profile", help="A packaged profile, or a file of hints.")
     ] = None,
     write: Annotated[
         bool, typer.Option(help="Write adapter.yaml and task_card.md where there is a study.")
     ] = True,
-    as_json: AsJson = False,
 ) -> None:
-    """Find out, by reading alone, how a repository is trained, measured and logged."""
+    """Find out how a repository is trained, measured and logged, without running it."""
     from assay.study.layout import (
         ROOT,
         StudyError,
@@ -91,22 +89,22 @@ def audit(
     from assay.study.repo_audit import inspect
     from assay.study.repo_card import task_card
 
-    place = root or Path.cwd()
-    if root is None and not (place / ROOT).is_dir():
+    place = call.root or Path.cwd()
+    if call.root is None and not (place / ROOT).is_dir():
         try:
             place = find_root(place)
-        except StudyError:  # no study above: look at this very directory
+        except StudyError:  # no study above: use this directory
             write = False
     seen = inspect(place, profile)
     found = seen.adapter
     written: list[Path] = []
     if write and (place / ROOT).is_dir():
-        opened = open_study(place, task, study)
+        opened = open_study(place, call.task, call.study)
         opened.require_writable()
         write_yaml_document(opened.task_path / "adapter.yaml", found)
         write_text(opened.task_path / "task_card.md", task_card(place, found, seen.findings))
         written = [opened.task_path / "adapter.yaml", opened.task_path / "task_card.md"]
-    if as_json:
+    if call.as_json:
         facts = {"findings": seen.findings, "written": written}
         output.print_json(found.model_dump(mode="json") | facts)
         return
@@ -139,37 +137,35 @@ def _show_adapter(found: Adapter) -> None:
 
 
 @contract.command("new")
+@on_study
 def new(
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
+    call: Call,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace a contract that is filled in.")
+        bool, typer.Option("--force", help="Replace a contract that is already filled in.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Write a contract to fill in, with what the audit found as comments."""
     from assay.study.layout import StudyError, write_text
     from assay.study.models import PLACEHOLDER
     from assay.study.setup import contract_template
 
-    found = common.read(root, task, study)
+    found = call.read()
     found.require_writable()
     path = found.contract_path
     if path.exists() and PLACEHOLDER not in path.read_text() and not force:
         raise StudyError(
             f"'{path}' is filled in already.",
-            "Edit it, or pass --force to begin anew; its approvals are void then.",
+            "Edit it, or pass --force to start again, which voids its approvals.",
         )
     write_text(path, contract_template(found.task, found.name) + _hints(found.adapter()))
-    common.told(as_json, {"contract": path}, f"Fill in {path}")
+    call.show({"contract": path}, f"Fill in {path}")
 
 
 def _hints(adapter: Adapter) -> str:
     """Return the audit's answers as comments."""
     from assay.study.repo_card import shown
 
-    lines = ["\n# What the audit found, to fill the above in by:\n"]
+    lines = ["\n# What the audit found, as a help to fill in the above:\n"]
     for slot in ("train", "evaluate", "metrics", "guardrails", "logging", "reward"):
         for answer in getattr(adapter, slot)[:5]:
             place = answer.evidence[0] if answer.evidence else "a profile"
@@ -179,15 +175,16 @@ def _hints(adapter: Adapter) -> str:
 
 
 @contract.command("show")
-def show(root: Root = None, task: Task = None, study: Name = None, as_json: AsJson = False) -> None:
-    """Show the contract and what is approved of it."""
+@on_study
+def show(call: Call) -> None:
+    """Show the contract and which parts are approved."""
     from assay.study.contract import missing
     from assay.study.models import APPROVALS
 
-    found = common.read(root, task, study)
+    found = call.read()
     agreed = found.contract()
     reasons = missing(found, agreed)
-    if as_json:
+    if call.as_json:
         output.print_json({**agreed.model_dump(mode="json"), "missing": reasons})
         return
     output.say(found.contract_path.read_text().rstrip())
@@ -204,16 +201,15 @@ def _word(agreed: Any, item: str) -> str:
 
 
 @contract.command("check")
-def check(
-    root: Root = None, task: Task = None, study: Name = None, as_json: AsJson = False
-) -> None:
+@on_study
+def check(call: Call) -> None:
     """Check the contract against its schema and the repository; exit 2 if it is not ready."""
     from assay.core.errors import EXIT_USER_ERROR
     from assay.study import protocol, runner
     from assay.study.contract import missing, refuse_unguarded
     from assay.study.setup import without_git
 
-    found = common.read(root, task, study)
+    found = call.read()
     agreed = found.contract()
     runner.command(agreed, 0, found.path, dict(agreed.baseline.parameters))
     refuse_unguarded(found.root, agreed)
@@ -223,7 +219,7 @@ def check(
     warnings = without_git(found.root)
     if not kept:
         warnings.append(
-            "nothing is protected: if files of the repository do the measuring, name them in "
+            "nothing is protected: if files of the repository compute the metrics, name them in "
             "evaluation.files"
         )
     facts = {
@@ -237,19 +233,17 @@ def check(
     ]
     if reasons:
         lines.append("Approve each with: assay study contract approve ITEM --by NAME")
-    common.told(as_json, facts, lines)
+    call.show(facts, lines)
     if reasons:
         raise typer.Exit(EXIT_USER_ERROR)
 
 
 @contract.command("approve")
+@on_study
 def approve(
+    call: Call,
     items: Annotated[list[str], typer.Argument(metavar="ITEM...", help="Parts, or `all`.")],
     by: Annotated[str, typer.Option("--by", help="The name of the person who approves.")],
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    as_json: AsJson = False,
 ) -> None:
     """Record a person's approval of parts of the contract, as they are now."""
     from assay.core.errors import nearest
@@ -261,35 +255,33 @@ def approve(
     for item in wanted:
         if item not in APPROVALS:
             raise StudyError(f"There is no part '{item}' to approve.", nearest(item, APPROVALS))
-    with common.opened(root, task, study) as found:
+    with call.opened() as found:
         given = {item: approve(found, item, by) for item in wanted}
         left = missing(found)
     facts = {"approved": {i: a.model_dump() for i, a in given.items()}, "missing": left}
     lines = [f"{item}: approved by {a.by}, {a.hash[:12]}" for item, a in given.items()]
     lines.append(f"{len(left)} approvals are missing." if left else "Everything is approved.")
-    common.told(as_json, facts, lines)
+    call.show(facts, lines)
 
 
+@on_study
 def metrics(
+    call: Call,
     out: Annotated[
         Path | None, typer.Option("--out", help="Read them from a run's output directory.")
     ] = None,
     log: Annotated[
         Path | None, typer.Option("--log", help="And from a file of its stdout.")
     ] = None,
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Show the metrics of the contract, and try them on the output of a run that exists."""
+    """Show the metrics of the contract, and try them on the output of an existing run."""
     from assay.study.extractors import extract
     from assay.study.layout import StudyError
     from assay.study.models import Guardrail, PrimaryMetric
 
-    agreed = common.read(root, task, study).contract().metrics
+    agreed = call.read().contract().metrics
     if out is not None and not out.is_dir():
-        raise StudyError(f"'{out}' is no directory.", "Give the directory that a run wrote to.")
+        raise StudyError(f"'{out}' is not a directory.", "Give the directory that a run wrote to.")
     facts = []
     for metric in agreed.all():
         if isinstance(metric, PrimaryMetric):
@@ -304,7 +296,7 @@ def metrics(
             except StudyError as error:
                 row["error"] = " ".join(str(error).split())
         facts.append(row)
-    if as_json:
+    if call.as_json:
         output.print_json(facts)
         return
     columns = ("metric", "role", "direction", "source", *(("value",) if out else ()))
@@ -318,4 +310,4 @@ def metrics(
 def _value(row: dict[str, Any], tried: bool) -> tuple[str, ...]:
     if not tried:
         return ()
-    return (row.get("error") or output.number(row.get("value")),)
+    return (row.get("error") or number(row.get("value")),)

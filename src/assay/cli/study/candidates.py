@@ -7,33 +7,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli.study import common
-from assay.cli.study.common import AsJson, By, Name, Root, Task
+from assay.cli.study.common import Call, acting
 
 if TYPE_CHECKING:
     from assay.study.layout import Study
 
 Hours = Annotated[
-    float | None, typer.Option("--hours", help="Wall-clock hours that one run asks for.")
+    float | None, typer.Option("--hours", help="Wall-clock hours that one run may use.")
 ]
-GpuHours = Annotated[float, typer.Option("--gpu-hours", help="GPU-hours that one run asks for.")]
+GpuHours = Annotated[float, typer.Option("--gpu-hours", help="GPU-hours that one run may use.")]
 
 
+@acting
 def baseline(
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
+    call: Call,
     hours: Hours = None,
     gpu_hours: GpuHours = 0.0,
-    by: By = None,
-    as_json: AsJson = False,
 ) -> None:
     """Plan the baseline: its runs, its A/A test, and what its noise lets you see."""
     from assay.study import candidates
     from assay.study.layout import StudyError
     from assay.study.models import Candidate
 
-    with common.opened(root, task, study) as found:
+    with call.opened() as found:
         agreed = found.contract()
         book = found.book()[0]
         names = book.baselines()
@@ -56,19 +52,19 @@ def baseline(
                 task=found.task,
                 study=found.name,
                 kind="baseline",
-                hypothesis="It is what candidates are held against, and shows the noise.",
+                hypothesis="Candidates are compared with it, and it shows the noise.",
                 budget=request_of(found, share, gpu_hours),
                 expected="The two halves of its seeds do not differ (A/A).",
                 rollback="Nothing is changed.",
             )
-            candidates.propose(found, plan, common.actor(by))
+            candidates.propose(found, plan, call.actor)
             names = [plan.id]
         facts = _plan(found, names[0]) | {"proposed": made}
-    common.told(as_json, facts, facts.pop("lines") if not as_json else [])
+    call.show(facts, facts.pop("lines") if not call.as_json else [])
 
 
 def _plan(study: Study, name: str) -> dict[str, Any]:
-    """Say what the baseline still needs, and what it shows once it has it."""
+    """Return what the baseline still needs, or what it shows once it is complete."""
     from assay.study import gate, results
     from assay.study.kinds import DECIDING
 
@@ -112,20 +108,17 @@ def _plan(study: Study, name: str) -> dict[str, Any]:
     return facts | {"lines": lines}
 
 
+@acting
 def propose(
+    call: Call,
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="YAML: a candidate, or several.")
     ] = None,
     optuna: Annotated[
-        int, typer.Option("--optuna", min=0, help="Sample so many inside the approved scope.")
+        int, typer.Option("--optuna", min=0, help="Sample this many inside the approved scope.")
     ] = 0,
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
     hours: Hours = None,
     gpu_hours: GpuHours = 0.0,
-    by: By = None,
-    as_json: AsJson = False,
 ) -> None:
     """Propose candidates, from a file or sampled by Optuna; they are drafts until validated."""
     from assay.study import proposers
@@ -136,18 +129,18 @@ def propose(
             "Give either a file or --optuna.",
             "For example: assay study propose candidate.yaml, or assay study propose --optuna 4",
         )
-    with common.opened(root, task, study) as found:
+    with call.opened() as found:
         if file is not None:
-            made = proposers.from_file(found, file, common.actor(by))
+            made = proposers.from_file(found, file, call.actor)
         else:
             request = request_of(found, hours, gpu_hours)
-            made = proposers.from_optuna(found, optuna, request, common.actor(by))
+            made = proposers.from_optuna(found, optuna, request, call.actor)
     lines = [f"{name} is a draft: assay study validate {name}" for name in made]
-    common.told(as_json, {"proposed": made}, lines)
+    call.show({"proposed": made}, lines)
 
 
 def request_of(study: Study, hours: float | None, gpu_hours: float) -> Any:
-    """Return what a run may use: what was said, or what the baseline asked for."""
+    """Return what a run may use: the given hours, or those of the baseline."""
     from assay.core.config import parse
     from assay.study.models import BudgetRequest
 
@@ -161,41 +154,33 @@ def request_of(study: Study, hours: float | None, gpu_hours: float) -> Any:
     return BudgetRequest(wall_clock_hours=limits.wall_clock_hours / limits.runs)
 
 
+@acting
 def validate(
+    call: Call,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[CANDIDATE...]", help="By default all drafts.")
     ] = None,
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    by: By = None,
-    as_json: AsJson = False,
 ) -> None:
     """Check drafts against the contract and freeze them; later edits void their evidence."""
     from assay.study import candidates
 
-    with common.opened(root, task, study) as found:
+    with call.opened() as found:
         drafts = [n for n, status in found.book()[0].status.items() if status == "draft"]
-        frozen = {
-            name: candidates.validate(found, name, common.actor(by)) for name in names or drafts
-        }
+        frozen = {name: candidates.validate(found, name, call.actor) for name in names or drafts}
     lines = [f"{name} is frozen: {value[:12]}" for name, value in frozen.items()]
-    common.told(as_json, frozen, lines or ["There are no drafts."])
+    call.show(frozen, lines or ["There are no drafts."])
 
 
+@acting
 def give_up(
+    call: Call,
     name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
     why: Annotated[str, typer.Option("--why", help="The reason, for the record.")],
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    by: By = None,
-    as_json: AsJson = False,
 ) -> None:
     """Reject a candidate without a verdict, or revert the incumbent."""
     from assay.study import candidates
 
-    with common.opened(root, task, study) as found:
-        candidates.give_up(found, name, common.actor(by), why)
+    with call.opened() as found:
+        candidates.give_up(found, name, call.actor, why)
         status = found.book()[0].status[name]
-    common.told(as_json, {"candidate": name, "status": status}, f"{name} is {status}.")
+    call.show({"candidate": name, "status": status}, f"{name} is {status}.")

@@ -1,4 +1,4 @@
-"""What all commands of a study share: where it is, who acts, and how it is told."""
+"""What the commands of a study share: which study, who acts, and how results are printed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import getpass
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import AsJson, shared_options
 
 if TYPE_CHECKING:
     from assay.study.layout import Study
@@ -25,7 +27,6 @@ Root = Annotated[
 ]
 Task = Annotated[str | None, typer.Option("--task", help="The task, if not the active one.")]
 Name = Annotated[str | None, typer.Option("--study", help="The study, if not the active one.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 By = Annotated[
     str | None, typer.Option("--by", help="Who acts ($ASSAY_ACTOR, or the user's name).")
 ]
@@ -37,8 +38,55 @@ Execute = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The options that all commands on a study share; a command's first argument."""
+
+    root: Path | None
+    task: str | None
+    study: str | None
+    as_json: bool
+    by: str | None = None
+
+    @property
+    def actor(self) -> str:
+        """Return the name under which the ledger records this command."""
+        return actor(self.by)
+
+    def read(self) -> Study:
+        """Open the study to read it."""
+        from assay.study.layout import find_root, open_study
+
+        root = self.root if self.root is not None else find_root(Path.cwd())
+        return open_study(root, self.task, self.study)
+
+    @contextmanager
+    def opened(self) -> Iterator[Study]:
+        """Open the study to change it; its state and anchors are updated afterwards."""
+        found = self.read()
+        yield found
+        found.sync()
+
+    def show(self, facts: Any, lines: str | list[str]) -> None:
+        """Print a result, as JSON or as text."""
+        show(self.as_json, facts, lines)
+
+
+_WHERE = {"root": Root, "task": Task, "study": Name, "as_json": AsJson}
+
+
+@contextmanager
+def _call(**options: Any) -> Iterator[Call]:
+    yield Call(**options)
+
+
+# Give a command the options of `_WHERE` as a `Call`; `acting` adds --by.
+on_study = shared_options(_WHERE, _call)
+acting = shared_options({**_WHERE, "by": By}, _call)
+
+
 def actor(by: str | None) -> str:
-    """Return in whose name something is done."""
+    """Return the name under which the ledger records a command."""
     named = by or os.environ.get("ASSAY_ACTOR", "")
     if named.strip():
         return named.strip()
@@ -48,32 +96,17 @@ def actor(by: str | None) -> str:
         return "unknown"
 
 
-def read(root: Path | None, task: str | None, study: str | None) -> Study:
-    """Open the study that is meant, to look at it."""
-    from assay.study.layout import find_root, open_study
-
-    return open_study(root if root is not None else find_root(Path.cwd()), task, study)
-
-
-@contextmanager
-def opened(root: Path | None, task: str | None, study: str | None) -> Iterator[Study]:
-    """Open the study that is meant, and leave its state and anchors up to date."""
-    found = read(root, task, study)
-    yield found
-    found.sync()
-
-
-def told(as_json: bool, value: Any, lines: str | list[str]) -> None:
-    """Print a result, as JSON or in words."""
+def show(as_json: bool, facts: Any, lines: str | list[str]) -> None:
+    """Print a result, as JSON or as text."""
     if as_json:
-        output.print_json(value)
+        output.print_json(facts)
         return
     for line in [lines] if isinstance(lines, str) else lines:
         output.say(line)
 
 
 def refuse_unconfirmed(execute: bool, confirm: str) -> None:
-    """Refuse a launch that is asked for by halves.
+    """Refuse a launch that is not confirmed.
 
     Raises:
         StudyError: `--execute` without `--confirm`.

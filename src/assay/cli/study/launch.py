@@ -1,4 +1,4 @@
-"""`assay study run`, `queue`, `loop` and `stop`: what starts and ends runs, by the runner alone."""
+"""`assay study run`, `queue`, `loop` and `stop`: the commands that start and end runs."""
 
 from __future__ import annotations
 
@@ -11,35 +11,34 @@ import typer
 from assay.cli import output
 from assay.cli.study import common
 from assay.cli.study.candidates import GpuHours, Hours, request_of
-from assay.cli.study.common import AsJson, By, Confirm, Execute, Name, PhaseName, Root, Task
+from assay.cli.study.common import Call, Confirm, Execute, PhaseName, acting, on_study
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from assay.study.loop import Proposer
     from assay.study.models import RunRecord
 
-queue = typer.Typer(help="What waits to be run.", no_args_is_help=True)
+queue = typer.Typer(help="Runs that wait to be launched.", no_args_is_help=True)
 
 
+@acting
 def run(
+    call: Call,
     name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
     seed: Annotated[int, typer.Option("--seed", help="A training seed of the phase's pool.")],
     phase: Annotated[PhaseName, typer.Option("--phase", help="What the run is for.")] = "short",
     execute: Execute = False,
     confirm: Confirm = "",
     detach: Annotated[
-        bool, typer.Option("--detach", help="Do not wait for its end; it goes on by itself.")
+        bool,
+        typer.Option("--detach", help="Do not wait for its end; it continues in the background."),
     ] = False,
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    by: By = None,
-    as_json: AsJson = False,
 ) -> None:
     """Launch one run of one candidate, or show what that would do."""
     from assay.study import runner
 
     common.refuse_unconfirmed(execute, confirm)
-    with common.opened(root, task, study) as found:
+    with call.opened() as found:
         if not execute:
             planned = runner.plan(found, name, phase, seed)
             facts = {
@@ -55,81 +54,76 @@ def run(
                 f"  given:   {', '.join(sorted(planned.env)) or 'no environment variables'}",
                 f"Launch it with: --execute --confirm {planned.token}",
             ]
-            common.told(as_json, facts, lines)
+            call.show(facts, lines)
             return
-        actor = common.actor(by)
+        actor = call.actor
         planned = runner.launch(found, name, phase, seed, confirm=confirm, actor=actor)
         if detach:
             facts = {"run": planned.run, "launched": True}
-            common.told(as_json, facts, f"{planned.run} is launched; watch it: assay study monitor")
+            call.show(facts, f"{planned.run} is launched; watch it: assay study monitor")
             return
-        output.note(f"{planned.run} is launched; it goes on if this command is interrupted.")
+        output.note(f"{planned.run} is launched; it continues if this command is interrupted.")
         record = runner.wait(found, planned.run)
-    _told(as_json, record)
+    _show_record(call, record)
 
 
-def _told(as_json: bool, record: RunRecord) -> None:
+def _show_record(call: Call, record: RunRecord) -> None:
     facts = {
         "run": record.id, "outcome": record.outcome, "reason": record.reason,
         "hours": record.hours, "metrics": record.metrics, "launched": True,
     }  # fmt: skip
-    seen = ", ".join(f"{k} {output.number(v)}" for k, v in record.metrics.items())
+    seen = ", ".join(f"{k} {number(v)}" for k, v in record.metrics.items())
     lines = f"{record.id}: {record.outcome}. {record.reason or seen}"
-    common.told(as_json, facts, lines)
+    call.show(facts, lines)
     if record.outcome != "done":
         raise typer.Exit(1)
 
 
 @queue.command("add")
+@on_study
 def add(
+    call: Call,
     name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
     phase: Annotated[PhaseName, typer.Option("--phase", help="What the runs are for.")] = "short",
     seeds: Annotated[
         list[int] | None, typer.Option("--seed", help="By default the phase's whole pool.")
     ] = None,
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    as_json: AsJson = False,
 ) -> None:
     """Queue runs of a candidate."""
     from assay.study.kinds import POOLS
     from assay.study.queue import Queue
 
-    with common.opened(root, task, study) as found:
+    with call.opened() as found:
         found.require_writable()
         pool = getattr(found.contract().evaluation.pools, POOLS[phase])
         added = Queue(found).add(name, phase, seeds or pool)
-    common.told(as_json, {"added": added}, added or ["Nothing new: all of it waits or is done."])
+    call.show({"added": added}, added or ["Nothing new: all of these runs are queued or done."])
 
 
 @queue.command("cancel")
+@on_study
 def cancel(
+    call: Call,
     name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Take what waits of a candidate off the queue."""
+    """Remove the waiting runs of a candidate from the queue."""
     from assay.study.queue import Queue
 
-    with common.opened(root, task, study) as found:
+    with call.opened() as found:
         found.require_writable()
         found.candidate(name)
         count = Queue(found).cancel(name)
-    common.told(as_json, {"cancelled": count}, f"{count} runs of {name} are cancelled.")
+    call.show({"cancelled": count}, f"{count} runs of {name} are cancelled.")
 
 
 @queue.command("status")
-def queue_status(
-    root: Root = None, task: Task = None, study: Name = None, as_json: AsJson = False
-) -> None:
-    """Show what waits, runs and is over."""
+@on_study
+def queue_status(call: Call) -> None:
+    """Show the runs that wait, run and are done."""
     from assay.study.queue import Queue
 
-    items = Queue(common.read(root, task, study)).manifest().items
-    if as_json:
+    items = Queue(call.read()).manifest().items
+    if call.as_json:
         output.print_json([item.model_dump(mode="json") for item in items])
         return
     rows = [(i.id, i.candidate, i.phase, i.seed, i.state, i.owner, i.attempts) for i in items]
@@ -138,68 +132,64 @@ def queue_status(
 
 
 @queue.command("step")
+@acting
 def step(
+    call: Call,
     execute: Execute = False,
     confirm: Confirm = "",
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    by: By = None,
-    as_json: AsJson = False,
 ) -> None:
     """Run the next item of the queue to its end, or show which one it is."""
     from assay.study.queue import Queue
 
     common.refuse_unconfirmed(execute, confirm)
-    with common.opened(root, task, study) as found:
+    with call.opened() as found:
         waiting = Queue(found)
         if not execute:
             item = waiting.peek()
             facts = {"next": item.model_dump(mode="json") if item else None}
-            common.told(as_json, facts, f"Next: {item.id}" if item else "Nothing waits.")
+            call.show(facts, f"Next: {item.id}" if item else "Nothing waits.")
             return
-        record = waiting.step(confirm=confirm, actor=common.actor(by))
+        record = waiting.step(confirm=confirm, actor=call.actor)
     if record is None:
-        common.told(as_json, {"launched": False}, "Nothing waits.")
+        call.show({"launched": False}, "Nothing waits.")
         return
-    _told(as_json, record)
+    _show_record(call, record)
 
 
 @queue.command("promote")
-def promote(
-    root: Root = None, task: Task = None, study: Name = None, by: By = None, as_json: AsJson = False
-) -> None:
+@acting
+def promote(call: Call) -> None:
     """Rank the short trials and queue the best for promotion (successive halving)."""
     from assay.study import agenda
     from assay.study.queue import Queue
 
-    with common.opened(root, task, study) as found:
-        chosen, passed = agenda.promote(found, common.actor(by))
+    with call.opened() as found:
+        chosen, passed = agenda.promote(found, call.actor)
         pool = found.contract().evaluation.pools.promotion
         for name in chosen:
             Queue(found).add(name, "promotion", pool)
-    lines = [f"{name} goes on" for name in chosen] + [f"{name} does not" for name in passed]
-    common.told(as_json, {"promoted": chosen, "passed": passed}, lines)
+    lines = [f"{name} is promoted" for name in chosen] + [f"{name} is rejected" for name in passed]
+    call.show({"promoted": chosen, "passed": passed}, lines)
 
 
+@acting
 def loop(
+    call: Call,
     execute: Execute = False,
     confirm: Annotated[
-        str, typer.Option("--confirm", help="RUN_CANDIDATE; a token stands for one run alone.")
+        str, typer.Option("--confirm", help="RUN_CANDIDATE; a token is valid for one run only.")
     ] = "",
     optuna: Annotated[
-        int, typer.Option("--optuna", min=0, help="Have so many sampled when all are decided.")
+        int,
+        typer.Option(
+            "--optuna", min=0, help="Sample this many new candidates when all are decided."
+        ),
     ] = 0,
     file: Annotated[
         Path | None, typer.Option("--propose", help="Propose the candidates of a file first.")
     ] = None,
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
     hours: Hours = None,
     gpu_hours: GpuHours = 0.0,
-    by: By = None,
-    as_json: AsJson = False,
 ) -> None:
     """Keep going (validate, run, audit, judge, propose) until budget or a stop rule ends it."""
     from assay.study import agenda, proposers, report
@@ -207,7 +197,7 @@ def loop(
     from assay.study.loop import Loop
 
     common.refuse_unconfirmed(execute, confirm)
-    with common.opened(root, task, study) as found:
+    with call.opened() as found:
         if not execute:
             steps = agenda.steps_of(found.book()[0], found.contract())
             waiting = [
@@ -215,9 +205,9 @@ def loop(
                  "reason": s.reason} for s in steps
             ]  # fmt: skip
             lines = [f"{s.action}: {s.reason}" for s in steps] or ["Nothing waits."]
-            common.told(as_json, {"launched": False, "steps": waiting}, lines)
+            call.show({"launched": False, "steps": waiting}, lines)
             return
-        actor = common.actor(by)
+        actor = call.actor
         if file is not None:
             proposers.from_file(found, file, actor)
 
@@ -231,26 +221,23 @@ def loop(
         status = dict(found.book()[0].status)
     facts = {"ended": reason, "candidates": status, "report": paths}
     lines = [f"Ended: {reason}", *(f"  {n}: {s}" for n, s in status.items()), f"Report: {paths[0]}"]
-    common.told(as_json, facts, lines)
+    call.show(facts, lines)
 
 
+@acting
 def stop(
+    call: Call,
     reason: Annotated[str, typer.Option("--reason", help="For the record.")] = "stopped by hand",
-    off: Annotated[bool, typer.Option("--off", help="Take the kill switch off again.")] = False,
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    by: By = None,
-    as_json: AsJson = False,
+    off: Annotated[bool, typer.Option("--off", help="Release the kill switch.")] = False,
 ) -> None:
-    """End what runs and launch nothing more, until `stop --off`."""
+    """Stop all runs and launch no more, until `stop --off`."""
     from assay.study import runner
 
-    with common.opened(root, task, study) as found:
+    with call.opened() as found:
         found.require_writable()
         if off:
-            runner.go_on(found, common.actor(by))
+            runner.go_on(found, call.actor)
         else:
-            runner.stop(found, reason, common.actor(by))
+            runner.stop(found, reason, call.actor)
     word = "off: launches are possible again" if off else "on: runs end, nothing is launched"
-    common.told(as_json, {"stopped": not off}, f"The kill switch is {word}.")
+    call.show({"stopped": not off}, f"The kill switch is {word}.")

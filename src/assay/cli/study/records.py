@@ -1,4 +1,4 @@
-"""`assay study next`, `status`, `report`, `verify` and `demo`: what the record says."""
+"""`assay study next`, `status`, `report`, `verify` and `demo`: reports and checks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Annotated
 import typer
 
 from assay.cli import output
+from assay.cli.shared_options import AsJson
 from assay.cli.study import common
-from assay.cli.study.common import AsJson, By, Name, Root, Task
+from assay.cli.study.common import Call, acting, on_study
 
 
-def next_step(
-    root: Root = None, task: Task = None, study: Name = None, as_json: AsJson = False
-) -> None:
-    """Say what to do next, why, and whether an agent may do it without asking."""
+@on_study
+def next_step(call: Call) -> None:
+    """Show what to do next, why, and whether an agent may do it without asking."""
     from assay.study.advice import next_step
 
-    seen = next_step(common.read(root, task, study))
+    seen = next_step(call.read())
     facts = {
         "action": seen.action, "reason": seen.reason, "command": seen.command, "safe": seen.safe,
     }  # fmt: skip
@@ -26,18 +26,17 @@ def next_step(
     if seen.command:
         lines.append(f"  {seen.command}")
     if not seen.safe:
-        lines.append("  A person decides on this.")
-    common.told(as_json, facts, lines)
+        lines.append("  A person has to decide this.")
+    call.show(facts, lines)
 
 
-def status(
-    root: Root = None, task: Task = None, study: Name = None, as_json: AsJson = False
-) -> None:
-    """Show a study: approvals, budget, candidates, what is under way."""
+@on_study
+def status(call: Call) -> None:
+    """Show a study: approvals, budget, candidates, active runs."""
     from assay.study import budget, runner
     from assay.study.contract import missing
 
-    found = common.read(root, task, study)
+    found = call.read()
     if not found.flat:
         runner.recover(found)
         found.sync()
@@ -58,7 +57,7 @@ def status(
             "gpu_hours": [used.gpu_hours, limits.gpu_hours],
         },
     }  # fmt: skip
-    if as_json:
+    if call.as_json:
         output.print_json(facts)
         return
     output.say(f"{found.task}/{found.name}: {agreed.question}")
@@ -81,53 +80,47 @@ def status(
         output.say(f"under way: {run}")
 
 
-def report(
-    root: Root = None, task: Task = None, study: Name = None, as_json: AsJson = False
-) -> None:
+@on_study
+def report(call: Call) -> None:
     """Write report.md and report.html from the ledger and the artifacts alone."""
     from assay.study import report
 
-    paths = report.write(common.read(root, task, study))
-    common.told(as_json, {"written": paths}, [f"Written: {path}" for path in paths])
+    paths = report.write(call.read())
+    call.show({"written": paths}, [f"Written: {path}" for path in paths])
 
 
+@on_study
 def verify(
+    call: Call,
     path: Annotated[
         Path | None, typer.Argument(metavar="[PATH]", help="Check every study below a directory.")
     ] = None,
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Check ledger, anchors and evidence; exit 1 and name the place if something is wrong."""
+    """Check ledger, anchors and evidence; exit 1 and name the place if something is damaged."""
     from assay.study import evidence
 
-    studies = evidence.studies(path) if path is not None else [common.read(root, task, study)]
+    studies = evidence.studies(path) if path is not None else [call.read()]
     facts: dict[str, list[str]] = {}
     lines = []
     for found in studies:
         name = f"{found.task}/{found.name}"
         facts[name] = [str(problem) for problem in evidence.verify(found)]
-        whole = "DAMAGED" if facts[name] else f"whole, {found.ledger.head().seq} events"
-        lines += [f"{name}: {whole}", *(f"  {problem}" for problem in facts[name])]
-    common.told(as_json, facts, lines)
+        state = "DAMAGED" if facts[name] else f"intact, {found.ledger.head().seq} events"
+        lines += [f"{name}: {state}", *(f"  {problem}" for problem in facts[name])]
+    call.show(facts, lines)
     if any(facts.values()):
         raise typer.Exit(1)
 
 
+@acting
 def anchor(
+    call: Call,
     why: Annotated[str, typer.Option("--why", help="The reason, for the record.")],
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    by: By = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Note the ledger's head in Git anew, after a clone that did not bring refs/rlxp along."""
-    found = common.read(root, task, study)
-    found.anchor_anew(common.actor(by), why)
-    common.told(as_json, {"ref": found.ref}, f"The ledger's head is noted in {found.ref}.")
+    """Record the ledger's head in Git again, after a clone that did not fetch refs/rlxp."""
+    found = call.read()
+    found.anchor_anew(call.actor, why)
+    call.show({"ref": found.ref}, f"The ledger's head is recorded in {found.ref}.")
 
 
 def demo(
@@ -136,7 +129,7 @@ def demo(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """See a whole study on CartPole: four candidates, and the gate accepts the good one alone."""
+    """Run a complete study on CartPole: of four candidates, only the better one is accepted."""
     import time
 
     from assay.core.paths import runs_root
@@ -144,6 +137,6 @@ def demo(
 
     place = root or runs_root(None) / f"study-demo-{time.strftime('%Y%m%d-%H%M%S')}"
     outcome = demo.run(place, say=output.note if as_json else output.say)
-    common.told(as_json, outcome.facts(), outcome.lines())
+    common.show(as_json, outcome.facts(), outcome.lines())
     if not outcome.as_expected:
         raise typer.Exit(1)

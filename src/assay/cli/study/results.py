@@ -1,4 +1,4 @@
-"""`assay study monitor`, `reflect`, `probe`, `audit-result` and `verdict`: what runs came to."""
+"""`assay study monitor`, `reflect`, `probe`, `audit-result` and `verdict`: the results of runs."""
 
 from __future__ import annotations
 
@@ -8,30 +8,27 @@ from typing import Annotated
 import typer
 
 from assay.cli import output
-from assay.cli.study import common
 from assay.cli.study.candidates import GpuHours, Hours, request_of
-from assay.cli.study.common import AsJson, By, DecidingPhase, Name, Root, Task
+from assay.cli.study.common import Call, DecidingPhase, acting, on_study
 
-probe = typer.Typer(help="How far a randomised parameter may go.", no_args_is_help=True)
-Phase = Annotated[DecidingPhase, typer.Option("--phase", help="Whose runs are meant.")]
+probe = typer.Typer(help="Find out how far a parameter may be randomised.", no_args_is_help=True)
+Phase = Annotated[DecidingPhase, typer.Option("--phase", help="The phase whose runs are meant.")]
 
 
+@on_study
 def monitor(
+    call: Call,
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="By default all.")] = None,
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Look at runs under way: is the process alive, does it learn?"""
+    """Check active runs: is the process alive, does it learn?"""
     from assay.study import monitor, runner
 
-    with common.opened(root, task, study) as found:
+    with call.opened() as found:
         if not found.flat:
             runner.recover(found)
         names = [run] if run is not None else list(found.book()[0].under_way)
         seen = {name: monitor.health(found, name) for name in names}
-    if as_json:
+    if call.as_json:
         levels = {
             name: [{"name": f.name, "level": f.level, "detail": f.detail} for f in findings]
             for name, findings in seen.items()
@@ -45,20 +42,17 @@ def monitor(
         output.show(output.table(("what", "level", "seen"), rows, title=name))
 
 
+@acting
 def reflect(
+    call: Call,
     run: Annotated[str, typer.Argument(metavar="RUN")],
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    by: By = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Look back on a run's reward: trends, saturation, domination, risk of hacking."""
+    """Analyse a run's reward: trends, saturation, domination, risk of hacking."""
     from assay.study.reflection import reflect
 
-    with common.opened(root, task, study) as found:
-        seen = reflect(found, run, common.actor(by))
-    if as_json:
+    with call.opened() as found:
+        seen = reflect(found, run, call.actor)
+    if call.as_json:
         output.print_json(seen.model_dump(mode="json"))
         return
     rows = [
@@ -78,108 +72,94 @@ def reflect(
         output.say(f"  {finding}")
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else ""
-
-
 @probe.command("plan")
+@acting
 def plan(
+    call: Call,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML: a probe plan.")],
     hours: Hours = None,
     gpu_hours: GpuHours = 0.0,
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    by: By = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Write a probe's plan down for good, and propose one candidate per value."""
+    """Record a probe's plan, which is then fixed, and propose one candidate per value."""
     from assay.study import candidates
     from assay.study.layout import read_yaml_document
     from assay.study.models import ProbePlan
     from assay.study.probe import drafts, plan_probe
 
-    with common.opened(root, task, study) as found:
+    with call.opened() as found:
         made = read_yaml_document(file, ProbePlan)
-        path = plan_probe(found, made, common.actor(by))
+        path = plan_probe(found, made, call.actor)
         proposed = drafts(found, made, request_of(found, hours, gpu_hours))
         for candidate in proposed:
-            candidates.propose(found, candidate, common.actor(by))
+            candidates.propose(found, candidate, call.actor)
     names = [candidate.id for candidate in proposed]
     lines = [f"Planned: {path}", *(f"{n} is a draft: assay study validate {n}" for n in names)]
-    common.told(as_json, {"plan": path, "proposed": names}, lines)
+    call.show({"plan": path, "proposed": names}, lines)
 
 
 @probe.command("summarise")
+@acting
 def summarise(
+    call: Call,
     name: Annotated[str, typer.Argument(metavar="PROBE")],
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    by: By = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Say how far the parameter may be moved from its nominal value."""
+    """Show how far the parameter may be moved from its nominal value."""
     from assay.study.probe import summarise
 
-    with common.opened(root, task, study) as found:
-        seen = summarise(found, name, common.actor(by))
+    with call.opened() as found:
+        seen = summarise(found, name, call.actor)
     lines = [
         f"{seen.parameter} succeeds from {seen.lowest} to {seen.highest}.",
         *(f"  {value}: {share:.0%} of the seeds" for value, share in seen.results.items()),
         seen.safety,
     ]
-    common.told(as_json, seen.model_dump(mode="json"), lines)
+    call.show(seen.model_dump(mode="json"), lines)
 
 
+@acting
 def audit_result(
+    call: Call,
     name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
     phase: Phase = "promotion",
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    by: By = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Check whether a candidate's evidence may be believed; exit 1 if not."""
+    """Check whether a candidate's results can be trusted; exit 1 if not."""
     from assay.study.result_audit import audit
 
-    with common.opened(root, task, study) as found:
-        seen = audit(found, name, phase, common.actor(by))
-    if as_json:
+    with call.opened() as found:
+        seen = audit(found, name, phase, call.actor)
+    if call.as_json:
         output.print_json(seen.model_dump(mode="json"))
     else:
         rows = [(c.name, "passed" if c.passed else "FAILED", c.detail) for c in seen.checks]
         output.show(output.table(("check", "result", "seen"), rows, title=f"{name}, {phase}"))
-        output.say("It may be believed." if seen.passed else "It may not be believed.")
+        output.say(
+            "The results can be trusted." if seen.passed else "The results cannot be trusted."
+        )
     if not seen.passed:
         raise typer.Exit(1)
 
 
+@acting
 def verdict(
+    call: Call,
     name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
     phase: Phase = "promotion",
     dry: Annotated[
-        bool, typer.Option("--dry-run", help="Return whether it could be judged; spend no alpha.")
+        bool, typer.Option("--dry-run", help="Show whether it could be judged; no alpha is spent.")
     ] = False,
-    root: Root = None,
-    task: Task = None,
-    study: Name = None,
-    by: By = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Judge a candidate by the evidence gate, for good."""
+    """Judge a candidate by the evidence gate; the verdict is final."""
     from assay.study import verdict
 
-    with common.opened(root, task, study) as found:
+    with call.opened() as found:
         if dry:
             events = list(found.ledger.events())
             seen = verdict.rehearse(found, events, found.contract(), name, phase)
         else:
-            seen = verdict.judge(found, name, phase, common.actor(by))
+            seen = verdict.judge(found, name, phase, call.actor)
         status = found.book()[0].status.get(name)
     facts = {"candidate": name, "phase": phase, "status": status, "recorded": not dry}
     lines = [f"{name} in {phase}: {seen.outcome}", *(f"  {reason}" for reason in seen.reasons)]
     if dry:
         lines.append("Nothing was recorded.")
-    common.told(as_json, facts | verdict.as_data(seen), lines)
+    call.show(facts | verdict.as_data(seen), lines)

@@ -21,7 +21,7 @@ TORQUES = (-1.0, 0.0, 1.0)
 GRAVITY_1 = 1.5 * 9.8  # (m1 lc1 + m2 l1) g
 GRAVITY_2 = 0.5 * 9.8  # m2 lc2 g
 
-# Arrays without dimensions, which a ufunc takes twice as fast as Python floats.
+# Arrays without dimensions: a ufunc takes them twice as fast as Python floats.
 _HALF, _MINUS_HALF, _QUARTER, _ONE, _FIVE_QUARTERS, _TWO = map(
     np.array, (0.5, -0.5, 0.25, 1.0, 1.25, 2.0)
 )
@@ -49,7 +49,7 @@ def _rates_scalar(state: Sequence[float], torque: float) -> tuple[float, float, 
 
 
 def _wrap_scalar(angle: float) -> float:
-    """Bring an angle into [-pi, pi] by whole turns."""
+    """Wrap an angle to [-pi, pi]."""
     while angle > math.pi:
         angle -= 2 * math.pi
     while angle < -math.pi:
@@ -87,8 +87,8 @@ class Acrobot(NativeVectorEnv):
         self._d = d = np.empty((2, num_envs))
         self._bases = bases = np.empty((3, num_envs))
         self._squares = squares = np.empty((3, num_envs))
-        # Views, which would cost a tenth of a microsecond each to take anew: of the state that each
-        # Runge-Kutta stage looks at and the rates it writes, and of the work space.
+        # Views, made once because each costs a tenth of a microsecond: of the state that each
+        # Runge-Kutta stage reads and the rates it writes, and of the work space.
         looked_at = (self._state, self._midpoint, self._midpoint, self._midpoint)
         self._stage_views = [
             (*y, y[:2], y[2:], k[:2], k[2], k[3]) for y, k in zip(looked_at, stages, strict=True)

@@ -4,7 +4,7 @@ Equality with Gymnasium is bit for bit, and rests on three facts. NumPy's and Py
 arithmetic are both IEEE, so operations done in the same order give the same bits. NumPy's float64
 sine and cosine are the C library's, as Python's are (`libm_agrees` checks it). And `x**2` on a
 scalar, which is what Gymnasium writes in some places, is the C library's `pow`: that differs from
-`x * x` in the last bit about once in a thousand, enough to lead a chaotic system astray, so those
+`x * x` in the last bit about once in a thousand, enough for a chaotic system to diverge, so those
 squares go through `libm_squares` here.
 """
 
@@ -40,8 +40,8 @@ _MANTISSA_TO_TOP, _MARGIN, _TWICE_MARGIN = (np.array(x, np.uint64) for x in (13,
 def libm_agrees() -> bool:
     """Return whether NumPy's float64 sine and cosine are the C library's on this machine.
 
-    NumPy promises no such thing. Where they are not, one copy takes the batched path, so that it
-    still acts like a copy among many.
+    NumPy does not guarantee it. Where they are not, a single copy takes the batched path, so that
+    it still behaves like a copy among many.
     """
     x = np.random.default_rng(0).uniform(-30.0, 30.0, 2000)
     return all(
@@ -55,7 +55,7 @@ def libm_squares(x: np.ndarray, out: np.ndarray) -> None:
 
     The `pow` of glibc and musl errs by at most 0.512 units in the last place where the result is
     of ordinary size, so it can differ from the correctly rounded product only where the exact
-    square lies within 0.012 units of the middle between two floats. Those alone are left to `pow`.
+    square lies within 0.012 units of the middle between two floats. Only those are left to `pow`.
 
     The exact square of a 53-bit mantissa has 105 or 106 bits, of which 52 or 53 are rounded away,
     so near a middle its lowest 51 bits are near zero, from above or below. Multiplying the bit
@@ -63,7 +63,7 @@ def libm_squares(x: np.ndarray, out: np.ndarray) -> None:
     drop out at the top. The margin of 2^60 is at least 1/64 of a unit, and one square in eight
     falls within it.
     """
-    if x.size < 64:  # too few for the sieve to pay
+    if x.size < 64:  # too few for the sieve to be worth it
         out.ravel()[:] = np.fromiter(map(math.pow, x.ravel().tolist(), _TWO), x.dtype, x.size)
         return
     bits = x.view(np.uint64)
@@ -81,8 +81,8 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """Copies of one classic-control task, stepped together in NumPy.
 
     * **Equal to Gymnasium.** Copy `i` behaves bit for bit like `gymnasium.make(id)` reset with seed
-      `seed + i` and reset again without a seed whenever an episode ends. It has a random stream
-      of its own, so what it does depends neither on the number of copies nor on the others.
+      `seed + i` and reset again without a seed whenever an episode ends. It has its own random
+      stream, so it depends neither on the number of copies nor on the others.
     * **Autoreset in the same step.** Rows that are done come back already reset. Their true last
       observation is in `info["final_obs"]`, with the mask `info["_final_obs"]`; the other rows
       of `final_obs` equal the returned observation. Both keys are there only if some row is done.
@@ -91,7 +91,7 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     * **Rendering** is left to `gymnasium.make`, which draws the same episode from the same seed.
 
     A subclass names its spaces and bounds and implements `_begin`, `_advance` and
-    `_advance_scalar`. One copy takes the path of plain Python floats, which is several times
+    `_advance_scalar`. A single copy takes the path of plain Python floats, which is several times
     faster than arrays of length one and gives the same bits.
 
     Args:
@@ -132,7 +132,7 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._running = False
 
         # A copy is truncated when the common clock reaches its deadline. No deadline is nearer than
-        # `_next_deadline`, so most steps need not look at them.
+        # `_next_deadline`, so most steps do not check them.
         self._clock = 0
         self._deadlines = np.zeros(num_envs, np.int64)
         self._next_deadline = 0
@@ -179,12 +179,12 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode in every copy.
+        """Start an episode in every copy.
 
         Args:
-            seed: Seeds copy `i` with `seed + i`, or with `seed[i]`. Without a seed a copy goes on
-                with its stream, or takes one from the operating system if it has none yet.
-            options: Bounds of the start distribution for this reset alone, as in Gymnasium:
+            seed: Seeds copy `i` with `seed + i`, or with `seed[i]`. Without a seed a copy continues
+                its stream, or takes one from the operating system if it has none yet.
+            options: Bounds of the start distribution for this reset only, as in Gymnasium:
                 `low` and `high` (Pendulum: `x_init` and `y_init`).
 
         Returns:
@@ -219,7 +219,7 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
         Raises:
             EnvError: The actions have another shape or type, are not among the discrete ones or
-                are not finite; nothing has moved then. Or there was no reset yet.
+                are not finite; then nothing has moved. Or there was no reset yet.
         """
         if not self._running:
             raise EnvError("The environment was stepped before its first reset.", "Call reset().")
@@ -251,7 +251,7 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     # Saving.
 
     def get_state(self) -> dict[str, Any]:
-        """Return all that the next steps depend on; `set_state` goes on from it bit for bit.
+        """Return the state that the next steps depend on; `set_state` restores it exactly.
 
         Returns:
             Arrays `physics` [num_envs, state_size] and `elapsed` [num_envs], a list `rng` of plain
@@ -268,7 +268,7 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put back a state that `get_state` returned, here or in another process."""
+        """Restore a state that `get_state` returned, here or in another process."""
         missing = {"task", "physics", "elapsed", "rng"} - state.keys()
         if missing:
             raise EnvError(f"The saved environment state has no {sorted(missing)}.")
@@ -310,7 +310,7 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._running = True
 
     def _restart(self, rows: np.ndarray, observations: np.ndarray) -> None:
-        """Begin new episodes in some rows and write their first observations."""
+        """Start new episodes in some rows and write their first observations."""
         lines = self._next[rows]
         if np.count_nonzero(empty := lines == self._ends[rows]):
             for row in rows[empty].tolist():
@@ -330,7 +330,7 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._deadlines[rows] = self._clock + self.max_episode_steps
 
     def _give_back_draws(self) -> None:
-        """Rewind each stream over the starts drawn ahead, to where Gymnasium's would stand."""
+        """Rewind each stream over the starts drawn ahead, to where Gymnasium's would be."""
         unused = self._ends - self._next
         for row in np.flatnonzero(unused).tolist():
             draws = int(unused[row]) * self.start_draws
@@ -338,7 +338,7 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._next[:] = self._ends
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
-        """Return one seed per copy, or None where its stream goes on."""
+        """Return one seed per copy, or None to continue its stream."""
         if seed is None:
             return [None] * self.num_envs
         try:
@@ -376,7 +376,7 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         if actions.shape != self._action_shape or actions.dtype.kind not in "iu":
             self._refuse(actions)
         if actions.dtype != np.int64:
-            # What is too large for int64 becomes negative here, and is refused below.
+            # Values too large for int64 become negative here, and are refused below.
             actions = actions.astype(np.int64)
         # Clipping to the choices changes an action exactly if it is not one of them. Comparing
         # bytes takes half the time of comparing numbers.

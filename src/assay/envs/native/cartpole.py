@@ -24,7 +24,7 @@ TAU = 0.02
 X_LIMIT = 2.4
 THETA_LIMIT = 12 * 2 * math.pi / 360
 
-# The same as arrays without dimensions, which a ufunc takes twice as fast as Python floats.
+# The same as arrays without dimensions: a ufunc takes them twice as fast as Python floats.
 _GRAVITY, _MASS_TOTAL, _HALF_LENGTH, _POLE_MOMENT, _TAU, _FOUR_THIRDS = map(
     np.array, (GRAVITY, MASS_TOTAL, HALF_LENGTH, POLE_MOMENT, TAU, 4.0 / 3.0)
 )
@@ -50,7 +50,7 @@ class CartPole(NativeVectorEnv):
         self._limits = np.array([[X_LIMIT], [THETA_LIMIT]]).repeat(num_envs, axis=1)
         self._weights = np.array([[POLE_MOMENT], [MASS_POLE]]).repeat(num_envs, axis=1)
         self._ones = np.ones(num_envs)
-        # Work space, and views of it that would cost a tenth of a microsecond each to take anew.
+        # Work space, and views of it, made once because each costs a tenth of a microsecond.
         self._pair = np.empty((2, num_envs))
         self._trig = np.empty((2, num_envs))
         self._rates = np.empty((4, num_envs))  # d state / dt
@@ -78,7 +78,7 @@ class CartPole(NativeVectorEnv):
         np.cos(theta, cos)
         np.sin(theta, sin)
 
-        # temp = (force + m l theta_dot^2 sin) / M, and inertia = m cos^2 / M in the same go
+        # temp = (force + m l theta_dot^2 sin) / M, and inertia = m cos^2 / M in the same operation
         np.square(theta_dot, temp)
         np.square(cos, inertia)
         np.multiply(pair, self._weights, pair)

@@ -21,7 +21,7 @@ GOAL_POSITION = 0.5
 FORCE = 0.001
 GRAVITY = 0.0025
 
-# Arrays without dimensions, which a ufunc takes twice as fast as Python floats.
+# Arrays without dimensions: a ufunc takes them twice as fast as Python floats.
 _THREE, _GRAVITY, _MIN_POSITION, _MAX_POSITION, _MAX_SPEED, _MIN_SPEED, _GOAL, _ZERO = map(
     np.array, (3.0, -GRAVITY, MIN_POSITION, MAX_POSITION, MAX_SPEED, -MAX_SPEED, GOAL_POSITION, 0.0)
 )

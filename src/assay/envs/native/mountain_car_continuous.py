@@ -26,7 +26,7 @@ GOAL_REWARD = 100.0
 
 
 class _Constants:
-    """The constants in one precision, as arrays without dimensions (a ufunc likes them best)."""
+    """The constants in one precision, as arrays without dimensions (fastest in ufuncs)."""
 
     def __init__(self, dtype: type[np.floating[Any]]) -> None:
         self.three, self.min_position, self.max_position, self.max_speed, self.goal, self.zero = (
@@ -123,7 +123,8 @@ class MountainCarContinuous(NativeVectorEnv):
 
     def _advance_scalar(self, actions: np.ndarray) -> tuple[Sequence[float], float, bool]:
         action = self._continuous_scalar(actions)
-        # NumPy scalars round like Gymnasium's: a Python float takes the precision it meets.
+        # NumPy scalars round like Gymnasium's: a Python float takes the precision of the other
+        # operand.
         precision = np.float64 if self._fresh.size else np.float32
         self._fresh = self._fresh[:0]
         position: Any = precision(self._point[0])

@@ -24,7 +24,7 @@ SPEED_COST = 0.1
 TORQUE_COST = 0.001
 MAX_START = np.array([np.pi, 1.0])
 
-# Arrays without dimensions, which a ufunc takes twice as fast as Python floats. Gymnasium's torque
+# Arrays without dimensions: a ufunc takes them twice as fast as Python floats. Gymnasium's torque
 # is a float32 scalar, and its products with Python floats are float32 as well.
 _DT, _GRAVITY_GAIN, _MAX_SPEED, _MIN_SPEED, _PI, _TWO_PI, _SPEED_COST = map(
     np.array, (DT, GRAVITY_GAIN, MAX_SPEED, -MAX_SPEED, np.pi, 2 * np.pi, SPEED_COST)

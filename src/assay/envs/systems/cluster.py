@@ -1,4 +1,4 @@
-"""A cluster that runs batch jobs, and the rules by which people schedule them.
+"""A cluster that runs batch jobs, and common rules to schedule them.
 
 A job asks for processors and a time, and keeps its processors until it ends: there is no
 preemption, and any free processors will do. Events are submissions and ends of jobs. A scheduling
@@ -23,7 +23,7 @@ from assay.core.errors import EnvError
 from assay.core.types import State
 from assay.envs.systems.workload import Job
 
-THRESHOLD = 10.0  # seconds; shorter jobs count as if they ran so long
+THRESHOLD = 10.0  # seconds; shorter jobs count as if they ran this long
 Rule = Callable[["Cluster"], int | None]
 Score = Callable[["Cluster", int], float]
 
@@ -95,7 +95,7 @@ class Cluster:
         insort(self._expected, (self.now + self.requested[job], job))
 
     def advance(self) -> float:
-        """Go to the time of the next event, let happen all that happens then, and return the cost.
+        """Advance to the next event, process all events of that time, and return the cost.
 
         Returns:
             How much the bounded slowdowns of the waiting jobs have grown in sum.
@@ -125,7 +125,7 @@ class Cluster:
         return self.arrived - bisect_right(self.submit, time, 0, self.arrived)
 
     def get_state(self) -> State:
-        """Return all that is not known from the jobs."""
+        """Return the state, without what the jobs determine."""
         return {
             "now": self.now,
             "arrived": self.arrived,
@@ -135,7 +135,7 @@ class Cluster:
         }
 
     def set_state(self, state: State) -> None:
-        """Put back what `get_state` of a cluster with the same jobs returned."""
+        """Restore what `get_state` of a cluster with the same jobs returned."""
         self.now, self.arrived = float(state["now"]), int(state["arrived"])
         self.queue, self.start = state["queue"].tolist(), state["start"].tolist()
         running = state["running"].tolist()
@@ -158,7 +158,7 @@ def simulate(rule: Rule, jobs: Sequence[Job], processors: int) -> Cluster:
     """Schedule jobs by a rule and return the cluster after the last start.
 
     Raises:
-        EnvError: The rule starts what it may not, or waits for ever.
+        EnvError: The rule starts a job that it may not, or waits forever.
     """
     cluster = Cluster(jobs, processors)
     while cluster.queue or cluster.arrived < len(cluster.submit):
@@ -234,10 +234,11 @@ def greedy(score: Score) -> Rule:
 def held_back(reserve: float, limit: float) -> Rule:
     """Start the shortest that fits, but keep a reserve of processors free of long jobs.
 
-    It is what a site does that sets nodes aside for short jobs.
+    This is what sites do that reserve nodes for short jobs.
 
     Args:
-        reserve: Share of the processors that jobs beyond the limit leave idle, unless all are.
+        reserve: Share of the processors that jobs beyond the limit leave idle, unless the cluster
+            is empty.
         limit: Estimate, in seconds, up to which a job may use the reserve.
     """
     shortest = greedy(by_requested)
@@ -254,7 +255,7 @@ def held_back(reserve: float, limit: float) -> Rule:
 
 
 def backfilling(score: Score) -> Rule:
-    """Start jobs in an order, and let others by that do not delay the first (EASY).
+    """Start jobs in an order, and let others pass that do not delay the first (EASY).
 
     When the first does not fit, it is promised the time at which, by the estimates, enough
     processors will be free. Another job may start now if it ends before that, or if it needs only
@@ -280,7 +281,7 @@ def backfilling(score: Score) -> Rule:
 def promise(cluster: Cluster, job: int) -> tuple[float, int]:
     """Return when enough processors will be free for a job, by the estimates, and how many more.
 
-    Jobs that run longer than estimated are expected to end at once.
+    Jobs that run longer than estimated are expected to end immediately.
     """
     free, need = cluster.free, cluster.size[job]
     shadow = cluster.now

@@ -1,8 +1,8 @@
 """`assay/JobScheduling-v0`: decide which waiting job of a cluster starts next.
 
 An episode is a window of consecutive jobs of a workload, on a cluster that is empty at first. At
-every event the agent is asked, again and again until it waits: which of the jobs on show starts
-now, or none until the next event. It is not asked where it has no choice.
+every event the agent acts repeatedly until it waits: it starts one of the jobs shown, or waits for
+the next event. It does not act where it has no choice.
 
 Actions: 0 to `window` - 1 start the job in that row, the last one waits. The mask is the
 `action_mask` in the info. The first rows hold the jobs with the shortest estimates in that order,
@@ -10,9 +10,9 @@ those that fit now before those that do not; the last `oldest` rows hold those o
 have waited longest. Jobs for which there is no row are only counted.
 
 The reward is minus the growth of the bounded slowdowns of the waiting jobs (see `cluster`),
-divided by the number of jobs. What no job escapes, a slowdown of 1, is charged at the last step.
-So the undiscounted return is exactly minus the mean bounded slowdown. Growth depends on true run
-times, which the simulator knows and the observation does not show.
+divided by the number of jobs. The minimum of every job, a slowdown of 1, is charged at the last
+step. So the undiscounted return is exactly minus the mean bounded slowdown. Growth depends on true
+run times, which the simulator knows and the observation does not show.
 """
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ class JobScheduling(gym.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin with a window that the seed chooses."""
+        """Start with a window that the seed chooses."""
         super().reset(seed=seed)
         self._first = int(self.np_random.integers(self.starts.start, self.starts.stop))
         self._begin()
         return self._observe(), {ACTION_MASK: self._mask()}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Start a job or wait, and go on to where there is a choice.
+        """Start a job or wait, and continue to the next choice.
 
         Raises:
             EnvError: The mask forbids the action, or the episode is over.
@@ -114,7 +114,7 @@ class JobScheduling(gym.Env[np.ndarray, Any]):
         cost = 0.0
         if action == self.window:
             if not cluster.can_wait():
-                raise EnvError("Nothing will happen any more, so waiting would not end.")
+                raise EnvError("No event is left, so waiting would never end.")
             cost += cluster.advance()
         elif 0 <= action < self.window and self.rows[action] >= 0:
             cluster.begin(self.rows[action])
@@ -130,11 +130,11 @@ class JobScheduling(gym.Env[np.ndarray, Any]):
         return self._observe(), -cost / self.jobs, over, False, info
 
     def get_state(self) -> State:
-        """Return all that the next steps depend on."""
+        """Return the state that the next steps depend on."""
         return {"first": self._first, "cluster": self.cluster.get_state()}
 
     def set_state(self, state: State) -> None:
-        """Go on from what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self._first = int(state["first"])
         self._begin()
         self.cluster.set_state(state["cluster"])
@@ -152,7 +152,7 @@ class JobScheduling(gym.Env[np.ndarray, Any]):
         return not self.cluster.queue and self.cluster.arrived == self.jobs
 
     def _go_on(self) -> float:
-        """Let time pass until a job on show fits, and return what that cost."""
+        """Advance time until a job that is shown fits, and return the cost."""
         cluster, cost = self.cluster, 0.0
         self._show()
         while not self._fits_one() and not self._over():
@@ -165,7 +165,7 @@ class JobScheduling(gym.Env[np.ndarray, Any]):
         return any(job >= 0 and size[job] <= free for job in self.rows)
 
     def _show(self) -> None:
-        """Choose the jobs that have a row; -1 stands for none."""
+        """Choose the jobs that get a row; -1 means none."""
         queue, size, free = self.cluster.queue, self.cluster.size, self.cluster.free
         requested = self.cluster.requested
         order = sorted(queue, key=lambda job: (size[job] > free, requested[job]))
@@ -301,7 +301,7 @@ def tune_reserve(
 ) -> tuple[float, float]:
     """Return the reserve and the limit of `held_back` that are best on a (training) workload.
 
-    Windows begin every half of their length, so that all of it is used.
+    Windows start at every half of their length, so that all jobs are used.
     """
     starts = window_starts(workload, jobs)[:: max(jobs // 2, 1)]
     options = [(reserve, limit) for reserve in reserves for limit in limits]

@@ -1,8 +1,8 @@
-"""What both tasks mean by `split`: traces to learn from, and traces to be judged on.
+"""The splits of both tasks: traces to train on, and traces to test on.
 
 A trace is drawn from a seed. Those of training come from seeds below 10,000, and so do the ones
-that baselines are tuned on; those of the test from seeds from 1,000,000 on. No trace of the test
-was looked at while the tasks, the baselines and the presets were made.
+that baselines are tuned on; those of the test from seeds from 1,000,000 on. No test trace was used
+while the tasks, the baselines and the presets were made.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def known(split: Split) -> Split:
     """Return the split.
 
     Raises:
-        EnvError: It is none.
+        EnvError: It is not one.
     """
     if split not in get_args(Split):
         raise EnvError(f"split is {split!r}; 'train' or 'test' was expected.")

@@ -1,24 +1,24 @@
-"""`assay/CompactionRate-v0`: how much of a store's disk may background work take, right now?
+"""`assay/CompactionRate-v0`: set the rate limit of a store's background work.
 
-A log-structured store (LSM tree) takes writes at once and pays later: what was written has to be
-merged in the background (compaction). The knob is the rate limit of that work. Too little, and
+A log-structured store (LSM tree) takes writes immediately; what was written has to be merged in the
+background later (compaction). The knob is the rate limit of that work. Too little, and
 debt grows: reads have to look into more files, and at last writes are slowed down and stopped. Too
 much at a busy time, and requests wait behind the background work now. What was merged helps only
-when the merge is complete, half an hour later. So the work belongs into quiet hours, and a store
-has to be clean before a busy one: a controller that only looks at the debt does most of the work
-just after most was written, which is the worst time.
+when the merge is complete, half an hour later. So the work should be done in quiet hours, and the
+debt paid before a busy one: a controller that only looks at the debt does most of the work just
+after most was written, which is the worst time.
 
 This is a fluid model in intervals of ten minutes; an episode is a day from midnight. The disk's
 bandwidth is 1, work is measured in disk intervals:
 
 * reads and writes follow the time of day (quiet at night, busy around an hour of the afternoon,
-  both to a degree that differs from day to day), with noise and crowds of readers;
+  both to a degree that differs from day to day), with noise and bursts of reads;
 * bulk loads of writes come at any time. They wait upstream before, where they can be seen:
   `NOTICE` intervals ahead, as a message queue's backlog or a list of scheduled jobs shows them;
 * every unit that is written leaves `AMPLIFICATION` units of debt; every unit of debt makes all
-  reads dearer by 1 / `READ_SCALE`;
-* background work runs at a rate that follows the knob with inertia, as running merges go on; it
-  takes its share of the disk at once, and pays the debt off `LAG` intervals later;
+  reads more expensive by 1 / `READ_SCALE`;
+* background work runs at a rate that follows the knob with inertia, as running merges continue; it
+  takes its share of the disk immediately, and reduces the debt `LAG` intervals later;
 * the foreground's utilisation is rho = demand / (1 - background). Requests are slowed down by
   1 / (1 - rho), and beyond rho = 0.8 along the tangent there, for requests that time out. What
   counts is how much slower they are than on a store without debt and without background work;
@@ -58,7 +58,7 @@ LAG = 3
 READ_SCALE = 40.0
 SLOW, STOP = 9.0, 15.0
 THROTTLE_COST = 10.0
-KNEE = 0.8  # utilisation beyond which the slowdown goes on along its tangent
+KNEE = 0.8  # utilisation beyond which the slowdown continues along its tangent
 NOTICE = 9  # how long before it begins a bulk load is seen
 
 # Rows of the state of a store; the merges under way come behind, the oldest first.
@@ -68,8 +68,8 @@ MERGING = slice(8, 8 + LAG)
 # Columns of the observation, which the rules read.
 READS, WRITES, READS_LATELY, WRITES_LATELY, READS_BEFORE, WRITES_BEFORE = range(6)
 ANNOUNCED, SINE, COSINE, SLOWDOWN, SEEN_DEBT, WORK, KNOB, UNDER_WAY = range(6, 14)
-_OUTSIDE = 9  # so many of them do not depend on what the agent does
-_READ_UNIT, _WRITE_UNIT, _BULK_UNIT = 0.5, 0.1, 1.0  # what is 1 in the observation
+_OUTSIDE = 9  # this many of them do not depend on the actions
+_READ_UNIT, _WRITE_UNIT, _BULK_UNIT = 0.5, 0.1, 1.0  # scaled to 1 in the observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ _LATELY, _BEFORE = _average(0.5), _average(0.9)  # of some 20 minutes, and of 10
 def interval(
     state: np.ndarray, reads: np.ndarray, writes: np.ndarray, knob: np.ndarray
 ) -> np.ndarray:
-    """Pass an interval in every store and return what debt and background work cost in it [n].
+    """Simulate an interval in every store; return the cost of debt and background work [n].
 
     Args:
         state: `[8 + LAG, n]`; it is changed.
@@ -198,10 +198,11 @@ class CompactionRate(NativeVectorEnv):
     and cosine), the logarithm of the slowdown, the debt as estimated (off by some percent, and with
     what is being merged counted in), background work done, the knob's last value, and the work
     under way. Hidden are the true debt, when the merges will be complete, how busy the day will be,
-    whether a burst goes on, and throttled writes.
+    whether a burst continues, and throttled writes.
 
-    Action: a number from -1 to 1, which puts the knob between its ends, 0 and 1. (Policies begin in
-    the middle of a symmetric range; in that of the knob, a Gaussian one would begin at its end.)
+    Action: a number from -1 to 1, which is mapped to the knob's range, 0 to 1. (Policies start in
+        the middle of a symmetric range; on the knob's own range, a Gaussian one would start at its
+        end.)
 
     Args:
         num_envs: How many copies.
@@ -252,7 +253,7 @@ class CompactionRate(NativeVectorEnv):
         reads, writes = self._loads[self._rows, t].T
         cost = interval(state, reads, writes, state[_KNOB])
         shown = _observe(self._seen[self._rows, t + 1], self._error[self._rows, t + 1], state)
-        # A day ends because the clock says so, not because the store is done.
+        # A day ends by its time limit, not in a terminal state.
         return shown, -cost / 10.0, self._nowhere.copy()
 
     def _enter(self, states: np.ndarray, elapsed: np.ndarray) -> None:
@@ -294,12 +295,12 @@ def make_compaction_rate(split: Split = "train") -> Single:
 
 # ------------------------------------------------------------------ rules, by what the agent sees
 
-# Observations [n, 14] -> knobs [n]; made anew for every day, of which it may run many at once.
+# Observations [n, 14] -> knobs [n]; made again for every day; one may run many days at once.
 Controller = Callable[[np.ndarray], np.ndarray]
 
 
 def constant(knob: float) -> Controller:
-    """Leave the knob where it is."""
+    """Keep the knob at a value."""
     return lambda obs: np.full(len(obs), knob)
 
 

@@ -5,7 +5,7 @@ of which those of the form `; Key: Value` make the header, and a line of 18 numb
 where something is not known.
 
 `lublin` draws a workload from the model of Lublin and Feitelson (2003, JPDC 63:1105) with its
-parameters for jobs that are not told apart into batch and interactive ones:
+parameters for jobs that are not divided into batch and interactive ones:
 
 * sizes: serial with probability 0.244, else 2^u with u from a two-stage uniform distribution,
   and u rounded with probability 0.576, so that powers of two are frequent;
@@ -14,9 +14,9 @@ parameters for jobs that are not told apart into batch and interactive ones:
   half hours.
 
 Where this differs: the gaps between arrivals are scaled by one factor, before the daily cycle is
-laid over them, so that a load can be asked for. And the model knows no estimates, which schedulers
-live on, so they are added: a fifth of the jobs ask for what they need, the others for 1/a of it
-with an accuracy a from 0.05 to 1, all rounded up to a usual limit such as 15 minutes or 4 hours.
+laid over them, so that a load can be set. And the model has no estimates, which schedulers need, so
+they are added: a fifth of the jobs ask for what they need, the others for 1/a of it with an
+accuracy a from 0.05 to 1, all rounded up to a usual limit such as 15 minutes or 4 hours.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _A_NUM, _B_NUM = 8.1737, 3.9631
 _MOST_RUN, _MOST_GAP = 12.0, 13.0  # logarithms
 _BUCKETS, _FIRST_BUCKET = 48, 11
 
-# What people ask for, in seconds.
+# Usual limits of run times, in seconds.
 _LIMITS = 60.0 * np.array(
     [1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 360, 480, 720, 1080, 1440, 2160, 2880]
 )
@@ -86,7 +86,7 @@ class Job:
 
     Attributes:
         number: Its number in the file.
-        submit: When it was handed in.
+        submit: When it was submitted.
         run: How long it runs, which no scheduler knows.
         size: Processors it needs.
         requested: How long its user says that it runs at most.
@@ -127,8 +127,8 @@ def read_swf(path: Path | str, processors: int | None = None) -> Workload:
     """Read a workload in the Standard Workload Format, packed with gzip or not.
 
     A job's size is the number of processors that it requested, or else was given; its estimate is
-    the time that it requested, or else its run time (which tells a scheduler more than it would
-    know). Jobs without size or run time, and those cancelled before they ran, are left out.
+    the time that it requested, or else its run time (which is more than a scheduler would know).
+    Jobs without size or run time, and those cancelled before they ran, are left out.
 
     Args:
         path: The file.
@@ -187,7 +187,7 @@ def write_swf(path: Path | str, workload: Workload) -> None:
         )
     data = ("\n".join(lines) + "\n").encode("ascii")
     path = Path(path)
-    # Without a time in it, the same workload is the same file.
+    # Without a time stamp, the same workload gives the same file.
     path.write_bytes(gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)
 
 
@@ -309,7 +309,7 @@ def _numbers(text: str, where: str) -> list[float]:
 
 
 def _job(values: Sequence[float]) -> Job | None:
-    """Return the job of a line, or None if it never ran or how is not known."""
+    """Return the job of a line, or None if it never ran or its size or run time is unknown."""
     run, status = values[3], values[10]
     size = values[7] if values[7] > 0 else values[4]
     if run < 0 or size <= 0 or (status == _CANCELLED and run == 0):
