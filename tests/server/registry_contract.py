@@ -272,14 +272,40 @@ class RegistryContract:
         assert again.channel(P, STABLE) == Channel(2, pinned=True)
         assert self.refused(lambda: again.promote(P, CANARY, STABLE)) == Reason.CHANNEL_PINNED
         assert self.refused(lambda: again.rollback(P, STABLE)) == Reason.CHANNEL_PINNED
-        assert again.pin(P, STABLE, 0) == Channel(2)
-        assert again.promote(P, CANARY, STABLE) == Channel(5)
+        assert self.refused(lambda: again.move(P, STABLE, 3)) == Reason.CHANNEL_PINNED
+        assert again.unpin(P, STABLE) == Channel(5)
         assert again.pin(P, STABLE, 5) == Channel(5, pinned=True)
+
+    def test_a_channel_that_is_let_go_does_not_stay_behind(
+        self, registry: Registry, reopen: Callable[[], Registry]
+    ) -> None:
+        assert registry.unpin(P, STABLE) == Channel(0)
+        self.published(registry, 3)
+        self.published(registry, 3, None)
+        registry.pin(P, STABLE, 1)
+        assert registry.unpin(P, STABLE, failed=[6, 5]) == Channel(4)
+        registry.pin(P, STABLE, 1)
+        again = reopen()
+        assert again.unpin(P, STABLE) == Channel(6)
+        assert again.unpin(P, STABLE, failed=range(1, 7)) == Channel(6)  # there is no other
+
+    def test_a_channel_can_be_let_go_to_what_it_had_alone(self, registry: Registry) -> None:
+        self.published(registry, 3)
+        self.published(registry, 2, None)  # they have to pass a trial first
+        registry.pin(P, STABLE, 1)
+        assert registry.unpin(P, STABLE, known=True) == Channel(3)
+        registry.pin(P, STABLE, 1)
+        assert registry.unpin(P, STABLE, failed=[3], known=True) == Channel(2)
+
+    def test_a_channel_can_be_moved(self, registry: Registry) -> None:
+        self.published(registry, 3, None)
+        assert registry.move(P, CANARY, 3) == Channel(3)
+        assert registry.move(P, CANARY, 2) == Channel(2)
+        assert self.refused(lambda: registry.move(P, CANARY, 9)) == Reason.UNKNOWN_VERSION
 
     def test_rolling_back_goes_the_way_that_was_come(self, registry: Registry) -> None:
         self.published(registry, 3)
-        registry.pin(P, STABLE, 1)
-        registry.pin(P, STABLE, 0)
+        registry.move(P, STABLE, 1)
         assert registry.rollback(P, STABLE) == Channel(3)
         assert registry.rollback(P, STABLE) == Channel(2)
         assert registry.rollback(P, STABLE) == Channel(1)

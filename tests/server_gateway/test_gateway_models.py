@@ -94,7 +94,9 @@ def test_a_follower_hears_of_every_move(server: Running) -> None:
     assert follower.version == 1  # held there
     error = refused(ada.call, ada.models.Rollback, pb.RollbackRequest(policy="queue"))
     assert error.reason is Reason.CHANNEL_PINNED
-    ada.call(ada.models.Pin, pb.PinRequest(policy="queue", version=0))
+    info = ada.call(ada.models.Pin, pb.PinRequest(policy="queue", version=0))
+    assert (info.version, info.pinned) == (4, False)  # at once, not with the next version
+    follower.wait_version(4)
     server.puppet().publish()
     follower.wait_version(5)
     follower.stop()
@@ -254,6 +256,22 @@ def test_the_only_client_tries_and_versions_wait_for_their_turn(tmp_path: Path) 
         fleet.play(values)
         wait_for(lambda: server.store.registry.channel("queue", "stable").version == 5)
         fleet.stop()
+
+
+def test_letting_go_does_not_pass_over_the_trial(tmp_path: Path) -> None:
+    canary = {"share": 0.1, "min_episodes": 4}
+    with running(tmp_path, canary=canary) as server:
+        ada = server.client()
+        ada.register()
+        puppet, registry = server.puppet(), server.store.registry
+        puppet.publish()
+        wait_for(lambda: server.gateway.hub.policies["queue"].infos)
+        puppet.publish()
+        puppet.publish()
+        registry.move("queue", "stable", 2)  # it was promoted once
+        ada.call(ada.models.Pin, pb.PinRequest(policy="queue", version=1))
+        info = ada.call(ada.models.Pin, pb.PinRequest(policy="queue"))
+        assert (info.version, info.pinned) == (2, False)  # the third was never tried
 
 
 def test_a_trial_survives_a_restart(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_top_once_prints_one_table(server: Running) -> None:
     )
     text = done(server, "top", "--once")
     assert "1 policy" in text and re.search(
-        r"queue learning 0 0\.0 - 0 3 0\.0 1,234 300 MB 2", text
+        r"queue learning \d+ [\d.]+ - 0 3 0\.0 1,234 300 MB 2", text
     )
     (facts,) = parsed(server, "top", "--once")
     assert facts["learner"]["pid"] == 7
@@ -190,6 +190,8 @@ def test_pin_holds_a_version_and_off_lets_go(server: Running) -> None:
     assert (facts["channels"], facts["pinned"]) == ({"stable": 2}, ["stable"])
     assert "2 (pinned)" in done(server, "policies")
     assert "is pinned at version 2" in refused(server, "rollback", "queue")
+    text = done(server, "pin", "queue", "--off")
+    assert "is let go: it is at version 4 now, and new versions move it again" in text
     assert parsed(server, "pin", "queue", "--off")["pinned"] is False
     server.puppet().publish()
     assert parsed(server, "policies")[0]["channels"] == {"stable": 5}

@@ -291,10 +291,10 @@ def pin(
     name: Name,
     version: Annotated[int | None, typer.Argument(min=1, help="The version to hold.")] = None,
     channel: Annotated[ChannelName, typer.Option("--channel", help="Which one.")] = "stable",
-    off: Annotated[bool, typer.Option("--off", help="Let the channel go again.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Let it go, to the newest version.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Hold a channel at a version, whatever is published; --off lets it go again."""
+    """Hold a channel at a version, whatever is published; --off lets it go to the newest."""
     if (version is None) != off:
         raise ConfigError(
             "Neither a version nor --off is given." if version is None else
@@ -302,7 +302,10 @@ def pin(
             f"Give one: assay server pin {name} 12, or assay server pin {name} --off",
         )  # fmt: skip
     info = server.pin(name, version or 0, channel)
-    what = f"stays at version {info.version}" if version else "follows what is published again"
+    what = f"stays at version {info.version}"
+    if off:
+        where = f"at version {info.version}" if info.version else "without a version"
+        what = f"is let go: it is {where} now, and new versions move it again"
     _tell_model(info, as_json, what)
 
 

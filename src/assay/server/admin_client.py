@@ -122,7 +122,7 @@ class AdminClient:
     # Models
 
     def pin(self, name: str, version: int, channel: str = "") -> pb.ModelInfo:
-        """Hold a channel at a version; 0 lets go of it."""
+        """Hold a channel at a version; 0 lets it go, to the newest that has not failed."""
         request = pb.PinRequest(policy=name, channel=channel, version=version)
         return self._about(pb.ModelInfo, name, self._models.Pin, request)
 

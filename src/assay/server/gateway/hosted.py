@@ -238,8 +238,8 @@ class Hosted:
         return [
             f"The learner starves: {self.freshness.left_out} of the last {self.freshness.of} steps "
             f"were left out, as their version is more than {lag} behind the newest, which is "
-            f"{self.newest} ({', '.join(where)}). Let the clients have a newer version (unpin or "
-            "promote), or raise max_lag of the learner (null: no limit)."
+            f"{self.newest} ({', '.join(where)}). Let the clients have the newest version (`assay "
+            f"server pin {self.name} --off`), or raise max_lag of the learner (null: no limit)."
         ]
 
     def notes(self) -> list[str]:

@@ -134,10 +134,16 @@ class Models(ModelsServicer):
 
     @answers
     async def Pin(self, request: pb.PinRequest, context: Any) -> pb.ModelInfo:
-        """Hold a channel at a version, or let go of it."""
-        channel = request.channel or STABLE
-        hosted = await self.hub.operate("pin", request, context)
-        await self.hub.work(self.hub.store.registry.pin, hosted.name, channel, request.version)
+        """Hold a channel at a version, or let it go to the newest that has not failed."""
+        channel, registry = request.channel or STABLE, self.hub.store.registry
+        hosted = await self.hub.operate("pin" if request.version else "unpin", request, context)
+        if request.version:
+            await self.hub.work(registry.pin, hosted.name, channel, request.version)
+        else:
+            # Where versions have to pass a trial, what is new is not for everybody yet.
+            known = hosted.guard is not None and channel == STABLE
+            failed = tuple(hosted.verdicts.failed)
+            await self.hub.work(registry.unpin, hosted.name, channel, failed=failed, known=known)
         return await self._moved(hosted, channel)
 
     @answers

@@ -12,7 +12,7 @@ to date from the segments when it opens.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -350,8 +350,26 @@ class Registry(Protocol):
     def channel(self, policy: str, channel: str) -> Channel:
         """Return where a channel points; version 0 where nothing was published on it."""
 
+    def move(self, policy: str, channel: str, version: int) -> Channel:
+        """Move a channel that is not pinned to a version, from where it may move on."""
+
     def pin(self, policy: str, channel: str, version: int) -> Channel:
-        """Move a channel to a version and hold it there; version 0 lets go of it."""
+        """Move a channel to a version and hold it there."""
+
+    def unpin(
+        self, policy: str, channel: str, *, failed: Collection[int] = (), known: bool = False
+    ) -> Channel:
+        """Let a channel go, to the newest version that it may point to.
+
+        Where it stays at an old version, clients send steps that an on-policy learner leaves out
+        as too old. Then nothing is published, and the channel would stay there for ever.
+
+        Args:
+            policy: Whose channel.
+            channel: Pinned or not.
+            failed: Versions that it must not point to.
+            known: Whether it goes to none that it has not pointed to before.
+        """
 
     def promote(self, policy: str, source: str, target: str) -> Channel:
         """Move a channel to where another one points."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from assay.server.errors import Reason, RejectionError, StoreError
@@ -494,7 +494,7 @@ class SqlRegistry:
         )  # fmt: skip
         return Channel(rows[0][0], bool(rows[0][1])) if rows else Channel(0)
 
-    def _move(self, policy: str, channel: str, version: int, pinned: bool = False) -> None:
+    def _move(self, policy: str, channel: str, version: int) -> None:
         where = "WHERE policy = ? AND channel = ?"
         depth = 1 + self._number(f"SELECT depth FROM channels {where}", policy, channel)
         self._run(
@@ -502,33 +502,65 @@ class SqlRegistry:
             policy, channel, depth, version,
         )  # fmt: skip
         self._run(
-            "INSERT INTO channels (policy, channel, depth, pinned) VALUES (?, ?, ?, ?) "
+            "INSERT INTO channels (policy, channel, depth, pinned) VALUES (?, ?, ?, 0) "
             "ON CONFLICT (policy, channel) "
             "DO UPDATE SET depth = excluded.depth, pinned = excluded.pinned",
-            policy, channel, depth, int(pinned),
+            policy, channel, depth,
         )  # fmt: skip
         self._run(f"DELETE FROM moves {where} AND depth <= ?", policy, channel, depth - KEPT_MOVES)
 
+    def move(self, policy: str, channel: str, version: int) -> Channel:
+        """Move a channel to a version, from where it may move on."""
+        check_channel(channel)
+        self._write("move", policy=policy, channel=channel, version=version)
+        return self.channel(policy, channel)
+
+    def _do_move(self, policy: str, channel: str, version: int) -> None:
+        self._living(policy)
+        self.model(policy, version)
+        self._unpinned(policy, channel)
+        if self.channel(policy, channel).version != version:
+            self._move(policy, channel, version)
+
     def pin(self, policy: str, channel: str, version: int) -> Channel:
-        """Move a channel to a version and hold it there; version 0 lets go of it."""
+        """Move a channel to a version and hold it there."""
         check_channel(channel)
         self._write("pin", policy=policy, channel=channel, version=version)
         return self.channel(policy, channel)
 
     def _do_pin(self, policy: str, channel: str, version: int) -> None:
         self._living(policy)
-        if not version:
-            self._run(
-                "UPDATE channels SET pinned = 0 WHERE policy = ? AND channel = ?", policy, channel
-            )
+        if not version:  # in journals of before there was `unpin`
+            self._hold(policy, channel, False)
             return
         self.model(policy, version)
         if self.channel(policy, channel).version != version:
-            self._move(policy, channel, version, pinned=True)
+            self._move(policy, channel, version)
+        self._hold(policy, channel, True)
+
+    def _hold(self, policy: str, channel: str, pinned: bool) -> None:
+        where = "WHERE policy = ? AND channel = ?"
+        self._run(f"UPDATE channels SET pinned = ? {where}", int(pinned), policy, channel)
+
+    def unpin(
+        self, policy: str, channel: str, *, failed: Collection[int] = (), known: bool = False
+    ) -> Channel:
+        """Let a channel go, to the newest version that it may point to."""
+        check_channel(channel)
+        self._write("unpin", policy=policy, channel=channel, failed=sorted(failed), known=known)
+        return self.channel(policy, channel)
+
+    def _do_unpin(self, policy: str, channel: str, failed: list[int], known: bool) -> None:
+        self._living(policy)
+        self._hold(policy, channel, False)
+        if known:  # pruning keeps the models of these
+            sql = "SELECT version FROM moves WHERE policy = ? AND channel = ?"
+            rows = self._rows(sql, policy, channel)
         else:
-            self._run(
-                "UPDATE channels SET pinned = 1 WHERE policy = ? AND channel = ?", policy, channel
-            )
+            rows = self._rows("SELECT version FROM models WHERE policy = ?", policy)
+        newest = max({row[0] for row in rows}.difference(failed), default=0)
+        if newest and newest != self.channel(policy, channel).version:
+            self._move(policy, channel, newest)
 
     def promote(self, policy: str, source: str, target: str) -> Channel:
         """Move a channel to where another one points."""
@@ -555,7 +587,7 @@ class SqlRegistry:
             raise RejectionError(
                 Reason.CHANNEL_PINNED,
                 f"The channel '{channel}' of '{policy}' is pinned at version {now.version}.",
-                "Unpin it first.",
+                f"Let it go first: assay server pin {policy} --channel {channel} --off",
             )
 
     def rollback(self, policy: str, channel: str) -> Channel:
