@@ -271,7 +271,6 @@ class RegistryContract:
         again = reopen()
         assert again.channel(P, STABLE) == Channel(2, pinned=True)
         assert self.refused(lambda: again.promote(P, CANARY, STABLE)) == Reason.CHANNEL_PINNED
-        assert self.refused(lambda: again.rollback(P, STABLE)) == Reason.CHANNEL_PINNED
         assert self.refused(lambda: again.move(P, STABLE, 3)) == Reason.CHANNEL_PINNED
         assert again.unpin(P, STABLE) == Channel(5)
         assert again.pin(P, STABLE, 5) == Channel(5, pinned=True)
@@ -306,13 +305,25 @@ class RegistryContract:
     def test_rolling_back_goes_the_way_that_was_come(self, registry: Registry) -> None:
         self.published(registry, 3)
         registry.move(P, STABLE, 1)
-        assert registry.rollback(P, STABLE) == Channel(3)
-        assert registry.rollback(P, STABLE) == Channel(2)
-        assert registry.rollback(P, STABLE) == Channel(1)
+        assert registry.rollback(P, STABLE).version == 3
+        assert registry.rollback(P, STABLE).version == 2
+        assert registry.rollback(P, STABLE).version == 1
         assert self.refused(lambda: registry.rollback(P, STABLE)) == Reason.NO_EARLIER_VERSION
+        registry.unpin(P, STABLE)
         self.published(registry, 1)
         assert registry.channel(P, STABLE) == Channel(4)  # numbers go on
-        assert registry.rollback(P, STABLE) == Channel(1)
+        assert registry.rollback(P, STABLE).version == 3
+
+    def test_what_was_rolled_back_stays_so(
+        self, registry: Registry, reopen: Callable[[], Registry]
+    ) -> None:
+        self.published(registry, 3)
+        assert registry.rollback(P, STABLE) == Channel(2, pinned=True)
+        self.published(registry, 1)
+        again = reopen()
+        assert again.channel(P, STABLE) == Channel(2, pinned=True)
+        assert again.rollback(P, STABLE) == Channel(1, pinned=True)  # one further
+        assert again.unpin(P, STABLE) == Channel(4)
 
     def test_pruning_keeps_the_newest_and_what_channels_need(
         self, registry: Registry, reopen: Callable[[], Registry]
@@ -328,6 +339,31 @@ class RegistryContract:
         assert again.learner(P).version == 11
         assert again.prune_models(P, 100) == 0
         assert again.prune_models(P, 0) == 4
+
+    def test_pruning_keeps_a_version_of_each_minute_and_hour(
+        self, registry: Registry, reopen: Callable[[], Registry]
+    ) -> None:
+        now = 100_000 * 3600.0 + 30.0
+        clock = [0.0]
+        # A version every 20 seconds, for three hours; the last is of this moment.
+        registry._clock = lambda: clock[0]  # type: ignore[attr-defined]
+        count = 3 * 180
+        epoch = registry.open_learner(P).epoch
+        for number in range(count):
+            clock[0] = now - 20.0 * (count - 1 - number)
+            registry.advance(P, epoch, 0, model=dataclasses.replace(MODEL, channel=None))
+        registry.prune_models(P, 4, minutes=5, hours=2)
+        ages = [round(now - one.created) for one in reopen().models(P, newest=1000)]
+        # The four newest; of the others the last of each minute and hour, which ended 30 s ago.
+        assert ages == [0, 20, 40, 60, 80, 100, 160, 220, 280, 3640]
+
+    def test_a_version_that_is_gone_is_refused_with_the_nearest(self, registry: Registry) -> None:
+        self.published(registry, 9, None)
+        registry.pin(P, STABLE, 2)
+        registry.prune_models(P, 2)
+        with pytest.raises(RejectionError, match="no version 5") as refused:
+            registry.pin(P, STABLE, 5)
+        assert refused.value.fix == "The nearest that it has: 2 and 8."
 
     def test_channels_refuse_what_is_not_there(self, registry: Registry) -> None:
         assert self.refused(lambda: registry.channel(P, "beta")) == Reason.UNKNOWN_CHANNEL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -42,6 +43,9 @@ def server(tmp_path: Path) -> Iterator[Running]:
     with running(tmp_path) as here:
         here.client().register()
         yield here
+
+
+TO_ITSELF = {"from_channel": "stable", "to_channel": "stable"}
 
 
 class Follower:
@@ -83,7 +87,7 @@ def test_a_follower_hears_of_every_move(server: Running) -> None:
     late = Follower(server.client("bob"))
     late.wait_version(3)  # at once, without waiting for the next
     info = ada.call(ada.models.Rollback, pb.RollbackRequest(policy="queue"))
-    assert (info.version, info.channel) == (2, "stable")
+    assert (info.version, info.channel, info.pinned) == (2, "stable", True)
     follower.wait_version(2)
     late.wait_version(2)
     info = ada.call(ada.models.Pin, pb.PinRequest(policy="queue", version=1))
@@ -92,7 +96,7 @@ def test_a_follower_hears_of_every_move(server: Running) -> None:
     server.puppet().publish()
     wait_for(lambda: server.gateway.hub.policies["queue"].newest == 4)
     assert follower.version == 1  # held there
-    error = refused(ada.call, ada.models.Rollback, pb.RollbackRequest(policy="queue"))
+    error = refused(ada.call, ada.models.Promote, pb.PromoteRequest(policy="queue", **TO_ITSELF))
     assert error.reason is Reason.CHANNEL_PINNED
     info = ada.call(ada.models.Pin, pb.PinRequest(policy="queue", version=0))
     assert (info.version, info.pinned) == (4, False)  # at once, not with the next version
@@ -525,7 +529,8 @@ def test_a_unix_socket(tmp_path: Path) -> None:
 
 
 def test_old_versions_are_forgotten(tmp_path: Path) -> None:
-    with running(tmp_path, retention={"versions": 2, "every": 0.05}) as server:
+    retention = {"versions": 2, "every": 0.05, "minutes": 0, "hours": 0}
+    with running(tmp_path, retention=retention) as server:
         server.client().register()
         puppet = server.puppet()
         stable, puppet._channel = puppet._channel, lambda: None
@@ -536,6 +541,20 @@ def test_old_versions_are_forgotten(tmp_path: Path) -> None:
         wait_for(lambda: len(server.store.registry.models("queue")) <= 3)
         assert server.client().fetch(version=6)[0].version == 6
         assert refused(server.client().fetch, version=1).reason is Reason.UNKNOWN_VERSION
+
+
+def test_old_versions_are_shown_further_and_further_apart(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, now = server.store.registry, time.time()
+    for age in [*range(10_000, 100, -100), *range(40, 0, -1)]:
+        monkeypatch.setattr(registry, "_clock", lambda age=age: now - age)
+        server.puppet().publish()
+    ada = server.client()
+    details = ada.call(ada.admin.GetPolicy, pb.PolicyRequest(policy="queue"))
+    ages = [round(now - one.created) for one in details.models]
+    assert ages[:20] == list(range(1, 21))
+    assert ages[20:] == [200, 300, 500, 800, 1200, 1800, 2700, 4100, 6200, 9300]
 
 
 def test_the_spec_of_a_policy_is_shown_to_an_operator(server: Running) -> None:

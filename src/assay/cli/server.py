@@ -206,6 +206,7 @@ def policy(server: AdminClient, name: Name, as_json: AsJson = False) -> None:
     rows = [
         (
             model["version"],
+            output.duration(time.time() - published.created) if published.created else None,
             ", ".join(at for at, version in facts["channels"].items()
                       if version == model["version"]),
             output.number(model["metrics"].get("rollout/return_mean")),
@@ -214,9 +215,9 @@ def policy(server: AdminClient, name: Name, as_json: AsJson = False) -> None:
             _size(model["size"]),
             model["sha256"][:12],
         )
-        for model in facts["models"]
+        for model, published in zip(facts["models"], details.models, strict=True)
     ]  # fmt: skip
-    columns = ("version>", "channel", "return>", "steps>", "parent>", "size>", "sha256")
+    columns = ("version>", "age>", "channel", "return>", "steps>", "parent>", "size>", "sha256")
     output.show(output.table(columns, rows))
 
 
@@ -332,14 +333,12 @@ def rollback(
     reason: Annotated[str, typer.Option("--reason", help="For the server's log.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Move a channel back to the version it had before, now, for all clients."""
+    """Move a channel back to the version it had before, for all clients, and hold it there."""
     info = server.rollback(name, channel, reason)
-    _tell_model(info, as_json, f"is back at version {info.version}")
-    if not as_json and not info.pinned:
-        output.note(
-            f"The next version goes to '{channel}' again; "
-            f"`assay server pin {name} {info.version}` holds it."
-        )
+    which = "" if channel == "stable" else f" --channel {channel}"
+    _tell_model(info, as_json, f"is back at version {info.version} and stays there")
+    if not as_json:
+        output.note(f"`assay server pin {name}{which} --off` lets it go, to the newest version.")
 
 
 def _tell_model(info: Any, as_json: bool, what: str) -> None:

@@ -132,7 +132,7 @@ class AdminClient:
         return self._about(pb.ModelInfo, name, self._models.Promote, request)
 
     def rollback(self, name: str, channel: str = "", reason: str = "") -> pb.ModelInfo:
-        """Move a channel back to where it pointed before."""
+        """Move a channel back to where it pointed before, and hold it there."""
         request = pb.RollbackRequest(policy=name, channel=channel, reason=reason)
         return self._about(pb.ModelInfo, name, self._models.Rollback, request)
 

@@ -265,6 +265,7 @@ def model_info(model: ModelVersion, channel: str, where: Channel) -> pb.ModelInf
         parent=model.parent,
         metrics=finite(model.metrics),
         pinned=where.pinned,
+        created=model.created,
     )
 
 

@@ -487,7 +487,14 @@ class Hub:
 
     async def forget_past(self, hosted: Hosted) -> None:
         """Delete a policy's old versions."""
-        await self.work(self.store.prune_models, hosted.name, keep=self.config.retention.versions)
+        keep = self.config.retention
+        await self.work(
+            self.store.prune_models,
+            hosted.name,
+            keep=keep.versions,
+            minutes=keep.minutes,
+            hours=keep.hours,
+        )
 
     # The end
 

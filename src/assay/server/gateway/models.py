@@ -156,7 +156,7 @@ class Models(ModelsServicer):
 
     @answers
     async def Rollback(self, request: pb.RollbackRequest, context: Any) -> pb.ModelInfo:
-        """Move a channel back to where it pointed before."""
+        """Move a channel back to where it pointed before, and hold it there."""
         channel = request.channel or STABLE
         hosted = await self.hub.operate("rollback", request, context)
         await self.hub.work(self.hub.store.registry.rollback, hosted.name, channel)

@@ -336,13 +336,15 @@ class Registry(Protocol):
     def models(self, policy: str, *, newest: int = 100) -> list[ModelVersion]:
         """Return the newest versions, newest first."""
 
-    def prune_models(self, policy: str, keep: int) -> int:
+    def prune_models(self, policy: str, keep: int, *, minutes: int = 0, hours: int = 0) -> int:
         """Forget old versions and return how many.
 
         Args:
             policy: Whose.
             keep: How many of the newest stay; so do those that a channel points to or can be
                 rolled back to.
+            minutes: The newest version of each of so many last minutes stays, too.
+            hours: And the newest of each of so many last hours.
         """
 
     # Channels
@@ -375,7 +377,10 @@ class Registry(Protocol):
         """Move a channel to where another one points."""
 
     def rollback(self, policy: str, channel: str) -> Channel:
-        """Move a channel back to where it pointed before."""
+        """Move a channel back to where it pointed before, and hold it there.
+
+        Else the next publication would undo it. One that is pinned goes back as well.
+        """
 
     # Quotas
 

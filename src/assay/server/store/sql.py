@@ -459,27 +459,53 @@ class SqlRegistry:
         """Return a version; UNKNOWN_VERSION where there is none."""
         rows = self._rows(f"{_MODEL} AND version = ?", policy, version)
         if not rows:
-            raise RejectionError(
-                Reason.UNKNOWN_VERSION, f"The policy '{policy[:64]}' has no version {version}."
-            )
+            raise self._no_version(policy, version)
         return _model(rows[0])
+
+    def _no_version(self, policy: str, version: int) -> RejectionError:
+        """Return the refusal of a version that was never there, or is there no more."""
+        sql = "SELECT {} FROM models WHERE policy = ? AND version {} ?"
+        before = self._number(sql.format("MAX(version)", "<"), policy, version)
+        after = self._number(sql.format("MIN(version)", ">"), policy, version)
+        kept = " and ".join(str(one) for one in (before, after) if one)
+        return RejectionError(
+            Reason.UNKNOWN_VERSION,
+            f"The policy '{policy[:64]}' has no version {version}.",
+            f"The nearest that it has: {kept}." if kept else None,
+        )
 
     def models(self, policy: str, *, newest: int = 100) -> list[ModelVersion]:
         """Return the newest versions, newest first."""
         rows = self._rows(f"{_MODEL} ORDER BY version DESC LIMIT ?", policy, newest)
         return [_model(row) for row in rows]
 
-    def prune_models(self, policy: str, keep: int) -> int:
+    def prune_models(self, policy: str, keep: int, *, minutes: int = 0, hours: int = 0) -> int:
         """Forget old versions and return how many."""
-        return int(self._write("prune_models", policy=policy, keep=keep))
-
-    def _do_prune_models(self, policy: str, keep: int) -> int:
-        oldest = self.learner(policy).version - keep
-        return self._run(
-            "DELETE FROM models WHERE policy = ? AND version <= ? "
-            "AND version NOT IN (SELECT version FROM moves WHERE policy = ?)",
-            policy, oldest, policy,
+        return int(
+            self._write(
+                "prune_models", policy=policy, keep=keep, minutes=minutes, hours=hours,
+                now=self._clock(),
+            )
         )  # fmt: skip
+
+    def _do_prune_models(
+        self, policy: str, keep: int, minutes: int = 0, hours: int = 0, now: float = 0.0
+    ) -> int:
+        rows = self._rows(
+            "SELECT version, created FROM models WHERE policy = ? AND version <= ? "
+            "AND version NOT IN (SELECT version FROM moves WHERE policy = ?) ORDER BY version",
+            policy, self.learner(policy).version - keep, policy,
+        )  # fmt: skip
+        newest: dict[tuple[int, float], int] = {}  # of each minute and hour
+        for version, created in rows:
+            for seconds, count in ((60, minutes), (3600, hours)):
+                # A clock that was set back must not make versions stay for ever.
+                if abs(now - created) < seconds * count:
+                    newest[seconds, created // seconds] = version
+        kept = set(newest.values())
+        old = [(policy, version) for version, _ in rows if version not in kept]
+        self._run_many("DELETE FROM models WHERE policy = ? AND version = ?", old)
+        return len(old)
 
     # Channels
 
@@ -591,14 +617,14 @@ class SqlRegistry:
             )
 
     def rollback(self, policy: str, channel: str) -> Channel:
-        """Move a channel back to where it pointed before."""
+        """Move a channel back to where it pointed before, and hold it there."""
         check_channel(channel)
-        self._write("rollback", policy=policy, channel=channel)
+        self._write("rollback", policy=policy, channel=channel, pinned=True)
         return self.channel(policy, channel)
 
-    def _do_rollback(self, policy: str, channel: str) -> None:
+    def _do_rollback(self, policy: str, channel: str, pinned: bool = False) -> None:
+        # Without `pinned` in journals of before a rollback held the channel.
         self._living(policy)
-        self._unpinned(policy, channel)
         where = "WHERE policy = ? AND channel = ?"
         depth = self._number(f"SELECT depth FROM channels {where}", policy, channel)
         earlier = self._number(
@@ -611,6 +637,7 @@ class SqlRegistry:
             )
         self._run(f"DELETE FROM moves {where} AND depth = ?", policy, channel, depth)
         self._run(f"UPDATE channels SET depth = depth - 1 {where}", policy, channel)
+        self._hold(policy, channel, pinned)
 
     # Quotas
 

@@ -538,16 +538,20 @@ class Store:
             state = None if checkpoint is None else blobs.put(checkpoint)
             return self.registry.advance(policy, epoch, position, checkpoint=state, model=model)
 
-    def prune_models(self, policy: str, *, keep: int = 100) -> int:
+    def prune_models(
+        self, policy: str, *, keep: int = 100, minutes: int = 0, hours: int = 0
+    ) -> int:
         """Delete old versions with their files, and old checkpoints, and return how many files.
 
         Args:
             policy: Whose.
             keep: How many of the newest versions stay; so do those that a channel points to or
                 can be rolled back to.
+            minutes: The newest version of each of so many last minutes stays, too.
+            hours: And the newest of each of so many last hours.
         """
         with self._publishing:
-            self.registry.prune_models(policy, keep)
+            self.registry.prune_models(policy, keep, minutes=minutes, hours=hours)
             newest = self.registry.learner(policy)
             kept = {one.sha256 for one in self.registry.models(policy, newest=newest.version)}
             return self.blobs(policy).keep_only(kept | {newest.checkpoint or ""})
