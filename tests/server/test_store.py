@@ -328,6 +328,62 @@ def test_a_torn_segment_is_cut_back_and_the_loss_is_named(tmp_path: Path) -> Non
         assert [one.position for one in iterate(third, P)] == [1, 2, 3, 4, 6]
 
 
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("seq", [1, 25, 50])
+def test_a_flipped_bit_in_the_newest_segment_costs_one_batch(tmp_path: Path, seq: int) -> None:
+    store = opened(tmp_path)
+    store.open_session(P, "ada")
+    store.append([incoming(n) for n in range(1, 51)])
+    place = store.registry.batches(P, seq - 1, 1)[0].place
+    store.close()
+    (segment,) = (tmp_path / "policies" / P / "segments").iterdir()
+    flip(segment, place.offset + place.size - 1)
+    for _ in range(2):
+        with Store(tmp_path) as again:
+            (repair,) = again.repairs
+            assert f"damaged at byte {place.offset}" in repair and "cannot be read" in repair
+            assert [one.seq for one in again.registry.batches(P, 0, 100)] == list(range(1, 51))
+            assert [one.seq for one in again.read(P, after=seq)] == list(range(seq + 1, 51))
+            assert again.append([incoming(seq)]) == [Ack(1, seq, 50, True)]
+    with Store(tmp_path) as again:
+        assert again.append([incoming(51)]) == [Ack(1, 51, 51)]
+        assert again.read(P, after=50)[0].seq == 51
+    assert sorted(path.name for path in segment.parent.iterdir()) == [segment.name]
+
+
+def test_a_group_that_reached_the_disk_in_part_is_not_taken_in_part(tmp_path: Path) -> None:
+    """A power cut: none of a group is indexed, and its second record is not whole."""
+    store = opened(tmp_path)
+    for client in ("ada", "bob"):
+        store.open_session(P, client)
+    store.append([incoming(1)])
+    group = [incoming(2), incoming(3), incoming(1, client="bob"), incoming(4)]
+    # As far as it got before the power went.
+    places = [one.place for one in store._write(P, group)]
+    store._logs[P].sync()
+    store._logs[P].commit()
+    store.close()
+    (segment,) = (tmp_path / "policies" / P / "segments").iterdir()
+    flip(segment, places[1].offset + places[1].size - 1)
+    with Store(tmp_path) as again:
+        assert any("1 batches" in one and "batch 4" in one for one in again.repairs)
+        # What ada sent behind the damage comes again; bob's was whole, and is there once.
+        assert contents(again) == [("ada", 1, 1), ("ada", 1, 2), ("bob", 1, 1)]
+        answers = again.append(group)
+        assert answers == [Ack(1, 2, 4, True), Ack(1, 3, 4), Ack(1, 1, 1, True), Ack(1, 4, 4)]
+        expected = contents(again)
+    for path in (tmp_path / "registry").glob(f"{DATABASE}*"):
+        path.unlink()
+    with Store(tmp_path) as rebuilt:
+        assert contents(rebuilt) == expected
+        assert sorted(expected) == [("ada", 1, n) for n in range(1, 5)] + [("bob", 1, 1)]
+
+
 def test_a_damaged_batch_is_named_when_it_is_read(tmp_path: Path) -> None:
     with opened(tmp_path, segment_bytes=10) as store:
         store.open_session(P, "ada")

@@ -49,6 +49,7 @@ _BODY = struct.Struct("<QQQIH")  # epoch, seq, dropped, steps, length of the cli
 _MAX_CLIENT = 128
 _MAX_NUMBER = 1 << 62  # a database counts in signed 64 bits
 _AT_ONCE = 1000  # rows for the index, when it is caught up
+_ALL = 1 << 60
 _SYNC_THREADS = 8
 
 
@@ -466,7 +467,7 @@ class Store:
             if found and size > most_bytes:
                 break
             assert log is not None
-            found.append(_parse(one.place, log.read(one.place)))
+            found.append(_parse(one.place, log.read(one.place))[0])
         return found
 
     def trim(self, policy: str, *, keep_after: int | None = None) -> int:
@@ -573,11 +574,17 @@ class Store:
 
     def _open_log(self, policy: str) -> SegmentLog:
         """Open a policy's log and bring the index in line with it."""
+
+        def places(segment: int) -> list[Place]:
+            rows = self.registry.batches(policy, segment - 1, _ALL)
+            return [one.place for one in rows if one.place.segment == segment]
+
         try:
             log = SegmentLog(
                 self._place(policy) / "segments",
                 segment_bytes=self._segment_bytes,
                 sync=self._sync,
+                indexed=places,
             )
         except OSError as error:
             doing = f"open the segments of '{policy}'"
@@ -590,21 +597,47 @@ class Store:
                 f"The segments of '{policy}' have lost {len(lost)} batches that were "
                 f"committed: {_named(lost)}"
             )
+        self._catch_up(policy, log, indexed)
+        # Positions of lost batches are not used again: a cursor may be behind them.
+        log.skip_to(max(indexed, self.registry.learner(policy).position))
+        return log
+
+    def _catch_up(self, policy: str, log: SegmentLog, indexed: int) -> None:
+        """Bring into the index what stands in the segments behind a position."""
+        newest = [log.path_of(one) for one in log.segments()[-1:]]
+        in_doubt = False  # whether damage in the newest segment came before
         rows: list[IndexedBatch] = []
+        marks: dict[tuple[str, int], int] = {}
+        left_out: list[IndexedBatch] = []
         for found in log.scan(indexed):
             if isinstance(found, Damage):
-                self.repairs.append(f"Batches of '{policy}' are lost: {found}")
+                in_doubt |= found.path in newest
+                if found not in log.damage:
+                    self.repairs.append(f"Batches of '{policy}' are lost: {found}")
                 continue
-            one = _parse(*found)
-            rows.append(IndexedBatch(policy, one.client, one.epoch, one.seq, one.steps, found[0]))
+            place, body = found
+            one, dropped = _parse(place, body)
+            row = IndexedBatch(policy, one.client, one.epoch, one.seq, one.steps, place)
+            key = one.client, one.epoch
+            if key not in marks:
+                marks[key] = self.registry.committed(policy, *key)
+            # The disk may have got a later record of a group before an earlier one. Nobody has
+            # heard of them, and the client sends both again.
+            if in_doubt and one.seq - dropped != marks[key] + 1:
+                left_out.append(row)
+                continue
+            marks[key] = one.seq
+            rows.append(row)
             if len(rows) == _AT_ONCE:
                 self.registry.add_batches(rows)
                 rows = []
         if rows:
             self.registry.add_batches(rows)
-        # Positions of lost batches are not used again: a cursor may be behind them.
-        log.skip_to(max(indexed, self.registry.learner(policy).position))
-        return log
+        if left_out:
+            self.repairs.append(
+                f"{len(left_out)} batches of '{policy}' are left out, since one before them is "
+                f"damaged: {_named(left_out)}"
+            )
 
 
 class _Asked:
@@ -660,11 +693,12 @@ def _not_written(error: OSError | StoreError, policy: str) -> StoreError:
     return StoreError(*run_error(error, f"write the segments of '{policy}'").args)
 
 
-def _parse(place: Place, body: bytes) -> Stored:
-    epoch, seq, _, steps, length = _BODY.unpack_from(body)
+def _parse(place: Place, body: bytes) -> tuple[Stored, int]:
+    """Return the batch that a record holds, and how many were dropped before it."""
+    epoch, seq, dropped, steps, length = _BODY.unpack_from(body)
     end = _BODY.size + length
     client = body[_BODY.size : end].decode()
-    return Stored(place.position, client, epoch, seq, steps, body[end:])
+    return Stored(place.position, client, epoch, seq, steps, body[end:]), dropped
 
 
 def _named(lost: list[IndexedBatch]) -> str:
