@@ -389,12 +389,31 @@ def test_a_damaged_batch_is_named_when_it_is_read(tmp_path: Path) -> None:
         store.open_session(P, "ada")
         for n in (1, 2, 3):
             store.append([incoming(n)])
-        first = min((tmp_path / "policies" / P / "segments").iterdir())
-        data = first.read_bytes()
-        first.write_bytes(data[:-1] + b"X")
-        with pytest.raises(StoreError, match="Record 1 in"):
-            store.read(P, after=0)
-        assert [one.seq for one in store.read(P, after=1)] == [2, 3]
+        first, second, _ = sorted((tmp_path / "policies" / P / "segments").iterdir())
+        flip(first, -1)
+        second.unlink()
+        one, two, three = store.read(P, after=0)
+        assert "Record 1 in" in (one.damage or "") and "is damaged" in (one.damage or "")
+        assert "Record 2 in" in (two.damage or "") and "No such file" in (two.damage or "")
+        assert (one.payload, two.payload, three.damage) == (b"", b"", None)
+        # What the index knows of it is there.
+        assert (two.position, two.client, two.epoch, two.seq, two.steps) == (2, "ada", 1, 2, 10)
+
+
+def test_a_batch_that_cannot_be_read_just_now_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_many(*args: object) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with opened(tmp_path) as store:
+        store.open_session(P, "ada")
+        store.append([incoming(1)])
+        with monkeypatch.context() as patch:
+            patch.setattr("assay.server.store.log.os.pread", too_many)
+            with pytest.raises(StoreError, match="Too many open files"):
+                store.read(P, after=0)
+        assert store.read(P, after=0)[0].damage is None
 
 
 def test_reading_stops_at_its_limits(tmp_path: Path) -> None:

@@ -121,6 +121,16 @@ class World:
             seen = max(seen, len(numbers))
         assert seen == count
 
+    def damage(self, position: int, name: str = "p") -> None:
+        """Flip a bit of a committed batch on the disk."""
+        (row,) = self.store.registry.batches(name, position - 1, 1)
+        path = self.store.directory / "policies" / name / "segments"
+        with open(path / f"{row.place.segment:020d}.seg", "r+b") as file:
+            file.seek(row.place.offset + row.place.size - 1)
+            (old,) = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([old ^ 1]))
+
     def restart(self) -> None:
         """Do what a new server does on the old directory."""
         for one in self.supervisors:

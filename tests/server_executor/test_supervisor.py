@@ -451,6 +451,46 @@ def test_pauses_between_crashes_grow_to_a_limit() -> None:
     assert [patience.pause(n) for n in (1, 2, 5, 7, 8, 10_000)] == [0.5, 1.0, 8.0, 30.0, 30.0, 30.0]
 
 
+# Damage on the disk
+
+
+def test_a_batch_that_cannot_be_read_is_passed_over_and_named(
+    inproc: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    inproc.register(publish_every=3)
+    inproc.feed(9, size=20)
+    for position in (2, 8, 9):
+        inproc.damage(position)
+    supervisor = inproc.supervise(crashes=1)
+    inproc.await_committed(6)
+    wait_until(lambda: supervisor.status().behind == 0, "all is consumed")
+    status = supervisor.status()
+    assert inproc.committed() == [1, 3, 4, 5, 6, 7]
+    assert (status.skipped, status.restarts, status.last_error) == (3, 0, None)
+    for position in (2, 8, 9):
+        assert f"p: batch {position} (of 'ada', session 1, {position}) is passed" in caplog.text
+    assert caplog.text.count("is passed over") == 3
+    assert "Record 8 in" in caplog.text
+    inproc.feed(3)
+    inproc.await_committed(9)
+    assert inproc.committed() == [1, 3, 4, 5, 6, 7, 10, 11, 12]
+
+
+def test_a_batch_that_is_needed_again_and_cannot_be_read_is_left_out(inproc: World) -> None:
+    inproc.register(publish_every=3, window=5)
+    inproc.feed(6, size=20)
+    inproc.supervise()
+    inproc.await_committed(6)
+    inproc.damage(4)
+    inproc.restart()
+    inproc.supervise(crashes=1)
+    inproc.feed(3)
+    inproc.await_committed(9)
+    replayed = [one["numbers"] for one in inproc.notes() if one["what"] == "replayed"]
+    assert replayed[-1] == [2, 3, 5, 6]
+    assert inproc.committed() == list(range(1, 10))
+
+
 def test_a_damaged_checkpoint_makes_the_policy_fail(inproc: World) -> None:
     inproc.register(publish_every=1)
     inproc.feed(2)

@@ -96,6 +96,23 @@ def test_the_replay_is_whole_again_though_the_log_was_trimmed() -> None:
     assert 0 < again.ready.replay_from < last.position
 
 
+@pytest.mark.parametrize("settings", [{}, {"n_step": 3}, {"prioritized": True}])
+@pytest.mark.parametrize("missing", ["one", "all"])
+def test_a_replay_of_which_the_log_has_lost_a_part_goes_on(
+    missing: str, settings: dict[str, Any]
+) -> None:
+    server = played("dqn", Corridor, REPLAY | settings)
+    middle = server.publications[len(server.publications) // 2]
+    log, position = server.log, middle.position
+    server.log = [
+        one for one in log if one[0] > position or (missing == "one" and one[0] != position - 1)
+    ]
+    again = server.restart(middle, epoch=1)
+    again.consume(*log[position:])
+    assert again.publications[-1].version >= server.publications[-1].version
+    assert again.learner.clock.env_steps == server.learner.clock.env_steps
+
+
 def test_the_same_batch_twice_counts_once() -> None:
     server = played("ppo", Corridor, ON_POLICY | {"minibatch_size": 16})
     before = server.learner.clock.env_steps, server.version

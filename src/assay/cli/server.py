@@ -364,9 +364,13 @@ def export(
     """Write a policy's experience as a Minari dataset, on the server's machine."""
     reply = server.export(name, dataset, after)
     if as_json:
-        output.print_json({"path": reply.path, "episodes": reply.episodes, "steps": reply.steps})
+        facts = {"path": reply.path, "episodes": reply.episodes, "steps": reply.steps}
+        output.print_json({**facts, "damaged": list(reply.damaged)})
         return
     output.say(f"{reply.episodes:,} episodes with {reply.steps:,} steps: {reply.path}")
+    if reply.damaged:
+        shown = ", ".join(reply.damaged[:5]) + (", ..." if len(reply.damaged) > 5 else "")
+        output.note(f"{len(reply.damaged)} damaged batches are not in it: {shown}.")
 
 
 @app.command("drain")

@@ -4,8 +4,9 @@ The learner may die at any moment, and its supervisor makes sure that this chang
 time. It reads committed batches from the store, sends them to the learner, and commits each version
 together with the learner's state and the position that it had consumed: one transaction. A new
 learner begins from that state and position, so each batch is in the committed state exactly once,
-however often the one before was killed. There is one exception: a batch that kills each learner
+however often the one before was killed. There are two exceptions. A batch that kills each learner
 that gets it is passed over after some deaths, for one client's nonsense must not end the policy.
+Neither must a disk that has lost a batch: one that cannot be read is passed over at once.
 
 ```
 open_learner (a new epoch fences the last one)
@@ -123,7 +124,7 @@ class SupervisorStatus:
             waits for `Supervisor.resume`.
         restarts: How often a learner was begun again.
         last_error: What went wrong last, if anything did.
-        skipped: Batches that are passed over, as learners died of them.
+        skipped: Batches that are passed over, as learners died of them or they cannot be read.
         epoch: Of the trainer.
         position: Of the last batch that the learner has consumed, in memory.
         committed: Of the last batch that its committed state has consumed.
@@ -540,9 +541,14 @@ class Supervisor:
 
     def _read(self, after: int) -> list[Stored]:
         limit = 1 if self._poison.alone(after, self._learner.position) else self._portion
-        return self._store.read(
+        batches = self._store.read(
             self._policy, after=after, limit=limit, most_bytes=self._patience.bytes
         )
+        with self._wake:
+            damaged = self._poison.damaged(batches)
+        for one in damaged:
+            _log.error("%s: %s is passed over. %s", self._policy, one, one.damage)
+        return batches
 
     def _ask(self, handle: Handle, batches: Sequence[Stored], *, replaying: bool) -> Outcome:
         message = Consume(
@@ -573,7 +579,7 @@ class Supervisor:
             if len(found) == 1
             else f"Batches {found[0]} to {found[-1]} are passed over, as learners died of them."
         )
-        _log.error("%s: %s. %s", self._policy, _named([batch]), done)
+        _log.error("%s: %s. %s", self._policy, batch, done)
         return f" {done}"
 
     def _adjust(self, batches: int, took: float) -> None:
@@ -695,5 +701,5 @@ class Supervisor:
 def _named(batches: Sequence[Stored]) -> str:
     first, last = batches[0], batches[-1]
     if len(batches) == 1:
-        return f"batch {first.position} (of '{first.client}', session {first.epoch}, {first.seq})"
+        return str(first)
     return f"batches {first.position} to {last.position}"

@@ -101,7 +101,7 @@ class Hosted:
         infos: What each channel points to.
         state: Of its learner, as the supervisor names it.
         behind_steps: Steps that the learner has not consumed.
-        skipped: Batches that are passed over, as learners died of them.
+        skipped: Batches that are passed over, as learners died of them or they cannot be read.
         broken: Whether nothing of it can be committed until the server is started again.
         streams: Open streams by client.
         watching: How often each client waits for models.
@@ -222,8 +222,8 @@ class Hosted:
             )
         if self.skipped:
             troubles.append(
-                f"{self.skipped} of the batches were passed over, as each learner died of them; "
-                "the server's log names them."
+                f"{self.skipped} of the batches were passed over, as each learner died of them or "
+                "they cannot be read; the server's log names them."
             )
         return troubles + self._starving()
 

@@ -561,14 +561,16 @@ class ExportRequest(_message.Message):
     def __init__(self, policy: _Optional[str] = ..., dataset_id: _Optional[str] = ..., after_position: _Optional[int] = ...) -> None: ...
 
 class ExportReply(_message.Message):
-    __slots__ = ("path", "episodes", "steps")
+    __slots__ = ("path", "episodes", "steps", "damaged")
     PATH_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     path: str
     episodes: int
     steps: int
-    def __init__(self, path: _Optional[str] = ..., episodes: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+    damaged: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, path: _Optional[str] = ..., episodes: _Optional[int] = ..., steps: _Optional[int] = ..., damaged: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Grant(_message.Message):
     __slots__ = ("policy", "verbs")

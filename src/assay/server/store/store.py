@@ -29,7 +29,13 @@ from pathlib import Path
 from typing import IO
 
 from assay.runs.files import run_error, write_atomic
-from assay.server.errors import Reason, RejectionError, StoreError, StoreInUseError
+from assay.server.errors import (
+    DamagedError,
+    Reason,
+    RejectionError,
+    StoreError,
+    StoreInUseError,
+)
 from assay.server.spec import PolicySpec
 from assay.server.store.blobs import Blobs
 from assay.server.store.log import (
@@ -120,7 +126,8 @@ class Stored:
         epoch: Of the session.
         seq: In the session.
         steps: How many steps it holds.
-        payload: As it came over the wire.
+        payload: As it came over the wire; empty where it is damaged.
+        damage: Why it cannot be read any more, if that is so.
     """
 
     position: int
@@ -129,6 +136,10 @@ class Stored:
     seq: int
     steps: int
     payload: bytes
+    damage: str | None = None
+
+    def __str__(self) -> str:
+        return f"batch {self.position} (of '{self.client}', session {self.epoch}, {self.seq})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,7 +458,7 @@ class Store:
     def read(
         self, policy: str, *, after: int, limit: int = 256, most_bytes: int = 64 << 20
     ) -> list[Stored]:
-        """Return committed batches behind a position, in their order.
+        """Return committed batches behind a position, in their order, damaged ones included.
 
         Args:
             policy: Whose.
@@ -456,7 +467,7 @@ class Store:
             most_bytes: How large together; one is returned in any case.
 
         Raises:
-            StoreError: A batch is damaged on the disk.
+            StoreError: The disk or the registry cannot be read now.
         """
         self.registry.policy(policy)
         log = self._logs.get(policy)
@@ -467,7 +478,11 @@ class Store:
             if found and size > most_bytes:
                 break
             assert log is not None
-            found.append(_parse(one.place, log.read(one.place))[0])
+            try:
+                found.append(_parse(one.place, log.read(one.place))[0])
+            except DamagedError as error:
+                key = one.place.position, one.client, one.epoch, one.seq, one.steps
+                found.append(Stored(*key, b"", error.message))
         return found
 
     def trim(self, policy: str, *, keep_after: int | None = None) -> int:
@@ -726,7 +741,7 @@ def _lock(directory: Path) -> IO[bytes]:
 
 
 def iterate(store: Store, policy: str, *, after: int = 0) -> Iterator[Stored]:
-    """Yield all committed batches behind a position."""
+    """Yield all committed batches behind a position, damaged ones included."""
     while found := store.read(policy, after=after):
         yield from found
         after = found[-1].position
