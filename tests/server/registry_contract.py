@@ -216,6 +216,27 @@ class RegistryContract:
         assert [one.version for one in again.models(P)] == [2, 1]
         assert [one.version for one in again.models(P, newest=1)] == [2]
 
+    def test_the_checkpoint_before_the_newest_can_be_gone_back_to(
+        self, registry: Registry, reopen: Callable[[], Registry]
+    ) -> None:
+        first, second, third = ("1" * 64, "2" * 64, "3" * 64)
+        epoch = registry.open_learner(P).epoch
+        registry.advance(P, epoch, 2, checkpoint=first, model=MODEL)
+        assert registry.learner(P).earlier is None
+        registry.advance(P, epoch, 5, checkpoint=second, model=MODEL)
+        registry.advance(P, epoch, 5, model=MODEL)  # a version without a checkpoint
+        registry.advance(P, epoch, 9, checkpoint=third, model=MODEL)
+        again = reopen()
+        assert again.learner(P) == Learner(1, 9, 4, third, second)
+        call = lambda: again.drop_checkpoint(P, epoch - 1, both=False)  # noqa: E731
+        assert self.refused(call) == Reason.FENCED
+        assert again.drop_checkpoint(P, epoch, both=False) == Learner(1, 5, 4, second)
+        again = reopen()
+        assert again.drop_checkpoint(P, epoch, both=False) == Learner(1, 5, 4)
+        assert again.advance(P, epoch, 6, checkpoint=third, model=MODEL) == 5
+        assert again.advance(P, epoch, 8, checkpoint=first, model=MODEL) == 6
+        assert again.drop_checkpoint(P, epoch, both=True) == Learner(1, 8, 6)  # it stays there
+
     def test_an_old_trainer_publishes_nothing(self, registry: Registry) -> None:
         old = registry.open_learner(P).epoch
         new = registry.open_learner(P).epoch

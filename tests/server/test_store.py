@@ -476,7 +476,7 @@ def test_pruning_deletes_files_that_nothing_needs(tmp_path: Path) -> None:
             channel = STABLE if n == 1 else None
             weights, state = b"weights %d" % n, b"state %d" % n
             store.publish(P, epoch, n, weights, checkpoint=state, channel=channel)
-        assert store.prune_models(P, keep=2) == 2 + 4
+        assert store.prune_models(P, keep=2) == 2 + 3  # weights, and all but two checkpoints
         blobs = store.blobs(P)
         for version in (1, 4, 5):
             model = store.registry.model(P, version)
@@ -484,6 +484,7 @@ def test_pruning_deletes_files_that_nothing_needs(tmp_path: Path) -> None:
         checkpoint = store.registry.learner(P).checkpoint
         assert checkpoint is not None
         assert blobs.get(checkpoint) == b"state 5"
+        assert blobs.get(store.registry.learner(P).earlier or "") == b"state 4"
         assert store.prune_models(P, keep=2) == 0
 
 

@@ -131,6 +131,12 @@ class World:
             file.seek(-1, 1)
             file.write(bytes([old ^ 1]))
 
+    def spoil(self, digest: str | None, name: str = "p") -> None:
+        """Damage a checkpoint or a model on the disk."""
+        assert digest is not None
+        path = self.store.directory / "policies" / name / "blobs" / digest
+        path.write_bytes(b"damaged")
+
     def restart(self) -> None:
         """Do what a new server does on the old directory."""
         for one in self.supervisors:

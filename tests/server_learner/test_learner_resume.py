@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
+import torch
 from learner_support import Client, Corridor, Point, Server, spec_for
 
 from assay.core.errors import CheckpointError
 from assay.server.learner.learner import Learner
 from assay.server.learner.messages import Consume, Start
+from assay.server.model_export import export_snapshot
+from assay.server.model_file import parse_snapshot
 
 ON_POLICY = {"horizon": 48, "hidden": [8]}
 MEMORY = ON_POLICY | {"minibatch_size": 16, "chunk": 8, "memory_size": 6, "head_hidden": [8]}
@@ -189,6 +193,60 @@ def test_a_checkpoint_of_another_cursor_or_policy_is_refused() -> None:
         Learner().start(
             Start(other.canonical().decode(), "{}", 1, last.version, last.position, last.checkpoint)
         )
+
+
+EVERY = [
+    *CASES,
+    ("c51", Corridor, REPLAY),
+    ("rainbow", Corridor, REPLAY),
+    ("iqn", Corridor, REPLAY),
+    ("fqf", Corridor, REPLAY),
+    ("dqn", Corridor, REPLAY | {"dueling": True}),
+    ("tqc", Point, REPLAY),
+    ("redq", Point, REPLAY),
+    ("crossq", Point, REPLAY),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "env", "settings"), EVERY)
+def test_without_its_checkpoint_a_policy_goes_on_from_its_weights(
+    algorithm: str, env: type[gym.Env[Any, Any]], settings: dict[str, Any]
+) -> None:
+    server = played(algorithm, env, settings)
+    last = server.publications[-1]
+    learner = Learner()
+    ready = learner.start(
+        Start(
+            server.spec.canonical().decode(), server.settings, 2, last.version, last.position,
+            weights=last.snapshot, metrics=last.metrics,
+        )
+    )  # fmt: skip
+    assert (ready.replay_from, ready.publications) == (last.position, ())
+    given = parse_snapshot(last.snapshot)
+    now = export_snapshot(learner.algorithm, version=last.version)
+    assert sorted(now.arrays) == sorted(given.arrays)
+    for name, array in now.arrays.items():
+        np.testing.assert_allclose(array, given.arrays[name], rtol=1e-5, err_msg=name)
+    # Exploration and schedules go on as well.
+    assert now.architecture.head == given.architecture.head
+    assert learner.clock.env_steps == int(last.metrics["server/env_steps"])
+    for name, target in (("q", "target"), ("actor", "target_actor")):
+        own, copied = (getattr(learner.algorithm, one, None) for one in (name, target))
+        if own is not None and copied is not None:
+            assert all(map(torch.equal, own.parameters(), copied.parameters()))
+    # It learns again, and does not owe what was learned before.
+    client = Client(server, env(), "late", 9)
+    outcome = learner.consume(Consume(((last.position + 1, "late", client.play(96)),)))
+    assert outcome.publications and outcome.publications[0].version == last.version + 1
+    assert outcome.metrics["server/updates"] < 2 * last.metrics["server/updates"]
+
+
+def test_weights_of_another_policy_are_refused() -> None:
+    server = played("ppo", Corridor, ON_POLICY | {"minibatch_size": 16})
+    other = spec_for(Corridor(), "ppo", hidden=[9])
+    weights = server.publications[-1].snapshot
+    with pytest.raises(CheckpointError, match="is not one of this policy"):
+        Learner().start(Start(other.canonical().decode(), "{}", 1, 3, 5, weights=weights))
 
 
 def test_a_batch_that_cannot_be_read_is_counted_and_passed_over() -> None:

@@ -103,6 +103,7 @@ class Hosted:
         behind_steps: Steps that the learner has not consumed.
         skipped: Batches that are passed over, as learners died of them or they cannot be read.
         broken: Whether nothing of it can be committed until the server is started again.
+        recovered: What its learner went on from as its checkpoint could not be read.
         streams: Open streams by client.
         watching: How often each client waits for models.
     """
@@ -127,6 +128,7 @@ class Hosted:
         self.behind_steps = 0
         self.skipped = 0
         self.broken = False
+        self.recovered: str | None = None
         self.changed = Signal()
         self.streams: dict[str, set[IngestStream]] = {}
         self.watching: Counter[str] = Counter()
@@ -244,7 +246,9 @@ class Hosted:
 
     def notes(self) -> list[str]:
         """Say what an operator should know, a sentence each."""
-        return [*self.troubles(), *map(str, self.verdicts.newest(_VERDICTS_SHOWN))]
+        recovered = [] if self.recovered is None else [self.recovered]
+        failed = map(str, self.verdicts.newest(_VERDICTS_SHOWN))
+        return [*self.troubles(), *recovered, *failed]
 
     def info_for(self, client: str, channel: str = "") -> pb.ModelInfo | None:
         """Return the model that a client should use."""

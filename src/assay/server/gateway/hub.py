@@ -445,7 +445,7 @@ class Hub:
         before = hosted.credits()
         hosted.behind_steps, hosted.state = status.behind_steps, status.state
         told = hosted.skipped, hosted.broken
-        hosted.skipped = status.skipped
+        hosted.skipped, hosted.recovered = status.skipped, status.recovered
         hosted.broken = await self.work(self.store.is_broken, hosted.name)
         after = hosted.credits()
         name, meters = hosted.name, self.meters

@@ -39,7 +39,7 @@ _POSITION = struct.Struct("<Q")
 _SUFFIX = ".seg"
 _ASIDE = ".damaged"
 # What reading says where it will never succeed; other errors, such as too many open files, pass.
-_GONE = frozenset({errno.ENOENT, errno.EIO})
+GONE = frozenset({errno.ENOENT, errno.EIO})
 
 Sync = Callable[[int], None]
 
@@ -310,7 +310,7 @@ class SegmentLog:
             with self._reading:
                 data = os.pread(self._reader(place.segment), place.size, place.offset)
         except OSError as error:
-            kind = DamagedError if error.errno in _GONE else StoreError
+            kind = DamagedError if error.errno in GONE else StoreError
             raise kind(
                 f"Record {place.position} in '{path}' cannot be read: {error.strerror}.",
                 "Restore the file from a backup; what it held is lost otherwise.",

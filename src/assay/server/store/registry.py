@@ -106,12 +106,14 @@ class Learner:
         position: Of the last batch that it has consumed.
         version: The newest that was ever published; 0 for none.
         checkpoint: SHA-256 of the state that belongs to the position, or None.
+        earlier: SHA-256 of the checkpoint before it, which it can go back to, or None.
     """
 
     epoch: int = 0
     position: int = 0
     version: int = 0
     checkpoint: str | None = None
+    earlier: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +330,19 @@ class Registry(Protocol):
         Raises:
             RejectionError: FENCED, where a newer trainer has taken over; BAD_VERSION, where the
                 position moves back or the parent does not exist.
+        """
+
+    def drop_checkpoint(self, policy: str, epoch: int, *, both: bool) -> Learner:
+        """Give up the newest checkpoint, and return where to go on.
+
+        Args:
+            policy: Whose learner.
+            epoch: The trainer's own.
+            both: Whether the one before it is given up as well. The cursor stays then. Else it
+                goes back to where the earlier checkpoint belongs.
+
+        Raises:
+            RejectionError: FENCED, where a newer trainer has taken over.
         """
 
     def model(self, policy: str, version: int) -> ModelVersion:

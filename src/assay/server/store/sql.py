@@ -51,6 +51,8 @@ TABLES = {
         ("policy " + _ID, "epoch " + _N, "position " + _N, "version " + _N, "checkpoint TEXT"),
         "policy",
     ),
+    # The checkpoint before the newest one, to go back to.
+    "earlier": (("policy " + _ID, "position " + _N, "checkpoint " + _ID), "policy"),
     "models": (
         ("policy " + _ID, "version " + _N, "epoch " + _N, "sha256 " + _ID, "size " + _N,
          "architecture " + _ID, "parent " + _N, "metrics " + _ID,
@@ -376,8 +378,37 @@ class SqlRegistry:
     def learner(self, policy: str) -> Learner:
         """Return how far the learner is."""
         self.state(policy)
-        sql = "SELECT epoch, position, version, checkpoint FROM learners WHERE policy = ?"
+        sql = (
+            "SELECT learners.epoch, learners.position, learners.version, learners.checkpoint, "
+            "earlier.checkpoint FROM learners LEFT JOIN earlier "
+            "ON earlier.policy = learners.policy WHERE learners.policy = ?"
+        )
         return Learner(*self._rows(sql, policy)[0])
+
+    def drop_checkpoint(self, policy: str, epoch: int, *, both: bool) -> Learner:
+        """Give up the newest checkpoint, or also the one before it."""
+        self._write("drop_checkpoint", policy=policy, epoch=epoch, both=both)
+        return self.learner(policy)
+
+    def _do_drop_checkpoint(self, policy: str, epoch: int, both: bool) -> None:
+        self._living(policy)
+        self._refuse_fenced(policy, epoch)
+        rows = self._rows("SELECT position, checkpoint FROM earlier WHERE policy = ?", policy)
+        if rows and not both:
+            sql = "UPDATE learners SET position = ?, checkpoint = ? WHERE policy = ?"
+            self._run(sql, *rows[0], policy)
+        else:
+            self._run("UPDATE learners SET checkpoint = NULL WHERE policy = ?", policy)
+        self._run("DELETE FROM earlier WHERE policy = ?", policy)
+
+    def _refuse_fenced(self, policy: str, epoch: int) -> None:
+        newest = self.learner(policy).epoch
+        if epoch != newest:
+            raise RejectionError(
+                Reason.FENCED,
+                f"The trainer of '{policy}' has epoch {epoch}; epoch {newest} has taken over.",
+                "Stop this trainer.",
+            )
 
     def advance(
         self,
@@ -418,13 +449,8 @@ class SqlRegistry:
         model: dict[str, Any] | None,
     ) -> int:
         self._living(policy)
+        self._refuse_fenced(policy, epoch)
         now = self.learner(policy)
-        if epoch != now.epoch:
-            raise RejectionError(
-                Reason.FENCED,
-                f"The trainer of '{policy}' has epoch {epoch}; epoch {now.epoch} has taken over.",
-                "Stop this trainer.",
-            )
         if position < now.position:
             raise RejectionError(
                 Reason.BAD_VERSION,
@@ -448,6 +474,13 @@ class SqlRegistry:
             channel = model["channel"]
             if channel is not None and not self.channel(policy, channel).pinned:
                 self._move(policy, channel, version)
+        if checkpoint is not None and now.checkpoint not in (None, checkpoint):
+            self._run(
+                "INSERT INTO earlier (policy, position, checkpoint) VALUES (?, ?, ?) "
+                "ON CONFLICT (policy) DO UPDATE SET position = excluded.position, "
+                "checkpoint = excluded.checkpoint",
+                policy, now.position, now.checkpoint,
+            )  # fmt: skip
         self._run(
             "UPDATE learners SET position = ?, version = ?, "
             "checkpoint = COALESCE(?, checkpoint) WHERE policy = ?",

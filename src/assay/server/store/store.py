@@ -559,6 +559,8 @@ class Store:
     ) -> int:
         """Delete old versions with their files, and old checkpoints, and return how many files.
 
+        The two newest checkpoints stay.
+
         Args:
             policy: Whose.
             keep: How many of the newest versions stay; so do those that a channel points to or
@@ -570,7 +572,8 @@ class Store:
             self.registry.prune_models(policy, keep, minutes=minutes, hours=hours)
             newest = self.registry.learner(policy)
             kept = {one.sha256 for one in self.registry.models(policy, newest=newest.version)}
-            return self.blobs(policy).keep_only(kept | {newest.checkpoint or ""})
+            states = {newest.checkpoint or "", newest.earlier or ""}
+            return self.blobs(policy).keep_only(kept | states)
 
     # Opening
 
