@@ -237,6 +237,17 @@ class RegistryContract:
         assert again.advance(P, epoch, 8, checkpoint=first, model=MODEL) == 6
         assert again.drop_checkpoint(P, epoch, both=True) == Learner(1, 8, 6)  # it stays there
 
+    def test_a_model_is_found_by_its_digest(self, registry: Registry) -> None:
+        epoch = registry.open_learner(P).epoch
+        for digest in ("a", "b", "a"):
+            registry.advance(P, epoch, 0, model=dataclasses.replace(MODEL, sha256=digest * 64))
+        registry.add_policy(SPECS["nested"])
+        found = registry.find_model(P, "a" * 64)
+        assert found == registry.model(P, 3)
+        assert registry.find_model(P, "b" * 64) == registry.model(P, 2)
+        assert registry.find_model(P, "c" * 64) is None
+        assert registry.find_model("nested", "a" * 64) is None
+
     def test_an_old_trainer_publishes_nothing(self, registry: Registry) -> None:
         old = registry.open_learner(P).epoch
         new = registry.open_learner(P).epoch

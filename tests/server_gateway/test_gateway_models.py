@@ -124,6 +124,22 @@ def test_models_that_are_not_there(server: Running) -> None:
     assert refused(ada.call, ada.models.Rollback, request).reason is Reason.NO_EARLIER_VERSION
 
 
+def test_an_older_model_is_looked_up_by_its_digest_alone(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        server.puppet().publish()
+    registry = server.store.registry
+    first = registry.model("queue", 1)
+
+    def all_of_them(*args: Any, **options: Any) -> Any:
+        raise AssertionError("every version was read")
+
+    monkeypatch.setattr(registry, "models", all_of_them)
+    info, data = server.client().fetch(sha256=first.sha256)
+    assert info.version == 1 and hashlib.sha256(data).hexdigest() == first.sha256
+
+
 def test_a_checkpoint_is_no_model(server: Running) -> None:
     server.puppet().publish()
     digest = hashlib.sha256(b"state 1").hexdigest()

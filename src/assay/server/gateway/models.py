@@ -15,7 +15,6 @@ from assay.server.protocol.assay_pb2_grpc import ModelsServicer
 from assay.server.store.registry import CANARY, STABLE, Channel, Verb, check_channel
 
 CHUNK = 1 << 20
-_SEARCHED = 10_000  # versions that are looked through for a hash
 
 
 class Models(ModelsServicer):
@@ -126,11 +125,8 @@ class Models(ModelsServicer):
                 info.ClearField("pinned")
                 return info
         # Among the models alone: checkpoints lie beside them, and are nobody's business.
-        models = await self.hub.work(self.hub.store.registry.models, hosted.name, newest=_SEARCHED)
-        for model in models:
-            if model.sha256 == digest:
-                return model_info(model, "", Channel(model.version))
-        return None
+        model = await self.hub.work(self.hub.store.registry.find_model, hosted.name, digest)
+        return None if model is None else model_info(model, "", Channel(model.version))
 
     @answers
     async def Pin(self, request: pb.PinRequest, context: Any) -> pb.ModelInfo:

@@ -348,6 +348,9 @@ class Registry(Protocol):
     def model(self, policy: str, version: int) -> ModelVersion:
         """Return a version; UNKNOWN_VERSION where there is none."""
 
+    def find_model(self, policy: str, sha256: str) -> ModelVersion | None:
+        """Return the newest version that has the snapshot with this SHA-256, or None."""
+
     def models(self, policy: str, *, newest: int = 100) -> list[ModelVersion]:
         """Return the newest versions, newest first."""
 

@@ -507,6 +507,11 @@ class SqlRegistry:
             f"The nearest that it has: {kept}." if kept else None,
         )
 
+    def find_model(self, policy: str, sha256: str) -> ModelVersion | None:
+        """Return the newest version with a snapshot, or None."""
+        rows = self._rows(f"{_MODEL} AND sha256 = ? ORDER BY version DESC LIMIT 1", policy, sha256)
+        return _model(rows[0]) if rows else None
+
     def models(self, policy: str, *, newest: int = 100) -> list[ModelVersion]:
         """Return the newest versions, newest first."""
         rows = self._rows(f"{_MODEL} ORDER BY version DESC LIMIT ?", policy, newest)
