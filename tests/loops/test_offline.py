@@ -325,7 +325,6 @@ class TestReaders:
         result = compare([tmp_path / "bad", tmp_path / "good"])
         assert (result.unit, result.total) == ("updates", 200)
         assert result.to_json()["updates"] == 200
-        assert "after 200 updates" in result.to_markdown()
         assert result.arms[0].curves[0][0].tolist() == list(range(20, 201, 20))
         assert read_unit([tmp_path / "bad"]) == "updates"
 

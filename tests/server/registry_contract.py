@@ -216,6 +216,38 @@ class RegistryContract:
         assert [one.version for one in again.models(P)] == [2, 1]
         assert [one.version for one in again.models(P, newest=1)] == [2]
 
+    def test_the_checkpoint_before_the_newest_can_be_gone_back_to(
+        self, registry: Registry, reopen: Callable[[], Registry]
+    ) -> None:
+        first, second, third = ("1" * 64, "2" * 64, "3" * 64)
+        epoch = registry.open_learner(P).epoch
+        registry.advance(P, epoch, 2, checkpoint=first, model=MODEL)
+        assert registry.learner(P).earlier is None
+        registry.advance(P, epoch, 5, checkpoint=second, model=MODEL)
+        registry.advance(P, epoch, 5, model=MODEL)  # a version without a checkpoint
+        registry.advance(P, epoch, 9, checkpoint=third, model=MODEL)
+        again = reopen()
+        assert again.learner(P) == Learner(1, 9, 4, third, second)
+        call = lambda: again.drop_checkpoint(P, epoch - 1, both=False)  # noqa: E731
+        assert self.refused(call) == Reason.FENCED
+        assert again.drop_checkpoint(P, epoch, both=False) == Learner(1, 5, 4, second)
+        again = reopen()
+        assert again.drop_checkpoint(P, epoch, both=False) == Learner(1, 5, 4)
+        assert again.advance(P, epoch, 6, checkpoint=third, model=MODEL) == 5
+        assert again.advance(P, epoch, 8, checkpoint=first, model=MODEL) == 6
+        assert again.drop_checkpoint(P, epoch, both=True) == Learner(1, 8, 6)  # it stays there
+
+    def test_a_model_is_found_by_its_digest(self, registry: Registry) -> None:
+        epoch = registry.open_learner(P).epoch
+        for digest in ("a", "b", "a"):
+            registry.advance(P, epoch, 0, model=dataclasses.replace(MODEL, sha256=digest * 64))
+        registry.add_policy(SPECS["nested"])
+        found = registry.find_model(P, "a" * 64)
+        assert found == registry.model(P, 3)
+        assert registry.find_model(P, "b" * 64) == registry.model(P, 2)
+        assert registry.find_model(P, "c" * 64) is None
+        assert registry.find_model("nested", "a" * 64) is None
+
     def test_an_old_trainer_publishes_nothing(self, registry: Registry) -> None:
         old = registry.open_learner(P).epoch
         new = registry.open_learner(P).epoch
@@ -271,22 +303,59 @@ class RegistryContract:
         again = reopen()
         assert again.channel(P, STABLE) == Channel(2, pinned=True)
         assert self.refused(lambda: again.promote(P, CANARY, STABLE)) == Reason.CHANNEL_PINNED
-        assert self.refused(lambda: again.rollback(P, STABLE)) == Reason.CHANNEL_PINNED
-        assert again.pin(P, STABLE, 0) == Channel(2)
-        assert again.promote(P, CANARY, STABLE) == Channel(5)
+        assert self.refused(lambda: again.move(P, STABLE, 3)) == Reason.CHANNEL_PINNED
+        assert again.unpin(P, STABLE) == Channel(5)
         assert again.pin(P, STABLE, 5) == Channel(5, pinned=True)
+
+    def test_a_channel_that_is_let_go_does_not_stay_behind(
+        self, registry: Registry, reopen: Callable[[], Registry]
+    ) -> None:
+        assert registry.unpin(P, STABLE) == Channel(0)
+        self.published(registry, 3)
+        self.published(registry, 3, None)
+        registry.pin(P, STABLE, 1)
+        assert registry.unpin(P, STABLE, failed=[6, 5]) == Channel(4)
+        registry.pin(P, STABLE, 1)
+        again = reopen()
+        assert again.unpin(P, STABLE) == Channel(6)
+        assert again.unpin(P, STABLE, failed=range(1, 7)) == Channel(6)  # there is no other
+
+    def test_a_channel_can_be_let_go_to_what_it_had_alone(self, registry: Registry) -> None:
+        self.published(registry, 3)
+        self.published(registry, 2, None)  # they have to pass a trial first
+        registry.pin(P, STABLE, 1)
+        assert registry.unpin(P, STABLE, known=True) == Channel(3)
+        registry.pin(P, STABLE, 1)
+        assert registry.unpin(P, STABLE, failed=[3], known=True) == Channel(2)
+
+    def test_a_channel_can_be_moved(self, registry: Registry) -> None:
+        self.published(registry, 3, None)
+        assert registry.move(P, CANARY, 3) == Channel(3)
+        assert registry.move(P, CANARY, 2) == Channel(2)
+        assert self.refused(lambda: registry.move(P, CANARY, 9)) == Reason.UNKNOWN_VERSION
 
     def test_rolling_back_goes_the_way_that_was_come(self, registry: Registry) -> None:
         self.published(registry, 3)
-        registry.pin(P, STABLE, 1)
-        registry.pin(P, STABLE, 0)
-        assert registry.rollback(P, STABLE) == Channel(3)
-        assert registry.rollback(P, STABLE) == Channel(2)
-        assert registry.rollback(P, STABLE) == Channel(1)
+        registry.move(P, STABLE, 1)
+        assert registry.rollback(P, STABLE).version == 3
+        assert registry.rollback(P, STABLE).version == 2
+        assert registry.rollback(P, STABLE).version == 1
         assert self.refused(lambda: registry.rollback(P, STABLE)) == Reason.NO_EARLIER_VERSION
+        registry.unpin(P, STABLE)
         self.published(registry, 1)
         assert registry.channel(P, STABLE) == Channel(4)  # numbers go on
-        assert registry.rollback(P, STABLE) == Channel(1)
+        assert registry.rollback(P, STABLE).version == 3
+
+    def test_what_was_rolled_back_stays_so(
+        self, registry: Registry, reopen: Callable[[], Registry]
+    ) -> None:
+        self.published(registry, 3)
+        assert registry.rollback(P, STABLE) == Channel(2, pinned=True)
+        self.published(registry, 1)
+        again = reopen()
+        assert again.channel(P, STABLE) == Channel(2, pinned=True)
+        assert again.rollback(P, STABLE) == Channel(1, pinned=True)  # one further
+        assert again.unpin(P, STABLE) == Channel(4)
 
     def test_pruning_keeps_the_newest_and_what_channels_need(
         self, registry: Registry, reopen: Callable[[], Registry]
@@ -302,6 +371,31 @@ class RegistryContract:
         assert again.learner(P).version == 11
         assert again.prune_models(P, 100) == 0
         assert again.prune_models(P, 0) == 4
+
+    def test_pruning_keeps_a_version_of_each_minute_and_hour(
+        self, registry: Registry, reopen: Callable[[], Registry]
+    ) -> None:
+        now = 100_000 * 3600.0 + 30.0
+        clock = [0.0]
+        # A version every 20 seconds, for three hours; the last is of this moment.
+        registry._clock = lambda: clock[0]  # type: ignore[attr-defined]
+        count = 3 * 180
+        epoch = registry.open_learner(P).epoch
+        for number in range(count):
+            clock[0] = now - 20.0 * (count - 1 - number)
+            registry.advance(P, epoch, 0, model=dataclasses.replace(MODEL, channel=None))
+        registry.prune_models(P, 4, minutes=5, hours=2)
+        ages = [round(now - one.created) for one in reopen().models(P, newest=1000)]
+        # The four newest; of the others the last of each minute and hour, which ended 30 s ago.
+        assert ages == [0, 20, 40, 60, 80, 100, 160, 220, 280, 3640]
+
+    def test_a_version_that_is_gone_is_refused_with_the_nearest(self, registry: Registry) -> None:
+        self.published(registry, 9, None)
+        registry.pin(P, STABLE, 2)
+        registry.prune_models(P, 2)
+        with pytest.raises(RejectionError, match="no version 5") as refused:
+            registry.pin(P, STABLE, 5)
+        assert refused.value.fix == "The nearest that it has: 2 and 8."
 
     def test_channels_refuse_what_is_not_there(self, registry: Registry) -> None:
         assert self.refused(lambda: registry.channel(P, "beta")) == Reason.UNKNOWN_CHANNEL

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 import pytest
 
-from assay.server.errors import StoreError
+from assay.server.errors import DamagedError, StoreError
 from assay.server.store.log import Damage, Place, SegmentLog
 
 
@@ -90,18 +91,116 @@ def test_what_was_never_a_record_is_cut_off(tmp_path: Path, tail: bytes) -> None
     assert (contents(third), third.damage) == ([(1, b"whole"), (2, b"new")], [])
 
 
-def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
+def flip(log: SegmentLog, place: Place, byte: int = 17) -> None:
+    """Damage one byte of a record; the first four say how long it is."""
+    with open(log.path_of(place.segment), "r+b") as file:
+        file.seek(place.offset + byte)
+        (old,) = file.read(1)
+        file.seek(place.offset + byte)
+        file.write(bytes([old ^ 1]))
+
+
+def readable(log: SegmentLog, places: list[Place]) -> list[int]:
+    found = []
+    for place in places:
+        with contextlib.suppress(DamagedError):
+            log.read(place)
+            found.append(place.position)
+    return found
+
+
+def test_a_flipped_bit_costs_one_record_and_no_other(tmp_path: Path) -> None:
+    log = SegmentLog(tmp_path)
+    places = put(log, b"first", b"second", b"third", b"fourth")
+    size = log.path_of(1).stat().st_size
+    flip(log, places[1])
+    with pytest.raises(DamagedError, match=r"Record 2 in .* is damaged"):
+        log.read(places[1])
+    log.close()
+    for _ in range(2):
+        again = SegmentLog(tmp_path)
+        assert again.last == 4 and log.path_of(1).stat().st_size == size
+        (found,) = again.damage
+        assert (found.offset, found.size) == (places[1].offset, places[1].size)
+        assert "22 bytes cannot be read" in str(found) and not found.cut
+        assert [one for one in again.scan() if isinstance(one, Damage)] == [found]
+        assert [one for one in again.scan(2) if isinstance(one, Damage)] == []
+        assert readable(again, places) == [1, 3, 4]
+        again.close()
+    again = SegmentLog(tmp_path)
+    places += put(again, b"fifth")
+    again.close()
+    assert readable(SegmentLog(tmp_path), places) == [1, 3, 4, 5]
+
+
+@pytest.mark.parametrize("byte", [0, 4, 8, 17])
+def test_a_damaged_end_that_is_indexed_was_not_torn_by_a_crash(tmp_path: Path, byte: int) -> None:
     log = SegmentLog(tmp_path)
     places = put(log, b"first", b"second", b"third")
-    with open(log.path_of(1), "r+b") as file:
-        file.seek(places[1].offset + 17)
-        file.write(b"X")
-    with pytest.raises(StoreError, match=r"Record 2 in .* is damaged"):
-        log.read(places[1])
-    assert log.read(places[2]) == b"third"
+    flip(log, places[1], byte)
+    flip(log, places[2], byte)
     log.close()
+    again = SegmentLog(tmp_path, indexed=lambda segment: places)
+    assert again.last == 3 and not any(one.cut for one in again.damage)
+    places += put(again, b"fourth")
+    again.close()
+    third = SegmentLog(tmp_path, indexed=lambda segment: places)
+    assert readable(third, places) == [1, 4] and third.last == 4
+    assert list(tmp_path.glob("*.damaged")) == []
+
+
+def test_what_is_cut_off_is_kept_beside_it(tmp_path: Path) -> None:
+    log = SegmentLog(tmp_path)
+    places = put(log, b"first", b"second")
+    flip(log, places[1])
+    log.close()
+    data = log.path_of(1).read_bytes()
+    again = SegmentLog(tmp_path, indexed=lambda segment: places[:1])
+    (aside,) = tmp_path.glob("*.damaged")
+    assert aside.read_bytes() == data[places[1].offset :]
+    assert f"were cut off, and are in '{aside.name}'" in str(again.damage[0])
+    assert put(again, b"other")[0] == Place(2, 1, places[1].offset, 21)
+
+
+def test_a_disk_without_room_for_it_does_not_keep_the_log_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    log = SegmentLog(tmp_path)
+    put(log, b"whole", b"torn!")
+    log.close()
+    os.truncate(log.path_of(1), log.path_of(1).stat().st_size - 1)
+    monkeypatch.setattr("assay.server.store.log.write_atomic", full)
     again = SegmentLog(tmp_path)
-    assert contents(again) == [(1, b"first")]
+    assert contents(again) == [(1, b"whole")]
+    assert "there was no room to keep them" in str(again.damage[0])
+
+
+def test_a_segment_whose_header_is_damaged_stays_if_it_is_indexed(tmp_path: Path) -> None:
+    log = SegmentLog(tmp_path)
+    places = put(log, b"first", b"second")
+    log.close()
+    flip(log, Place(0, 1, 0, 16), 3)
+    again = SegmentLog(tmp_path, indexed=lambda segment: places)
+    assert [one.reason for one in again.damage] == ["it has no header"]
+    assert readable(again, places) == [1, 2]
+    again.close()
+    assert SegmentLog(tmp_path).segments() == []  # nothing says what it is
+    assert log.path_of(1).with_suffix(".damaged").exists()
+
+
+def test_a_record_in_what_a_client_sent_is_not_taken_for_one(tmp_path: Path) -> None:
+    log = SegmentLog(tmp_path)
+    forged = SegmentLog(tmp_path / "forged")
+    forged.skip_to(1)
+    put(forged, b"forged")
+    record = forged.path_of(2).read_bytes()[16:]
+    (place,) = put(log, record + b"rest")
+    log.close()
+    flip(log, place, 0)
+    assert [one for one in SegmentLog(tmp_path).scan() if isinstance(one, tuple)] == []
 
 
 def test_damage_in_an_old_segment_is_reported_and_left(tmp_path: Path) -> None:

@@ -141,6 +141,48 @@ def test_a_journal_that_lost_its_end_is_written_anew(tmp_path: Path) -> None:
     rebuilt.close()
 
 
+def flip_record(directory: Path, number: int) -> None:
+    """Damage one change of the journal."""
+    log = SegmentLog(directory / JOURNAL)
+    place = [one[0] for one in log.scan() if isinstance(one, tuple)][number]
+    log.close()
+    path = log.path_of(place.segment)
+    data = bytearray(path.read_bytes())
+    data[place.offset + place.size - 1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("number", [0, 2, -1])
+def test_a_flipped_bit_in_the_journal_loses_nothing(tmp_path: Path, number: int) -> None:
+    registry, text = filled(tmp_path)
+    registry.close()
+    flip_record(tmp_path, number)
+    again = SqliteRegistry(tmp_path)
+    assert again.repairs
+    assert_filled(again, text)
+    again.close()
+    (tmp_path / DATABASE).unlink()  # the journal is whole again
+    rebuilt = SqliteRegistry(tmp_path)
+    assert rebuilt.repairs == []
+    assert_filled(rebuilt, text)
+    rebuilt.close()
+
+
+def test_a_journal_with_a_hole_gives_what_it_can(tmp_path: Path) -> None:
+    registry, text = filled(tmp_path)
+    registry.close()
+    flip_record(tmp_path, 2)  # the learner's first epoch
+    (tmp_path / DATABASE).unlink()
+    again = SqliteRegistry(tmp_path)
+    assert any("Changes of the registry are lost" in one for one in again.repairs)
+    assert any("('advance') cannot be made" in one for one in again.repairs)
+    assert again.policy(P).spec == SPEC and again.learner(P).version == 0
+    assert again.quota(P, "ada") == Quota(steps=5)
+    assert authenticate(again, text, now=0.0).principal == "ada"
+    again.close()
+    assert SqliteRegistry(tmp_path).repairs == []
+
+
 def test_a_snapshot_keeps_the_journal_short(tmp_path: Path) -> None:
     registry = SqliteRegistry(tmp_path, snapshot_after=5)
     registry.add_policy(SPEC)

@@ -328,17 +328,92 @@ def test_a_torn_segment_is_cut_back_and_the_loss_is_named(tmp_path: Path) -> Non
         assert [one.position for one in iterate(third, P)] == [1, 2, 3, 4, 6]
 
 
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("seq", [1, 25, 50])
+def test_a_flipped_bit_in_the_newest_segment_costs_one_batch(tmp_path: Path, seq: int) -> None:
+    store = opened(tmp_path)
+    store.open_session(P, "ada")
+    store.append([incoming(n) for n in range(1, 51)])
+    place = store.registry.batches(P, seq - 1, 1)[0].place
+    store.close()
+    (segment,) = (tmp_path / "policies" / P / "segments").iterdir()
+    flip(segment, place.offset + place.size - 1)
+    for _ in range(2):
+        with Store(tmp_path) as again:
+            (repair,) = again.repairs
+            assert f"damaged at byte {place.offset}" in repair and "cannot be read" in repair
+            assert [one.seq for one in again.registry.batches(P, 0, 100)] == list(range(1, 51))
+            assert [one.seq for one in again.read(P, after=seq)] == list(range(seq + 1, 51))
+            assert again.append([incoming(seq)]) == [Ack(1, seq, 50, True)]
+    with Store(tmp_path) as again:
+        assert again.append([incoming(51)]) == [Ack(1, 51, 51)]
+        assert again.read(P, after=50)[0].seq == 51
+    assert sorted(path.name for path in segment.parent.iterdir()) == [segment.name]
+
+
+def test_a_group_that_reached_the_disk_in_part_is_not_taken_in_part(tmp_path: Path) -> None:
+    """A power cut: none of a group is indexed, and its second record is not whole."""
+    store = opened(tmp_path)
+    for client in ("ada", "bob"):
+        store.open_session(P, client)
+    store.append([incoming(1)])
+    group = [incoming(2), incoming(3), incoming(1, client="bob"), incoming(4)]
+    # As far as it got before the power went.
+    places = [one.place for one in store._write(P, group)]
+    store._logs[P].sync()
+    store._logs[P].commit()
+    store.close()
+    (segment,) = (tmp_path / "policies" / P / "segments").iterdir()
+    flip(segment, places[1].offset + places[1].size - 1)
+    with Store(tmp_path) as again:
+        assert any("1 batches" in one and "batch 4" in one for one in again.repairs)
+        # What ada sent behind the damage comes again; bob's was whole, and is there once.
+        assert contents(again) == [("ada", 1, 1), ("ada", 1, 2), ("bob", 1, 1)]
+        answers = again.append(group)
+        assert answers == [Ack(1, 2, 4, True), Ack(1, 3, 4), Ack(1, 1, 1, True), Ack(1, 4, 4)]
+        expected = contents(again)
+    for path in (tmp_path / "registry").glob(f"{DATABASE}*"):
+        path.unlink()
+    with Store(tmp_path) as rebuilt:
+        assert contents(rebuilt) == expected
+        assert sorted(expected) == [("ada", 1, n) for n in range(1, 5)] + [("bob", 1, 1)]
+
+
 def test_a_damaged_batch_is_named_when_it_is_read(tmp_path: Path) -> None:
     with opened(tmp_path, segment_bytes=10) as store:
         store.open_session(P, "ada")
         for n in (1, 2, 3):
             store.append([incoming(n)])
-        first = min((tmp_path / "policies" / P / "segments").iterdir())
-        data = first.read_bytes()
-        first.write_bytes(data[:-1] + b"X")
-        with pytest.raises(StoreError, match="Record 1 in"):
-            store.read(P, after=0)
-        assert [one.seq for one in store.read(P, after=1)] == [2, 3]
+        first, second, _ = sorted((tmp_path / "policies" / P / "segments").iterdir())
+        flip(first, -1)
+        second.unlink()
+        one, two, three = store.read(P, after=0)
+        assert "Record 1 in" in (one.damage or "") and "is damaged" in (one.damage or "")
+        assert "Record 2 in" in (two.damage or "") and "No such file" in (two.damage or "")
+        assert (one.payload, two.payload, three.damage) == (b"", b"", None)
+        # What the index knows of it is there.
+        assert (two.position, two.client, two.epoch, two.seq, two.steps) == (2, "ada", 1, 2, 10)
+
+
+def test_a_batch_that_cannot_be_read_just_now_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_many(*args: object) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with opened(tmp_path) as store:
+        store.open_session(P, "ada")
+        store.append([incoming(1)])
+        with monkeypatch.context() as patch:
+            patch.setattr("assay.server.store.log.os.pread", too_many)
+            with pytest.raises(StoreError, match="Too many open files"):
+                store.read(P, after=0)
+        assert store.read(P, after=0)[0].damage is None
 
 
 def test_reading_stops_at_its_limits(tmp_path: Path) -> None:
@@ -401,7 +476,7 @@ def test_pruning_deletes_files_that_nothing_needs(tmp_path: Path) -> None:
             channel = STABLE if n == 1 else None
             weights, state = b"weights %d" % n, b"state %d" % n
             store.publish(P, epoch, n, weights, checkpoint=state, channel=channel)
-        assert store.prune_models(P, keep=2) == 2 + 4
+        assert store.prune_models(P, keep=2) == 2 + 3  # weights, and all but two checkpoints
         blobs = store.blobs(P)
         for version in (1, 4, 5):
             model = store.registry.model(P, version)
@@ -409,6 +484,7 @@ def test_pruning_deletes_files_that_nothing_needs(tmp_path: Path) -> None:
         checkpoint = store.registry.learner(P).checkpoint
         assert checkpoint is not None
         assert blobs.get(checkpoint) == b"state 5"
+        assert blobs.get(store.registry.learner(P).earlier or "") == b"state 4"
         assert store.prune_models(P, keep=2) == 0
 
 

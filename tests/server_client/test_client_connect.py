@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -23,7 +24,7 @@ import assay
 from assay.core.errors import AssayError, ConfigError
 from assay.policies.description import describe_space
 from assay.server.client.config import read_config
-from assay.server.client.connect import ForkedError, ServerWarning
+from assay.server.client.connect import ServerWarning
 from assay.server.client.spaces import gym_space, make_spec
 from assay.server.spec import Box, Discrete, PolicySpec, leaves_of, read_spec
 
@@ -266,26 +267,78 @@ def test_trouble_is_a_warning_by_default():
 # ---------------------------------------------------------------------- processes
 
 
-def test_a_forked_child_is_told_so():
-    with joined(AWAY) as agent:
-        agent.act(OBS)
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:  # pragma: no cover
-            said = "nothing"
-            try:
-                agent.act(OBS)
-            except ForkedError as error:
-                said = str(error)
+def in_child(work):
+    """Return what a forked child says, which must not hang."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        signal.alarm(60)
+        try:
+            said = json.dumps(work())
+        except BaseException as error:
+            said = json.dumps(f"raised {error!r}")
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as stream:
+        said = stream.read()
+    os.waitpid(child, 0)
+    assert said, "the child hung"
+    return json.loads(said)
+
+
+def test_a_forked_child_acts_on_and_says_so_once():
+    told = []
+    with FakeServer() as server, joined(server.address, on_trouble=told.append) as agent:
+        server.publish(model(1, prefers=2))
+        assert agent.wait_for_model(30)
+        play(agent, 3)
+
+        def child():
+            told.clear()
+            acted = [agent.decide(OBS) for _ in range(3)]
+            rewards = [agent.reward(1.0), agent.end(terminated=True), agent.flush(1.0)]
+            status = agent.status()
             agent.close()  # neither waits nor hurts the parent's connection
-            os.write(write, said.encode())
-            os._exit(0)
-        os.close(write)
-        with os.fdopen(read) as stream:
-            said = stream.read()
-        os.waitpid(child, 0)
-        assert f"opened in process {os.getpid()}" in said and "after the fork" in said
-        assert agent.act(OBS) == 1
+            return [
+                [int(agent.act(OBS)), *{one.source for one in acted}],
+                [*rewards, agent.wait_for_model(30)],
+                told,
+                [status.state, status.trouble, status.acting.held_steps],
+            ]
+
+        acted, recorded, said, status = in_child(child)
+        assert acted == [2, "model"]
+        assert recorded == [False, False, False, True]
+        assert len(said) == 1 and f"opened in process {os.getpid()}" in said[0]
+        assert "after the fork" in said[0]
+        assert status[:2] == ["stopped", said[0]]
+        assert agent.act(OBS) == 2 and agent.status().state != "stopped"
+
+
+def test_a_forked_child_answers_although_the_parent_was_acting():
+    """The lock of the parent's other thread is never let go in the child."""
+    asked, go_on = threading.Event(), threading.Event()
+    parent = os.getpid()
+
+    def slow(obs, mask):
+        if os.getpid() == parent:
+            asked.set()
+            go_on.wait(60)
+        return 1
+
+    with joined(AWAY, heuristic=slow) as agent:
+        thread = threading.Thread(target=agent.act, args=(OBS,))
+        thread.start()
+        assert asked.wait(60)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # a warning that is an error must not come out
+                agent._report = lambda message: warnings.warn(message, ServerWarning, stacklevel=2)
+                assert in_child(lambda: int(agent.act(OBS))) == 1
+        finally:
+            go_on.set()
+            thread.join()
 
 
 PROGRAM = """

@@ -53,14 +53,16 @@ class SummingHost:
         self.checkpoint_every = settings.get("checkpoint_every", 1)
         self.window = settings.get("window", 0)
         self.settings = settings
-        state = json.loads(start.checkpoint or b'{"consumed": [], "position": 0}')
-        assert state["position"] == start.position, "the checkpoint is not that of the cursor"
+        begin = {"consumed": [], "position": start.position}
+        state = json.loads(start.checkpoint or start.weights or json.dumps(begin))
+        if start.checkpoint:
+            assert state["position"] == start.position, "the checkpoint is not that of the cursor"
         self.consumed: list[int] = state["consumed"]
         self.position, self.version, self.epoch = start.position, start.version, start.epoch
         self.replayed: list[int] = []
         self.keep_after = max(0, self.position - self.window)
         self.unpublished = self.since_checkpoint = 0
-        self.note("started")
+        self.note("started", weights=bool(start.weights), metrics=dict(start.metrics))
         first = () if self.version else (self.publish(checkpoint=True),)
         return Ready(self.keep_after, first)
 

@@ -121,6 +121,22 @@ class World:
             seen = max(seen, len(numbers))
         assert seen == count
 
+    def damage(self, position: int, name: str = "p") -> None:
+        """Flip a bit of a committed batch on the disk."""
+        (row,) = self.store.registry.batches(name, position - 1, 1)
+        path = self.store.directory / "policies" / name / "segments"
+        with open(path / f"{row.place.segment:020d}.seg", "r+b") as file:
+            file.seek(row.place.offset + row.place.size - 1)
+            (old,) = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([old ^ 1]))
+
+    def spoil(self, digest: str | None, name: str = "p") -> None:
+        """Damage a checkpoint or a model on the disk."""
+        assert digest is not None
+        path = self.store.directory / "policies" / name / "blobs" / digest
+        path.write_bytes(b"damaged")
+
     def restart(self) -> None:
         """Do what a new server does on the old directory."""
         for one in self.supervisors:

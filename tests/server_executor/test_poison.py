@@ -47,3 +47,12 @@ def test_forgiven_batches_are_tried_again() -> None:
     poison.forgive()
     assert not poison.skipped
     assert list(poison.blame(9, committed=4)) == [9]
+
+
+def test_a_batch_that_cannot_be_read_is_passed_over_at_once() -> None:
+    poison = Poison(deaths=3)
+    gone = Stored(7, "ada", 1, 7, 4, b"", "It is damaged.")
+    assert poison.damaged([batch(6), gone, batch(8)]) == [gone]
+    assert poison.damaged([gone]) == []  # told before
+    assert [one.position for one in poison.without([batch(6), gone, batch(8)])] == [6, 8]
+    assert not poison.alone(6, committed=4)  # it says nothing about its neighbours

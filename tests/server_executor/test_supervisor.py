@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import json
+import errno
 import os
 import threading
 from pathlib import Path
@@ -13,6 +13,7 @@ from supervisor_world import SUMMING, World, await_state, world
 from assay.server.errors import Reason, RejectionError, StoreError
 from assay.server.executor import make_executor
 from assay.server.learner.messages import LearnerSettings
+from assay.server.store.registry import Learner
 from assay.server.supervisor import Patience, Supervisor
 
 pytest.importorskip("google_crc32c")
@@ -152,6 +153,8 @@ def test_a_publication_that_went_through_unseen_is_not_made_twice(
     inproc.await_committed(8)
     inproc.assert_exactly_once(8)
     assert once == [3]
+    # A version is announced after its commit, so that the last one may be on its way still.
+    wait_until(lambda: len(inproc.published) == 5, "all versions are announced")
     assert [one.version for one in inproc.published] == [1, 2, 3, 4, 5]
 
 
@@ -338,11 +341,11 @@ def test_a_drain_that_takes_too_long_kills_the_learner_and_loses_nothing(process
     (process.directory / "p" / "hang").touch()
     process.feed(2)
     supervisor = process.supervise(batches=1)
-    wait_until(lambda: supervisor.status().state == "learning", "it is busy")
-    wait_until(
-        lambda: (health := supervisor.status().health) and health.busy_since is not None, "it is"
-    )
     process.await_committed(1)
+    wait_until(
+        lambda: (health := supervisor.status().health) and health.busy_since is not None,
+        "it is busy with the second",
+    )
     assert not supervisor.drain(0.3)
     assert supervisor.status().health is None
     (process.directory / "p" / "hang").unlink()
@@ -449,15 +452,157 @@ def test_pauses_between_crashes_grow_to_a_limit() -> None:
     assert [patience.pause(n) for n in (1, 2, 5, 7, 8, 10_000)] == [0.5, 1.0, 8.0, 30.0, 30.0, 30.0]
 
 
-def test_a_damaged_checkpoint_makes_the_policy_fail(inproc: World) -> None:
-    inproc.register(publish_every=1)
-    inproc.feed(2)
-    supervisor = inproc.supervise()
-    inproc.await_committed(2)
+# Damage on the disk
+
+
+def test_a_batch_that_cannot_be_read_is_passed_over_and_named(
+    inproc: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    inproc.register(publish_every=3)
+    inproc.feed(9, size=20)
+    for position in (2, 8, 9):
+        inproc.damage(position)
+    supervisor = inproc.supervise(crashes=1)
+    inproc.await_committed(6)
+    wait_until(lambda: supervisor.status().behind == 0, "all is consumed")
+    status = supervisor.status()
+    assert inproc.committed() == [1, 3, 4, 5, 6, 7]
+    assert (status.skipped, status.restarts, status.last_error) == (3, 0, None)
+    for position in (2, 8, 9):
+        assert f"p: batch {position} (of 'ada', session 1, {position}) is passed" in caplog.text
+    assert caplog.text.count("is passed over") == 3
+    assert "Record 8 in" in caplog.text
+    inproc.feed(3)
+    inproc.await_committed(9)
+    assert inproc.committed() == [1, 3, 4, 5, 6, 7, 10, 11, 12]
+
+
+def test_a_batch_that_is_needed_again_and_cannot_be_read_is_left_out(inproc: World) -> None:
+    inproc.register(publish_every=3, window=5)
+    inproc.feed(6, size=20)
+    inproc.supervise()
+    inproc.await_committed(6)
+    inproc.damage(4)
+    inproc.restart()
+    inproc.supervise(crashes=1)
+    inproc.feed(3)
+    inproc.await_committed(9)
+    replayed = [one["numbers"] for one in inproc.notes() if one["what"] == "replayed"]
+    assert replayed[-1] == [2, 3, 5, 6]
+    assert inproc.committed() == list(range(1, 10))
+
+
+def stopped_after(made: World, count: int, **settings: Any) -> Learner:
+    """Let a policy learn some batches, with a version for each, and end its server."""
+    made.register(publish_every=1, **settings)
+    made.feed(count)
+    supervisor = made.supervise(batches=1)
+    made.await_committed(count)
     assert supervisor.drain(30.0)
-    digest = inproc.store.registry.learner("p").checkpoint
-    (path,) = (inproc.directory / "store").rglob(str(digest))
-    path.write_bytes(json.dumps({"consumed": [], "position": 0}).encode())
-    again = inproc.supervise(crashes=2)
-    await_state(again, "failed")
-    assert "damaged" in (again.status().last_error or "")
+    made.restart()
+    return made.store.registry.learner("p")
+
+
+def await_recovery(supervisor: Supervisor) -> None:
+    """Wait until the damaged checkpoint is the committed one no more."""
+    wait_until(lambda: supervisor.status().recovered, "it goes on from something else")
+
+
+def begun(made: World) -> dict[str, Any]:
+    """Return what the last learner began with."""
+    return [one for one in made.notes() if one["what"] == "started"][-1]
+
+
+def test_behind_a_damaged_checkpoint_there_is_an_earlier_one(
+    inproc: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = stopped_after(inproc, 5, window=2)
+    inproc.store.prune_models("p", keep=1)  # which keeps both
+    inproc.spoil(before.checkpoint)
+    supervisor = inproc.supervise(crashes=1)
+    await_recovery(supervisor)
+    inproc.feed(2)
+    inproc.await_committed(7)
+    assert inproc.committed() == list(range(1, 8)), "each batch once"
+    assert begun(inproc)["at"] == 4
+    replayed = [one["numbers"] for one in inproc.notes() if one["what"] == "replayed"]
+    assert replayed[-1] == [3, 4]
+    status = supervisor.status()
+    said = "cannot be read. Learning goes on from the one before it, behind batch 4."
+    assert said in (status.recovered or "") and str(before.checkpoint)[:12] in str(status.recovered)
+    assert f"p: {status.recovered}" in caplog.text
+    assert status.last_error is None and status.restarts == 0
+    # Versions only grow: those that were published before stay.
+    assert inproc.store.registry.learner("p").version == before.version + 3
+
+
+def test_without_a_checkpoint_learning_goes_on_from_the_published_weights(inproc: World) -> None:
+    before = stopped_after(inproc, 5)
+    newest = inproc.store.registry.model("p", before.version)
+    inproc.spoil(before.checkpoint)
+    inproc.spoil(before.earlier)
+    inproc.spoil(newest.sha256)  # nor can this one be read
+    supervisor = inproc.supervise(crashes=1)
+    await_recovery(supervisor)
+    inproc.feed(1)
+    inproc.await_committed(5)
+    assert begun(inproc)["weights"] and begun(inproc)["at"] == 5
+    assert inproc.committed() == [1, 2, 3, 4, 6]  # as the version knew four of five
+    said = f"from the weights of version {before.version - 1}"
+    assert said in (supervisor.status().recovered or "")
+    assert inproc.store.registry.learner("p").version == before.version + 1
+
+
+def test_without_anything_learning_begins_from_nothing(inproc: World) -> None:
+    before = stopped_after(inproc, 3)
+    for path in (inproc.directory / "store" / "policies" / "p" / "blobs").iterdir():
+        path.unlink()
+    supervisor = inproc.supervise(crashes=1)
+    await_recovery(supervisor)
+    inproc.feed(2)
+    inproc.await_committed(2)
+    assert not begun(inproc)["weights"]
+    assert "begins from nothing" in (supervisor.status().recovered or "")
+    assert inproc.store.registry.learner("p").version == before.version + 2
+
+
+def test_what_the_earlier_checkpoint_needs_is_not_trimmed(tmp_path: Path) -> None:
+    with world(tmp_path, make_executor("inproc"), segment_bytes=600) as made:
+        made.register(publish_every=1, window=2)
+        supervisor = made.supervise(trim_seconds=0.01, batches=1)
+        for _ in range(20):
+            made.feed(1, size=500)
+        made.await_committed(20)
+        wait_until(lambda: made.store.read("p", after=0)[0].position > 10, "the log was trimmed")
+        assert supervisor.drain(30.0)
+        made.restart()
+        learner = made.store.registry.learner("p")
+        made.spoil(learner.checkpoint)
+        await_recovery(made.supervise())
+        made.feed(1)
+        made.await_committed(21)
+        assert made.committed() == list(range(1, 22))
+        replayed = [one["numbers"] for one in made.notes() if one["what"] == "replayed"]
+        assert replayed[-1] == [18, 19]
+
+
+def test_a_checkpoint_that_cannot_be_read_just_now_is_not_given_up(
+    inproc: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = stopped_after(inproc, 3)
+    read = Path.read_bytes
+    left = [3]
+
+    def too_many(path: Path) -> bytes:
+        ours = threading.current_thread().name == "assay-p"
+        if ours and path.name == before.checkpoint and left[0]:
+            left[0] -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", too_many)
+    supervisor = inproc.supervise()
+    inproc.feed(1)
+    inproc.await_committed(4)
+    inproc.assert_exactly_once(4)
+    assert supervisor.status().recovered is None

@@ -70,7 +70,11 @@ class Absent:
         return True
 
     def status(self) -> SupervisorStatus:
-        return SupervisorStatus(self._policy, "idle", 0, None, 1, 0, 0, 0, 0, 0, 0, None, {})
+        return SupervisorStatus(
+            policy=self._policy, state="idle", restarts=0, last_error=None, recovered=None,
+            skipped=0, epoch=1, position=0, committed=0, version=0, behind=0, behind_steps=0,
+            keep_after=0, health=None, metrics={},
+        )  # fmt: skip
 
 
 class Light:

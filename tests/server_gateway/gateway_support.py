@@ -93,6 +93,7 @@ class Status:
     last_error: str | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     skipped: int = 0
+    recovered: str | None = None
 
 
 class Puppet:
@@ -113,6 +114,7 @@ class Puppet:
         self._on_published, self.on_metrics, self._channel = on_published, on_metrics, channel
         self.state = "starting"
         self.consumed = self.skipped = 0
+        self.recovered: str | None = None
         self.follows = True  # consumes at once what is committed
         self.drained = self.stopped = False
         self.validated: PolicySpec | None = None
@@ -175,7 +177,13 @@ class Puppet:
             self.consumed = last
         waiting = registry.batches(self.policy, self.consumed, 10_000)
         steps = sum(one.steps for one in waiting)
-        return Status(self.state, last - self.consumed, behind_steps=steps, skipped=self.skipped)
+        return Status(
+            self.state,
+            last - self.consumed,
+            behind_steps=steps,
+            skipped=self.skipped,
+            recovered=self.recovered,
+        )
 
 
 class Puppets(SimpleNamespace):

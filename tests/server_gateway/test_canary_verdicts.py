@@ -63,8 +63,7 @@ def test_a_server_that_ends_between_the_verdict_and_the_move(tmp_path: Path) -> 
     with running(tmp_path, **CANARY) as server:
         # As it was a moment before the channel was moved back.
         registry = server.store.registry
-        registry.pin("queue", "canary", 2)
-        registry.pin("queue", "canary", 0)
+        registry.move("queue", "canary", 2)
     with running(tmp_path, **CANARY) as server:
         assert channel(server, "canary") == 2
         fleet = Fleet(server, ["alone"])
@@ -79,8 +78,7 @@ def test_a_failed_version_is_told_to_nobody_while_the_guard_rests(tmp_path: Path
     fail_second(tmp_path)
     with running(tmp_path, **CANARY) as server:
         registry = server.store.registry
-        registry.pin("queue", "canary", 2)
-        registry.pin("queue", "canary", 0)
+        registry.move("queue", "canary", 2)
         registry.pin("queue", "stable", 1)  # an operator's pin stops the guard
     with running(tmp_path, **CANARY) as server:
         fleet = Fleet(server, ["alone"])

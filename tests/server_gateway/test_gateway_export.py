@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gateway_support import SPEC, Client, batch, refused, running
+from typer.testing import CliRunner
 
+from assay.cli.app import app
 from assay.server.errors import Reason
 from assay.server.gateway.export import Episode, episodes
 from assay.server.protocol import assay_pb2 as pb
@@ -153,6 +156,35 @@ def test_a_policy_as_a_minari_dataset(tmp_path: Path, minari: Any) -> None:
         for name in ("queue/served-v0", "../../etc/x-v0", "/x-v0", "no version", "a/../b-v0", ""):
             assert refused(export, ada, name).reason is Reason.MALFORMED, name
         assert export(ada, "queue/rest-v0", after_position=1).episodes == 1
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")
+def test_a_damaged_batch_is_left_out_and_named(
+    tmp_path: Path, minari: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(tmp_path / "data") as server:
+        ada = server.client()
+        ada.register()
+        epoch = ada.open().epoch
+        for seq in (1, 2, 3):
+            ada.put(batch(epoch, seq, start=4 * (seq - 1)))
+        place = server.store.registry.batches("queue", 1, 1)[0].place
+        (segment,) = (tmp_path / "data" / "policies").rglob("*.seg")
+        with open(segment, "r+b") as file:
+            file.seek(place.offset + place.size - 1)
+            file.write(b"X")
+        address = ["--address", server.address]
+        command = ["server", "export", "queue", "queue/rest-v0", *address]
+        result = CliRunner().invoke(app, command)
+        text = " ".join(result.output.split())
+        assert result.exit_code == 0 and "2 episodes with 8 steps" in text
+        name = "batch 2 (of 'ada', session 1, 2)"
+        assert f"1 damaged batches are not in it: {name}." in text
+        assert f"queue: {name} is not exported. Record 2 in" in caplog.text
+        dataset = minari.load_dataset("queue/rest-v0")
+        assert [len(one.rewards) for one in dataset.iterate_episodes()] == [4, 4]
+        again = CliRunner().invoke(app, [*command[:3], "queue/json-v0", "--json", *address])
+        assert json.loads(again.stdout)["damaged"] == [name]
 
 
 def test_without_minari_the_refusal_names_the_extra(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -42,6 +43,9 @@ def server(tmp_path: Path) -> Iterator[Running]:
     with running(tmp_path) as here:
         here.client().register()
         yield here
+
+
+TO_ITSELF = {"from_channel": "stable", "to_channel": "stable"}
 
 
 class Follower:
@@ -83,7 +87,7 @@ def test_a_follower_hears_of_every_move(server: Running) -> None:
     late = Follower(server.client("bob"))
     late.wait_version(3)  # at once, without waiting for the next
     info = ada.call(ada.models.Rollback, pb.RollbackRequest(policy="queue"))
-    assert (info.version, info.channel) == (2, "stable")
+    assert (info.version, info.channel, info.pinned) == (2, "stable", True)
     follower.wait_version(2)
     late.wait_version(2)
     info = ada.call(ada.models.Pin, pb.PinRequest(policy="queue", version=1))
@@ -92,9 +96,11 @@ def test_a_follower_hears_of_every_move(server: Running) -> None:
     server.puppet().publish()
     wait_for(lambda: server.gateway.hub.policies["queue"].newest == 4)
     assert follower.version == 1  # held there
-    error = refused(ada.call, ada.models.Rollback, pb.RollbackRequest(policy="queue"))
+    error = refused(ada.call, ada.models.Promote, pb.PromoteRequest(policy="queue", **TO_ITSELF))
     assert error.reason is Reason.CHANNEL_PINNED
-    ada.call(ada.models.Pin, pb.PinRequest(policy="queue", version=0))
+    info = ada.call(ada.models.Pin, pb.PinRequest(policy="queue", version=0))
+    assert (info.version, info.pinned) == (4, False)  # at once, not with the next version
+    follower.wait_version(4)
     server.puppet().publish()
     follower.wait_version(5)
     follower.stop()
@@ -116,6 +122,22 @@ def test_models_that_are_not_there(server: Running) -> None:
     wait_for(lambda: server.gateway.hub.policies["queue"].infos)
     request = pb.RollbackRequest(policy="queue")
     assert refused(ada.call, ada.models.Rollback, request).reason is Reason.NO_EARLIER_VERSION
+
+
+def test_an_older_model_is_looked_up_by_its_digest_alone(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        server.puppet().publish()
+    registry = server.store.registry
+    first = registry.model("queue", 1)
+
+    def all_of_them(*args: Any, **options: Any) -> Any:
+        raise AssertionError("every version was read")
+
+    monkeypatch.setattr(registry, "models", all_of_them)
+    info, data = server.client().fetch(sha256=first.sha256)
+    assert info.version == 1 and hashlib.sha256(data).hexdigest() == first.sha256
 
 
 def test_a_checkpoint_is_no_model(server: Running) -> None:
@@ -254,6 +276,22 @@ def test_the_only_client_tries_and_versions_wait_for_their_turn(tmp_path: Path) 
         fleet.play(values)
         wait_for(lambda: server.store.registry.channel("queue", "stable").version == 5)
         fleet.stop()
+
+
+def test_letting_go_does_not_pass_over_the_trial(tmp_path: Path) -> None:
+    canary = {"share": 0.1, "min_episodes": 4}
+    with running(tmp_path, canary=canary) as server:
+        ada = server.client()
+        ada.register()
+        puppet, registry = server.puppet(), server.store.registry
+        puppet.publish()
+        wait_for(lambda: server.gateway.hub.policies["queue"].infos)
+        puppet.publish()
+        puppet.publish()
+        registry.move("queue", "stable", 2)  # it was promoted once
+        ada.call(ada.models.Pin, pb.PinRequest(policy="queue", version=1))
+        info = ada.call(ada.models.Pin, pb.PinRequest(policy="queue"))
+        assert (info.version, info.pinned) == (2, False)  # the third was never tried
 
 
 def test_a_trial_survives_a_restart(tmp_path: Path) -> None:
@@ -507,7 +545,8 @@ def test_a_unix_socket(tmp_path: Path) -> None:
 
 
 def test_old_versions_are_forgotten(tmp_path: Path) -> None:
-    with running(tmp_path, retention={"versions": 2, "every": 0.05}) as server:
+    retention = {"versions": 2, "every": 0.05, "minutes": 0, "hours": 0}
+    with running(tmp_path, retention=retention) as server:
         server.client().register()
         puppet = server.puppet()
         stable, puppet._channel = puppet._channel, lambda: None
@@ -518,6 +557,20 @@ def test_old_versions_are_forgotten(tmp_path: Path) -> None:
         wait_for(lambda: len(server.store.registry.models("queue")) <= 3)
         assert server.client().fetch(version=6)[0].version == 6
         assert refused(server.client().fetch, version=1).reason is Reason.UNKNOWN_VERSION
+
+
+def test_old_versions_are_shown_further_and_further_apart(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, now = server.store.registry, time.time()
+    for age in [*range(10_000, 100, -100), *range(40, 0, -1)]:
+        monkeypatch.setattr(registry, "_clock", lambda age=age: now - age)
+        server.puppet().publish()
+    ada = server.client()
+    details = ada.call(ada.admin.GetPolicy, pb.PolicyRequest(policy="queue"))
+    ages = [round(now - one.created) for one in details.models]
+    assert ages[:20] == list(range(1, 21))
+    assert ages[20:] == [200, 300, 500, 800, 1200, 1800, 2700, 4100, 6200, 9300]
 
 
 def test_the_spec_of_a_policy_is_shown_to_an_operator(server: Running) -> None:

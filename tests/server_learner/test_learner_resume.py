@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
+import torch
+from assay.server.model_export import export_snapshot
+from assay.server.model_file import parse_snapshot
 from learner_support import Client, Corridor, Point, Server, spec_for
 
 from assay.core.errors import CheckpointError
@@ -96,6 +100,23 @@ def test_the_replay_is_whole_again_though_the_log_was_trimmed() -> None:
     assert 0 < again.ready.replay_from < last.position
 
 
+@pytest.mark.parametrize("settings", [{}, {"n_step": 3}, {"prioritized": True}])
+@pytest.mark.parametrize("missing", ["one", "all"])
+def test_a_replay_of_which_the_log_has_lost_a_part_goes_on(
+    missing: str, settings: dict[str, Any]
+) -> None:
+    server = played("dqn", Corridor, REPLAY | settings)
+    middle = server.publications[len(server.publications) // 2]
+    log, position = server.log, middle.position
+    server.log = [
+        one for one in log if one[0] > position or (missing == "one" and one[0] != position - 1)
+    ]
+    again = server.restart(middle, epoch=1)
+    again.consume(*log[position:])
+    assert again.publications[-1].version >= server.publications[-1].version
+    assert again.learner.clock.env_steps == server.learner.clock.env_steps
+
+
 def test_the_same_batch_twice_counts_once() -> None:
     server = played("ppo", Corridor, ON_POLICY | {"minibatch_size": 16})
     before = server.learner.clock.env_steps, server.version
@@ -172,6 +193,60 @@ def test_a_checkpoint_of_another_cursor_or_policy_is_refused() -> None:
         Learner().start(
             Start(other.canonical().decode(), "{}", 1, last.version, last.position, last.checkpoint)
         )
+
+
+EVERY = [
+    *CASES,
+    ("c51", Corridor, REPLAY),
+    ("rainbow", Corridor, REPLAY),
+    ("iqn", Corridor, REPLAY),
+    ("fqf", Corridor, REPLAY),
+    ("dqn", Corridor, REPLAY | {"dueling": True}),
+    ("tqc", Point, REPLAY),
+    ("redq", Point, REPLAY),
+    ("crossq", Point, REPLAY),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "env", "settings"), EVERY)
+def test_without_its_checkpoint_a_policy_goes_on_from_its_weights(
+    algorithm: str, env: type[gym.Env[Any, Any]], settings: dict[str, Any]
+) -> None:
+    server = played(algorithm, env, settings)
+    last = server.publications[-1]
+    learner = Learner()
+    ready = learner.start(
+        Start(
+            server.spec.canonical().decode(), server.settings, 2, last.version, last.position,
+            weights=last.snapshot, metrics=last.metrics,
+        )
+    )  # fmt: skip
+    assert (ready.replay_from, ready.publications) == (last.position, ())
+    given = parse_snapshot(last.snapshot)
+    now = export_snapshot(learner.algorithm, version=last.version)
+    assert sorted(now.arrays) == sorted(given.arrays)
+    for name, array in now.arrays.items():
+        np.testing.assert_allclose(array, given.arrays[name], rtol=1e-5, err_msg=name)
+    # Exploration and schedules go on as well.
+    assert now.architecture.head == given.architecture.head
+    assert learner.clock.env_steps == int(last.metrics["server/env_steps"])
+    for name, target in (("q", "target"), ("actor", "target_actor")):
+        own, copied = (getattr(learner.algorithm, one, None) for one in (name, target))
+        if own is not None and copied is not None:
+            assert all(map(torch.equal, own.parameters(), copied.parameters()))
+    # It learns again, and does not owe what was learned before.
+    client = Client(server, env(), "late", 9)
+    outcome = learner.consume(Consume(((last.position + 1, "late", client.play(96)),)))
+    assert outcome.publications and outcome.publications[0].version == last.version + 1
+    assert outcome.metrics["server/updates"] < 2 * last.metrics["server/updates"]
+
+
+def test_weights_of_another_policy_are_refused() -> None:
+    server = played("ppo", Corridor, ON_POLICY | {"minibatch_size": 16})
+    other = spec_for(Corridor(), "ppo", hidden=[9])
+    weights = server.publications[-1].snapshot
+    with pytest.raises(CheckpointError, match="is not one of this policy"):
+        Learner().start(Start(other.canonical().decode(), "{}", 1, 3, 5, weights=weights))
 
 
 def test_a_batch_that_cannot_be_read_is_counted_and_passed_over() -> None:

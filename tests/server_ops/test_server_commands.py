@@ -150,7 +150,7 @@ def test_top_once_prints_one_table(server: Running) -> None:
     )
     text = done(server, "top", "--once")
     assert "1 policy" in text and re.search(
-        r"queue learning 0 0\.0 - 0 3 0\.0 1,234 300 MB 2", text
+        r"queue learning \d+ [\d.]+ - 0 3 0\.0 1,234 300 MB 2", text
     )
     (facts,) = parsed(server, "top", "--once")
     assert facts["learner"]["pid"] == 7
@@ -189,7 +189,12 @@ def test_pin_holds_a_version_and_off_lets_go(server: Running) -> None:
     (facts,) = parsed(server, "policies")
     assert (facts["channels"], facts["pinned"]) == ({"stable": 2}, ["stable"])
     assert "2 (pinned)" in done(server, "policies")
-    assert "is pinned at version 2" in refused(server, "rollback", "queue")
+    itself = ("--from", "stable", "--to", "stable")
+    message = refused(server, "promote", "queue", *itself)
+    assert "is pinned at version 2" in message
+    assert "assay server pin queue --channel stable --off" in message
+    text = done(server, "pin", "queue", "--off")
+    assert "is released: it is at version 4 now, and new versions move it again" in text
     assert parsed(server, "pin", "queue", "--off")["pinned"] is False
     server.puppet().publish()
     assert parsed(server, "policies")[0]["channels"] == {"stable": 5}
@@ -197,10 +202,15 @@ def test_pin_holds_a_version_and_off_lets_go(server: Running) -> None:
 
 def test_rollback_and_promote(server: Running) -> None:
     model = parsed(server, "rollback", "queue", "--reason", "slower")
-    assert (model["version"], model["channel"]) == (2, "stable")
+    assert (model["version"], model["channel"], model["pinned"]) == (2, "stable", True)
     text = done(server, "promote", "queue", "--from", "stable", "--to", "canary")
     assert "'canary' of 'queue' is at version 2" in text
     server.puppet().publish()
+    assert parsed(server, "policies")[0]["channels"]["stable"] == 2  # it was not undone
+    result = say(server, "rollback", "queue")
+    assert "is back at version 1 and stays there" in " ".join(result.stdout.split())
+    assert "`assay server pin queue --off` lets it go" in " ".join(result.stderr.split())
+    assert parsed(server, "pin", "queue", "--off")["version"] == 4
     assert parsed(server, "promote", "queue")["version"] == 2
     assert parsed(server, "policies")[0]["channels"] == {"stable": 2, "canary": 2}
 

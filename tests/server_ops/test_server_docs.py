@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,22 +54,30 @@ def test_the_quickstart_learns_through_a_server_and_survives_its_end(
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     script = tmp_path / "queue_client.py"
 
-    def play(address: str) -> dict[str, Any]:
+    def play(address: str, seconds: int = 6) -> dict[str, Any]:
         script.write_text(found[1].replace("127.0.0.1:50051", address))
         done = subprocess.run(
-            [sys.executable, str(script), "6"],
-            env=environment, capture_output=True, text=True, timeout=3 * WAIT,
+            [sys.executable, str(script), str(seconds)],
+            env=environment, capture_output=True, text=True, timeout=3 * WAIT + seconds,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         said = r"rule: [\d.]+ a slot; lately: [\d.]+ \(version (\d+|None)\)\n"
         assert re.fullmatch(said, done.stdout)
+        end = time.monotonic() + WAIT
         with AdminClient.open({"address": address}) as admin:
-            # On a busy machine a client may be done before the first trainer has begun.
-            return next(map(policy_facts, admin.policies()), {"newest_version": 0, "steps": 0})
+            while True:
+                # On a busy machine a client may be done before the first trainer has begun.
+                known = [policy_facts(one) for one in admin.policies()]
+                facts = known[0] if known else {"newest_version": 0, "steps": 0}
+                learner = facts.get("learner", {"state": "idle", "behind_steps": 0})
+                caught_up = learner["state"] == "idle" and not learner["behind_steps"]
+                if caught_up or time.monotonic() > end:
+                    return facts
+                time.sleep(0.1)
 
     with serving(tmp_path / "data", environment) as (server, address):
-        for _ in range(5):
-            first = play(address)
+        for seconds in (6, 12, 24, 48, 96):
+            first = play(address, seconds)
             if first["newest_version"] >= 2:
                 break
         assert first["newest_version"] >= 2 and first["steps"] > 1000

@@ -187,6 +187,7 @@ def policy(server: AdminClient, name: Name, as_json: AsJson = False) -> None:
     rows = [
         (
             model["version"],
+            output.duration(time.time() - published.created) if published.created else None,
             ", ".join(at for at, version in facts["channels"].items()
                       if version == model["version"]),
             number(model["metrics"].get("rollout/return_mean")),
@@ -195,9 +196,9 @@ def policy(server: AdminClient, name: Name, as_json: AsJson = False) -> None:
             _size(model["size"]),
             model["sha256"][:12],
         )
-        for model in facts["models"]
+        for model, published in zip(facts["models"], details.models, strict=True)
     ]  # fmt: skip
-    columns = ("version>", "channel", "return>", "steps>", "parent>", "size>", "sha256")
+    columns = ("version>", "age>", "channel", "return>", "steps>", "parent>", "size>", "sha256")
     output.show(output.table(columns, rows))
 
 
@@ -274,10 +275,10 @@ def pin(
     name: Name,
     version: Annotated[int | None, typer.Argument(min=1, help="The version to keep.")] = None,
     channel: Annotated[ChannelName, typer.Option("--channel", help="Which one.")] = "stable",
-    off: Annotated[bool, typer.Option("--off", help="Release the channel.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Release it to the newest version.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep a channel at a version, whatever is published; --off releases it."""
+    """Keep a channel at a version, whatever is published; --off releases it to the newest."""
     if (version is None) != off:
         raise ConfigError(
             "Neither a version nor --off is given." if version is None else
@@ -285,7 +286,10 @@ def pin(
             f"Give one: assay server pin {name} 12, or assay server pin {name} --off",
         )  # fmt: skip
     info = server.pin(name, version or 0, channel)
-    what = f"stays at version {info.version}" if version else "follows new versions again"
+    what = f"stays at version {info.version}"
+    if off:
+        where = f"at version {info.version}" if info.version else "without a version"
+        what = f"is released: it is {where} now, and new versions move it again"
     _tell_model(info, as_json, what)
 
 
@@ -316,14 +320,12 @@ def rollback(
     reason: Annotated[str, typer.Option("--reason", help="For the server's log.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Move a channel back to the version it had before, now, for all clients."""
+    """Move a channel back to the version it had before, for all clients, and hold it there."""
     info = server.rollback(name, channel, reason)
-    _tell_model(info, as_json, f"is back at version {info.version}")
-    if not as_json and not info.pinned:
-        output.note(
-            f"The next version goes to '{channel}' again; "
-            f"`assay server pin {name} {info.version}` holds it."
-        )
+    which = "" if channel == "stable" else f" --channel {channel}"
+    _tell_model(info, as_json, f"is back at version {info.version} and stays there")
+    if not as_json:
+        output.note(f"`assay server pin {name}{which} --off` lets it go, to the newest version.")
 
 
 def _tell_model(info: Any, as_json: bool, what: str) -> None:
@@ -349,9 +351,13 @@ def export(
     """Write a policy's experience as a Minari dataset, on the server's machine."""
     reply = server.export(name, dataset, after)
     if as_json:
-        output.print_json({"path": reply.path, "episodes": reply.episodes, "steps": reply.steps})
+        facts = {"path": reply.path, "episodes": reply.episodes, "steps": reply.steps}
+        output.print_json({**facts, "damaged": list(reply.damaged)})
         return
     output.say(f"{reply.episodes:,} episodes with {reply.steps:,} steps: {reply.path}")
+    if reply.damaged:
+        shown = ", ".join(reply.damaged[:5]) + (", ..." if len(reply.damaged) > 5 else "")
+        output.note(f"{len(reply.damaged)} damaged batches are not in it: {shown}.")
 
 
 @app.command("drain")

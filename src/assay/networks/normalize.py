@@ -177,6 +177,15 @@ class RunningNormalizer:
         entry = self._entries.get(key)
         return None if entry is None else (entry.mean, entry.inverse_std)
 
+    def assume(self, key: str, mean: Array, inverse_std: Array, count: int) -> None:
+        """Go on from what `applied` returned after `count` observations."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            var = 1.0 / np.square(inverse_std.astype(np.float64))
+            moments = {"mean": mean.reshape(entry.shape), "var": var.reshape(entry.shape)}
+            entry.moments.load_state(moments | {"count": max(count, 1)})
+            entry.refresh()
+
     def state(self) -> State:
         """Return what a checkpoint needs."""
         return {key: entry.moments.state() for key, entry in self._entries.items()}

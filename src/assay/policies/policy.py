@@ -24,7 +24,7 @@ from assay.policies.forward import Forward
 from assay.policies.heads import Head
 from assay.policies.model_file import Snapshot
 from assay.policies.parts import Array
-from assay.policies.snapshot import make_policy_snapshot
+from assay.policies.snapshot import load_arrays, load_normalization, make_policy_snapshot
 
 Levels = Callable[[np.random.Generator], Array]
 
@@ -156,6 +156,23 @@ class Policy:
             epoch=epoch,
             noisy=noise is not None,
         )
+
+    def load(self, snapshot: Snapshot, seen: int) -> None:
+        """Restore the weights and the normalisation of a model file, in place.
+
+        Args:
+            snapshot: What `snapshot` returned for a policy of this kind. The noise of noisy layers,
+                which it holds folded into the weights, becomes a part of their means.
+            seen: Observations that the file's normalisation comes from.
+
+        Raises:
+            ModelError: The file is one of another policy; the first difference is named.
+        """
+        network = copy.deepcopy(self.network).to("cpu", torch.float32)
+        load_arrays(network, snapshot.arrays)
+        self.network.load_state_dict(network.state_dict())
+        if self.normalizer is not None:
+            load_normalization(self.normalizer, snapshot, seen)
 
 
 class PolicyModule(nn.Module):

@@ -10,6 +10,7 @@ act: a client explores by epsilon, or by the noise of the weights.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,14 +21,16 @@ from assay.networks.normalize import RunningNormalizer
 from assay.networks.rnn import Remembering
 from assay.policies.description import Architecture, Entry, Normalization, describe_space
 from assay.policies.from_torch import UnsupportedError, describe
+from assay.policies.layers import Dense
 from assay.policies.model_file import Snapshot, make_snapshot
-from assay.policies.numpy_network import Described
+from assay.policies.numpy_network import Described, GaussianParams
 from assay.policies.parts import Array, ModelError
 
 if TYPE_CHECKING:
     from assay.policies.heads import Head
 
 _UNLIMITED = float(np.finfo(np.float32).max)
+_SCALE = ("head.center", "head.half_width")  # of actions; constants, which a file has folded
 
 
 def make_policy_snapshot(
@@ -56,9 +59,8 @@ def make_policy_snapshot(
     Raises:
         ModelError: The policy has a part that clients cannot run; it is named.
     """
-    parts = network.parts if isinstance(network, Remembering) else (network,)
     try:
-        described = describe(*parts, noisy=noisy, fold=True)
+        described = describe(*_parts(network), noisy=noisy, fold=True)
     except UnsupportedError as error:
         raise ModelError(
             f"The policy of '{algorithm}' cannot run in a client: it has {error}.",
@@ -80,6 +82,10 @@ def make_policy_snapshot(
     return make_snapshot(architecture, described.arrays)
 
 
+def _parts(network: nn.Module) -> tuple[nn.Module, ...]:
+    return network.parts if isinstance(network, Remembering) else (network,)
+
+
 def _normalization(
     described: Described, normalizer: RunningNormalizer | None
 ) -> Normalization | None:
@@ -97,3 +103,45 @@ def _columns(entry: Entry, normalizer: RunningNormalizer) -> list[Array]:
     found = normalizer.applied(entry.key or "")
     values = (0.0, 1.0, _UNLIMITED) if found is None else (*found, normalizer.clip)
     return [np.broadcast_to(np.reshape(np.asarray(v, np.float32), -1), entry.width) for v in values]
+
+
+def load_arrays(network: nn.Module, arrays: Mapping[str, Array]) -> None:
+    """Write the arrays of a model file into a network on the CPU, in place.
+
+    Raises:
+        ModelError: They are of another network; the first difference is named.
+    """
+    described = describe(*_parts(network))
+    names = set(described.arrays) - set(_SCALE)
+    for name in sorted(names):
+        own, given = described.arrays[name], arrays.get(name)
+        if given is None or given.shape != own.shape:
+            raise ModelError(f"it has no '{name}' of the shape {list(own.shape)}.")
+        own[...] = given
+    if isinstance(described.params, GaussianParams) and described.params.scale is not None:
+        # A file has the scale of actions folded into the last layer.
+        center, half_width = (described.arrays[name] for name in described.params.scale)
+        last = described.layers[-1]
+        assert isinstance(last, Dense)
+        described.arrays[last.weight][...] /= half_width[:, None]
+        described.arrays[last.bias][...] = (described.arrays[last.bias] - center) / half_width
+        described.arrays[described.params.log_std][...] -= np.log(half_width)
+
+
+def load_normalization(normalizer: RunningNormalizer, snapshot: Snapshot, seen: int) -> None:
+    """Restore the statistics of a model file's observations.
+
+    Args:
+        normalizer: Of the same observations.
+        snapshot: The model.
+        seen: Observations that they come from.
+    """
+    spread = snapshot.architecture.normalization
+    if spread is None:
+        return
+    mean, scale = snapshot.arrays[spread.mean], snapshot.arrays[spread.inverse_std]
+    start = 0
+    for entry in snapshot.architecture.inputs:
+        part = slice(start, start + entry.width)
+        start += entry.width
+        normalizer.assume(entry.key or "", mean[part], scale[part], seen)

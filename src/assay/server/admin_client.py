@@ -122,7 +122,7 @@ class AdminClient:
     # Models
 
     def pin(self, name: str, version: int, channel: str = "") -> pb.ModelInfo:
-        """Hold a channel at a version; 0 lets go of it."""
+        """Hold a channel at a version; 0 lets it go, to the newest that has not failed."""
         request = pb.PinRequest(policy=name, channel=channel, version=version)
         return self._about(pb.ModelInfo, name, self._models.Pin, request)
 
@@ -132,7 +132,7 @@ class AdminClient:
         return self._about(pb.ModelInfo, name, self._models.Promote, request)
 
     def rollback(self, name: str, channel: str = "", reason: str = "") -> pb.ModelInfo:
-        """Move a channel back to where it pointed before."""
+        """Move a channel back to where it pointed before, and hold it there."""
         request = pb.RollbackRequest(policy=name, channel=channel, reason=reason)
         return self._about(pb.ModelInfo, name, self._models.Rollback, request)
 

@@ -70,5 +70,9 @@ class StoreError(RejectionError):
         super().__init__(Reason.RESOURCE_EXHAUSTED, message, fix)
 
 
+class DamagedError(StoreError):
+    """Something that was stored cannot be read any more, now or later."""
+
+
 class StoreInUseError(StoreError):
     """Another process has the store."""

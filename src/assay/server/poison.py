@@ -1,4 +1,4 @@
-"""Batches that learners die of: found one by one, and passed over.
+"""Batches that learners die of, or that cannot be read: found one by one, and passed over.
 
 A batch that is poison kills every learner, for all of them get the same in the same order. One that
 a learner is killed at by chance is not met by the next one's death.
@@ -47,6 +47,14 @@ class Poison:
     def without(self, batches: Sequence[Stored]) -> list[Stored]:
         """Return the batches that are not passed over."""
         return [one for one in batches if one.position not in self.skipped]
+
+    def damaged(self, batches: Sequence[Stored]) -> list[Stored]:
+        """Pass over the batches that cannot be read; return those that are new among them."""
+        new = [
+            one for one in batches if one.damage is not None and one.position not in self.skipped
+        ]
+        self.skipped |= {one.position for one in new}
+        return new
 
     def suspect(self, batches: Sequence[Stored]) -> None:
         """Note that a learner died at some batches."""

@@ -76,6 +76,7 @@ def model_facts(info: pb.ModelInfo) -> dict[str, Any]:
         "parent": info.parent or None,
         "sha256": info.sha256,
         "size": info.size,
+        "created": datetime.fromtimestamp(info.created, UTC).isoformat() if info.created else None,
         "metrics": dict(sorted(info.metrics.items())),
     }
 

@@ -4,8 +4,9 @@ The learner may die at any moment, and its supervisor makes sure that this chang
 time. It reads committed batches from the store, sends them to the learner, and commits each version
 together with the learner's state and the position that it had consumed: one transaction. A new
 learner begins from that state and position, so each batch is in the committed state exactly once,
-however often the one before was killed. There is one exception: a batch that kills each learner
+however often the one before was killed. There are two exceptions. A batch that kills each learner
 that gets it is passed over after some deaths, for one client's nonsense must not end the policy.
+Neither must a disk that has lost a batch: one that cannot be read is passed over at once.
 
 ```
 open_learner (a new epoch fences the last one)
@@ -55,6 +56,7 @@ State = Literal["starting", "learning", "idle", "paused", "failed", "stopped"]
 
 _log = logging.getLogger(__name__)
 _OVER = (Reason.FENCED, Reason.POLICY_DELETED, Reason.UNKNOWN_POLICY)
+_DAMAGED = (Reason.HASH_MISMATCH, Reason.UNKNOWN_VERSION)
 _FIRST = Learner(epoch=1)  # what a trainer finds that is the first of its policy
 _FIRST_PORTION = 16  # batches
 
@@ -123,7 +125,8 @@ class SupervisorStatus:
             waits for `Supervisor.resume`.
         restarts: How often a learner was begun again.
         last_error: What went wrong last, if anything did.
-        skipped: Batches that are passed over, as learners died of them.
+        recovered: What a learner went on from as its checkpoint could not be read, in a sentence.
+        skipped: Batches that are passed over, as learners died of them or they cannot be read.
         epoch: Of the trainer.
         position: Of the last batch that the learner has consumed, in memory.
         committed: Of the last batch that its committed state has consumed.
@@ -139,6 +142,7 @@ class SupervisorStatus:
     state: State
     restarts: int
     last_error: str | None
+    recovered: str | None
     skipped: int
     epoch: int
     position: int
@@ -215,11 +219,13 @@ class Supervisor:
         self._crashes = 0
         self._restarts = 0
         self._last_error: str | None = None
+        self._recovered: str | None = None
         self._learner = Learner()  # what is committed, and our epoch
         self._position = 0
         self._portion = min(_FIRST_PORTION, self._patience.batches)
         self._poison = Poison(self._patience.poison)
-        self._keep_after = 0
+        self._keep_after = 0  # for the newest checkpoint
+        self._keep_earlier = 0  # for the one before it
         self._metrics: Mapping[str, float] = {}
         self._backlog = Backlog(store.registry, policy)
         self._published_at = self._trimmed_at = time.monotonic()
@@ -333,6 +339,7 @@ class Supervisor:
             state=self._state,
             restarts=self._restarts,
             last_error=self._last_error,
+            recovered=self._recovered,
             skipped=len(self._poison.skipped),
             epoch=self._learner.epoch,
             position=self._position,
@@ -487,7 +494,8 @@ class Supervisor:
             handle = self._spawn()
             self._adopt(handle)
             ready = self._start(handle, self._store.registry.policy(self._policy).spec)
-        self._keep_after = ready.replay_from
+        # What the earlier checkpoint needs is not known before it is one of this learner.
+        self._keep_after, self._keep_earlier = ready.replay_from, 0
         self._published_at = time.monotonic()
         self._replay(handle, ready.replay_from)
         for publication in ready.publications:
@@ -508,10 +516,13 @@ class Supervisor:
                 raise _Ended
 
     def _start(self, handle: Handle, spec: PolicySpec, learner: Learner | None = None) -> Ready:
-        learner = learner or self._learner
-        checkpoint = b""
-        if learner.checkpoint is not None:
-            checkpoint = self._store.blobs(self._policy).get(learner.checkpoint)
+        checkpoint = weights = b""
+        metrics: Mapping[str, float] = {}
+        if learner is None:
+            checkpoint = self._read_checkpoint()
+            learner = self._learner
+            if not checkpoint and learner.version:
+                weights, metrics = self._read_weights()
         message = Start(
             spec=spec.canonical().decode(),
             settings=self._settings.model_dump_json(),
@@ -519,8 +530,57 @@ class Supervisor:
             version=learner.version,
             position=learner.position,
             checkpoint=checkpoint,
+            weights=weights,
+            metrics=metrics,
         )
         return Ready.from_frame(*handle.call(*message.to_frame(), self._patience.start_seconds))
+
+    def _read_checkpoint(self) -> bytes:
+        """Return the newest checkpoint that can be read; b"" where there is none."""
+        now = self._learner
+        found = self._intact(now.checkpoint)
+        if found is not None or now.checkpoint is None:
+            return found or b""
+        found = self._intact(now.earlier)
+        registry = self._store.registry
+        self._learner = registry.drop_checkpoint(self._policy, now.epoch, both=found is None)
+        self._go_back()
+        if found is None:
+            return b""
+        self._recover(
+            f"The newest checkpoint ({now.checkpoint[:12]}...) cannot be read. Learning goes on "
+            f"from the one before it, behind batch {self._position}."
+        )
+        return found
+
+    def _read_weights(self) -> tuple[bytes, Mapping[str, float]]:
+        """Return the newest model file that can be read, and the metrics of its version."""
+        for model in self._store.registry.models(self._policy):
+            found = self._intact(model.sha256)
+            if found is not None:
+                self._recover(
+                    "No checkpoint can be read. Learning goes on from the weights of version "
+                    f"{model.version}; optimizer, critics and replay begin from nothing."
+                )
+                return found, model.metrics
+        self._recover("Neither a checkpoint nor a model can be read. Learning begins from nothing.")
+        return b"", {}
+
+    def _intact(self, digest: str | None) -> bytes | None:
+        """Return a file by its SHA-256; None where it is damaged or there is none."""
+        if digest is None:
+            return None
+        try:
+            return self._store.blobs(self._policy).get(digest)
+        except RejectionError as error:
+            if error.reason not in _DAMAGED:
+                raise
+            return None
+
+    def _recover(self, what: str) -> None:
+        """Tell that a learner goes on from something else than its newest checkpoint."""
+        self._recovered = what
+        _log.error("%s: %s", self._policy, what)
 
     def _replay(self, handle: Handle, after: int) -> None:
         """Send what the learner has consumed before and needs again."""
@@ -540,9 +600,14 @@ class Supervisor:
 
     def _read(self, after: int) -> list[Stored]:
         limit = 1 if self._poison.alone(after, self._learner.position) else self._portion
-        return self._store.read(
+        batches = self._store.read(
             self._policy, after=after, limit=limit, most_bytes=self._patience.bytes
         )
+        with self._wake:
+            damaged = self._poison.damaged(batches)
+        for one in damaged:
+            _log.error("%s: %s is passed over. %s", self._policy, one, one.damage)
+        return batches
 
     def _ask(self, handle: Handle, batches: Sequence[Stored], *, replaying: bool) -> Outcome:
         message = Consume(
@@ -573,7 +638,7 @@ class Supervisor:
             if len(found) == 1
             else f"Batches {found[0]} to {found[-1]} are passed over, as learners died of them."
         )
-        _log.error("%s: %s. %s", self._policy, _named([batch]), done)
+        _log.error("%s: %s. %s", self._policy, batch, done)
         return f" {done}"
 
     def _adjust(self, batches: int, took: float) -> None:
@@ -647,6 +712,8 @@ class Supervisor:
 
         self._learner = self._store_retry(commit)
         self._published_at = time.monotonic()
+        if new.checkpoint:
+            self._keep_earlier = self._keep_after
         if self._learner.position > before.position:
             self._crashes = 0
         self._tell(self._on_published, self._store.registry.model(self._policy, new.version))
@@ -676,7 +743,8 @@ class Supervisor:
             return
         self._trimmed_at = time.monotonic()
         try:
-            self._store.trim(self._policy, keep_after=self._keep_after)
+            needed = min(self._keep_after, self._keep_earlier)
+            self._store.trim(self._policy, keep_after=needed)
         except (StoreError, OSError) as error:
             self._note(error)
 
@@ -695,5 +763,5 @@ class Supervisor:
 def _named(batches: Sequence[Stored]) -> str:
     first, last = batches[0], batches[-1]
     if len(batches) == 1:
-        return f"batch {first.position} (of '{first.client}', session {first.epoch}, {first.seq})"
+        return str(first)
     return f"batches {first.position} to {last.position}"

@@ -296,6 +296,15 @@ class ClientAgent:
                 goes_on = not (last.terminated or last.truncated)
                 self._close(self._pending.obs if goes_on and self._pending else None)
 
+    def after_fork(self) -> None:
+        """Act on in a child process, and record nothing: what was recorded is the parent's."""
+        self._lock = threading.RLock()  # another thread may have held it when the process forked
+        self.outbox.closed = True
+        self._open, self._by_event, self._pending = [], {}, None
+        for loaded in (self._acting, self.keeper.current, self.keeper.last_good):
+            if loaded is not None:
+                loaded.policy.reset()
+
     def status(self) -> ClientStatus:
         """Return what happened so far."""
         with self._lock:

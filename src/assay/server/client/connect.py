@@ -12,6 +12,7 @@ It returns at once, whether the server is there or not, and acts from then on.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.core.errors import AssayError, ConfigError, MissingExtraError
+from assay.core.errors import ConfigError, MissingExtraError
 from assay.server.client.agent import ClientAgent, ClientStatus, Decided, Heuristic
 from assay.server.client.config import NEAREST, ClientConfig, read_config
 from assay.server.client.spaces import make_spec, nearest_to_zero, read_space
@@ -35,10 +36,6 @@ _EXIT_SECONDS = 2.0  # at the end of the process, for what still waits
 
 class ServerWarning(UserWarning):
     """Something about the training server that a person should know; the client goes on."""
-
-
-class ForkedError(AssayError):
-    """A connection was used in a child process that inherited it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,8 @@ class Connection:
     """Acts for one controlled system and learns through a server. Made by `connect`.
 
     Its methods may be called from several threads. What is recorded is one sequence of decisions,
-    though: for two systems, make two connections.
+    though: for two systems, make two connections. In a process that was forked from the one that
+    made it, it acts on with what it has, and neither learns nor records anything; it says so once.
 
     Attributes:
         agent: The acting half.
@@ -129,8 +127,9 @@ class Connection:
             report=report,
             clock=clock,
         )
+        self._report = report
         self._home = os.getpid()
-        self._forked = self._closed = False
+        self._forked = self._told = self._closed = False
         _open.add(self)
         # One that nobody holds any more ends by itself; at the end of the process `_at_exit` does.
         weakref.finalize(self, self._courier.abandon).atexit = False
@@ -144,29 +143,24 @@ class Connection:
         Args:
             obs: As the observation space says.
             mask: Which choices are valid, where the settings say `masks`.
-
-        Raises:
-            ForkedError: This process inherited the connection.
         """
         if self._forked:
-            raise self._inherited()
+            self._tell_fork()
         return self.agent.act(obs, mask)
 
     def decide(self, obs: Any, mask: Any = None) -> Decided:
         """Return an action and where it came from."""
         if self._forked:
-            raise self._inherited()
+            self._tell_fork()
         return self.agent.decide(obs, mask)
 
     def reward(self, reward: float, event: int | None = None) -> bool:
         """Add a reward to the latest decision, or to the one with a number.
 
         Returns:
-            Whether it belongs to a step.
+            Whether it belongs to a step that is recorded.
         """
-        if self._forked:
-            raise self._inherited()
-        return self.agent.reward(reward, event)
+        return not self._forked and self.agent.reward(reward, event)
 
     def end(
         self,
@@ -177,11 +171,10 @@ class Connection:
         final_mask: Any = None,
     ) -> bool:
         """End the episode; see `ClientAgent.end`."""
-        if self._forked:
-            raise self._inherited()
-        return self.agent.end(
+        kept = self.agent.end(
             terminated=terminated, truncated=truncated, final_obs=final_obs, final_mask=final_mask
         )
+        return kept and not self._forked
 
     @property
     def recommendation(self) -> Any:
@@ -193,28 +186,24 @@ class Connection:
     def flush(self, seconds: float = 0.0) -> bool:
         """Hand over what is complete, wait so long for it, and say whether the server has all."""
         if self._forked:
-            raise self._inherited()
+            return False
         self.agent.flush()
         return self._courier.wait_until_empty(seconds)
 
     def wait_for_model(self, seconds: float) -> bool:
         """Wait for the first model, so long at most; return whether there is one."""
-        if self._forked:
-            raise self._inherited()
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + (0.0 if self._forked else seconds)
         while self.agent.keeper.current is None and time.monotonic() < deadline:
             time.sleep(0.01)
         return self.agent.keeper.current is not None
 
     def status(self) -> ConnectionStatus:
         """Return what happened so far."""
-        if self._forked:
-            raise self._inherited()
         courier, transport, box = self._courier, self._transport, self.agent.outbox
         return ConnectionStatus(
             acting=self.agent.status(),
-            state=courier.state,
-            trouble=courier.trouble,
+            state="stopped" if self._forked else courier.state,
+            trouble=self._inherited() if self._forked else courier.trouble,
             failures=courier.failures,
             last_failure=courier.last_failure,
             acknowledged_steps=box.acknowledged_steps,
@@ -251,11 +240,17 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _inherited(self) -> ForkedError:
-        return ForkedError(
+    def _tell_fork(self) -> None:
+        if not self._told:
+            self._told = True
+            with contextlib.suppress(Exception):  # such as a warning that is an error
+                self._report(self._inherited())
+
+    def _inherited(self) -> str:
+        return (
             f"The connection of '{self.client}' was opened in process {self._home}, and this is "
-            f"process {os.getpid()}, forked from it: its threads are not here.",
-            "Call assay.connect in each process, after the fork.",
+            f"process {os.getpid()}, forked from it: it acts on with the model that it has, and "
+            "records nothing. Call assay.connect in each process, after the fork."
         )
 
 
@@ -265,6 +260,7 @@ _open: weakref.WeakSet[Connection] = weakref.WeakSet()
 def _after_fork() -> None:
     for connection in _open:
         connection._forked = True
+        connection.agent.after_fork()
 
 
 def _at_exit() -> None:

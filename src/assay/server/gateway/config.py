@@ -82,6 +82,12 @@ class Retention(Model):
     """What is kept of the past."""
 
     versions: int = Field(100, ge=2, description="Newest model versions of a policy.")
+    minutes: int = Field(
+        60, ge=0, description="Last minutes of each of which the newest version stays, too."
+    )
+    hours: int = Field(
+        168, ge=0, description="Last hours of each of which the newest version stays, too."
+    )
     trim: bool = Field(True, description="Delete segments that the learner will not read again.")
     every: float = Field(60.0, gt=0, description="Seconds between two looks.")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from assay.core.types import unpack
 from assay.server.errors import Reason, RejectionError
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.spec import Box, Discrete, Leaf, MultiDiscrete, PolicySpec, leaves_of
-from assay.server.store.store import Store, iterate
+from assay.server.store.store import Store, Stored, iterate
 from assay.server.tensors import BOOTSTRAP, EVENT, OBS, Array, Experience, Layout, decode
 
 log = logging.getLogger("assay.server")
@@ -78,17 +78,24 @@ class Episode:
 
 
 def episodes(
-    store: Store, spec: PolicySpec, *, after: int = 0
+    store: Store,
+    spec: PolicySpec,
+    *,
+    after: int = 0,
+    on_damage: Callable[[Stored], None] = lambda batch: None,
 ) -> Iterator[tuple[Episode, dict[int, Episode]]]:
     """Yield the episodes of a policy's log, client by client as they end.
 
     With each comes the map of its client's late-reward events to episodes that were yielded, which
-    the caller may clear.
+    the caller may clear. A batch that cannot be read is left out, and cuts its episode.
     """
     layout = Layout(spec)
     running: dict[str, Episode] = {}
     events: dict[str, dict[int, Episode]] = {}
     for stored in iterate(store, spec.name, after=after):
+        if stored.damage is not None:
+            on_damage(stored)
+            continue
         experience = decode(pb.Batch.FromString(stored.payload), layout)
         known = events.setdefault(stored.client, {})
         done: list[Episode] = []
@@ -185,7 +192,12 @@ def export_minari(
         )
     dataset: Any = None
     waiting: list[Episode] = []
+    damaged: list[str] = []
     count = steps = held = 0
+
+    def leave_out(batch: Stored) -> None:
+        damaged.append(str(batch))
+        log.warning("%s: %s is not exported. %s", spec.name, batch, batch.damage)
 
     def write() -> None:
         nonlocal dataset, held
@@ -208,19 +220,22 @@ def export_minari(
         waiting.clear()
         held = 0
 
-    for episode, events in episodes(store, spec, after=after):
+    for episode, events in episodes(store, spec, after=after, on_damage=leave_out):
         waiting.append(episode)
         count, steps, held = count + 1, steps + episode.steps, held + episode.size
         if held > _AT_ONCE:
             write()
             events.clear()
     if not count:
+        also = f", and {len(damaged)} damaged batches" if damaged else ""
         raise RejectionError(
-            Reason.MALFORMED, f"'{spec.name}' has no experience behind position {after}."
+            Reason.MALFORMED, f"'{spec.name}' has no experience behind position {after}{also}."
         )
     if waiting:
         write()
-    return pb.ExportReply(path=str(dataset.storage.data_path), episodes=count, steps=steps)
+    return pb.ExportReply(
+        path=str(dataset.storage.data_path), episodes=count, steps=steps, damaged=damaged
+    )
 
 
 def _buffer(make: Any, episode: Episode, number: int) -> Any:

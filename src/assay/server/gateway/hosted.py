@@ -101,8 +101,9 @@ class Hosted:
         infos: What each channel points to.
         state: Of its learner, as the supervisor names it.
         behind_steps: Steps that the learner has not consumed.
-        skipped: Batches that are passed over, as learners died of them.
+        skipped: Batches that are passed over, as learners died of them or they cannot be read.
         broken: Whether nothing of it can be committed until the server is started again.
+        recovered: What its learner went on from as its checkpoint could not be read.
         streams: Open streams by client.
         watching: How often each client waits for models.
     """
@@ -127,6 +128,7 @@ class Hosted:
         self.behind_steps = 0
         self.skipped = 0
         self.broken = False
+        self.recovered: str | None = None
         self.changed = Signal()
         self.streams: dict[str, set[IngestStream]] = {}
         self.watching: Counter[str] = Counter()
@@ -222,8 +224,8 @@ class Hosted:
             )
         if self.skipped:
             troubles.append(
-                f"{self.skipped} of the batches were passed over, as each learner died of them; "
-                "the server's log names them."
+                f"{self.skipped} of the batches were passed over, as each learner died of them or "
+                "they cannot be read; the server's log names them."
             )
         return troubles + self._starving()
 
@@ -238,13 +240,15 @@ class Hosted:
         return [
             f"The learner starves: {self.freshness.left_out} of the last {self.freshness.of} steps "
             f"were left out, as their version is more than {lag} behind the newest, which is "
-            f"{self.newest} ({', '.join(where)}). Let the clients have a newer version (unpin or "
-            "promote), or raise max_lag of the learner (null: no limit)."
+            f"{self.newest} ({', '.join(where)}). Let the clients have the newest version (`assay "
+            f"server pin {self.name} --off`), or raise max_lag of the learner (null: no limit)."
         ]
 
     def notes(self) -> list[str]:
         """Say what an operator should know, a sentence each."""
-        return [*self.troubles(), *map(str, self.verdicts.newest(_VERDICTS_SHOWN))]
+        recovered = [] if self.recovered is None else [self.recovered]
+        failed = map(str, self.verdicts.newest(_VERDICTS_SHOWN))
+        return [*self.troubles(), *recovered, *failed]
 
     def info_for(self, client: str, channel: str = "") -> pb.ModelInfo | None:
         """Return the model that a client should use."""
@@ -265,6 +269,7 @@ def model_info(model: ModelVersion, channel: str, where: Channel) -> pb.ModelInf
         parent=model.parent,
         metrics=finite(model.metrics),
         pinned=where.pinned,
+        created=model.created,
     )
 
 

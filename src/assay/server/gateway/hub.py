@@ -19,6 +19,7 @@ from assay.server.errors import Reason, RejectionError
 from assay.server.executor.base import Executor
 from assay.server.gateway.auth import Access, Presented, Principal
 from assay.server.gateway.config import ServerConfig
+from assay.server.gateway.guard import Guard, Verdict
 from assay.server.gateway.hosted import Hosted, Supervise, model_info
 from assay.server.gateway.journal import Journal
 from assay.server.gateway.kept import Kept
@@ -332,57 +333,61 @@ class Hub:
 
     async def guard(self, hosted: Hosted) -> None:
         """Begin or end the trial of a version, if it is time to."""
-        guard, registry = hosted.guard, self.store.registry
-        if guard is None:
+        if hosted.guard is None:
             return
         async with hosted.guarding:
-            moved = True
-            while moved:
-                moved = False
-                stable, canary = hosted.version_of(STABLE), hosted.version_of(CANARY)
-                if not stable or any(info.pinned for info in hosted.infos.values()):
-                    return
-                if canary > stable and canary in hosted.verdicts:
-                    # The server ended between the verdict and the move that follows from it.
-                    await self.work(registry.promote, hosted.name, STABLE, CANARY)
-                    moved = True
-                elif hosted.on_trial():
-                    if hosted.is_trying() and canary != hosted.told_trial:
-                        # After a restart a trial waits until the stable version is known again.
-                        hosted.told_trial = canary
-                        hosted.changed.fire()
-                    verdict = guard.judge(stable, canary)
-                    if verdict is None:
-                        return
-                    forwards = verdict == "promote"
-                    if not forwards:
-                        # First, so that it is never tried again whatever happens now.
-                        await self.work(hosted.verdicts.add, guard.failure(stable, canary))
-                        self.meters.canary_failed.set(canary, hosted.name)
-                    way = (CANARY, STABLE) if forwards else (STABLE, CANARY)
-                    await self.work(registry.promote, hosted.name, *way)
-                    self.meters.canary_decisions.add(1, hosted.name, verdict)
-                    for which, version in (("tried", canary), ("stable", stable)):
-                        mean = guard.mean(version)
-                        self.meters.canary_return.set(mean or 0.0, hosted.name, which)
-                    log.info(
-                        "%s: version %d is %s (mean return %s against %s of version %d)",
-                        hosted.name, canary, "promoted" if forwards else "rolled back",
-                        _shown(guard.mean(canary)), _shown(guard.mean(stable)), stable,
-                    )  # fmt: skip
-                    moved = True
-                elif (
-                    hosted.newest > stable
-                    and hosted.newest not in hosted.verdicts
-                    and guard.has_baseline(stable)
-                ):
-                    # Held for a moment, since that is how a channel is moved to a version.
-                    await self.work(registry.pin, hosted.name, CANARY, hosted.newest)
-                    await self.work(registry.pin, hosted.name, CANARY, 0)
-                    moved = True
-                if moved:
+            try:
+                while await self._guard_once(hosted, hosted.guard):
                     await self.refresh(hosted)
                     hosted.changed.fire()
+            except RejectionError as error:
+                if error.reason is not Reason.CHANNEL_PINNED:  # an operator was faster
+                    raise
+
+    async def _guard_once(self, hosted: Hosted, guard: Guard) -> bool:
+        """Move a channel, if it is time to; return whether one was moved."""
+        registry = self.store.registry
+        stable, canary = hosted.version_of(STABLE), hosted.version_of(CANARY)
+        if not stable or any(info.pinned for info in hosted.infos.values()):
+            return False
+        if canary > stable and canary in hosted.verdicts:
+            # The server ended between the verdict and the move that follows from it.
+            await self.work(registry.promote, hosted.name, STABLE, CANARY)
+            return True
+        if hosted.on_trial():
+            if hosted.is_trying() and canary != hosted.told_trial:
+                # After a restart a trial waits until the stable version is known again.
+                hosted.told_trial = canary
+                hosted.changed.fire()
+            verdict = guard.judge(stable, canary)
+            if verdict is not None:
+                await self._obey(hosted, guard, verdict)
+            return verdict is not None
+        new = hosted.newest > stable and hosted.newest not in hosted.verdicts
+        if new and guard.has_baseline(stable):
+            await self.work(registry.move, hosted.name, CANARY, hosted.newest)
+            return True
+        return False
+
+    async def _obey(self, hosted: Hosted, guard: Guard, verdict: Verdict) -> None:
+        """Promote the version on trial, or take it back for good."""
+        stable, canary = hosted.version_of(STABLE), hosted.version_of(CANARY)
+        forwards = verdict == "promote"
+        if not forwards:
+            # First, so that it is never tried again whatever happens now.
+            await self.work(hosted.verdicts.add, guard.failure(stable, canary))
+            self.meters.canary_failed.set(canary, hosted.name)
+        way = (CANARY, STABLE) if forwards else (STABLE, CANARY)
+        await self.work(self.store.registry.promote, hosted.name, *way)
+        self.meters.canary_decisions.add(1, hosted.name, verdict)
+        for which, version in (("tried", canary), ("stable", stable)):
+            mean = guard.mean(version)
+            self.meters.canary_return.set(mean or 0.0, hosted.name, which)
+        log.info(
+            "%s: version %d is %s (mean return %s against %s of version %d)",
+            hosted.name, canary, "promoted" if forwards else "rolled back",
+            _shown(guard.mean(canary)), _shown(guard.mean(stable)), stable,
+        )  # fmt: skip
 
     async def snapshot(self, hosted: Hosted, digest: str) -> bytes:
         """Return a model file; the latest ones are kept in memory.
@@ -440,7 +445,7 @@ class Hub:
         before = hosted.credits()
         hosted.behind_steps, hosted.state = status.behind_steps, status.state
         told = hosted.skipped, hosted.broken
-        hosted.skipped = status.skipped
+        hosted.skipped, hosted.recovered = status.skipped, status.recovered
         hosted.broken = await self.work(self.store.is_broken, hosted.name)
         after = hosted.credits()
         name, meters = hosted.name, self.meters
@@ -482,7 +487,14 @@ class Hub:
 
     async def forget_past(self, hosted: Hosted) -> None:
         """Delete a policy's old versions."""
-        await self.work(self.store.prune_models, hosted.name, keep=self.config.retention.versions)
+        keep = self.config.retention
+        await self.work(
+            self.store.prune_models,
+            hosted.name,
+            keep=keep.versions,
+            minutes=keep.minutes,
+            hours=keep.hours,
+        )
 
     # The end
 

@@ -188,9 +188,11 @@ class Meters:
             "gauge",
         )  # fmt: skip
         self.skipped = Metric(
-            "assay_learner_skipped_batches", "Batches passed over, as learners died of them.", one,
+            "assay_learner_skipped_batches",
+            "Batches passed over, as learners died of them or they cannot be read.",
+            one,
             "gauge",
-        )  # fmt: skip
+        )
         self.broken = Metric(
             "assay_store_broken", "Whether nothing is committed until a restart.", one, "gauge"
         )

@@ -15,7 +15,6 @@ from assay.server.protocol.assay_pb2_grpc import ModelsServicer
 from assay.server.store.registry import CANARY, STABLE, Channel, Verb, check_channel
 
 CHUNK = 1 << 20
-_SEARCHED = 10_000  # versions that are looked through for a hash
 
 
 class Models(ModelsServicer):
@@ -126,18 +125,21 @@ class Models(ModelsServicer):
                 info.ClearField("pinned")
                 return info
         # Among the models alone: checkpoints lie beside them, and are nobody's business.
-        models = await self.hub.work(self.hub.store.registry.models, hosted.name, newest=_SEARCHED)
-        for model in models:
-            if model.sha256 == digest:
-                return model_info(model, "", Channel(model.version))
-        return None
+        model = await self.hub.work(self.hub.store.registry.find_model, hosted.name, digest)
+        return None if model is None else model_info(model, "", Channel(model.version))
 
     @answers
     async def Pin(self, request: pb.PinRequest, context: Any) -> pb.ModelInfo:
-        """Hold a channel at a version, or let go of it."""
-        channel = request.channel or STABLE
-        hosted = await self.hub.operate("pin", request, context)
-        await self.hub.work(self.hub.store.registry.pin, hosted.name, channel, request.version)
+        """Hold a channel at a version, or let it go to the newest that has not failed."""
+        channel, registry = request.channel or STABLE, self.hub.store.registry
+        hosted = await self.hub.operate("pin" if request.version else "unpin", request, context)
+        if request.version:
+            await self.hub.work(registry.pin, hosted.name, channel, request.version)
+        else:
+            # Where versions have to pass a trial, what is new is not for everybody yet.
+            known = hosted.guard is not None and channel == STABLE
+            failed = tuple(hosted.verdicts.failed)
+            await self.hub.work(registry.unpin, hosted.name, channel, failed=failed, known=known)
         return await self._moved(hosted, channel)
 
     @answers
@@ -150,7 +152,7 @@ class Models(ModelsServicer):
 
     @answers
     async def Rollback(self, request: pb.RollbackRequest, context: Any) -> pb.ModelInfo:
-        """Move a channel back to where it pointed before."""
+        """Move a channel back to where it pointed before, and hold it there."""
         channel = request.channel or STABLE
         hosted = await self.hub.operate("rollback", request, context)
         await self.hub.work(self.hub.store.registry.rollback, hosted.name, channel)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from assay.server.errors import Reason, RejectionError
@@ -13,10 +13,19 @@ from assay.server.gateway.hosted import Hosted, finite, model_info
 from assay.server.gateway.hub import Hub, answers
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.protocol.assay_pb2_grpc import AdminServicer
-from assay.server.store.registry import CHANNELS, EVERY, Channel, Policy, Token, Verb
+from assay.server.store.registry import (
+    CHANNELS,
+    EVERY,
+    Channel,
+    ModelVersion,
+    Policy,
+    Token,
+    Verb,
+)
 from assay.server.store.tokens import make_token
 
-MODELS_SHOWN = 20
+MODELS_SHOWN = 20  # the newest; those before them only if they are half as old again
+_MODELS_READ = 1000
 
 _STATES = {"active": pb.ACTIVE, "paused": pb.PAUSED, "deleted": pb.DELETED}
 
@@ -54,10 +63,10 @@ class OperationsAdmin(AdminServicer):
         await self.hub.enter(context, request.policy, Verb.READ)
         registry = self.hub.store.registry
         policy = await self.hub.work(registry.policy, request.policy)
-        models = await self.hub.work(registry.models, policy.name, newest=MODELS_SHOWN)
+        models = await self.hub.work(registry.models, policy.name, newest=_MODELS_READ)
         return pb.PolicyDetails(
             info=await self.hub.work(self._info, policy),
-            models=[model_info(model, "", Channel(model.version)) for model in models],
+            models=[model_info(model, "", Channel(model.version)) for model in _shown(models)],
         )
 
     def _info(self, policy: Policy) -> pb.PolicyInfo:
@@ -119,6 +128,16 @@ class OperationsAdmin(AdminServicer):
         await self.hub.enter(context, EVERY, Verb.ADMIN)
         registry = self.hub.store.registry
         return pb.RevokeTokenReply(revoked=await self.hub.work(registry.revoke_token, request.id))
+
+
+def _shown(models: Sequence[ModelVersion]) -> list[ModelVersion]:
+    """Choose from versions, the newest first: the latest, then fewer and fewer."""
+    shown = list(models[:MODELS_SHOWN])
+    for model in models[MODELS_SHOWN:]:
+        newest = models[0].created
+        if newest - model.created >= max(60.0, 1.5 * (newest - shown[-1].created)):
+            shown.append(model)
+    return shown
 
 
 def _learner(hosted: Hosted) -> pb.LearnerInfo:

@@ -19,7 +19,7 @@ from assay.core.errors import AssayError, CheckpointError
 from assay.core.types import State
 from assay.optim.update import Step
 from assay.policies import description as arch
-from assay.policies.model_file import Snapshot, make_snapshot
+from assay.policies.model_file import Snapshot, make_snapshot, parse_snapshot
 from assay.runs.checkpoint import state_from_bytes, state_to_bytes
 from assay.server.errors import RejectionError
 from assay.server.learner.building import Canonical, build, configure, read_settings
@@ -37,9 +37,11 @@ from assay.server.learner.replay_feed import ReplayFeed
 from assay.server.learner.rollout_feed import RolloutFeed
 from assay.server.learner.segments import EpisodeBook, Steps, read_batch
 from assay.server.learner.sequence_feed import SequenceFeed
+from assay.server.learner.warm_start import load_weights
 from assay.server.spec import read_spec
 from assay.server.tensors import Layout
 
+ENV_STEPS, UPDATES, EPISODES = "server/env_steps", "server/updates", "server/episodes"
 WARM_UP_NOISE = 1.0  # of a deterministic policy that has learned nothing: half the range of actions
 
 
@@ -51,7 +53,7 @@ class Learner:
     feed: Feed
 
     def start(self, start: Start) -> Ready:
-        """Build the algorithm, and go on from the checkpoint if there is one.
+        """Build the algorithm, and go on from the checkpoint or the weights, if there are any.
 
         Raises:
             AssayError: The spec or a setting cannot be used; it is named.
@@ -75,6 +77,8 @@ class Learner:
         self.keep_after = self.position
         if start.checkpoint:
             self._load(state_from_bytes(start.checkpoint))
+        elif start.weights:
+            self._warm_start(start)
         self.feed.version = self.version
         replay_from = self.keep_after
         return Ready(replay_from, () if self.version else (self._publish(),))
@@ -200,9 +204,9 @@ class Learner:
     def _live_metrics(self) -> dict[str, float]:
         clock = self.clock
         return self.feed.metrics() | {
-            "server/env_steps": float(clock.env_steps),
-            "server/updates": float(clock.updates),
-            "server/episodes": float(clock.episodes),
+            ENV_STEPS: float(clock.env_steps),
+            UPDATES: float(clock.updates),
+            EPISODES: float(clock.episodes),
             "server/bad_batches": float(self.bad_batches),
             "server/overflows": float(self.overflows),
         }
@@ -242,6 +246,17 @@ class Learner:
                 "metrics": self._metrics,
             },
         }
+
+    def _warm_start(self, start: Start) -> None:
+        """Go on with a version's policy, where its checkpoint is lost."""
+        clock, count = self.clock, start.metrics.get
+        clock.env_steps, clock.updates = int(count(ENV_STEPS, 0)), int(count(UPDATES, 0))
+        clock.episodes = int(count(EPISODES, 0))
+        load_weights(self.algorithm, parse_snapshot(start.weights), clock.env_steps)
+        if isinstance(self.feed, ReplayFeed):
+            # The replay is empty, and is filled as far as it was before the first update.
+            needs = self.feed.needs
+            self.feed.rounds = clock.env_steps // needs.train_every
 
     def _load(self, state: State) -> None:
         try:

@@ -63,6 +63,9 @@ class Start:
         version: The newest that was published; 0 for none.
         position: The committed cursor.
         checkpoint: What the last publication with one brought; b"" for none.
+        weights: Without a checkpoint: the model file of the last version that can be read, if
+            there is one.
+        metrics: Of that version.
     """
 
     spec: str
@@ -71,6 +74,8 @@ class Start:
     version: int = 0
     position: int = 0
     checkpoint: bytes = b""
+    weights: bytes = b""
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     def to_frame(self) -> Frame:
         """Return the head and blobs that stand for this message."""
@@ -81,14 +86,16 @@ class Start:
             "epoch": self.epoch,
             "version": self.version,
             "position": self.position,
+            "metrics": dict(self.metrics),
         }
-        return head, (self.checkpoint,)
+        return head, (self.checkpoint, self.weights)
 
     @classmethod
     def from_frame(cls, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Start:
         """Read what `to_frame` returned."""
-        names = ("spec", "settings", "epoch", "version", "position")
-        return cls(**{name: head[name] for name in names}, checkpoint=bytes(blobs[0]))
+        names = ("spec", "settings", "epoch", "version", "position", "metrics")
+        checkpoint, weights = map(bytes, blobs)
+        return cls(**{name: head[name] for name in names}, checkpoint=checkpoint, weights=weights)
 
 
 @dataclass(frozen=True, slots=True)

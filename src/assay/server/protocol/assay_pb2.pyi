@@ -302,7 +302,7 @@ class IngestRequest(_message.Message):
     def __init__(self, policy: _Optional[str] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("policy", "version", "epoch", "sha256", "size", "architecture", "channel", "parent", "metrics", "pinned")
+    __slots__ = ("policy", "version", "epoch", "sha256", "size", "architecture", "channel", "parent", "metrics", "pinned", "created")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -320,6 +320,7 @@ class ModelInfo(_message.Message):
     PARENT_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
     policy: str
     version: int
     epoch: int
@@ -330,7 +331,8 @@ class ModelInfo(_message.Message):
     parent: int
     metrics: _containers.ScalarMap[str, float]
     pinned: bool
-    def __init__(self, policy: _Optional[str] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ..., architecture: _Optional[str] = ..., channel: _Optional[str] = ..., parent: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., pinned: _Optional[bool] = ...) -> None: ...
+    created: float
+    def __init__(self, policy: _Optional[str] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ..., architecture: _Optional[str] = ..., channel: _Optional[str] = ..., parent: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., pinned: _Optional[bool] = ..., created: _Optional[float] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("policy", "channel")
@@ -559,14 +561,16 @@ class ExportRequest(_message.Message):
     def __init__(self, policy: _Optional[str] = ..., dataset_id: _Optional[str] = ..., after_position: _Optional[int] = ...) -> None: ...
 
 class ExportReply(_message.Message):
-    __slots__ = ("path", "episodes", "steps")
+    __slots__ = ("path", "episodes", "steps", "damaged")
     PATH_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     path: str
     episodes: int
     steps: int
-    def __init__(self, path: _Optional[str] = ..., episodes: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+    damaged: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, path: _Optional[str] = ..., episodes: _Optional[int] = ..., steps: _Optional[int] = ..., damaged: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Grant(_message.Message):
     __slots__ = ("policy", "verbs")

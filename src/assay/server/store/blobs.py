@@ -9,7 +9,7 @@ from pathlib import Path
 
 from assay.runs.files import run_error, write_atomic
 from assay.server.errors import Reason, RejectionError, StoreError
-from assay.server.store.log import make_directory
+from assay.server.store.log import GONE, make_directory
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 
@@ -47,11 +47,14 @@ class Blobs:
         Raises:
             RejectionError: UNKNOWN_VERSION, where it is not there; HASH_MISMATCH, where it is
                 damaged.
+            StoreError: It cannot be read now.
         """
         path = self._directory / digest
         try:
             data = path.read_bytes() if _NAME.fullmatch(digest) else None
-        except OSError:
+        except OSError as error:
+            if error.errno not in GONE:
+                raise StoreError(*run_error(error, f"read '{path}'").args) from None
             data = None
         if data is None:
             raise RejectionError(

@@ -8,9 +8,10 @@ Positions count up by one within a segment, and may jump between segments. Where
 the one before it ends: what that holds at this position or behind it was written and never
 committed.
 
-A crash can leave the last segment torn. Opening cuts it back to its last good record and says so.
-Damage in an older segment is left as it is, since no crash explains it; what comes behind it in
-that segment cannot be reached.
+A crash can leave the end of the last segment torn. Opening cuts that off, puts it into a file
+`.damaged` beside the segment, and says so. No crash explains any other damage: a record that does
+not match its CRC and is indexed, or that a whole record follows, stays where it is. It cannot be
+read, and all others can.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from assay.runs.files import fsync_directory
+from assay.runs.files import fsync_directory, write_atomic
 from assay.server.crc import crc32c
-from assay.server.errors import StoreError
+from assay.server.errors import DamagedError, StoreError
 
 SEGMENT_BYTES = 64 << 20
 MAX_BODY = 80 << 20  # above the largest batch; a longer length is damage
@@ -35,6 +37,9 @@ _FILE_HEADER = b"ASSAYSEG" + struct.pack("<II", 1, 0)  # format version, reserve
 _HEAD = struct.Struct("<IIQ")
 _POSITION = struct.Struct("<Q")
 _SUFFIX = ".seg"
+_ASIDE = ".damaged"
+# What reading says where it will never succeed; other errors, such as too many open files, pass.
+GONE = frozenset({errno.ENOENT, errno.EIO})
 
 Sync = Callable[[int], None]
 
@@ -58,27 +63,36 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something in a segment that is no record.
+    """Something in a segment that is not a record.
 
     Attributes:
         path: The segment.
-        offset: Where the last good record before it ends.
-        size: How many bytes follow.
-        cut: Whether they were taken off.
+        offset: Where it begins.
+        size: How many bytes it has.
         reason: What is wrong.
+        last: Position of the last record that stood there, if that is known.
+        cut: Whether it was taken off.
+        aside: The file beside the segment that has what was taken off, if there was room.
     """
 
     path: Path
     offset: int
     size: int
-    cut: bool
     reason: str
+    last: int | None = None
+    cut: bool = False
+    aside: str | None = None
 
     def __str__(self) -> str:
-        done = "cut off" if self.cut else "left as they are, and cannot be reached"
+        if not self.cut:
+            done = "cannot be read"
+        elif self.aside is None:
+            done = "were cut off, and there was no room to keep them"
+        else:
+            done = f"were cut off, and are in '{self.aside}'"
         return (
             f"'{self.path.name}' of '{self.path.parent}' is damaged at byte {self.offset} "
-            f"({self.reason}): {self.size} bytes were {done}"
+            f"({self.reason}): {self.size} bytes {done}"
         )
 
 
@@ -92,6 +106,8 @@ class SegmentLog:
         directory: Made if missing.
         segment_bytes: A new segment begins when the last is larger.
         sync: How a file is brought to the disk.
+        indexed: Returns the places of a segment's records that somebody relies on, in order.
+            Opening asks for them where it finds damage.
 
     Attributes:
         damage: What opening found.
@@ -99,7 +115,12 @@ class SegmentLog:
     """
 
     def __init__(
-        self, directory: Path, *, segment_bytes: int = SEGMENT_BYTES, sync: Sync = os.fdatasync
+        self,
+        directory: Path,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        sync: Sync = os.fdatasync,
+        indexed: Callable[[int], Sequence[Place]] = lambda segment: (),
     ) -> None:
         self.directory = directory
         self.damage: list[Damage] = []
@@ -116,9 +137,9 @@ class SegmentLog:
         self._readers: dict[int, int] = {}
         self._reading = threading.Lock()  # or a descriptor would be closed under a reader
         make_directory(directory)
-        self._recover()
+        self._recover(indexed)
 
-    def _recover(self) -> None:
+    def _recover(self, indexed: Callable[[int], Sequence[Place]]) -> None:
         """Find the end of the log, cutting off what a crash left behind it."""
         while segments := self.segments():
             first = segments[-1]
@@ -126,32 +147,72 @@ class SegmentLog:
             size = path.stat().st_size
             with open(path, "rb") as file:
                 header = file.read(len(_FILE_HEADER))
+            known: Sequence[Place] = ()
             if header != _FILE_HEADER:
-                if size <= len(_FILE_HEADER):  # the crash came while it was being created
-                    path.unlink()
-                else:
-                    path.rename(path.with_suffix(".damaged"))
-                    self.damage.append(Damage(path, 0, size, True, "it has no header"))
-                fsync_directory(self.directory)
-                continue
-            end, last = len(_FILE_HEADER), first - 1
-            reason = None
-            for found in self._records(first, None):
-                if isinstance(found, Damage):
-                    reason = found.reason
-                else:
-                    place = found[0]
-                    end, last = place.offset + place.size, place.position
+                known = indexed(first) if size > len(_FILE_HEADER) else ()
+                if not known:
+                    self._put_aside(path, size)
+                    continue
+                self.damage.append(Damage(path, 0, len(_FILE_HEADER), "it has no header"))
+            found = list(self._places(first, None))
+            if any(isinstance(one, Damage) for one in found):
+                known = known or indexed(first)
+                found = list(self._places(first, None, known))
             self._open(first)
-            assert self._file is not None
-            if end < size:
-                os.ftruncate(self._file, end)
-                os.fsync(self._file)
-                cut = Damage(path, end, size - end, True, reason or "it is torn")
-                self.damage.append(cut)
-            self._end = self._tail = end
-            self.last = last
+            self._end = self._tail = self._cut_tail(path, size, found, known)
+            self.damage += [one for one in found if isinstance(one, Damage)]
+            self.last = max(
+                (one.last or 0 if isinstance(one, Damage) else one.position for one in found),
+                default=first - 1,
+            )
             return
+
+    def _put_aside(self, path: Path, size: int) -> None:
+        """Take a file off the log that is not a segment."""
+        if size <= len(_FILE_HEADER):  # the crash came while it was being created
+            path.unlink()
+        else:
+            aside = path.with_suffix(_ASIDE)
+            path.rename(aside)
+            self.damage.append(
+                Damage(path, 0, size, "it has no header", cut=True, aside=aside.name)
+            )
+        fsync_directory(self.directory)
+
+    def _cut_tail(
+        self, path: Path, size: int, found: list[Place | Damage], known: Sequence[Place]
+    ) -> int:
+        """Cut off what a crash left at the end, and return where the segment ends now.
+
+        Args:
+            path: The segment.
+            size: In bytes.
+            found: In it; its last entry is replaced where that is damage.
+            known: What must stay.
+        """
+        if not found or isinstance(found[-1], Place):
+            return size
+        tail = found.pop()
+        assert isinstance(tail, Damage)
+        # A record that lies within the file and is indexed was not torn by a crash.
+        within = [one for one in known if tail.offset <= one.offset <= size - one.size]
+        end = tail.offset
+        if within:
+            end = within[-1].offset + within[-1].size
+            last = within[-1].position
+            found.append(Damage(path, tail.offset, end - tail.offset, tail.reason, last))
+        if end < size:
+            assert self._file is not None
+            aside = path.with_name(f"{path.stem}-{end}{_ASIDE}")
+            try:
+                write_atomic(aside, _read_at(self._file, end, size - end))
+                name = aside.name
+            except OSError:  # a full disk must not keep the log from being opened
+                name = None
+            os.ftruncate(self._file, end)
+            os.fsync(self._file)
+            self.damage.append(Damage(path, end, size - end, tail.reason, cut=True, aside=name))
+        return end
 
     def segments(self) -> list[int]:
         """Return the first positions of all segments, in order."""
@@ -241,26 +302,26 @@ class SegmentLog:
         """Return the body of a record.
 
         Raises:
-            StoreError: It is not there or damaged.
+            DamagedError: It is not there or damaged.
+            StoreError: It cannot be read now.
         """
+        path = self.path_of(place.segment)
         try:
             with self._reading:
                 data = os.pread(self._reader(place.segment), place.size, place.offset)
         except OSError as error:
-            raise StoreError(
-                f"Cannot read '{self.path_of(place.segment)}': {error.strerror}.",
-                "Restore the file from a backup, or delete the policy.",
+            kind = DamagedError if error.errno in GONE else StoreError
+            raise kind(
+                f"Record {place.position} in '{path}' cannot be read: {error.strerror}.",
+                "Restore the file from a backup; what it held is lost otherwise.",
             ) from None
-        head, body = data[: _HEAD.size], data[_HEAD.size :]
-        if len(head) == _HEAD.size:
-            size, checksum, position = _HEAD.unpack(head)
-            whole = size == len(body) and position == place.position
-            if whole and crc32c(_POSITION.pack(position), body) == checksum:
-                return body
-        raise StoreError(
-            f"Record {place.position} in '{self.path_of(place.segment)}' is damaged.",
-            "Restore the file from a backup; what it held is lost otherwise.",
-        )
+        found = _body(data, place.position)
+        if found is None:
+            raise DamagedError(
+                f"Record {place.position} in '{path}' is damaged.",
+                "Restore the file from a backup; what it held is lost otherwise.",
+            )
+        return found
 
     def scan(self, after: int = 0) -> Iterator[tuple[Place, bytes] | Damage]:
         """Yield all committed records behind a position, and what is damaged among them."""
@@ -270,7 +331,8 @@ class SegmentLog:
             if limit <= after + 1:
                 continue
             for found in self._records(first, limit):
-                if isinstance(found, Damage) or found[0].position > after:
+                last = found.last if isinstance(found, Damage) else found[0].position
+                if last is None or last > after:
                     yield found
 
     def drop_before(self, position: int) -> list[int]:
@@ -296,31 +358,45 @@ class SegmentLog:
                 os.close(descriptor)
             self._readers.clear()
 
-    def _records(self, first: int, limit: int | None) -> Iterator[tuple[Place, bytes] | Damage]:
-        """Yield the records of a segment below a position, then its damage, if there is any."""
+    def _records(
+        self, first: int, limit: int | None, known: Sequence[Place] = ()
+    ) -> Iterator[tuple[Place, bytes] | Damage]:
+        """Yield the records of a segment below a position, and what is damaged among them.
+
+        Behind damage it goes on where a record is known to stand. Else it does where the damaged
+        one says that it ends, if the next one stands there; nothing is looked for in between, for
+        what clients send could look like a record.
+        """
         path = self.path_of(first)
+        sizes = {one.offset: one.size for one in known}
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             at = len(file.read(len(_FILE_HEADER)))
             position = first
             while at < size and (limit is None or position < limit):
-                head = file.read(_HEAD.size)
-                if len(head) < _HEAD.size:
-                    yield Damage(path, at, size - at, False, "a record is cut off")
+                length, body = _read_record(file, at, position, size)
+                if body is not None:
+                    yield Place(position, first, at, _HEAD.size + length), body
+                    at, position = at + _HEAD.size + length, position + 1
+                    continue
+                end = at + sizes.get(at, _HEAD.size + length)
+                reason = "a record does not match its CRC" if end <= size else "a record is cut off"
+                later = [one for one in known if at < one.offset < size]
+                if _read_record(file, end, position + 1, size)[1] is not None:
+                    follows, number = end, position + 1
+                elif later:
+                    follows, number = later[0].offset, later[0].position
+                else:
+                    yield Damage(path, at, size - at, reason)
                     return
-                length, checksum, stated = _HEAD.unpack(head)
-                # Before it is read: a length that is damage must not be allocated.
-                if length > min(MAX_BODY, size - at - _HEAD.size):
-                    yield Damage(path, at, size - at, False, "a record is cut off")
-                    return
-                body = file.read(length)
-                # The position is never 0, so that zeros are no record.
-                if stated != position or crc32c(head[-_POSITION.size :], body) != checksum:
-                    yield Damage(path, at, size - at, False, "a record does not match its CRC")
-                    return
-                yield Place(position, first, at, _HEAD.size + length), body
-                at += _HEAD.size + length
-                position += 1
+                yield Damage(path, at, follows - at, reason, number - 1)
+                at, position = follows, number
+
+    def _places(
+        self, first: int, limit: int | None, known: Sequence[Place] = ()
+    ) -> Iterator[Place | Damage]:
+        for found in self._records(first, limit, known):
+            yield found if isinstance(found, Damage) else found[0]
 
     def _create(self, first: int) -> None:
         path = self.path_of(first)
@@ -361,6 +437,39 @@ class SegmentLog:
                 f"The log '{self.directory}' could not be written or mended; it takes nothing.",
                 "Check the disk, then start the server again.",
             )
+
+
+def _read_record(file: IO[bytes], at: int, position: int, size: int) -> tuple[int, bytes | None]:
+    """Return the length of a body as its head says, and the body, or None if it is damaged."""
+    file.seek(at)
+    head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        return 0, None
+    length = _HEAD.unpack(head)[0]
+    # Before it is read: a length that is damage must not be allocated.
+    if length > min(MAX_BODY, size - at - _HEAD.size):
+        return length, None
+    return length, _body(head + file.read(length), position)
+
+
+def _body(data: bytes, position: int) -> bytes | None:
+    """Return the body of a record; None where this is not the record of that position."""
+    if len(data) < _HEAD.size:
+        return None
+    length, checksum, stated = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    # The position is never 0, so that zeros are not a record.
+    if length != len(body) or stated != position:
+        return None
+    return body if crc32c(_POSITION.pack(position), body) == checksum else None
+
+
+def _read_at(descriptor: int, at: int, size: int) -> bytes:
+    pieces = []
+    while size and (piece := os.pread(descriptor, size, at)):
+        pieces.append(piece)
+        at, size = at + len(piece), size - len(piece)
+    return b"".join(pieces)
 
 
 def make_directory(path: Path) -> None:

@@ -12,7 +12,7 @@ to date from the segments when it opens.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -106,12 +106,14 @@ class Learner:
         position: Of the last batch that it has consumed.
         version: The newest that was ever published; 0 for none.
         checkpoint: SHA-256 of the state that belongs to the position, or None.
+        earlier: SHA-256 of the checkpoint before it, which it can go back to, or None.
     """
 
     epoch: int = 0
     position: int = 0
     version: int = 0
     checkpoint: str | None = None
+    earlier: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,19 +332,37 @@ class Registry(Protocol):
                 position moves back or the parent does not exist.
         """
 
+    def drop_checkpoint(self, policy: str, epoch: int, *, both: bool) -> Learner:
+        """Give up the newest checkpoint, and return where to go on.
+
+        Args:
+            policy: Whose learner.
+            epoch: The trainer's own.
+            both: Whether the one before it is given up as well. The cursor stays then. Else it
+                goes back to where the earlier checkpoint belongs.
+
+        Raises:
+            RejectionError: FENCED, where a newer trainer has taken over.
+        """
+
     def model(self, policy: str, version: int) -> ModelVersion:
         """Return a version; UNKNOWN_VERSION where there is none."""
+
+    def find_model(self, policy: str, sha256: str) -> ModelVersion | None:
+        """Return the newest version that has the snapshot with this SHA-256, or None."""
 
     def models(self, policy: str, *, newest: int = 100) -> list[ModelVersion]:
         """Return the newest versions, newest first."""
 
-    def prune_models(self, policy: str, keep: int) -> int:
+    def prune_models(self, policy: str, keep: int, *, minutes: int = 0, hours: int = 0) -> int:
         """Forget old versions and return how many.
 
         Args:
             policy: Whose.
             keep: How many of the newest stay; so do those that a channel points to or can be
                 rolled back to.
+            minutes: The newest version of each of so many last minutes stays, too.
+            hours: And the newest of each of so many last hours.
         """
 
     # Channels
@@ -350,14 +370,35 @@ class Registry(Protocol):
     def channel(self, policy: str, channel: str) -> Channel:
         """Return where a channel points; version 0 where nothing was published on it."""
 
+    def move(self, policy: str, channel: str, version: int) -> Channel:
+        """Move a channel that is not pinned to a version, from where it may move on."""
+
     def pin(self, policy: str, channel: str, version: int) -> Channel:
-        """Move a channel to a version and hold it there; version 0 lets go of it."""
+        """Move a channel to a version and hold it there."""
+
+    def unpin(
+        self, policy: str, channel: str, *, failed: Collection[int] = (), known: bool = False
+    ) -> Channel:
+        """Let a channel go, to the newest version that it may point to.
+
+        Where it stays at an old version, clients send steps that an on-policy learner leaves out
+        as too old. Then nothing is published, and the channel would stay there for ever.
+
+        Args:
+            policy: Whose channel.
+            channel: Pinned or not.
+            failed: Versions that it must not point to.
+            known: Whether it goes to none that it has not pointed to before.
+        """
 
     def promote(self, policy: str, source: str, target: str) -> Channel:
         """Move a channel to where another one points."""
 
     def rollback(self, policy: str, channel: str) -> Channel:
-        """Move a channel back to where it pointed before."""
+        """Move a channel back to where it pointed before, and hold it there.
+
+        Else the next publication would undo it. One that is pinned goes back as well.
+        """
 
     # Quotas
 

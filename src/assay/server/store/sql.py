@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from assay.server.errors import Reason, RejectionError, StoreError
@@ -51,6 +51,8 @@ TABLES = {
         ("policy " + _ID, "epoch " + _N, "position " + _N, "version " + _N, "checkpoint TEXT"),
         "policy",
     ),
+    # The checkpoint before the newest one, to go back to.
+    "earlier": (("policy " + _ID, "position " + _N, "checkpoint " + _ID), "policy"),
     "models": (
         ("policy " + _ID, "version " + _N, "epoch " + _N, "sha256 " + _ID, "size " + _N,
          "architecture " + _ID, "parent " + _N, "metrics " + _ID,
@@ -376,8 +378,37 @@ class SqlRegistry:
     def learner(self, policy: str) -> Learner:
         """Return how far the learner is."""
         self.state(policy)
-        sql = "SELECT epoch, position, version, checkpoint FROM learners WHERE policy = ?"
+        sql = (
+            "SELECT learners.epoch, learners.position, learners.version, learners.checkpoint, "
+            "earlier.checkpoint FROM learners LEFT JOIN earlier "
+            "ON earlier.policy = learners.policy WHERE learners.policy = ?"
+        )
         return Learner(*self._rows(sql, policy)[0])
+
+    def drop_checkpoint(self, policy: str, epoch: int, *, both: bool) -> Learner:
+        """Give up the newest checkpoint, or also the one before it."""
+        self._write("drop_checkpoint", policy=policy, epoch=epoch, both=both)
+        return self.learner(policy)
+
+    def _do_drop_checkpoint(self, policy: str, epoch: int, both: bool) -> None:
+        self._living(policy)
+        self._refuse_fenced(policy, epoch)
+        rows = self._rows("SELECT position, checkpoint FROM earlier WHERE policy = ?", policy)
+        if rows and not both:
+            sql = "UPDATE learners SET position = ?, checkpoint = ? WHERE policy = ?"
+            self._run(sql, *rows[0], policy)
+        else:
+            self._run("UPDATE learners SET checkpoint = NULL WHERE policy = ?", policy)
+        self._run("DELETE FROM earlier WHERE policy = ?", policy)
+
+    def _refuse_fenced(self, policy: str, epoch: int) -> None:
+        newest = self.learner(policy).epoch
+        if epoch != newest:
+            raise RejectionError(
+                Reason.FENCED,
+                f"The trainer of '{policy}' has epoch {epoch}; epoch {newest} has taken over.",
+                "Stop this trainer.",
+            )
 
     def advance(
         self,
@@ -418,13 +449,8 @@ class SqlRegistry:
         model: dict[str, Any] | None,
     ) -> int:
         self._living(policy)
+        self._refuse_fenced(policy, epoch)
         now = self.learner(policy)
-        if epoch != now.epoch:
-            raise RejectionError(
-                Reason.FENCED,
-                f"The trainer of '{policy}' has epoch {epoch}; epoch {now.epoch} has taken over.",
-                "Stop this trainer.",
-            )
         if position < now.position:
             raise RejectionError(
                 Reason.BAD_VERSION,
@@ -448,6 +474,13 @@ class SqlRegistry:
             channel = model["channel"]
             if channel is not None and not self.channel(policy, channel).pinned:
                 self._move(policy, channel, version)
+        if checkpoint is not None and now.checkpoint not in (None, checkpoint):
+            self._run(
+                "INSERT INTO earlier (policy, position, checkpoint) VALUES (?, ?, ?) "
+                "ON CONFLICT (policy) DO UPDATE SET position = excluded.position, "
+                "checkpoint = excluded.checkpoint",
+                policy, now.position, now.checkpoint,
+            )  # fmt: skip
         self._run(
             "UPDATE learners SET position = ?, version = ?, "
             "checkpoint = COALESCE(?, checkpoint) WHERE policy = ?",
@@ -459,27 +492,58 @@ class SqlRegistry:
         """Return a version; UNKNOWN_VERSION where there is none."""
         rows = self._rows(f"{_MODEL} AND version = ?", policy, version)
         if not rows:
-            raise RejectionError(
-                Reason.UNKNOWN_VERSION, f"The policy '{policy[:64]}' has no version {version}."
-            )
+            raise self._no_version(policy, version)
         return _model(rows[0])
+
+    def _no_version(self, policy: str, version: int) -> RejectionError:
+        """Return the refusal of a version that was never there, or is there no more."""
+        sql = "SELECT {} FROM models WHERE policy = ? AND version {} ?"
+        before = self._number(sql.format("MAX(version)", "<"), policy, version)
+        after = self._number(sql.format("MIN(version)", ">"), policy, version)
+        kept = " and ".join(str(one) for one in (before, after) if one)
+        return RejectionError(
+            Reason.UNKNOWN_VERSION,
+            f"The policy '{policy[:64]}' has no version {version}.",
+            f"The nearest that it has: {kept}." if kept else None,
+        )
+
+    def find_model(self, policy: str, sha256: str) -> ModelVersion | None:
+        """Return the newest version with a snapshot, or None."""
+        rows = self._rows(f"{_MODEL} AND sha256 = ? ORDER BY version DESC LIMIT 1", policy, sha256)
+        return _model(rows[0]) if rows else None
 
     def models(self, policy: str, *, newest: int = 100) -> list[ModelVersion]:
         """Return the newest versions, newest first."""
         rows = self._rows(f"{_MODEL} ORDER BY version DESC LIMIT ?", policy, newest)
         return [_model(row) for row in rows]
 
-    def prune_models(self, policy: str, keep: int) -> int:
+    def prune_models(self, policy: str, keep: int, *, minutes: int = 0, hours: int = 0) -> int:
         """Forget old versions and return how many."""
-        return int(self._write("prune_models", policy=policy, keep=keep))
-
-    def _do_prune_models(self, policy: str, keep: int) -> int:
-        oldest = self.learner(policy).version - keep
-        return self._run(
-            "DELETE FROM models WHERE policy = ? AND version <= ? "
-            "AND version NOT IN (SELECT version FROM moves WHERE policy = ?)",
-            policy, oldest, policy,
+        return int(
+            self._write(
+                "prune_models", policy=policy, keep=keep, minutes=minutes, hours=hours,
+                now=self._clock(),
+            )
         )  # fmt: skip
+
+    def _do_prune_models(
+        self, policy: str, keep: int, minutes: int = 0, hours: int = 0, now: float = 0.0
+    ) -> int:
+        rows = self._rows(
+            "SELECT version, created FROM models WHERE policy = ? AND version <= ? "
+            "AND version NOT IN (SELECT version FROM moves WHERE policy = ?) ORDER BY version",
+            policy, self.learner(policy).version - keep, policy,
+        )  # fmt: skip
+        newest: dict[tuple[int, float], int] = {}  # of each minute and hour
+        for version, created in rows:
+            for seconds, count in ((60, minutes), (3600, hours)):
+                # A clock that was set back must not make versions stay for ever.
+                if abs(now - created) < seconds * count:
+                    newest[seconds, created // seconds] = version
+        kept = set(newest.values())
+        old = [(policy, version) for version, _ in rows if version not in kept]
+        self._run_many("DELETE FROM models WHERE policy = ? AND version = ?", old)
+        return len(old)
 
     # Channels
 
@@ -494,7 +558,7 @@ class SqlRegistry:
         )  # fmt: skip
         return Channel(rows[0][0], bool(rows[0][1])) if rows else Channel(0)
 
-    def _move(self, policy: str, channel: str, version: int, pinned: bool = False) -> None:
+    def _move(self, policy: str, channel: str, version: int) -> None:
         where = "WHERE policy = ? AND channel = ?"
         depth = 1 + self._number(f"SELECT depth FROM channels {where}", policy, channel)
         self._run(
@@ -502,33 +566,65 @@ class SqlRegistry:
             policy, channel, depth, version,
         )  # fmt: skip
         self._run(
-            "INSERT INTO channels (policy, channel, depth, pinned) VALUES (?, ?, ?, ?) "
+            "INSERT INTO channels (policy, channel, depth, pinned) VALUES (?, ?, ?, 0) "
             "ON CONFLICT (policy, channel) "
             "DO UPDATE SET depth = excluded.depth, pinned = excluded.pinned",
-            policy, channel, depth, int(pinned),
+            policy, channel, depth,
         )  # fmt: skip
         self._run(f"DELETE FROM moves {where} AND depth <= ?", policy, channel, depth - KEPT_MOVES)
 
+    def move(self, policy: str, channel: str, version: int) -> Channel:
+        """Move a channel to a version, from where it may move on."""
+        check_channel(channel)
+        self._write("move", policy=policy, channel=channel, version=version)
+        return self.channel(policy, channel)
+
+    def _do_move(self, policy: str, channel: str, version: int) -> None:
+        self._living(policy)
+        self.model(policy, version)
+        self._unpinned(policy, channel)
+        if self.channel(policy, channel).version != version:
+            self._move(policy, channel, version)
+
     def pin(self, policy: str, channel: str, version: int) -> Channel:
-        """Move a channel to a version and hold it there; version 0 lets go of it."""
+        """Move a channel to a version and hold it there."""
         check_channel(channel)
         self._write("pin", policy=policy, channel=channel, version=version)
         return self.channel(policy, channel)
 
     def _do_pin(self, policy: str, channel: str, version: int) -> None:
         self._living(policy)
-        if not version:
-            self._run(
-                "UPDATE channels SET pinned = 0 WHERE policy = ? AND channel = ?", policy, channel
-            )
+        if not version:  # in journals of before there was `unpin`
+            self._hold(policy, channel, False)
             return
         self.model(policy, version)
         if self.channel(policy, channel).version != version:
-            self._move(policy, channel, version, pinned=True)
+            self._move(policy, channel, version)
+        self._hold(policy, channel, True)
+
+    def _hold(self, policy: str, channel: str, pinned: bool) -> None:
+        where = "WHERE policy = ? AND channel = ?"
+        self._run(f"UPDATE channels SET pinned = ? {where}", int(pinned), policy, channel)
+
+    def unpin(
+        self, policy: str, channel: str, *, failed: Collection[int] = (), known: bool = False
+    ) -> Channel:
+        """Let a channel go, to the newest version that it may point to."""
+        check_channel(channel)
+        self._write("unpin", policy=policy, channel=channel, failed=sorted(failed), known=known)
+        return self.channel(policy, channel)
+
+    def _do_unpin(self, policy: str, channel: str, failed: list[int], known: bool) -> None:
+        self._living(policy)
+        self._hold(policy, channel, False)
+        if known:  # pruning keeps the models of these
+            sql = "SELECT version FROM moves WHERE policy = ? AND channel = ?"
+            rows = self._rows(sql, policy, channel)
         else:
-            self._run(
-                "UPDATE channels SET pinned = 1 WHERE policy = ? AND channel = ?", policy, channel
-            )
+            rows = self._rows("SELECT version FROM models WHERE policy = ?", policy)
+        newest = max({row[0] for row in rows}.difference(failed), default=0)
+        if newest and newest != self.channel(policy, channel).version:
+            self._move(policy, channel, newest)
 
     def promote(self, policy: str, source: str, target: str) -> Channel:
         """Move a channel to where another one points."""
@@ -555,18 +651,18 @@ class SqlRegistry:
             raise RejectionError(
                 Reason.CHANNEL_PINNED,
                 f"The channel '{channel}' of '{policy}' is pinned at version {now.version}.",
-                "Unpin it first.",
+                f"Let it go first: assay server pin {policy} --channel {channel} --off",
             )
 
     def rollback(self, policy: str, channel: str) -> Channel:
-        """Move a channel back to where it pointed before."""
+        """Move a channel back to where it pointed before, and hold it there."""
         check_channel(channel)
-        self._write("rollback", policy=policy, channel=channel)
+        self._write("rollback", policy=policy, channel=channel, pinned=True)
         return self.channel(policy, channel)
 
-    def _do_rollback(self, policy: str, channel: str) -> None:
+    def _do_rollback(self, policy: str, channel: str, pinned: bool = False) -> None:
+        # Without `pinned` in journals of before a rollback held the channel.
         self._living(policy)
-        self._unpinned(policy, channel)
         where = "WHERE policy = ? AND channel = ?"
         depth = self._number(f"SELECT depth FROM channels {where}", policy, channel)
         earlier = self._number(
@@ -579,6 +675,7 @@ class SqlRegistry:
             )
         self._run(f"DELETE FROM moves {where} AND depth = ?", policy, channel, depth)
         self._run(f"UPDATE channels SET depth = depth - 1 {where}", policy, channel)
+        self._hold(policy, channel, pinned)
 
     # Quotas
 

@@ -154,18 +154,31 @@ class SqliteRegistry(SqlRegistry):
             self._journal.skip_to(applied)
             self._begin_journal_anew()
             return
+        lost = False
         for found in self._journal.scan(applied):
             if isinstance(found, Damage):
                 self.repairs.append(f"Changes of the registry are lost: {found}")
+                lost = True
                 continue
             place, body = found
             change = json.loads(body)
-            with self._transaction():
-                # Refused then would be refused now, and was not noted.
-                self._apply(change["change"], change["arguments"])
-                self._note("journal", place.position)
-                if change["change"] == "snapshot":
-                    self._note("snapshot", place.position)
+            try:
+                with self._transaction():
+                    # Refused then would be refused now, and was not noted.
+                    self._apply(change["change"], change["arguments"])
+                    self._note("journal", place.position)
+                    if change["change"] == "snapshot":
+                        self._note("snapshot", place.position)
+            except (RejectionError, sqlite3.Error) as error:
+                if not lost:
+                    raise
+                self.repairs.append(
+                    f"Change {place.position} of the registry ('{change['change']}') cannot be "
+                    f"made without those that are lost: {error}"
+                )
+        if lost or any(not one.cut for one in self._journal.damage):
+            # It could not be built again from what the journal has now.
+            self._begin_journal_anew()
 
     def _shorten_journal(self) -> None:
         if self._journal.last - self._noted("snapshot") > self._snapshot_after:

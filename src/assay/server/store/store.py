@@ -29,7 +29,13 @@ from pathlib import Path
 from typing import IO
 
 from assay.runs.files import run_error, write_atomic
-from assay.server.errors import Reason, RejectionError, StoreError, StoreInUseError
+from assay.server.errors import (
+    DamagedError,
+    Reason,
+    RejectionError,
+    StoreError,
+    StoreInUseError,
+)
 from assay.server.spec import PolicySpec
 from assay.server.store.blobs import Blobs
 from assay.server.store.log import (
@@ -49,6 +55,7 @@ _BODY = struct.Struct("<QQQIH")  # epoch, seq, dropped, steps, length of the cli
 _MAX_CLIENT = 128
 _MAX_NUMBER = 1 << 62  # a database counts in signed 64 bits
 _AT_ONCE = 1000  # rows for the index, when it is caught up
+_ALL = 1 << 60
 _SYNC_THREADS = 8
 
 
@@ -119,7 +126,8 @@ class Stored:
         epoch: Of the session.
         seq: In the session.
         steps: How many steps it holds.
-        payload: As it came over the wire.
+        payload: As it came over the wire; empty where it is damaged.
+        damage: Why it cannot be read any more, if that is so.
     """
 
     position: int
@@ -128,6 +136,10 @@ class Stored:
     seq: int
     steps: int
     payload: bytes
+    damage: str | None = None
+
+    def __str__(self) -> str:
+        return f"batch {self.position} (of '{self.client}', session {self.epoch}, {self.seq})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,7 +458,7 @@ class Store:
     def read(
         self, policy: str, *, after: int, limit: int = 256, most_bytes: int = 64 << 20
     ) -> list[Stored]:
-        """Return committed batches behind a position, in their order.
+        """Return committed batches behind a position, in their order, damaged ones included.
 
         Args:
             policy: Whose.
@@ -455,7 +467,7 @@ class Store:
             most_bytes: How large together; one is returned in any case.
 
         Raises:
-            StoreError: A batch is damaged on the disk.
+            StoreError: The disk or the registry cannot be read now.
         """
         self.registry.policy(policy)
         log = self._logs.get(policy)
@@ -466,7 +478,11 @@ class Store:
             if found and size > most_bytes:
                 break
             assert log is not None
-            found.append(_parse(one.place, log.read(one.place)))
+            try:
+                found.append(_parse(one.place, log.read(one.place))[0])
+            except DamagedError as error:
+                key = one.place.position, one.client, one.epoch, one.seq, one.steps
+                found.append(Stored(*key, b"", error.message))
         return found
 
     def trim(self, policy: str, *, keep_after: int | None = None) -> int:
@@ -538,19 +554,26 @@ class Store:
             state = None if checkpoint is None else blobs.put(checkpoint)
             return self.registry.advance(policy, epoch, position, checkpoint=state, model=model)
 
-    def prune_models(self, policy: str, *, keep: int = 100) -> int:
+    def prune_models(
+        self, policy: str, *, keep: int = 100, minutes: int = 0, hours: int = 0
+    ) -> int:
         """Delete old versions with their files, and old checkpoints, and return how many files.
+
+        The two newest checkpoints stay.
 
         Args:
             policy: Whose.
             keep: How many of the newest versions stay; so do those that a channel points to or
                 can be rolled back to.
+            minutes: The newest version of each of so many last minutes stays, too.
+            hours: And the newest of each of so many last hours.
         """
         with self._publishing:
-            self.registry.prune_models(policy, keep)
+            self.registry.prune_models(policy, keep, minutes=minutes, hours=hours)
             newest = self.registry.learner(policy)
             kept = {one.sha256 for one in self.registry.models(policy, newest=newest.version)}
-            return self.blobs(policy).keep_only(kept | {newest.checkpoint or ""})
+            states = {newest.checkpoint or "", newest.earlier or ""}
+            return self.blobs(policy).keep_only(kept | states)
 
     # Opening
 
@@ -569,11 +592,17 @@ class Store:
 
     def _open_log(self, policy: str) -> SegmentLog:
         """Open a policy's log and bring the index in line with it."""
+
+        def places(segment: int) -> list[Place]:
+            rows = self.registry.batches(policy, segment - 1, _ALL)
+            return [one.place for one in rows if one.place.segment == segment]
+
         try:
             log = SegmentLog(
                 self._place(policy) / "segments",
                 segment_bytes=self._segment_bytes,
                 sync=self._sync,
+                indexed=places,
             )
         except OSError as error:
             doing = f"open the segments of '{policy}'"
@@ -586,21 +615,47 @@ class Store:
                 f"The segments of '{policy}' have lost {len(lost)} batches that were "
                 f"committed: {_named(lost)}"
             )
+        self._catch_up(policy, log, indexed)
+        # Positions of lost batches are not used again: a cursor may be behind them.
+        log.skip_to(max(indexed, self.registry.learner(policy).position))
+        return log
+
+    def _catch_up(self, policy: str, log: SegmentLog, indexed: int) -> None:
+        """Bring into the index what stands in the segments behind a position."""
+        newest = [log.path_of(one) for one in log.segments()[-1:]]
+        in_doubt = False  # whether damage in the newest segment came before
         rows: list[IndexedBatch] = []
+        marks: dict[tuple[str, int], int] = {}
+        left_out: list[IndexedBatch] = []
         for found in log.scan(indexed):
             if isinstance(found, Damage):
-                self.repairs.append(f"Batches of '{policy}' are lost: {found}")
+                in_doubt |= found.path in newest
+                if found not in log.damage:
+                    self.repairs.append(f"Batches of '{policy}' are lost: {found}")
                 continue
-            one = _parse(*found)
-            rows.append(IndexedBatch(policy, one.client, one.epoch, one.seq, one.steps, found[0]))
+            place, body = found
+            one, dropped = _parse(place, body)
+            row = IndexedBatch(policy, one.client, one.epoch, one.seq, one.steps, place)
+            key = one.client, one.epoch
+            if key not in marks:
+                marks[key] = self.registry.committed(policy, *key)
+            # The disk may have got a later record of a group before an earlier one. Nobody has
+            # heard of them, and the client sends both again.
+            if in_doubt and one.seq - dropped != marks[key] + 1:
+                left_out.append(row)
+                continue
+            marks[key] = one.seq
+            rows.append(row)
             if len(rows) == _AT_ONCE:
                 self.registry.add_batches(rows)
                 rows = []
         if rows:
             self.registry.add_batches(rows)
-        # Positions of lost batches are not used again: a cursor may be behind them.
-        log.skip_to(max(indexed, self.registry.learner(policy).position))
-        return log
+        if left_out:
+            self.repairs.append(
+                f"{len(left_out)} batches of '{policy}' are left out, since one before them is "
+                f"damaged: {_named(left_out)}"
+            )
 
 
 class _Asked:
@@ -656,11 +711,12 @@ def _not_written(error: OSError | StoreError, policy: str) -> StoreError:
     return StoreError(*run_error(error, f"write the segments of '{policy}'").args)
 
 
-def _parse(place: Place, body: bytes) -> Stored:
-    epoch, seq, _, steps, length = _BODY.unpack_from(body)
+def _parse(place: Place, body: bytes) -> tuple[Stored, int]:
+    """Return the batch that a record holds, and how many were dropped before it."""
+    epoch, seq, dropped, steps, length = _BODY.unpack_from(body)
     end = _BODY.size + length
     client = body[_BODY.size : end].decode()
-    return Stored(place.position, client, epoch, seq, steps, body[end:])
+    return Stored(place.position, client, epoch, seq, steps, body[end:]), dropped
 
 
 def _named(lost: list[IndexedBatch]) -> str:
@@ -688,7 +744,7 @@ def _lock(directory: Path) -> IO[bytes]:
 
 
 def iterate(store: Store, policy: str, *, after: int = 0) -> Iterator[Stored]:
-    """Yield all committed batches behind a position."""
+    """Yield all committed batches behind a position, damaged ones included."""
     while found := store.read(policy, after=after):
         yield from found
         after = found[-1].position
