@@ -8,7 +8,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from assay.server.model_export import export_snapshot
 from assay.server.model_file import parse_snapshot
 from learner_support import Client, Corridor, Point, Server, spec_for
 
