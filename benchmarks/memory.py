@@ -73,7 +73,7 @@ def fill(capacity: int, seed: int = 0) -> dict[str, Any]:
     return {
         "capacity": capacity,
         "stored": len(replay),
-        "allocated_bytes": replay.memory_bytes,
+        "allocated_bytes": planned_bytes(capacity),
         "resident_bytes": int(resident),
         "fill_seconds": round(seconds, 1),
     }

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -207,21 +208,16 @@ def test_an_empty_buffer_has_nothing_to_sample() -> None:
 @pytest.mark.parametrize("frame_stack", [None, 4])
 @pytest.mark.parametrize("prioritized", [None, PrioritizedOptions()])
 def test_the_estimate_is_what_is_allocated(
-    frame_stack: int | None, prioritized: PrioritizedOptions | None
+    frame_stack: int | None, prioritized: PrioritizedOptions | None, array_bytes: Callable[..., int]
 ) -> None:
     spaces = Spaces(Box(0, 255, (4, 5, 5), np.uint8), Box(-1, 1, (3,), np.float32))
-    buffer = ReplayBuffer(
-        spaces,
-        10_000,
-        3,
-        rng=np.random.default_rng(0),
-        frame_stack=frame_stack,
-        prioritized=prioritized,
-    )
+    options = {"frame_stack": frame_stack, "prioritized": prioritized}
+    rng = np.random.default_rng(0)
+    found = array_bytes(lambda: ReplayBuffer(spaces, 10_000, 3, rng=rng, **options))
     estimate = replay_bytes(
         spaces, 10_000, 3, frame_stack=frame_stack, prioritized=prioritized is not None
     )
-    assert buffer.memory_bytes == estimate
+    assert estimate <= found < estimate + 2_000  # a few small arrays besides
 
 
 def test_what_does_not_fit_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:

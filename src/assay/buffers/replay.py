@@ -139,15 +139,6 @@ class ReplayBuffer(Sectioned):
         # gamma^j for n-step sums: [n]
         self._powers = gamma ** np.arange(n_step + 1)
 
-    @property
-    def memory_bytes(self) -> int:
-        """Return the bytes of the allocated storage."""
-        arrays = tree_leaves(self._columns()) + [leaf.pool for leaf in self._frames]
-        total = sum(array.nbytes for array in arrays)
-        if self._priorities is not None:
-            total += sum(spec.nbytes for spec in SumTree.plan(self.capacity))
-        return total
-
     def __len__(self) -> int:
         """Return the number of transitions that can be drawn."""
         if self._head is not None and self._aligned():

@@ -26,7 +26,7 @@ from assay.buffers.storage import (
 )
 from assay.core.errors import AssayError, ConfigError
 from assay.core.seeding import rng_state, set_rng_state
-from assay.core.types import Array, Batch, Spaces, State, Tree, tree_leaves, tree_map
+from assay.core.types import Array, Batch, Spaces, State, Tree, tree_map
 
 _SCALARS = ("reward", "terminated", "truncated", "is_first", "valid")
 
@@ -99,13 +99,6 @@ class SequenceReplay(Sectioned):
         self._first = np.ones(num_envs, bool)
         self._envs = np.arange(num_envs)
         self._staging: dict[int, Staging] = {}
-
-    @property
-    def memory_bytes(self) -> int:
-        """Return the bytes of the allocated storage."""
-        arrays = tree_leaves(self._store) + tree_leaves(self._open)
-        tree = SumTree.plan(self.slots) if self._priorities is not None else []
-        return sum(x.nbytes for x in arrays + tree)
 
     def __len__(self) -> int:
         """Return the number of sequences that can be drawn."""

@@ -84,28 +84,6 @@ class Clock:
         return min(1.0, self.env_steps / self.total_env_steps)
 
 
-class Every:
-    """Say True once for every `interval` passed, however large the strides.
-
-    Example:
-        >>> due = Every(100)
-        >>> [due(n) for n in (0, 64, 128, 192, 256)]
-        [False, False, True, False, True]
-    """
-
-    def __init__(self, interval: int | None) -> None:
-        self.interval = interval
-        self.last = 0
-
-    def __call__(self, count: int) -> bool:
-        """Return whether a multiple of the interval lies in (last call, count]."""
-        if not self.interval:
-            return False
-        due = count // self.interval > self.last // self.interval
-        self.last = count
-        return due
-
-
 def tree_map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
     """Apply `fn` to every array of a tree (and to its counterparts in `rest`)."""
     if tree is None:
