@@ -134,7 +134,6 @@ class ReplayBuffer(Sectioned):
         self._head: int | None = 0
         self._heads = np.zeros(num_envs, np.int64)
         self._tails = np.zeros(num_envs, np.int64)
-        self._full_from = 0  # the head from which on every slot up to it is held; see `start_at`
         self._staging: dict[int, Staging] = {}
         # gamma^j for n-step sums: [n]
         self._powers = gamma ** np.arange(n_step + 1)
@@ -199,33 +198,6 @@ class ReplayBuffer(Sectioned):
             self._priorities.insert(row * self.num_envs + self._envs)
         if self._frames:
             self._evict()
-
-    def start_at(self, serial: int) -> None:
-        """Give the first transition of an empty replay this number, which chooses its slot.
-
-        For one that is filled again from a log: slots, and so draws, are then what they were.
-
-        Raises:
-            ValueError: It is not empty.
-        """
-        if self._bounds()[0].any():
-            raise ValueError("the replay holds transitions; expected an empty one")
-        self._set_heads(np.full(self.num_envs, serial))
-        self._set_tails(np.full(self.num_envs, serial))
-
-    def add_reward(self, serial: int, reward: float, env: int = 0) -> bool:
-        """Add a late reward to a transition, if it is still held; return whether it was.
-
-        Args:
-            serial: Its number, counted from 0 in the order of `add`.
-            reward: What is added.
-            env: Its environment.
-        """
-        heads, tails = self._bounds()
-        held = bool(tails[env] <= serial < heads[env])
-        if held:
-            self._reward[serial % self.slots, env] += reward
-        return held
 
     def cut_episodes(self) -> None:
         """Mark the newest transition of every environment as truncated, unless it ended anyway.
@@ -318,7 +290,7 @@ class ReplayBuffer(Sectioned):
         same_settings(head["settings"], self._settings(), "replay")
         set_rng_state(self._rng, head["rng"])
         self._set_heads(np.asarray(head["heads"]))
-        self._set_tails(np.asarray(head["tails"]))
+        self._tails[:] = head["tails"]
         self._staging.clear()
         self._extras = None
         if head["started"]:
@@ -412,13 +384,9 @@ class ReplayBuffer(Sectioned):
         self._heads[:] = heads
         self._head = int(heads[0]) if (heads == heads[0]).all() else None
 
-    def _set_tails(self, tails: np.ndarray) -> None:
-        self._tails[:] = tails
-        self._full_from = int(tails.max()) + self.slots if tails.any() else 0
-
     def _aligned(self) -> bool:
         """Return whether the first slots of all environments, or all slots, are what is held."""
-        return self._head is not None and not self._frames and self._head >= self._full_from
+        return self._head is not None and not self._frames
 
     def _draw(self, batch_size: int, count: int) -> np.ndarray:
         """Draw places uniformly. Which number means which transition follows from the heads."""

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from assay.buffers.replay import ReplayBuffer
 from assay.core.types import Spaces
+from assay.server.learner.refill_replay import RefillReplay
 
 SPACES = Spaces(Box(-1000, 1000, (1,), np.float32), Discrete(2))
 
 
-def make(capacity: int = 5, n_step: int = 1) -> ReplayBuffer:
+def make(capacity: int = 5, n_step: int = 1) -> RefillReplay:
     rng = np.random.default_rng(0)
-    return ReplayBuffer(SPACES, capacity, 1, rng=rng, n_step=n_step, gamma=0.5)
+    return RefillReplay(SPACES, capacity, 1, rng=rng, n_step=n_step, gamma=0.5)
 
 
-def add(replay: ReplayBuffer, *numbers: int) -> None:
+def add(replay: RefillReplay, *numbers: int) -> None:
     for n in numbers:
         obs, off = np.array([[n]], np.float32), np.zeros(1, bool)
         replay.add(obs, np.array([0]), np.array([n], np.float32), obs + 1, off, off)
