@@ -114,7 +114,7 @@ class TestRollout:
         assert finals.obs.ravel().tolist() == ([3] if next_step else [3, 103])
         assert finals.carry["count"].ravel().tolist() == ([3] if next_step else [3, 3])
         assert rollout.last_obs.ravel().tolist() == ([200, 102] if next_step else [300, 200])
-        assert rollout.initial_carry["count"].ravel().tolist() == [0, 0]
+        assert rollout.runs.carry["count"].ravel().tolist() == [0, 0]
         assert rollout.last_carry["count"].ravel().tolist() == ([0, 2] if next_step else [0, 0])
         # Resets are no steps. Returns 1 + 2 = 3 and 1 + 2 + 3 = 6.
         assert made.clock.env_steps == (9 if next_step else 12)

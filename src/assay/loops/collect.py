@@ -110,8 +110,7 @@ class Collector:
     def collect_rollout(self, rollout: Rollout) -> None:
         """Fill a rollout with `length` steps of every environment."""
         step, act = self.env.step, self.algorithm.act
-        rollout.reset()
-        rollout.initial_carry = self.carry
+        rollout.reset(self.carry)
         obs, carry = self.obs, self.carry
         for t in range(rollout.length):
             choice = act(obs, carry, True)

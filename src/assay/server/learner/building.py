@@ -26,6 +26,7 @@ from assay.server.spec import PolicySpec, gym_space
 PRESET = "preset"
 # Of the settings of a run, those that mean something where clients run the environments.
 RUN_SETTINGS = ("env_steps", "num_envs", "seed")
+IMPORTANCE_CLIP = 1.0  # of algorithms that offer it: clients act with policies out of date
 
 _building = threading.Lock()  # initial weights come from torch's global generator
 
@@ -127,6 +128,8 @@ def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
     values, num_envs = dict(config.hyperparameters), config.run.num_envs
     if cls.spec.loop == "on_policy" and "horizon" in values:
         values["horizon"] *= num_envs
+    if "importance_clip" in values and "importance_clip" not in given:
+        values["importance_clip"] = IMPORTANCE_CLIP
     run = config.run.model_copy(
         update={"num_envs": 1, "device": settings.device, "compile": settings.compile}
     )
