@@ -8,7 +8,6 @@ shares of the total mass. New items get the largest priority seen so far.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -207,8 +206,3 @@ class Priorities:
         """Restore what `state` returned; the sums are rebuilt, bit for bit."""
         self.tree.rebuild(np.asarray(state["leaves"]))
         self.largest = float(state["largest"])
-
-
-def as_array(values: Any) -> np.ndarray:
-    """Return a tensor of any device, or an array, as an array."""
-    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)

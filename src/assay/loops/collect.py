@@ -14,9 +14,10 @@ import gymnasium as gym
 import numpy as np
 
 from assay.algorithms.base import Algorithm
+from assay.buffers.replay_protocol import Replay
 from assay.buffers.rollout import Rollout
 from assay.core import seeding
-from assay.core.types import Clock, State, Tree, action_mask, tree_map
+from assay.core.types import Clock, State, Transition, Tree, action_mask, tree_map
 from assay.policies.exploration import GreedyActions
 
 EPISODE_WINDOW = 100
@@ -153,7 +154,7 @@ class Collector:
             )
         self.clock.env_steps += rollout.env_steps
 
-    def collect_step(self, replay: Any, random: bool) -> None:
+    def collect_step(self, replay: Replay[Any], random: bool) -> None:
         """Take one step of every environment into a replay.
 
         Args:
@@ -162,29 +163,25 @@ class Collector:
                 or says `gives_extras`, is asked all the same, for these; its action is not taken.
         """
         obs, algorithm = self.obs, self.algorithm
-        action, carry, extras, memory = None, None, None, {}
+        action, carry, extras = None, None, None
         # A replay holds the same columns for random steps as for the algorithm's own.
         ask = self.carry is not None or algorithm.gives_extras
         if ask or not random:
             choice = algorithm.act(obs, self.carry, True)
             action, carry, extras = choice.action, choice.carry, choice.extras or None
-        if self.carry is not None:
-            memory = {"carry": self.carry}  # what the policy acted with, for sequence replay
         if random:
             action = self._random_actions()
         next_obs, reward, terminated, truncated, valid, final = self.env.step(action)
-        if final is None:
-            done = None
-            replay.add(
-                obs, action, reward, next_obs, terminated, truncated, valid, extras, **memory
-            )
-        else:
+        done, successor = None, next_obs
+        if final is not None:
             done = terminated | truncated
             successor = tree_map(lambda new, end: _where(done, end, new), next_obs, final)
-            replay.add(
-                obs, action, reward, successor, terminated, truncated, valid, extras, **memory
-            )
             carry = self._restart_carry(carry, done)
+        replay.add(
+            Transition(
+                obs, action, reward, successor, terminated, truncated, valid, extras, self.carry
+            )
+        )
         if valid is not None:
             carry = self._restart_carry(carry, ~valid)
         if algorithm.has_running_stats:
