@@ -196,10 +196,13 @@ class Collector:
         if isinstance(space, gym.spaces.Box):
             draw = self.rng.uniform(space.low, space.high, (n, *space.shape))
             return draw.astype(space.dtype)
+        mask = action_mask(self.obs)
         if isinstance(space, gym.spaces.MultiDiscrete):
+            if mask is not None:
+                return space.start + _allowed_choices(self.rng, space.nvec, mask)
             return self.rng.integers(space.start, space.start + space.nvec, (n, *space.shape))
         assert isinstance(space, gym.spaces.Discrete)
-        return GreedyActions(space).random(self.rng, n, action_mask(self.obs))
+        return GreedyActions(space).random(self.rng, n, mask)
 
     def state(self) -> State:
         """Return where the environments and the collector are; `env` is None if it cannot say."""
@@ -225,6 +228,23 @@ class Collector:
             self.env.reset(self.seed)
             self.env.set_state(state["env"])
             self.obs, self.carry = state["obs"], state["carry"]
+
+
+def _allowed_choices(rng: np.random.Generator, sizes: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return random choices [N, *sizes.shape], each among those that its part of the mask allows.
+
+    Args:
+        rng: Source of randomness.
+        sizes: How many choices there are, of every sub-action.
+        mask: [N, sum of sizes]. A part that allows nothing counts as one without a mask.
+    """
+    draws = rng.random(mask.shape)
+    chosen = []
+    for end, size in zip(np.cumsum(sizes), sizes.reshape(-1), strict=True):
+        allowed = mask[:, end - size : end] != 0
+        allowed |= ~allowed.any(1, keepdims=True)
+        chosen.append(np.where(allowed, draws[:, end - size : end], -1.0).argmax(1))
+    return np.stack(chosen, 1).reshape(len(mask), *sizes.shape)
 
 
 def _where(rows: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
