@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,6 +112,25 @@ def test_stacks_come_back_byte_for_byte(reset: str, steps: int) -> None:
 @pytest.mark.parametrize("stack,channels", [(1, 3), (2, 3), (3, 1)])
 def test_other_stacks_and_colour(stack: int, channels: int) -> None:
     check(*run("repeat", steps=90, mean=6, stack=stack, channels=channels))
+
+
+def test_frames_with_an_axis_of_their_own_are_stored_once(array_bytes: Callable[..., int]) -> None:
+    spaces = Spaces(Box(0, 255, (3, 4, 5, 3), np.uint8), Discrete(2))
+    rng = np.random.default_rng(0)
+    make = partial(ReplayBuffer, spaces, 200, rng=rng)
+    assert array_bytes(partial(make, frame_stack=3)) < array_bytes(make) / 2
+    buffer, frames = make(frame_stack=3), rng.integers(0, 256, (53, 4, 5, 3)).astype(np.uint8)
+    flag, action = np.zeros(1, bool), np.zeros(1, int)
+    rows = [(frames[t : t + 3], frames[t + 1 : t + 4], float(t)) for t in range(50)]
+    for obs, then, t in rows:
+        buffer.add(Transition(obs[None], action, np.array([t]), then[None], flag, flag))
+    check(buffer, [rows])
+
+
+def test_a_grey_image_is_not_a_stack_of_its_rows() -> None:
+    spaces = Spaces(Box(0, 255, (8, 8), np.uint8), Discrete(2))
+    with pytest.raises(ConfigError, match="frame_stack=4 needs"):
+        ReplayBuffer(spaces, 100, rng=np.random.default_rng(0), frame_stack=4)
 
 
 def test_rows_left_out_give_each_environment_its_own_head() -> None:

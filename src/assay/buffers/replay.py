@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from assay.buffers.allocation import Spec, allocate, require_memory, space_spec, tree_bytes
-from assay.buffers.frames import FrameColumn, PlainColumn, is_image, stacks
+from assay.buffers.frames import FrameColumn, PlainColumn, has_byte_images, stacks
 from assay.buffers.prioritized import Priorities, PrioritizedOptions, SumTree
 from assay.buffers.storage import (
     HEAD,
@@ -32,8 +32,9 @@ from assay.buffers.storage import (
     write_back,
 )
 from assay.core.errors import AssayError, ConfigError
+from assay.core.images import has_images
 from assay.core.seeding import rng_state, set_rng_state
-from assay.core.types import Array, Batch, Spaces, State, Transition, Tree, tree_leaves
+from assay.core.types import Array, Batch, Spaces, State, Transition, Tree
 
 _FLOAT = np.dtype(np.float32)
 
@@ -72,9 +73,10 @@ class ReplayBuffer(Sectioned):
         device: Where sampled tensors live.
         rng: Source of all randomness.
         prioritized: Draw in proportion to TD errors; None draws uniformly.
-        frame_stack: k, if uint8 images [k * channels, height, width] are stacks of k frames, newest
-            last: each frame is then stored once. 1 stores unstacked images once. None stores
-            observations and next observations in full, as is done for all that are no images.
+        frame_stack: k, if uint8 images [k * channels, height, width] (or [k, ...] of four axes) are
+            stacks of k frames, newest last: each frame is then stored once. 1 stores unstacked
+            images once. None stores observations and next observations in full, as is done for all
+            that are not images.
 
     Raises:
         ConfigError: A setting is out of range, or the memory does not suffice.
@@ -121,7 +123,7 @@ class ReplayBuffer(Sectioned):
             PlainColumn(spec, self.slots, num_envs)
             if stack is None
             else FrameColumn(spec, self.slots, num_envs, stack)
-            for spec, stack in stacks(self._spec, frame_stack)
+            for spec, stack in stacks(spaces.observation, frame_stack)
         ]
         self._frames = [leaf for leaf in self._leaves if isinstance(leaf, FrameColumn)]
         self._fixed = allocate(_fixed_plan(spaces, self.slots, num_envs))
@@ -522,7 +524,7 @@ def _plan(
     spaces: Spaces, slots: int, num_envs: int, frame_stack: int | None, prioritized: bool
 ) -> Tree:
     plan: dict[str, Tree] = dict(_fixed_plan(spaces, slots, num_envs))
-    for i, (spec, stack) in enumerate(stacks(space_spec(spaces.observation), frame_stack)):
+    for i, (spec, stack) in enumerate(stacks(spaces.observation, frame_stack)):
         plan[f"leaf{i}"] = (
             PlainColumn.plan(spec, slots, num_envs)
             if stack is None
@@ -535,9 +537,9 @@ def _plan(
 
 
 def _advice(spaces: Spaces, frame_stack: int | None) -> str:
-    parts = tree_leaves(space_spec(spaces.observation))
-    if frame_stack is None and any(is_image(part) for part in parts):
+    can_stack = has_byte_images(spaces.observation)
+    if frame_stack is None and can_stack:
         return "store each frame once (frame_stack=4 for stacks of four, 1 for single images)"
-    if any(len(part.shape) == 3 and part.dtype == np.float32 for part in parts):
+    if not can_stack and has_images(spaces.observation):
         return "keep images as uint8, a quarter of float32"
     return ""

@@ -91,6 +91,18 @@ class Rollout:
         last_carry: The carry after step T - 1, leading axis N, or None.
     """
 
+    obs: Tree
+    action: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    valid: np.ndarray
+    policy_weight: np.ndarray
+    extras: dict[str, np.ndarray]
+    runs: Runs
+    last_obs: Tree
+    last_carry: Tree
+
     def __init__(
         self,
         spaces: Spaces,
@@ -117,14 +129,14 @@ class Rollout:
         require_memory(tree_bytes(plan), what)
         self.spaces, self.length, self.num_envs = spaces, length, num_envs
         self._arrays: dict[str, Any] = allocate(plan)
-        self.obs: Tree = self._arrays["obs"]
-        self.action: np.ndarray = self._arrays["action"]
-        self.reward: np.ndarray = self._arrays["reward"]
-        self.terminated: np.ndarray = self._arrays["terminated"]
-        self.truncated: np.ndarray = self._arrays["truncated"]
-        self.valid: np.ndarray = self._arrays["valid"]
-        self.policy_weight: np.ndarray = self._arrays["policy_weight"]
-        self.extras: dict[str, np.ndarray] = self._arrays["extras"]
+        self.obs = self._arrays["obs"]
+        self.action = self._arrays["action"]
+        self.reward = self._arrays["reward"]
+        self.terminated = self._arrays["terminated"]
+        self.truncated = self._arrays["truncated"]
+        self.valid = self._arrays["valid"]
+        self.policy_weight = self._arrays["policy_weight"]
+        self.extras = self._arrays["extras"]
         self._keys = list(self.obs) if isinstance(self.obs, dict) else None
         self._finals: list[Finals] = []
         self._whole = (np.zeros(num_envs, int), np.arange(num_envs), np.full(num_envs, length))
@@ -174,8 +186,7 @@ class Rollout:
         self.policy_weight.fill(1.0)
         self._finals.clear()
         self.runs = Runs(*self._whole, carry)
-        self.last_obs: Tree = None
-        self.last_carry: Tree = None
+        self.last_obs = self.last_carry = None
 
     def write(
         self,

@@ -14,11 +14,11 @@ from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.core import registry, seeding
 from assay.core.config import parse
 from assay.core.errors import ConfigError, SpaceError, nearest
+from assay.core.images import has_images
 from assay.core.types import Clock, Spaces
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.loops.config import RunConfig, RunSettings, preset, resolve
 from assay.loops.training import build_algorithm
-from assay.networks.conv import has_images
 from assay.policies.heads import StochasticHead
 from assay.server.learner.messages import LearnerSettings
 from assay.server.spec import PolicySpec, gym_space
