@@ -24,7 +24,7 @@ from gymnasium.spaces import Box, Discrete
 
 from assay.buffers.replay import ReplayBuffer, replay_bytes
 from assay.core.errors import EXIT_USER_ERROR, AssayError
-from assay.core.types import Spaces
+from assay.core.types import Spaces, Transition
 
 CAPACITY = 1_000_000
 STACK, SIDE = 4, 84
@@ -64,7 +64,7 @@ def fill(capacity: int, seed: int = 0) -> dict[str, Any]:
         frame = pool[(step * 31 + step // 509) % 509]
         following = np.concatenate([stack[:, 1:], frame[None, None]], axis=1)
         over = step % EPISODE == EPISODE - 1
-        replay.add(stack, action, reward, following, yes if over else none, none)
+        replay.add(Transition(stack, action, reward, following, yes if over else none, none))
         stack = np.repeat(frame[None], STACK, axis=0)[None] if over else following
     seconds = time.perf_counter() - began
     resident = process.memory_info().rss - before
@@ -73,7 +73,7 @@ def fill(capacity: int, seed: int = 0) -> dict[str, Any]:
     return {
         "capacity": capacity,
         "stored": len(replay),
-        "allocated_bytes": replay.memory_bytes,
+        "allocated_bytes": planned_bytes(capacity),
         "resident_bytes": int(resident),
         "fill_seconds": round(seconds, 1),
     }

@@ -132,7 +132,7 @@ class Ours:
 
 def contestants(size: int) -> dict[str, Contestant]:
     """Return all of them, on the same priorities."""
-    options = PrioritizedOptions(beta=BETA)
+    options = PrioritizedOptions()
     priorities = (np.random.default_rng(0).exponential(size=size) + options.eps) ** options.alpha
     return {
         "assay": Ours(priorities, options),

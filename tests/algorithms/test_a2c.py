@@ -49,6 +49,7 @@ ITEMS = {
     "advantage": torch.tensor([2.0, 1.0, -1.0, math.nan]),
     "target": torch.tensor([0.0, 4.0, 2.0, math.nan]),
     "weight": torch.tensor([1.0, 1.0, 1.0, 0.0]),
+    "policy_weight": torch.ones(4),
 }
 
 

@@ -73,6 +73,7 @@ ITEMS = {
     "advantage": [2.0, 1.0, -1.0, NAN],
     "target": [0.0, 4.0, 2.0, NAN],
     "weight": [1.0, 1.0, 1.0, 0.0],
+    "policy_weight": [1.0, 1.0, 1.0, 1.0],
 }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from assay.algorithms import r2d2
 from assay.algorithms.r2d2 import R2D2
 from assay.core.errors import ConfigError
-from assay.core.types import Batch, tree_map
+from assay.core.types import SequenceBatch, tree_map
 from assay.networks.rnn import Memory
 from assay.testing.algorithms import (
     AlgorithmContract,
@@ -23,7 +23,6 @@ from assay.testing.algorithms import (
     Case,
     Rig,
     make_algorithm,
-    make_batch,
 )
 from assay.testing.envs import Corridor, Identity, Recall
 
@@ -100,30 +99,24 @@ def fill(network: Any, slope: list[float], bias: list[float]) -> None:
 #   s   online Q   best   target Q   h^-1 of what the online network prefers
 #   2   2, 1       0      1, 5       3
 #   3   3, 0       0      2, 5       8
-def items(**more: Any) -> Batch:
+def items(**more: Any) -> SequenceBatch:
     columns = {
-        "obs": [[[0], [1], [0]], [[1], [1], [1]]],
-        "next_obs": [[[1], [0], [1]], [[1], [1], [0]]],
+        "obs": [[[0], [1], [0], [1]], [[1], [1], [1], [0]]],
         "action": [[1, 0, 0], [0, 0, 1]],
         "reward": [[2.75, -1, 4], [6.5, 3, 50]],
         "terminated": [[0, 0, 0], [0, 1, 0]],
         "truncated": [[0, 0, 0], [0, 0, 0]],
-        "discount": [[0.5] * 3] * 2,
         "is_first": [[0, 0, 0], [1, 0, 0]],
         "valid": [[1, 1, 1], [1, 1, 0]],
         "carry": {"sum": [[1.0], [7.0]]},  # forgotten where an episode begins
         "weight": [1.0, 1.0],
         "index": [7, 3],
     }
-    batch = make_batch(**(columns | more))
-    for name in ("is_first", "valid"):
-        batch.extras[name] = batch.extras[name].float()
-    for name in ("obs", "next_obs"):
-        setattr(batch, name, tree_map(lambda x: x.float(), getattr(batch, name)))
-    return batch
+    named = {k: tree_map(lambda x: torch.tensor(x).float(), v) for k, v in (columns | more).items()}
+    return SequenceBatch(**named | {k: named[k].long() for k in ("action", "index")})
 
 
-def loss_of(algorithm: R2D2, batch: Batch) -> tuple[float, dict[str, Tensor]]:
+def loss_of(algorithm: R2D2, batch: SequenceBatch) -> tuple[float, dict[str, Tensor]]:
     """Return the loss of a batch that goes in through `update`, and its metrics."""
     caught = []
 
@@ -164,10 +157,9 @@ class TestLoss:
         space = spaces.Dict({"obs": SEEN, "action_mask": spaces.MultiBinary(2)})
         plain = items()
         # Only action 1 in what follows the first sequence: worth 5 there, and h^-1(5) = 35.
-        masks = torch.ones(2, 3, 2, dtype=torch.int8), torch.ones(2, 3, 2, dtype=torch.int8)
-        masks[1][0, 2, 0] = 0
-        plain.obs = {"obs": plain.obs, "action_mask": masks[0]}
-        plain.next_obs = {"obs": plain.next_obs, "action_mask": masks[1]}
+        mask = torch.ones(2, 4, 2, dtype=torch.int8)
+        mask[0, 3, 0] = 0
+        plain.obs = {"obs": plain.obs, "action_mask": mask}
         _, metrics = loss_of(tally(space), plain)
         # 3; -1 + 4/2 + 35/4 = 9.75; 4 + 35/2 = 21.5
         errors = [1.0, 10.75**0.5 - 3, 22.5**0.5 - 3]
@@ -184,14 +176,14 @@ class TestLoss:
 class TestBurnIn:
     """One step of burn-in before two; what is seen is 1, so the tally counts."""
 
-    def batch(self, is_first: int, reward: list[float]) -> Batch:
+    def batch(self, is_first: int, reward: list[float]) -> SequenceBatch:
         return items(
-            obs=[[[1]] * 3], next_obs=[[[1]] * 3], action=[[0, 0, 0]], reward=[reward],
-            terminated=[[0] * 3], truncated=[[0] * 3], discount=[[0.0] * 3], weight=[1.0],
+            obs=[[[1]] * 4], action=[[0, 0, 0]], reward=[reward],
+            terminated=[[0] * 3], truncated=[[0] * 3], weight=[1.0],
             is_first=[[is_first, 0, 0]], valid=[[1, 1, 1]], carry={"sum": [[1.0]]}, index=[0],
         )  # fmt: skip
 
-    def gradient(self, algorithm: R2D2, batch: Batch) -> tuple[float, float]:
+    def gradient(self, algorithm: R2D2, batch: SequenceBatch) -> tuple[float, float]:
         """Return loss and dloss/dw, from what Adam has seen in one step."""
         loss, _ = loss_of(algorithm, batch)
         names = [name for name, _ in algorithm.q.named_parameters()]

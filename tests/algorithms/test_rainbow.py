@@ -110,8 +110,7 @@ def noisy_layers(algorithm: Rainbow) -> list[NoisyLinear]:
 
 def test_loss_by_hand() -> None:
     algorithm, batch = table(), items()
-    tensors = algorithm.replay_tensors(batch) | {"weight": batch.extras["weight"]}
-    loss, metrics = algorithm._loss(tensors)
+    loss, metrics = algorithm._loss(algorithm.replay_tensors(batch))
     assert metrics["priority"].tolist() == pytest.approx(DIVERGENCES, rel=1e-5)
     weighed = DIVERGENCES[0] + DIVERGENCES[1] / 2 + DIVERGENCES[2] / 4
     assert loss.item() == pytest.approx(weighed / 4, rel=1e-5)

@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 
 from assay.algorithms.recurrent_ppo import RecurrentPPO
-from assay.buffers.rollout import Rollout, Segment
+from assay.buffers.rollout import Rollout, Runs
 from assay.core.errors import ConfigError
 from assay.core.types import Spaces
 from assay.optim.update import Step
@@ -74,7 +74,7 @@ def rollout(length: int, envs: int, steps_before: list[int], reward: float = 1.0
             t, np.zeros(envs, int), np.zeros(envs, int), np.full(envs, reward), off, off, True,
             extras,
         )  # fmt: skip
-    data.initial_carry = count(*steps_before)
+    data.runs.carry = count(*steps_before)
     data.last_obs = np.zeros(envs, np.int64)
     data.last_carry = count(*(n + length for n in steps_before))
     return data
@@ -133,19 +133,26 @@ class TestBoundaries:
         close(prepared["value"].flatten()[[0, 2, 3]], [10 * H[3], 10 * H[1], 10 * H[2]])
         close(prepared["target"].flatten()[[0, 2, 3]], [1, 1 + 5 * H[2], 1 + 5 * H[3]])
 
-    def test_padded_segments(self) -> None:
-        def segment(length: int, age: int) -> Segment:
-            rows = np.zeros(length, np.int64)
-            carries = [{k: v[0] for k, v in count(n).items()} for n in (age, age + length)]
-            return Segment(
-                rows, rows, np.ones(length), False, False, {"log_prob": rows.astype(np.float32)},
-                carries[0], np.int64(0), carries[1],
-            )  # fmt: skip
-
-        data = Rollout.segments(Spaces(STATES, ACTIONS), [segment(4, 0), segment(2, 3)])
-        prepared = counter(num_envs=2)._prepare(data)
-        close(prepared["weight"], [[1, 1], [1, 1], [1, 1], [0, 0]])
-        close(prepared["target"][1], [1 + 5 * H[5], 1 + 5 * H[6]])
+    def test_runs_below_one_another(self) -> None:
+        """Each begins with a carry of its own; a chunk of padding is never learned from."""
+        data = rollout(8, 1, [0])
+        data.valid[[3, 6, 7]] = False
+        data.runs = Runs(np.array([0, 4]), np.zeros(2, int), np.array([3, 2]), count(1, 4))
+        data.truncated[[2, 5]] = True
+        for last, age in ((2, 4), (5, 6)):
+            data.add_final(last, np.array([0]), np.zeros(1, np.int64), count(age))
+        algorithm = counter(horizon=8, minibatch_size=8, epochs=1)
+        prepared = algorithm._prepare(data)
+        close(prepared["weight"], [[1, 1], [1, 0], [1, 1], [0, 0]])
+        close(prepared["is_first"][:3], [[0, 0], [0, 1], [0, 0]])
+        close(prepared["carry/c"].flatten()[:3], [1, 3, 4])
+        target = np.asarray(prepared["target"]).flatten()
+        close(target[[0, 1, 2, 4, 5]], [1 + 5 * H[k] for k in (3, 4, 5, 6, 7)])
+        seen: list[Any] = []
+        algorithm.step = lambda batch, lr, index: seen.append(index.tolist())
+        algorithm.record = lambda step, metrics: None
+        algorithm.update(data)
+        assert [sorted(chunks) for chunks in seen] == [[0, 1, 2]]
 
     @pytest.mark.parametrize("memory", ["lstm", "gru", "transformer"])
     @pytest.mark.parametrize("next_step", [False, True], ids=["same_step", "next_step"])
@@ -179,6 +186,7 @@ class TestLoss:
         "advantage": [[2.0, -1.0], [NAN, 3.0]],
         "target": [[9.0, 10.0], [NAN, 7.0]],
         "weight": [[1.0, 1.0], [0.0, 1.0]],
+        "policy_weight": [[1.0, 1.0], [1.0, 1.0]],
         "clip": 0.2,
     }
 

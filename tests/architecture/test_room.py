@@ -1,177 +1,149 @@
-"""The interface has room: the two hardest shapes of algorithm run through the real loop.
+"""The interface has room: two shapes of algorithm that nothing shipped has, run as users run them.
 
-These learners are trials, not products. They show that a carried state with sequence replay and
-an agent axis need nothing from the loop that is not there.
+The learners, `recurrent_q.py` and `value_decomposition.py`, are trials and not products. They come
+in as algorithms of another package do, and are trained, evaluated, saved, killed and resumed by
+`assay.train` and `assay.resume`. So a carried state with sequence replay, and an agent axis with
+masks, need nothing from loops, buffers or checkpoints that is not there.
 """
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
-from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.core.config import Settings
-from assay.core.registry import register
-from assay.core.types import Action, Clock, Spaces, Tree
-from assay.envs.make import make_vector
-from assay.loops.config import OnlineSettings
-from assay.loops.off_policy import OffPolicyLoop
-from assay.optim.update import Objective, Polyak, Step
+import assay
+from assay.loops.events import CheckpointSaved, Event
+from assay.testing.algorithms import assert_same_run
+
+Step = tuple[Any, float, bool, bool, dict[str, Any]]
+TRIALS = ("recurrent_q", "value_decomposition")
 
 
-class Recall(gym.Env):
-    """Show a cue once, then nothing; the fourth action must name the cue."""
+class Recall(gym.Env[np.ndarray, int]):
+    """Show a cue once, then nothing; the last of six actions must name the cue."""
 
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
+    length = 6
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.cue, self.time = int(self.np_random.integers(2)), 0
         return np.array([1.0, 2 * self.cue - 1], np.float32), {}
 
-    def step(self, action: int) -> Any:
+    def step(self, action: int) -> Step:
         self.time += 1
-        last = self.time == 4
+        last = self.time == self.length
         reward = float(action == self.cue) if last else 0.0
         return np.zeros(2, np.float32), reward, last, False, {}
 
 
-class Signals(gym.Env):
-    """Two agents see a bit each; the team is paid for every agent that repeats its own."""
+class Crossing(gym.Env[np.ndarray, np.ndarray]):
+    """Two agents each take three steps ahead, by the action that they are shown.
 
-    observation_space = gym.spaces.Box(0, 1, (2, 2), np.float32)  # [agents, features]
+    The team is paid when an agent arrives. One that has arrived may only wait (action 0) until the
+    other one has, too, or six steps are over.
+    """
+
+    # [agents, rows, columns]: where an agent is, and which action takes it ahead.
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2, 2, 4), np.float32)
     action_space = gym.spaces.MultiDiscrete([2, 2])
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        self.bits = self.np_random.integers(2, size=2)
-        return np.eye(2, dtype=np.float32)[self.bits], {}
+        self.time, self.place = 0, np.zeros(2, int)
+        self.ahead = self.np_random.integers(2, size=2)
+        return self._seen()
 
-    def step(self, action: np.ndarray) -> Any:
-        return (
-            np.eye(2, dtype=np.float32)[self.bits],
-            float((action == self.bits).sum()),
-            True,
-            False,
-            {},
-        )
+    def step(self, action: np.ndarray) -> Step:
+        arrived = self.place == 3
+        if action[arrived].any():
+            raise ValueError(f"{action} moves an agent that has arrived")
+        self.time += 1
+        self.place += ~arrived & (action == self.ahead)
+        reward = float((~arrived & (self.place == 3)).sum())
+        obs, info = self._seen()
+        return obs, reward, bool((self.place == 3).all() or self.time == 6), False, info
 
-
-class NoSettings(Settings):
-    """Nothing to set."""
-
-
-@register(loop="off_policy", actions=("Discrete",), family="value", paper="trial")
-class RecurrentQ(Algorithm):
-    """Q-learning on sequences with the stored carry (R2D2 without its refinements)."""
-
-    def __init__(self, spaces: Spaces, hp: Any, context: Context) -> None:
-        super().__init__(spaces, hp, context)
-        self.needs = ReplayNeeds(
-            capacity=8000, learning_starts=64, train_every=8, sequence=4, gamma=0.9
-        )
-        self.net = nn.ModuleDict({"cell": nn.GRUCell(2, 16), "head": nn.Linear(16, 2)})
-        self.target = copy.deepcopy(self.net)
-        self.step = Step(
-            [Objective("q", self.net, self._loss)],
-            reads=[self.target],
-            polyak=[Polyak(self.target, self.net, 0.05)],
-        )
-
-    def initial_carry(self, n: int) -> Tree:
-        return {"hidden": np.zeros((n, 16), np.float32)}
-
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        with torch.no_grad():
-            hidden = self.net["cell"](torch.as_tensor(obs), torch.as_tensor(carry["hidden"]))
-            action = self.net["head"](hidden).argmax(1).numpy()
-        random = self.rng.random(len(action)) < (0.2 if explore else 0.0)
-        action = np.where(random, self.rng.integers(0, 2, len(action)), action)
-        return Action(action, {"hidden": hidden.numpy()})
-
-    def update(self, data: Any) -> None:
-        batch = data.sample(32)
-        tensors = {
-            "obs": torch.cat([batch.obs, batch.next_obs[:, -1:]], 1),
-            "action": batch.action, "reward": batch.reward, "terminated": batch.terminated,
-            "valid": batch.extras["valid"], "hidden": batch.extras["carry"]["hidden"],
-        }  # fmt: skip
-        self.record(self.step, self.step(tensors, 0.01))
-
-    def _unroll(self, net: nn.ModuleDict, obs: Tensor, hidden: Tensor) -> Tensor:
-        steps = []
-        for t in range(obs.shape[1]):
-            hidden = net["cell"](obs[:, t], hidden)
-            steps.append(net["head"](hidden))
-        return torch.stack(steps, 1)  # [B, L + 1, A]
-
-    def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        q = self._unroll(self.net, batch["obs"], batch["hidden"])[:, :-1]
-        q = q.gather(2, batch["action"].unsqueeze(2)).squeeze(2)
-        with torch.no_grad():
-            ahead = self._unroll(self.target, batch["obs"], batch["hidden"])[:, 1:].amax(2)
-            y = batch["reward"] + 0.9 * (1 - batch["terminated"]) * ahead
-        return ((q - y).square() * batch["valid"]).sum() / batch["valid"].sum(), {}
+    def _seen(self) -> tuple[np.ndarray, dict[str, Any]]:
+        rows = np.stack([self.place, self.ahead], 1)
+        mask = np.ones((2, 2), np.int8)
+        mask[self.place == 3, 1] = 0
+        return np.eye(4, dtype=np.float32)[rows], {"action_mask": mask.reshape(-1)}
 
 
-@register(loop="off_policy", actions=("MultiDiscrete",), family="value", paper="trial")
-class ValueDecomposition(Algorithm):
-    """Q_tot = sum_a Q_a with one shared network: the agent axis is folded into the batch."""
-
-    def __init__(self, spaces: Spaces, hp: Any, context: Context) -> None:
-        super().__init__(spaces, hp, context)
-        self.needs = ReplayNeeds(capacity=2000, learning_starts=32, train_every=4)
-        self.net = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
-        self.step = Step([Objective("q", self.net, self._loss)])
-
-    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
-        with torch.no_grad():
-            action = self.net(torch.as_tensor(obs)).argmax(-1).numpy()  # [N, A]
-        random = self.rng.random(action.shape) < (0.2 if explore else 0.0)
-        return Action(np.where(random, self.rng.integers(0, 2, action.shape), action))
-
-    def update(self, data: Any) -> None:
-        self.record(self.step, self.step(self.replay_tensors(data.sample(32)), 0.01))
-
-    def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        q = self.net(batch["obs"])  # [B, A, actions]
-        total = q.gather(2, batch["action"].unsqueeze(2)).sum((1, 2))
-        return (total - batch["reward"]).square().mean(), {}  # every episode has one step
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the trials be found as those of an installed package are."""
+    facts = tmp_path / "packages" / "room_trials-1.dist-info"
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: room-trials\nVersion: 1\n")
+    lines = "".join(f"{name} = {name}\n" for name in TRIALS)
+    (facts / "entry_points.txt").write_text(f"[assay.algorithms]\n{lines}")
+    monkeypatch.syspath_prepend(facts.parent)
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)  # no power cut is expected
 
 
-def learn(cls: type[Algorithm], env: type[gym.Env], env_steps: int, seed: int) -> float:
-    """Train through the real loop and return the greedy policy's mean reward per episode."""
-    torch.set_num_threads(1)
-    clock = Clock(env_steps)
-    vector = make_vector(env, 8)
-    algorithm = cls(vector.spaces, NoSettings(), Context(clock, seed, 8))
-    loop = OffPolicyLoop(algorithm, vector, OnlineSettings(seed=seed))
-    loop.start()
-    while clock.env_steps < env_steps:
-        loop.iterate()
-    total, episodes = 0.0, 0
-    obs, carry = vector.reset(seed + 1), algorithm.initial_carry(8)
-    while episodes < 64:
-        choice = algorithm.act(obs, carry, False)
-        obs, reward, terminated, truncated, _, _ = vector.step(choice.action)
-        done = terminated | truncated
-        total, episodes = total + float(reward.sum()), episodes + int(done.sum())
-        carry = loop.collector._restart_carry(choice.carry, done)
-    return total / episodes
+def train(algorithm: str, env: Callable[[], Any], root: Path, **settings: Any) -> assay.Run:
+    options: dict[str, Any] = {
+        "num_envs": 8, "eval_episodes": 64, "sinks": (), "compile": False, "preset": False,
+    }  # fmt: skip
+    return assay.train(algorithm, env, root=root, **(options | settings))
+
+
+def final_score(run: assay.Run) -> float:
+    """Return the mean return of the last evaluation."""
+    return run.metrics()["eval/return_mean"][1][-1]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_carried_state_and_sequence_replay_solve_a_memory_task(seed: int) -> None:
-    assert learn(RecurrentQ, Recall, 8000, seed) > 0.9  # without memory: 0.5
+def test_a_memory_is_learned_from_sequences_shorter_than_episodes(
+    seed: int, tmp_path: Path
+) -> None:
+    # The second sequence of an episode knows the cue from its stored carry alone.
+    run = train("recurrent_q", Recall, tmp_path, env_steps=8000, seed=seed)
+    assert final_score(run) > 0.9  # without memory: 0.5
+
+
+def test_without_the_stored_carry_it_is_chance(tmp_path: Path) -> None:
+    run = train("recurrent_q", Recall, tmp_path, env_steps=8000, seed=1, forget=True)
+    assert final_score(run) < 0.75
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_agent_axis_learns_a_team_task(seed: int) -> None:
-    assert learn(ValueDecomposition, Signals, 2000, seed) > 1.9  # at random: 1.0
+def test_agents_learn_a_task_of_several_steps(seed: int, tmp_path: Path) -> None:
+    run = train("value_decomposition", Crossing, tmp_path, env_steps=6000, seed=seed)
+    assert final_score(run) > 1.9
+
+
+def test_without_bootstrapping_agents_do_not_arrive(tmp_path: Path) -> None:
+    run = train("value_decomposition", Crossing, tmp_path, env_steps=6000, seed=1, gamma=0.0)
+    assert final_score(run) < 1.6
+
+
+@pytest.mark.parametrize(("algorithm", "env"), zip(TRIALS, (Recall, Crossing), strict=True))
+def test_a_killed_run_ends_like_the_undisturbed_one(
+    algorithm: str, env: type[gym.Env[Any, Any]], tmp_path: Path
+) -> None:
+    options = {
+        "env_steps": 640, "checkpoint_every": 200, "log_every": 80, "eval_every": 320,
+        "eval_episodes": 2, "seed": 3,
+    }  # fmt: skip
+    saved = []
+
+    def die(event: Event) -> None:
+        saved.append(isinstance(event, CheckpointSaved))
+        if sum(saved) == 2 and not saved[-1]:  # the second one is there, and the run has gone on
+            raise KeyError("the power is out")
+
+    whole = train(algorithm, env, tmp_path, name="whole", **options)
+    with pytest.raises(KeyError, match="power"):
+        train(algorithm, env, tmp_path, name="killed", callbacks=[die], **options)
+    killed = assay.resume(tmp_path / "killed", env=env)
+    assert whole.status == killed.status == "done"
+    assert_same_run(whole.path, killed.path)

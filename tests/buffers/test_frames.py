@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from assay.buffers.prioritized import PrioritizedOptions
 from assay.buffers.replay import ReplayBuffer, replay_bytes
 from assay.core.errors import ConfigError
-from assay.core.types import Spaces
+from assay.core.types import Spaces, Transition
 
 
 class Stacks:
@@ -76,7 +78,7 @@ def run(
         obs, then, terminated, truncated = (np.stack(part) for part in zip(*rows, strict=True))
         reward = np.array([t + 1000 * e for e in range(num_envs)], np.float32)
         action = np.zeros(num_envs, int)
-        buffer.add(obs, action, reward, then, terminated, truncated, valid=valid)
+        buffer.add(Transition(obs, action, reward, then, terminated, truncated, valid=valid))
         for e in np.flatnonzero(valid):
             added[e].append((obs[e], then[e], float(reward[e])))
     return buffer, added
@@ -112,6 +114,25 @@ def test_other_stacks_and_colour(stack: int, channels: int) -> None:
     check(*run("repeat", steps=90, mean=6, stack=stack, channels=channels))
 
 
+def test_frames_with_an_axis_of_their_own_are_stored_once(array_bytes: Callable[..., int]) -> None:
+    spaces = Spaces(Box(0, 255, (3, 4, 5, 3), np.uint8), Discrete(2))
+    rng = np.random.default_rng(0)
+    make = partial(ReplayBuffer, spaces, 200, rng=rng)
+    assert array_bytes(partial(make, frame_stack=3)) < array_bytes(make) / 2
+    buffer, frames = make(frame_stack=3), rng.integers(0, 256, (53, 4, 5, 3)).astype(np.uint8)
+    flag, action = np.zeros(1, bool), np.zeros(1, int)
+    rows = [(frames[t : t + 3], frames[t + 1 : t + 4], float(t)) for t in range(50)]
+    for obs, then, t in rows:
+        buffer.add(Transition(obs[None], action, np.array([t]), then[None], flag, flag))
+    check(buffer, [rows])
+
+
+def test_a_grey_image_is_not_a_stack_of_its_rows() -> None:
+    spaces = Spaces(Box(0, 255, (8, 8), np.uint8), Discrete(2))
+    with pytest.raises(ConfigError, match="frame_stack=4 needs"):
+        ReplayBuffer(spaces, 100, rng=np.random.default_rng(0), frame_stack=4)
+
+
 def test_rows_left_out_give_each_environment_its_own_head() -> None:
     check(*run("repeat", steps=150, mean=8, skip=0.3))
 
@@ -140,7 +161,8 @@ def test_observations_that_are_no_stacks_are_stored_all_the_same() -> None:
     pixels = rng.integers(0, 256, (50, 2, 1, 4, 2, 2)).astype(np.uint8)
     for t, (obs, then) in enumerate(pixels):
         flag = np.zeros(1, bool)
-        buffer.add(obs, np.zeros(1, int), np.array([t], np.float32), then, flag, flag)
+        reward = np.array([t], np.float32)
+        buffer.add(Transition(obs, np.zeros(1, int), reward, then, flag, flag))
     added = [[(obs[0], then[0], float(t)) for t, (obs, then) in enumerate(pixels)]]
     assert 10 <= len(buffer) < 50
     check(buffer, added)
@@ -151,7 +173,7 @@ def test_an_observation_of_zeros_at_the_very_start() -> None:
     buffer = ReplayBuffer(spaces, 100, rng=np.random.default_rng(0), frame_stack=2)
     zeros, ones = np.zeros((1, 2, 2, 2), np.uint8), np.ones((1, 2, 2, 2), np.uint8)
     flag = np.zeros(1, bool)
-    buffer.add(zeros, np.zeros(1, int), np.zeros(1), ones, flag, flag)
+    buffer.add(Transition(zeros, np.zeros(1, int), np.zeros(1), ones, flag, flag))
     batch = buffer.sample(4)
     assert not batch.obs.any() and bool((batch.next_obs == 1).all())
 
@@ -161,7 +183,7 @@ def test_frames_of_an_earlier_life_do_not_come_back() -> None:
     empty, _ = run("fresh", steps=0, mean=4, num_envs=1, capacity=20)
     buffer.load_state(empty.state())
     zeros, flag = np.zeros((1, 4, 2, 3), np.uint8), np.zeros(1, bool)
-    buffer.add(zeros, np.zeros(1, int), np.zeros(1), zeros, flag, flag)
+    buffer.add(Transition(zeros, np.zeros(1, int), np.zeros(1), zeros, flag, flag))
     batch = buffer.sample(4)
     assert not batch.obs.any() and not batch.next_obs.any()
 
@@ -188,7 +210,7 @@ def test_images_beside_vectors() -> None:
     for t in range(120):
         obs, then, terminated, truncated = camera.step()
         pos = np.full((1, 2), t, np.float32)
-        buffer.add(
+        step = Transition(
             {"cam": obs[None], "pos": pos},
             np.zeros(1, int),
             np.array([t]),
@@ -196,6 +218,7 @@ def test_images_beside_vectors() -> None:
             np.array([terminated]),
             np.array([truncated]),
         )
+        buffer.add(step)
         known[t] = (obs, then)
     batch = buffer.sample(64)
     for i, t in enumerate(batch.reward.int().tolist()):

@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 import assay
 from assay.buffers.hindsight import HindsightOptions, HindsightReplay, Strategy
 from assay.core.errors import AssayError, ConfigError, EnvError, SpaceError
-from assay.core.types import Batch, Spaces, Tree
+from assay.core.types import Batch, Spaces, Transition, Tree
 from assay.envs.make import make_env, make_vector
 from assay.evaluation.evaluate import evaluate
 from assay.testing.algorithms import Rig
@@ -107,7 +107,7 @@ def put(replay: HindsightReplay, *lanes: tuple[int, bool, bool], valid: Any = No
         return {"observation": shown, "achieved_goal": shown, "desired_goal": goal}
 
     reward = np.where(terminated, 0.0, -1.0)
-    replay.add(observe(t), t % 2, reward, observe(t + 1), terminated, truncated, valid)
+    replay.add(Transition(observe(t), t % 2, reward, observe(t + 1), terminated, truncated, valid))
 
 
 def goals_of(replay: HindsightReplay, batches: int = 40) -> dict[int, set[int]]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from assay.buffers.prioritized import PrioritizedOptions
 from assay.buffers.replay import ReplayBuffer, replay_bytes
 from assay.core import system_memory
 from assay.core.errors import AssayError, CheckpointError, ConfigError
-from assay.core.types import Spaces
+from assay.core.types import Spaces, Transition
 from assay.runs.checkpoint import Section, read_checkpoint, write_checkpoint
 
 SPACES = Spaces(Box(-1e6, 1e6, (1,), np.float32), Discrete(4))
@@ -39,7 +40,8 @@ def add(
     then = now + 1 if next_obs is None else np.array(next_obs, np.float32)[:, None]
     flags = [np.array(f or [False] * n) for f in (terminated, truncated)]
     action = np.arange(n) % 4
-    buffer.add(now, action, np.array(reward, np.float32), then, *flags, **options)
+    step = Transition(now, action, np.array(reward, np.float32), then, *flags, **options)
+    buffer.add(step)
 
 
 def by_start(buffer: ReplayBuffer, draws: int = 40) -> dict[float, tuple[float, ...]]:
@@ -172,14 +174,45 @@ def test_extras_come_back_and_must_be_the_same_names() -> None:
     torch.testing.assert_close(copy.sample(8).extras, buffer.sample(8).extras)
 
 
+def test_extras_are_written_back_to_what_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "CHUNK_ITEMS", 4)  # two rows
+    buffer = make(capacity=8, num_envs=2)
+    for t in range(4):
+        add(buffer, [t, 10 + t], [0, 0], extras={"cost": np.array([t, t], np.float32)})
+    batch = buffer.sample(60)
+    index, first = batch.index, batch.obs[:, 0].clone()
+    add(buffer, [4, 14], [0, 0], extras={"cost": np.zeros(2, np.float32)})  # over 0 and 10
+    buffer.update(index, cost=100 + first)
+    found = {}
+    for _ in range(20):
+        batch = buffer.sample(16)
+        found |= dict(zip(batch.obs[:, 0].tolist(), batch.extras["cost"].tolist(), strict=True))
+    assert found == {
+        tag: 0 if tag in (4, 14) else 100 + tag for tag in (1, 2, 3, 4, 11, 12, 13, 14)
+    }
+    with pytest.raises(ValueError, match=r"'value' cannot be updated; expected one of \['cost'\]"):
+        buffer.update(index, value=first)
+    before = {name: version for name, (_, version) in buffer.sections().items()}
+    buffer.update(np.array([2 * 2 + 1]), cost=np.array([7.0]))  # the third of environment 1
+    after = {name: version for name, (_, version) in buffer.sections().items()}
+    assert [name for name in after if after[name] != before[name]] == ["replay-00001"]
+
+
+def test_a_uniform_replay_without_extras_names_nothing() -> None:
+    buffer = make()
+    add(buffer, [0], [0])
+    assert buffer.sample(2).index is None and buffer.sample(2).weight is None
+
+
 def test_the_first_add_refuses_rows_of_another_shape_or_kind() -> None:
     with pytest.raises(ValueError, match="obs is float32\\[1\\]; expected float32\\[2, 1\\]"):
-        make(num_envs=2).add(np.zeros(1, np.float32), *[None] * 5)
+        make(num_envs=2).add(Transition(np.zeros(1, np.float32), *[None] * 5))
     image = Spaces(Box(0, 255, (1, 2, 2), np.uint8), Discrete(2))
     buffer = ReplayBuffer(image, 4, rng=np.random.default_rng(0))
     floats = np.zeros((1, 1, 2, 2), np.float32)
     with pytest.raises(ValueError, match="obs is float32"):
-        buffer.add(floats, np.zeros(1, int), np.zeros(1), floats, np.zeros(1), np.zeros(1))
+        zeros = [np.zeros(1)] * 2
+        buffer.add(Transition(floats, np.zeros(1, int), np.zeros(1), floats, *zeros))
 
 
 def test_tensors_have_the_dtypes_promised() -> None:
@@ -207,21 +240,16 @@ def test_an_empty_buffer_has_nothing_to_sample() -> None:
 @pytest.mark.parametrize("frame_stack", [None, 4])
 @pytest.mark.parametrize("prioritized", [None, PrioritizedOptions()])
 def test_the_estimate_is_what_is_allocated(
-    frame_stack: int | None, prioritized: PrioritizedOptions | None
+    frame_stack: int | None, prioritized: PrioritizedOptions | None, array_bytes: Callable[..., int]
 ) -> None:
     spaces = Spaces(Box(0, 255, (4, 5, 5), np.uint8), Box(-1, 1, (3,), np.float32))
-    buffer = ReplayBuffer(
-        spaces,
-        10_000,
-        3,
-        rng=np.random.default_rng(0),
-        frame_stack=frame_stack,
-        prioritized=prioritized,
-    )
+    options = {"frame_stack": frame_stack, "prioritized": prioritized}
+    rng = np.random.default_rng(0)
+    found = array_bytes(lambda: ReplayBuffer(spaces, 10_000, 3, rng=rng, **options))
     estimate = replay_bytes(
         spaces, 10_000, 3, frame_stack=frame_stack, prioritized=prioritized is not None
     )
-    assert buffer.memory_bytes == estimate
+    assert estimate <= found < estimate + 2_000  # a few small arrays besides
 
 
 def test_what_does_not_fit_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +272,7 @@ def test_chunks_change_their_version_only_when_written(monkeypatch: pytest.Monke
             add(buffer, [t, 10 + t], [t, t])
         if len(buffer):
             batch = buffer.sample(4)
-            buffer.update_priorities(batch.extras["index"], batch.reward)
+            buffer.update(batch.index, priority=batch.reward)
         sections = buffer.sections("replay")
         versions.append({n: v for n, (_, v) in sections.items() if v is not None})
     assert versions[0] == {}
@@ -272,7 +300,7 @@ def test_sections_go_through_a_checkpoint_and_unchanged_ones_are_linked(
         for t in range(9):
             add(buffer, [t, 10 + t], [t, t], extras={"cost": np.array([t, t], np.float32)})
         batch = buffer.sample(8)
-        buffer.update_priorities(batch.extras["index"], batch.reward)
+        buffer.update(batch.index, priority=batch.reward)
         sections = {n: Section(s, v) for n, (s, v) in buffer.sections("replay").items()}
         previous = write_checkpoint(tmp_path, save, sections, previous)
     assert (previous / "replay-00000.safetensors").stat().st_nlink == 2
@@ -284,7 +312,7 @@ def test_sections_go_through_a_checkpoint_and_unchanged_ones_are_linked(
         torch.testing.assert_close(one.obs, two.obs, rtol=0, atol=0)
         torch.testing.assert_close(one.extras, two.extras, rtol=0, atol=0)
         for each, batch in ((buffer, one), (copy, two)):
-            each.update_priorities(batch.extras["index"], batch.reward)
+            each.update(batch.index, priority=batch.reward)
 
 
 def test_a_missing_or_misfitting_section_is_named() -> None:

@@ -9,6 +9,7 @@ from assay.functional.losses import (
     explained_variance,
     huber,
     normalize_advantages,
+    policy_terms,
     ppo_policy_loss,
     quantile_huber,
     value_loss,
@@ -145,6 +146,18 @@ def test_normalize_advantages_of_a_single_item():
     torch.testing.assert_close(normalize_advantages(t(7)), t(7))
     torch.testing.assert_close(normalize_advantages(t(7, 99), t(1, 0)), t(7, 0))
     torch.testing.assert_close(normalize_advantages(t(7, 99), t(0, 0)), t(0, 0))
+
+
+def test_steps_of_others_count_in_the_mean_alone():
+    # The third step was not the policy's, the fourth is not a transition.
+    rows = (t(1, 3, 9, 99), t(2, 4, 6, 99), t(1, 1, 1, 0), t(1, 1, 0, 1))
+    advantage, entropy = policy_terms(*rows, normalize=False)
+    torch.testing.assert_close(advantage[:3], t(1, 3, 0))
+    assert entropy.item() == 2  # (2 + 4 + 0) / 3
+    # Of 1 and 3 alone: mean 2, deviation sqrt(2)
+    advantage, entropy = policy_terms(*rows, normalize=True)
+    torch.testing.assert_close(advantage, t(-1, 1, 0, 0) / math.sqrt(2))
+    assert entropy.item() == 2
 
 
 def test_explained_variance_by_hand():

@@ -3,10 +3,8 @@ import pytest
 import torch
 
 from assay.functional.returns import (
-    discounted_cumsum,
     gae,
     gae_numpy,
-    lambda_return,
     linear_recurrence,
     linear_recurrence_numpy,
     n_step_return,
@@ -112,22 +110,6 @@ def test_n_step_stops_at_the_first_done():
     torch.testing.assert_close(truncated, column(9.5, 17, 23))
 
 
-def test_lambda_return_by_hand():
-    # G_2 = 3 + 0.5*4 = 5; G_1 = 2 + 0.5*(0.5*3 + 0.5*5) = 4; G_0 = 1 + 0.5*(0.5*2 + 0.5*4) = 2.5
-    result = lambda_return(column(1, 2, 3), column(2, 3, 4), NO, NO, 0.5, 0.5)
-    torch.testing.assert_close(result, column(2.5, 4, 5))
-
-
-def test_lambda_return_is_the_value_target_of_gae():
-    torch.manual_seed(0)
-    reward, value, last = torch.randn(9, 4), torch.randn(9, 4), torch.randn(1, 4)
-    next_value = torch.cat([value[1:], last])
-    terminated, truncated = torch.rand(9, 4) < 0.2, torch.rand(9, 4) < 0.2
-    _, target = gae(reward, value, next_value, terminated, truncated, 0.9, 0.8)
-    result = lambda_return(reward, next_value, terminated, truncated, 0.9, 0.8)
-    torch.testing.assert_close(result, target)
-
-
 def test_vtrace_by_hand():
     # Ratios (2, 0.5): rho = c = (1, 0.5). gamma = 0.5, V = (1, 2), V' = (2, 4), r = (1, 1).
     # delta_0 = 1 (1 + 1 - 1) = 1, delta_1 = 0.5 (1 + 2 - 2) = 0.5
@@ -190,19 +172,10 @@ def test_vtrace_on_policy_is_the_td_lambda_return_and_has_no_gradient():
     next_value = torch.cat([value[1:], torch.randn(1, 3)])
     no = torch.zeros(6, 3)
     target, advantage = vtrace(reward, value, next_value, no, no, no, 0.9, lam=0.7)
-    expected = lambda_return(reward, next_value, no, no, 0.9, 0.7)
+    _, expected = gae(reward, value, next_value, no, no, 0.9, 0.7)  # V + A is that return
     torch.testing.assert_close(target, expected.detach())
     assert not target.requires_grad
     assert not advantage.requires_grad
-
-
-def test_discounted_cumsum():
-    torch.testing.assert_close(
-        discounted_cumsum(torch.tensor([1.0, 2.0, 4.0]), 0.5), torch.tensor([3.0, 4.0, 4.0])
-    )
-    torch.testing.assert_close(
-        discounted_cumsum(column(1, 2, 4), 0.5, column(0, 1, 0)), column(2, 2, 4)
-    )
 
 
 def test_shapes_that_would_broadcast_are_refused():
@@ -224,4 +197,3 @@ def test_returns_trace(assert_traces):
     assert_traces(lambda *x: gae(*x, 0.9, 0.8, x[3]), segment(), segment())
     assert_traces(lambda *x: vtrace(*x, x[0], 0.9), segment(), segment())
     assert_traces(lambda r, _, *x: n_step_return(r, *x, 0.9, 3), segment(), segment())
-    assert_traces(lambda r, _, *x: lambda_return(r, *x, 0.9, 0.8), segment(), segment())

@@ -5,7 +5,6 @@ from assay.functional.targets import (
     action_value,
     double_q_value,
     greedy_value,
-    polyak,
     td_target,
 )
 
@@ -42,11 +41,6 @@ def test_values_however_low_are_above_masked_ones():
     mask = torch.tensor([[1, 1, 0], [0, 0, 0]])
     assert greedy_value(low, mask).tolist() == [-2e8, 5.0]
     assert double_q_value(low, low, mask).tolist() == [-2e8, 5.0]
-
-
-def test_polyak_by_hand():
-    mixed = polyak(torch.tensor([0.0, 4.0]), torch.tensor([8.0, 4.0]), 0.25)
-    torch.testing.assert_close(mixed, torch.tensor([2.0, 4.0]))
 
 
 def test_shapes_that_would_broadcast_are_refused():

@@ -13,9 +13,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from assay.buffers.replay import ReplayBuffer
 from assay.buffers.rollout import Rollout
-from assay.core.types import Action, Clock, tree_leaves
+from assay.core.types import Action, Clock, Transition, tree_leaves
 from assay.envs.make import make_vector
-from assay.loops.collect import Collector, EpisodeStatistics
+from assay.loops.collect import Collector, EpisodeStatistics, _allowed_choices
 from assay.testing.envs import Corridor, Counting, Identity
 
 T, F = True, False
@@ -106,7 +106,7 @@ class TestRollout:
         assert finals.obs.ravel().tolist() == ([3] if next_step else [3, 103])
         assert finals.carry["count"].ravel().tolist() == ([3] if next_step else [3, 3])
         assert rollout.last_obs.ravel().tolist() == ([200, 102] if next_step else [300, 200])
-        assert rollout.initial_carry["count"].ravel().tolist() == [0, 0]
+        assert rollout.runs.carry["count"].ravel().tolist() == [0, 0]
         assert rollout.last_carry["count"].ravel().tolist() == ([0, 2] if next_step else [0, 0])
         # Resets are no steps. Returns 1 + 2 = 3 and 1 + 2 + 3 = 6.
         assert seen.env_steps == (9 if next_step else 12)
@@ -207,8 +207,8 @@ class TestReplay:
             def __init__(self) -> None:
                 self.carries: list[list[int]] = []
 
-            def add(self, *columns: Any, carry: Any) -> None:
-                self.carries.append(carry["count"].ravel().tolist())
+            def add(self, step: Transition) -> None:
+                self.carries.append(step.carry["count"].ravel().tolist())
 
         made, notes = collector(mode), Notes()
         for _ in range(6):
@@ -238,8 +238,8 @@ class Spy:
     def __init__(self) -> None:
         self.actions: list[np.ndarray] = []
 
-    def add(self, obs: Any, action: Any, *rest: Any) -> None:
-        self.actions.append(np.copy(action))
+    def add(self, step: Transition) -> None:
+        self.actions.append(np.copy(step.action))
 
 
 class TestRandomActions:
@@ -271,14 +271,32 @@ class TestRandomActions:
             for column, n in zip(actions.reshape(500, -1).T, nvec, strict=True):
                 assert sorted(set(column)) == list(range(n))
 
-    def test_keep_to_the_mask(self) -> None:
-        env = make_vector(partial(Identity, spaces.Discrete(4), masked=True), 20)
+    @pytest.mark.parametrize(
+        "space",
+        [
+            spaces.Discrete(4),
+            spaces.MultiDiscrete([2, 4]),
+            spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [-2, 0]]),
+        ],
+        ids=str,
+    )
+    def test_keep_to_the_mask(self, space: Any) -> None:
+        env = make_vector(partial(Identity, space, masked=True), 20)
         made = Collector(env, Constant(), Clock(1000), seed=3)  # type: ignore[arg-type]
         made.start()
         spy = Spy()
         for _ in range(20):  # the environment refuses what its mask forbids
             made.collect_step(spy, random=True)
-        assert set(np.concatenate(spy.actions)) == {0, 1, 2, 3}
+        actions = np.concatenate(spy.actions)
+        assert actions.dtype == space.dtype
+        sizes = [space.n] if isinstance(space, spaces.Discrete) else space.nvec.ravel()
+        for column, size in zip(actions.reshape(len(actions), -1).T, sizes, strict=True):
+            assert sorted(set(column)) == list(range(size))  # the collector's actions begin at 0
+
+    def test_a_part_whose_mask_allows_nothing_is_free(self) -> None:
+        rng, mask = np.random.default_rng(0), np.array([[0, 0, 0, 0, 1]] * 60, np.int8)
+        chosen = _allowed_choices(rng, np.array([2, 3]), mask)
+        assert set(chosen[:, 0]) == {0, 1} and set(chosen[:, 1]) == {2}
 
 
 class TestEpisodeStatistics:

@@ -55,7 +55,7 @@ class Recorder:
                 if finals is None
                 else dict(zip(finals.step.tolist(), finals.obs[:, 0].tolist(), strict=True)),
                 "last": data.last_obs[:, 0].tolist(),
-                "weight": data.extras["policy_weight"][:, 0].tolist(),
+                "weight": data.policy_weight[:, 0].tolist(),
                 "log_prob": data.extras["log_prob"][:, 0].tolist(),
                 "valid": bool(data.valid.all()),
             }

@@ -127,13 +127,13 @@ def test_the_steps_of_a_client_begin_with_what_it_remembers() -> None:
     assert data.reward[:6, 0].tolist() == [0, 1, 11, 12, 13, 23]
     assert np.flatnonzero(data.terminated[:, 0]).tolist() == [1]
     assert np.flatnonzero(data.truncated[:, 0]).tolist() == [4, 5, 13]
-    finals, starts = data.finals, data.starts
-    assert finals is not None and starts is not None
+    finals, runs = data.finals, data.runs
+    assert finals is not None
     followed = dict(zip(finals.step.tolist(), finals.obs[:, 0].tolist(), strict=True))
     assert followed == {4: 14, 5: 24, 13: 106}
-    assert starts.step.tolist() == [0, 8]
-    assert all((part == 0).all() for part in starts.carry.values())
-    assert data.extras["policy_weight"][data.valid].all()
+    assert runs.step.tolist() == [0, 8] and runs.length.tolist() == [6, 6]
+    assert all((part == 0).all() for part in runs.carry.values())
+    assert data.policy_weight[data.valid].all()
     # The memory after a final is what acting through the episode leaves.
     policy, carry = server.learner.algorithm, server.learner.algorithm.initial_carry(1)
     for n in range(100, 106):
@@ -144,17 +144,17 @@ def test_the_steps_of_a_client_begin_with_what_it_remembers() -> None:
     one.send(6)
     two.send(3)
     after = seen.rollouts[1]
-    assert after.starts is not None and after.starts.step.tolist() == [0, 8]
+    assert after.runs.step.tolist() == [0, 8]
     assert after.obs[[0, 8], 0, 0].tolist() == [106, 24]
     tree_map(
-        lambda x, y: np.testing.assert_allclose(x[0], y[0], atol=1e-6), after.starts.carry, carry
+        lambda x, y: np.testing.assert_allclose(x[0], y[0], atol=1e-6), after.runs.carry, carry
     )
-    assert after.extras["policy_weight"][after.valid].all()
+    assert after.policy_weight[after.valid].all()
 
 
 def weights(seen: Updates) -> list[list[float]]:
     """Return of each rollout which steps count in the policy gradient."""
-    return [data.extras["policy_weight"][data.valid].tolist() for data in seen.rollouts]
+    return [data.policy_weight[data.valid].tolist() for data in seen.rollouts]
 
 
 def test_where_steps_are_missing_the_rest_of_the_episode_teaches_no_policy() -> None:
@@ -214,7 +214,7 @@ def test_a_client_that_connects_again_remembers() -> None:
         one.send(6)
         one.session += 1
     assert weights(seen) == [[1] * 12] * 3
-    assert [data.starts.step.tolist() for data in seen.rollouts if data.starts] == [[0]] * 3
+    assert [data.runs.step.tolist() for data in seen.rollouts] == [[0]] * 3
 
 
 def test_many_short_clients_beside_a_long_one_cost_what_their_steps_do() -> None:

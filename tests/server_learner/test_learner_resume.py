@@ -222,7 +222,7 @@ def test_without_its_checkpoint_a_policy_goes_on_from_its_weights(
     )  # fmt: skip
     assert (ready.replay_from, ready.publications) == (last.position, ())
     given = parse_snapshot(last.snapshot)
-    now = export_snapshot(learner.algorithm, version=last.version)
+    now = learner.algorithm.policy.snapshot(learner.algorithm.spec.name, version=last.version)
     assert sorted(now.arrays) == sorted(given.arrays)
     for name, array in now.arrays.items():
         np.testing.assert_allclose(array, given.arrays[name], rtol=1e-5, err_msg=name)

@@ -94,6 +94,17 @@ class TestRefusals:
             start(spec("ppo"), json.dumps(settings))
 
 
+@pytest.mark.parametrize(
+    ("settings", "clip"), [({}, 1.0), ({"importance_clip": None}, None), ({"horizon": 3}, 1.0)]
+)
+def test_a2c_corrects_for_clients_that_are_behind_unless_told_not_to(
+    settings: dict[str, Any], clip: float | None
+) -> None:
+    learner = Learner()
+    learner.start(Start(spec("a2c", **settings).canonical().decode(), "{}", epoch=1))
+    assert learner.algorithm.hp.importance_clip == clip
+
+
 class TestSpaces:
     @pytest.mark.parametrize(
         "space",

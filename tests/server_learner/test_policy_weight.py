@@ -73,10 +73,17 @@ def test_ppo_normalises_over_the_policys_steps() -> None:
     assert metrics["policy_loss"].item() == pytest.approx(expected, abs=1e-5)
 
 
+def test_a2c_weighs_nothing_by_default() -> None:
+    batch = items(**COMMON, log_prob=[5.0, 5.0, 5.0, NAN])
+    _, metrics = table("a2c", horizon=3)._loss(batch)
+    policy = -(2 * -LOG_2 + (LOG_3 - 2 * LOG_2)) / 3
+    assert metrics["policy_loss"].item() == pytest.approx(policy, abs=1e-6)
+
+
 def test_a2c_truncates_the_weights() -> None:
     # mu = 3/4 for the first action (pi = 1/2): weight 2/3; mu = 1/2 for the second (pi = 3/4): 1
     behaviour = [math.log(0.75), -LOG_2, 0.0, NAN]
-    algorithm = table("a2c", horizon=3, entropy_coef=0.1)
+    algorithm = table("a2c", horizon=3, entropy_coef=0.1, importance_clip=1.0)
     loss, metrics = algorithm._loss(items(**COMMON, log_prob=behaviour))
     policy = -(2 / 3 * 2 * -LOG_2 + 1 * (LOG_3 - 2 * LOG_2)) / 3
     assert metrics["policy_loss"].item() == pytest.approx(policy, abs=1e-6)
@@ -96,10 +103,8 @@ def test_impala_keeps_the_step_in_the_trace_and_out_of_the_gradient() -> None:
     data = Rollout(Spaces(STATES, ACTIONS), 2, 1)
     off = np.zeros(1, bool)
     for t, (mu, weight) in enumerate(((0.25, 1.0), (1.0, 0.0))):
-        extras = {
-            "log_prob": np.array([math.log(mu)], np.float32),
-            "policy_weight": np.array([weight], np.float32),
-        }
+        extras = {"log_prob": np.array([math.log(mu)], np.float32)}
+        data.policy_weight[t] = weight
         data.write(t, np.array([t]), np.array([0]), [1.0 + t], off, off, True, extras)
     data.last_obs = np.array([0])
     loss, metrics = algorithm._loss(algorithm._prepare(data))
@@ -116,15 +121,15 @@ def test_recurrent_ppo() -> None:
     settings = {"horizon": 4, "minibatch_size": 4, "chunk": 4, "normalize_advantage": False}
     algorithm: Any = make_algorithm("recurrent_ppo", STATES, ACTIONS, **settings, entropy_coef=0.1)
     data = Rollout(Spaces(STATES, ACTIONS), 4, 1)
-    data.initial_carry = carry = algorithm.initial_carry(1)
+    data.runs.carry = carry = algorithm.initial_carry(1)
     off = np.zeros(1, bool)
     sampled = [1.0, 0.0, 1.0, 1.0]
     for t in range(4):
         obs = np.array([t % 2])
         chosen = algorithm.act(obs, carry, True)
         carry = chosen.carry
-        extras = chosen.extras | {"policy_weight": np.array(sampled[t : t + 1], np.float32)}
-        data.write(t, obs, chosen.action, [1.0 + t], off, off, True, extras)
+        data.policy_weight[t] = sampled[t]
+        data.write(t, obs, chosen.action, [1.0 + t], off, off, True, chosen.extras)
     data.last_obs, data.last_carry = np.array([0]), carry
     data.valid[3] = False
     batch = algorithm._prepare(data) | {"clip": torch.tensor(0.2)}
@@ -134,7 +139,7 @@ def test_recurrent_ppo() -> None:
     policy = -(advantage[0] + advantage[2]).item() / 3
     assert metrics["policy_loss"].item() == pytest.approx(policy, abs=1e-6)
     params, _ = algorithm.net(
-        torch.from_numpy(data.obs[:, 0]), algorithm.policy.tensors(data.initial_carry), NEVER
+        torch.from_numpy(data.obs[:, 0]), algorithm.policy.tensors(data.runs.carry), NEVER
     )
     entropy = algorithm.distribution.entropy(params, None)
     expected = (entropy[0] + entropy[2]).item() / 3

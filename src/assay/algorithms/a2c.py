@@ -3,8 +3,10 @@
 One gradient step on each short rollout: policy gradient with advantages, squared value error,
 entropy bonus. RMSprop has its epsilon inside the root, as in the reference implementation.
 
-Deviations: advantages may be generalised (gae_lambda below 1; the paper's n-step return is 1). Data
-of clients whose policy mu is out of date is weighted by min(1, pi/mu).
+Option: importance weights (`importance_clip`) for data of a policy mu that is out of date. The
+policy gradient of a step is then weighted by min(importance_clip, pi/mu).
+
+Deviations: advantages may be generalised (gae_lambda below 1; the paper's n-step return is 1).
 """
 
 from __future__ import annotations
@@ -45,6 +47,9 @@ class A2C(Algorithm):
         lr: Schedule = Field(constant(7e-4), description="Learning rate or schedule.")
         horizon: int = Field(5, gt=0, description="Steps of each environment per rollout.")
         gae_lambda: float = Field(1.0, ge=0, le=1, description="1 is the n-step return.")
+        importance_clip: float | None = Field(
+            None, gt=0, description="Bound of weights pi/mu for data of older policies; null: none."
+        )
         optimizer: Literal["rmsprop", "adam"] = Field("rmsprop", description="Optimizer.")
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
@@ -78,31 +83,29 @@ class A2C(Algorithm):
             "advantage": advantage,
             "target": target,
             "weight": data.valid.astype(np.float32),
+            "policy_weight": data.policy_weight,
         }
-        if "policy_weight" in data.extras:  # data of policies out of date
-            flat |= {name: data.extras[name] for name in ("policy_weight", "log_prob")}
+        if hp.importance_clip is not None:
+            flat["log_prob"] = data.extras["log_prob"]
         size = data.length * data.num_envs
         tensors = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in flat.items()}
         batch = pack("obs", obs) | {k: v.to(self.device) for k, v in tensors.items()}
         self.record(self.step, self.step(batch, hp.lr(self.clock.progress)))
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        hp, weight = self.hp, batch["weight"]
+        hp, weight, policy_weight = self.hp, batch["weight"], batch["policy_weight"]
         obs = unpack("obs", batch)
         mask = action_mask(obs)
         params, value = self.net(obs)
         log_prob = self.distribution.log_prob(params, batch["action"], mask)
         entropy = self.distribution.entropy(params, mask)
-        advantage = batch["advantage"]
-        sampled = weight if "policy_weight" not in batch else weight * batch["policy_weight"]
-        if hp.normalize_advantage:
-            advantage = losses.normalize_advantages(advantage, sampled)
-        if "policy_weight" in batch:
-            # min(1, pi/mu), and 0 where something else than a policy acted
-            ratio = (log_prob.detach() - batch["log_prob"]).exp().clamp(max=1.0)
-            advantage = advantage * ratio * batch["policy_weight"]
-            entropy = entropy * batch["policy_weight"]
-        entropy = losses.weighted_mean(entropy, weight)
+        advantage, entropy = losses.policy_terms(
+            batch["advantage"], entropy, weight, policy_weight, normalize=hp.normalize_advantage
+        )
+        if hp.importance_clip is not None:
+            # rho = min(rho_bar, pi/mu)
+            ratio = (log_prob.detach() - batch["log_prob"]).exp()
+            advantage = advantage * ratio.clamp(max=hp.importance_clip)
         # grad log pi(a|s) A(s, a)
         policy_loss = -losses.weighted_mean(log_prob * advantage, weight)
         value_loss = losses.value_loss(value, batch["target"], weight)

@@ -145,7 +145,11 @@ class Algorithm(ABC):
 
     @abstractmethod
     def update(self, data: Any) -> None:
-        """Learn once from what `needs` asked for; report through `record`."""
+        """Learn once from what `needs` asked for; report through `record`.
+
+        Args:
+            data: A `Rollout`, or a `Replay` of transitions or sequences.
+        """
 
     def make_policy(self, network: nn.Module, head: Head, **options: Any) -> Policy:
         """Return how this algorithm acts; call it after the optimizer steps were made.
@@ -238,8 +242,8 @@ class Algorithm(ABC):
             "action": batch.action, "reward": reward,
             "terminated": batch.terminated, "discount": batch.discount,
         }  # fmt: skip
-        if "weight" in batch.extras:  # of prioritised replay
-            named["weight"] = batch.extras["weight"]
+        if batch.weight is not None:
+            named["weight"] = batch.weight
         return pack("obs", obs) | pack("next_obs", next_obs) | named
 
     def _summed_steps(self, discount: Tensor) -> Tensor | float:

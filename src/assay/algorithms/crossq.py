@@ -28,9 +28,10 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import ActorCriticSettings, EntropySettings, NormalizeRewardSettings
+from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
-from assay.core.types import Spaces, Tree, tree_map, unpack
+from assay.core.types import Batch, Spaces, Tree, tree_map, unpack
 from assay.functional import targets
 from assay.networks.batchnorm import batch_statistics, batchnorm_mlp
 from assay.networks.encoders import make_encoder
@@ -120,7 +121,7 @@ class CrossQ(Algorithm):
             [critic, *slow], reads=reads, mode=mode, key=self.step_key, share=self.critic_step
         )
 
-    def update(self, data: Any) -> None:
+    def update(self, data: Replay[Batch]) -> None:
         """Move the critics; every `policy_delay` updates also the actor and the temperature."""
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
         shape = (self.hp.batch_size, *self.actor.distribution.noise_shape)

@@ -10,7 +10,6 @@ its first layer, and batch normalisation is left out.
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +23,10 @@ from assay.algorithms.settings import (
     NormalizeSettings,
     PolyakSettings,
 )
+from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
-from assay.core.types import Spaces, unpack
+from assay.core.types import Batch, Spaces, unpack
 from assay.functional import targets
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import ActionScale, QEnsemble
@@ -81,7 +81,7 @@ class DDPG(Algorithm):
         )
         self.policy = self.make_policy(self.actor, head)
 
-    def update(self, data: Any) -> None:
+    def update(self, data: Replay[Batch]) -> None:
         """Move critic, actor and targets once, on one replay batch."""
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
         self.record(self.step, self.step(batch, self.hp.lr(self.clock.progress)))

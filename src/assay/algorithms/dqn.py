@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.novelty import Curiosity
 from assay.algorithms.settings import HindsightSettings, ValueSettings
+from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
-from assay.core.types import Spaces, Tree, action_mask, pack, tree_map, unpack
+from assay.core.types import Batch, Spaces, Tree, action_mask, pack, tree_map, unpack
 from assay.functional import losses, targets
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import DuelingHead
@@ -109,7 +110,7 @@ class DQN(Algorithm):
             rows = None if valid is None else valid[None]
             self.curiosity.observe(tree_map(lambda x: x[None], obs), rows)
 
-    def update(self, data: Any) -> None:
+    def update(self, data: Replay[Batch]) -> None:
         """Take one gradient step on a replay batch; move the target when it is due."""
         sample, batch = draw_transitions(self, data)
         if self.curiosity is not None:

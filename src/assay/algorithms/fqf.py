@@ -24,7 +24,6 @@ comes before the product with phi(tau). That embedding starts at about 1 (see `C
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import torch
 from gymnasium.spaces import Discrete
@@ -33,9 +32,10 @@ from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import HeadSettings, ValueSettings
+from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
-from assay.core.types import Spaces, action_mask, unpack
+from assay.core.types import Batch, Spaces, action_mask, unpack
 from assay.functional import distributional, losses
 from assay.networks.quantile import (
     ActionValues,
@@ -94,7 +94,7 @@ class FQF(Algorithm):
             ActionValues(self.q, self.proposal), GreedyHead(spaces.action, epsilon)
         )
 
-    def update(self, data: Any) -> None:
+    def update(self, data: Replay[Batch]) -> None:
         """Move quantiles and fractions by one step each; move the target when it is due."""
         hp, progress = self.hp, self.clock.progress
         rates = [hp.lr(progress), hp.fraction_lr(progress)]

@@ -126,9 +126,8 @@ class IMPALA(Algorithm):
             "weight": data.valid.astype(np.float32),
             "bootstrap": bootstrap,
             "cut": cut,
+            "policy_weight": data.policy_weight.reshape(size),
         }
-        if "policy_weight" in data.extras:  # 0 where something else than a policy acted
-            arrays["policy_weight"] = data.extras["policy_weight"].reshape(size)
         tensors = {k: torch.from_numpy(v).to(self.device) for k, v in arrays.items()}
         return pack("obs", self.inputs(obs)) | tensors
 
@@ -150,7 +149,7 @@ class IMPALA(Algorithm):
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         hp, shape = self.hp, batch["reward"].shape
-        weight = batch["weight"].reshape(-1)
+        weight, policy_weight = batch["weight"].reshape(-1), batch["policy_weight"]
         obs = unpack("obs", batch)
         mask = action_mask(obs)
         params, value = self.net(obs)
@@ -165,13 +164,10 @@ class IMPALA(Algorithm):
             log_ratio.reshape(shape) if hp.correction == "vtrace" else torch.zeros_like(v),
             hp.gamma, hp.trace_lambda, hp.rho_bar, hp.c_bar,
         )  # fmt: skip
-        target, advantage = target.reshape(-1), advantage.reshape(-1)
-        sampled = weight if "policy_weight" not in batch else weight * batch["policy_weight"]
-        if hp.normalize_advantage:
-            advantage = losses.normalize_advantages(advantage, sampled)
-        if "policy_weight" in batch:
-            advantage, entropy = (x * batch["policy_weight"] for x in (advantage, entropy))
-        entropy = losses.weighted_mean(entropy, weight)
+        target = target.reshape(-1)
+        advantage, entropy = losses.policy_terms(
+            advantage.reshape(-1), entropy, weight, policy_weight, normalize=hp.normalize_advantage
+        )
         # grad log pi(a|s) rho (r + gamma v' - V(s)); rho is in the advantage
         policy_loss = -losses.weighted_mean(log_prob * advantage, weight)
         value_loss = losses.value_loss(value, target, weight)

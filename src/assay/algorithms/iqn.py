@@ -21,7 +21,6 @@ its targets, as in QR-DQN (the paper replays uniformly); target copies are count
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,9 +30,10 @@ from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import HeadSettings, ValueSettings
+from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
-from assay.core.types import Spaces, action_mask, unpack
+from assay.core.types import Batch, Spaces, action_mask, unpack
 from assay.functional import distributional, losses
 from assay.networks.quantile import (
     ActionValues,
@@ -87,7 +87,7 @@ class IQN(Algorithm):
         head = GreedyHead(spaces.action, epsilon)
         self.policy = self.make_policy(values, head, levels=self._acting_levels)
 
-    def update(self, data: Any) -> None:
+    def update(self, data: Replay[Batch]) -> None:
         """Take one gradient step on a replay batch; move the target when it is due."""
         hp = self.hp
         sample, batch = draw_transitions(self, data)

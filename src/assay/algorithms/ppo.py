@@ -140,9 +140,8 @@ class PPO(Algorithm):
             "advantage": advantage,
             "target": target,
             "weight": data.valid.astype(np.float32),
+            "policy_weight": data.policy_weight,
         }
-        if "policy_weight" in data.extras:  # 0 where something else than the policy acted
-            flat["policy_weight"] = data.extras["policy_weight"]
         size = data.length * data.num_envs
         tensors = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in flat.items()}
         return pack("obs", obs) | {k: v.to(self.device) for k, v in tensors.items()} | novel
@@ -166,19 +165,15 @@ class PPO(Algorithm):
         return batch, advantage, target
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        hp, weight = self.hp, batch["weight"]
+        hp, weight, policy_weight = self.hp, batch["weight"], batch["policy_weight"]
         obs = unpack("obs", batch)
         mask = action_mask(obs)
         params, value = self.net(obs)
         log_prob = self.distribution.log_prob(params, batch["action"], mask)
         entropy = self.distribution.entropy(params, mask)
-        advantage = batch["advantage"]
-        sampled = weight if "policy_weight" not in batch else weight * batch["policy_weight"]
-        if hp.normalize_advantage:
-            advantage = losses.normalize_advantages(advantage, sampled)
-        if "policy_weight" in batch:
-            advantage, entropy = (x * batch["policy_weight"] for x in (advantage, entropy))
-        entropy = losses.weighted_mean(entropy, weight)
+        advantage, entropy = losses.policy_terms(
+            batch["advantage"], entropy, weight, policy_weight, normalize=hp.normalize_advantage
+        )
         # L^CLIP = E[min(r A, clip(r, 1 - eps, 1 + eps) A)]
         policy = losses.ppo_policy_loss(
             log_prob, batch["log_prob"], advantage, batch["clip"], weight

@@ -17,7 +17,6 @@ unless max_grad_norm is null; invalid actions (masks) are excluded from the gree
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import torch
 from gymnasium.spaces import Discrete
@@ -26,9 +25,10 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import ValueSettings
+from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
-from assay.core.types import Spaces, action_mask, unpack
+from assay.core.types import Batch, Spaces, action_mask, unpack
 from assay.functional import distributional, losses
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import AtomHead, AtomMean
@@ -73,7 +73,7 @@ class QRDQN(Algorithm):
             nn.Sequential(self.q, AtomMean()), GreedyHead(spaces.action, epsilon)
         )
 
-    def update(self, data: Any) -> None:
+    def update(self, data: Replay[Batch]) -> None:
         """Take one gradient step on a replay batch; move the target when it is due."""
         lr = self.hp.lr(self.clock.progress)
         learn_values(self, data, *draw_transitions(self, data), lr, noisy=self.hp.noisy)

@@ -36,10 +36,11 @@ from assay.algorithms.settings import (
     ReplaySettings,
     TargetSettings,
 )
+from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
 from assay.core.registry import register
 from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
-from assay.core.types import Spaces, Tree, action_mask, pack, tree_map, unpack
+from assay.core.types import SequenceBatch, Spaces, Tree, action_mask, pack, tree_map, unpack
 from assay.functional import returns, targets
 from assay.functional.rescaling import rescale, unrescale
 from assay.networks.encoders import make_encoder
@@ -130,20 +131,18 @@ class R2D2(Algorithm):
         # epsilon_i = epsilon^(1 + alpha i / (N - 1)) (Ape-X, arXiv:1803.00933)
         return epsilon ** (1.0 + alpha * np.arange(n) / max(1, n - 1))
 
-    def update(self, data: Any) -> None:
+    def update(self, data: Replay[SequenceBatch]) -> None:
         """Take one gradient step on a batch of sequences; move the target when it is due."""
         hp = self.hp
         sample = data.sample(hp.batch_size, beta=hp.priority_beta(self.clock.progress))
-        # obs: [B, L + 1]; the last one is what the last step led to
-        obs = tree_map(lambda x, y: torch.cat([x, y[:, -1:]], 1), sample.obs, sample.next_obs)
+        obs = sample.obs  # [B, L + 1]
         if self.obs_norm is not None:
             obs = self.obs_norm.normalize_torch(obs)
-        batch = pack("obs", obs) | pack("carry", sample.extras["carry"])
-        batch |= {name: sample.extras[name] for name in ("is_first", "valid")}
-        for name in ("action", "reward", "terminated", "truncated"):
+        batch = pack("obs", obs) | pack("carry", sample.carry)
+        for name in ("is_first", "valid", "action", "reward", "terminated", "truncated"):
             batch[name] = getattr(sample, name)
-        if hp.prioritized:
-            batch["weight"] = sample.extras["weight"]
+        if sample.weight is not None:
+            batch["weight"] = sample.weight
         learn_values(self, data, sample, batch, hp.lr(self.clock.progress))
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -18,7 +18,6 @@ invalid actions (masks) are excluded from the greedy choice.
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import torch
 from gymnasium.spaces import Discrete
@@ -32,9 +31,10 @@ from assay.algorithms.settings import (
     ReplaySettings,
     TargetSettings,
 )
+from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
-from assay.core.types import Spaces, action_mask, unpack
+from assay.core.types import Batch, Spaces, action_mask, unpack
 from assay.functional import distributional
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import AtomHead, SupportMean
@@ -92,7 +92,7 @@ class Rainbow(Algorithm):
         network = nn.Sequential(self.q, self.mean)
         self.policy = self.make_policy(network, GreedyHead(spaces.action, None))
 
-    def update(self, data: Any) -> None:
+    def update(self, data: Replay[Batch]) -> None:
         """Take one gradient step on a replay batch; move the target when it is due."""
         lr = self.hp.lr(self.clock.progress)
         learn_values(self, data, *draw_transitions(self, data), lr, noisy=True)

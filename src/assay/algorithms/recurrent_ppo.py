@@ -72,10 +72,9 @@ class RecurrentPPO(Algorithm):
         """Run the epochs of clipped updates over one rollout."""
         hp = self.hp
         batch = self._prepare(data)
-        # Minibatches of what acting collects have one shape; padding of segments does not count.
-        size = np.full(data.length // hp.chunk * data.num_envs, hp.chunk)
-        if data.starts is not None:
-            size = batch["weight"].sum(1).cpu().numpy()
+        # A minibatch has so many rows of runs; padding does not count. Chunks by time, then by
+        # environment, as `chunks_of` lays them out.
+        size = data.in_runs().reshape(-1, hp.chunk, data.num_envs).sum(1).reshape(-1)
         chunks = np.flatnonzero(size)
         batch["clip"] = torch.tensor(hp.clip(self.clock.progress), device=self.device)
         lr = hp.lr(self.clock.progress)
@@ -105,13 +104,8 @@ class RecurrentPPO(Algorithm):
         reward = data.reward
         if self.reward_scale is not None:
             reward = self.reward_scale.scale(reward)
-        # An episode begins after an end, and after a row that was no transition.
-        is_first = np.zeros((data.length, data.num_envs), np.float32)
-        is_first[1:] = (data.terminated | data.truncated | ~data.valid)[:-1]
-        if data.starts is not None:  # these have a memory of their own
-            is_first[data.starts.step, data.starts.env] = 0.0
         obs = self.inputs(data.obs)
-        first = torch.from_numpy(is_first).to(self.device)
+        first = torch.from_numpy(data.restarts()).to(self.device)
         value, next_value, carries = self._values(data, obs, first)
         advantage, target = returns.gae_numpy(
             reward, value, next_value, data.terminated, data.truncated,
@@ -125,9 +119,8 @@ class RecurrentPPO(Algorithm):
             "advantage": advantage,
             "target": target,
             "weight": data.valid.astype(np.float32),
+            "policy_weight": data.policy_weight,
         }
-        if "policy_weight" in data.extras:  # 0 where something else than the policy acted
-            arrays["policy_weight"] = data.extras["policy_weight"]
         steps = {k: torch.from_numpy(v).to(self.device) for k, v in arrays.items()}
         rows = pack("obs", obs) | steps | {"is_first": first}
         return {k: chunks_of(v, hp.chunk) for k, v in rows.items()} | pack("carry", carries)
@@ -138,11 +131,12 @@ class RecurrentPPO(Algorithm):
     ) -> tuple[np.ndarray, np.ndarray, dict[str, Tensor]]:
         """Return V [T, N] of every state and of its true successor, and the chunks' states."""
         net, length = self.net, self.hp.chunk
-        carry = self.tensors(data.initial_carry)
+        carry = self.tensors(self.initial_carry(data.num_envs))
         starts, parts = [], []
         for begin in range(0, data.length, length):
-            if data.starts is not None:
-                carry = self.tensors(data.starts.replace(begin, tree_map(_numpy, carry)))
+            if (begun := data.runs.beginning_at(begin)) is not None:
+                env, given = (self.tensors(part) for part in begun)
+                carry = {k: x.index_copy(0, env, given[k]) for k, x in carry.items()}
             part = tree_map(lambda x, t=begin: x[t : t + length].flatten(0, 1), obs)
             starts.append(carry)
             y, carry = net.remember(part, carry, is_first[begin : begin + length])
@@ -160,7 +154,7 @@ class RecurrentPPO(Algorithm):
     def _next_value(self, obs: Tree, carry: Tree) -> np.ndarray:
         """Return V [K] of observations that nobody has acted on."""
         count = len(tree_leaves(obs)[0])
-        # Padded segments have no last carry, nor does anything bootstrap from what follows them.
+        # Where there is no last carry, nothing bootstraps from what follows the last row.
         state = self.tensors(self.initial_carry(count) if carry is None else carry)
         nowhere = torch.zeros(1, count, device=self.device)
         y, _ = self.net.remember(self.inputs(obs), state, nowhere)
@@ -172,21 +166,16 @@ class RecurrentPPO(Algorithm):
         is_first = batch["is_first"].transpose(0, 1)
         obs = tree_map(by_step, unpack("obs", batch))
         params, value = self.net(obs, unpack("carry", batch), is_first)
-        action, old_log_prob, old_value, advantage, target, weight = (
-            by_step(batch[k])
-            for k in ("action", "log_prob", "value", "advantage", "target", "weight")
+        names = ("action", "log_prob", "value", "advantage", "target", "weight", "policy_weight")
+        action, old_log_prob, old_value, advantage, target, weight, policy_weight = (
+            by_step(batch[k]) for k in names
         )
         mask = action_mask(obs)
         log_prob = self.distribution.log_prob(params, action, mask)
         entropy = self.distribution.entropy(params, mask)
-        sampled = weight
-        if "policy_weight" in batch:
-            sampled = weight * by_step(batch["policy_weight"])
-        if hp.normalize_advantage:
-            advantage = losses.normalize_advantages(advantage, sampled)
-        if "policy_weight" in batch:
-            advantage, entropy = advantage * sampled, entropy * sampled
-        entropy = losses.weighted_mean(entropy, weight)
+        advantage, entropy = losses.policy_terms(
+            advantage, entropy, weight, policy_weight, normalize=hp.normalize_advantage
+        )
         # L^CLIP = E[min(r A, clip(r, 1 - eps, 1 + eps) A)]
         policy = losses.ppo_policy_loss(log_prob, old_log_prob, advantage, batch["clip"], weight)
         value_loss = losses.value_loss(
@@ -201,10 +190,6 @@ class RecurrentPPO(Algorithm):
             "approx_kl": policy.approx_kl,
             "clip_fraction": policy.clip_fraction,
         }
-
-
-def _numpy(x: Tensor) -> np.ndarray:
-    return x.cpu().numpy()
 
 
 def _require_whole_chunks(hp: RecurrentPPO.Hyperparameters, num_envs: int) -> None:

@@ -29,9 +29,10 @@ from assay.algorithms.settings import (
     NormalizeSettings,
     PolyakSettings,
 )
+from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
 from assay.core.registry import register
-from assay.core.types import Spaces, unpack
+from assay.core.types import Batch, Spaces, unpack
 from assay.functional import targets
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import QEnsemble
@@ -102,7 +103,7 @@ class REDQ(Algorithm):
         self.critic_step = Step([critic], **shared)
         self.full_step = Step([critic, *slow], **shared, share=self.critic_step)
 
-    def update(self, data: Any) -> None:
+    def update(self, data: Replay[Batch]) -> None:
         """Move critics and targets; every `policy_delay` updates also actor and temperature."""
         hp = self.hp
         batch = self.replay_tensors(data.sample(hp.batch_size))

@@ -30,8 +30,9 @@ from assay.algorithms.settings import (
     PolyakSettings,
     Unused,
 )
+from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
-from assay.core.types import Spaces, Tree, action_mask, unpack
+from assay.core.types import Batch, Spaces, Tree, action_mask, unpack
 from assay.functional import targets
 from assay.functional.distributions import policy_distribution
 from assay.networks.encoders import make_encoder
@@ -135,7 +136,7 @@ class SAC(Algorithm):
             mode=self.mode(updates), key=self.step_key,
         )  # fmt: skip
 
-    def update(self, data: Any) -> None:
+    def update(self, data: Replay[Batch]) -> None:
         """Move critics, actor, temperature and targets once, on one replay batch."""
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
         if self.continuous:

@@ -21,10 +21,10 @@ from assay.algorithms.base import ReplayNeeds, RolloutNeeds
 from assay.buffers.hindsight import HindsightOptions, Strategy
 from assay.core.config import Settings
 from assay.core.errors import ConfigError
+from assay.core.images import has_images, only_images
 from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
 from assay.core.types import Spaces
 from assay.functional.layout import gaussian_scale
-from assay.networks.conv import has_images, only_images
 from assay.networks.custom import DEFAULT
 from assay.networks.normalize import RunningNormalizer
 from assay.networks.rnn import Kind

@@ -10,7 +10,6 @@ are shares of the environment's action scale.
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,9 +24,10 @@ from assay.algorithms.settings import (
     PolyakSettings,
     Unused,
 )
+from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
-from assay.core.types import Spaces, unpack
+from assay.core.types import Batch, Spaces, unpack
 from assay.functional import targets
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import ActionScale, QEnsemble
@@ -95,7 +95,7 @@ class TD3(Algorithm):
         )
         self.policy = self.make_policy(self.actor, head)
 
-    def update(self, data: Any) -> None:
+    def update(self, data: Replay[Batch]) -> None:
         """Move the critics; every `policy_delay` updates also the actor and the targets."""
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
         batch["noise"] = self.noise(self.hp.batch_size, *self.spaces.action.shape)

@@ -34,9 +34,10 @@ from assay.algorithms.settings import (
     NormalizeSettings,
     PolyakSettings,
 )
+from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
 from assay.core.registry import register
-from assay.core.types import Spaces, Tree, unpack
+from assay.core.types import Batch, Spaces, Tree, unpack
 from assay.functional.distributional import atom_targets, quantile_midpoints
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import EnsembleMLP
@@ -116,7 +117,7 @@ class TQC(Algorithm):
         )  # fmt: skip
         self.policy = self.make_policy(self.actor.net, SquashedHead(spaces.action))
 
-    def update(self, data: Any) -> None:
+    def update(self, data: Replay[Batch]) -> None:
         """Move critics, actor, temperature and targets once, on one replay batch."""
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
         shape = (self.hp.batch_size, *self.actor.distribution.noise_shape)

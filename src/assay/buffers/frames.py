@@ -9,10 +9,14 @@ costs the frames that are new. What comes out is therefore always, byte for byte
 
 from __future__ import annotations
 
+from typing import Any
+
+import gymnasium as gym
 import numpy as np
 
-from assay.buffers.allocation import Spec, allocate
+from assay.buffers.allocation import Spec, allocate, space_spec
 from assay.core.errors import ConfigError
+from assay.core.images import is_image
 from assay.core.types import State, Tree
 
 
@@ -188,31 +192,45 @@ def _equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a == b).reshape(len(a), -1).all(axis=1)
 
 
-def is_image(spec: Spec) -> bool:
-    """Return whether an observation is a uint8 image [channels, height, width]."""
-    return spec.dtype == np.uint8 and len(spec.shape) == 3
+def has_byte_images(space: gym.Space[Any]) -> bool:
+    """Return whether a part of an observation is an image of bytes, which can be stored once."""
+    return any(_is_byte_image(part) for part in _parts(space))
 
 
-def stacks(spec: Tree, frame_stack: int | None) -> list[tuple[Spec, int | None]]:
+def stacks(space: gym.Space[Any], frame_stack: int | None) -> list[tuple[Spec, int | None]]:
     """Return each part of an observation with the k of its frame stack, None if stored in full.
 
     Raises:
         ConfigError: `frame_stack` is given and no part is an image of so many frames.
     """
-    parts = list(spec.values()) if isinstance(spec, dict) else [spec]
+    parts = _parts(space)
     if frame_stack is None:
-        return [(part, None) for part in parts]
+        return [(space_spec(part), None) for part in parts]
     if frame_stack < 1:
         raise ConfigError(f"frame_stack={frame_stack}; expected at least 1.")
     found = [
-        (part, frame_stack if is_image(part) and part.shape[0] % frame_stack == 0 else None)
-        for part in parts
+        (space_spec(part), frame_stack if _holds(part, frame_stack) else None) for part in parts
     ]
     if all(stack is None for _, stack in found):
-        shapes = ", ".join(f"{part.dtype}{list(part.shape)}" for part in parts)
+        shapes = ", ".join(f"{spec.dtype}{list(spec.shape)}" for spec, _ in found)
         raise ConfigError(
             f"frame_stack={frame_stack} needs uint8 images [{frame_stack} * channels, height, "
             f"width]; the observations are {shapes}.",
             "Leave frame_stack out, or stack that many frames in the environment.",
         )
     return found
+
+
+def _parts(space: gym.Space[Any]) -> list[gym.Space[Any]]:
+    return list(space.values()) if isinstance(space, gym.spaces.Dict) else [space]
+
+
+def _is_byte_image(space: gym.Space[Any]) -> bool:
+    return is_image(space) and space.dtype == np.uint8
+
+
+def _holds(space: gym.Space[Any], frames: int) -> bool:
+    """Return whether a space is an image whose first axis can be that many frames."""
+    shape = space.shape or ()
+    divisible = frames == 1 or (len(shape) > 2 and shape[0] % frames == 0)
+    return _is_byte_image(space) and divisible

@@ -27,7 +27,7 @@ import torch
 
 from assay.buffers.replay import ReplayBuffer
 from assay.core.errors import ConfigError, SpaceError
-from assay.core.types import Array, Batch, Spaces, State, Tree
+from assay.core.types import Batch, Spaces, State, Transition
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 Strategy = Literal["future", "final", "episode"]
@@ -97,28 +97,17 @@ class HindsightReplay(ReplayBuffer):
         self._usual: float | None = None  # the first reward that was recorded
         self._seen, self._odd = 0, [0, 0]  # steps held against the goals; disagreements
 
-    def add(
-        self,
-        obs: Tree,
-        action: Array,
-        reward: Array,
-        next_obs: Tree,
-        terminated: Array,
-        truncated: Array,
-        valid: Array | None = None,
-        extras: dict[str, Array] | None = None,
-    ) -> None:
-        """Record one transition of every environment, as `ReplayBuffer.add` does.
+    def add(self, step: Transition) -> None:
+        """Record one transition of every environment.
 
         Raises:
             ConfigError: Rewards or ends are not what the goals say.
         """
-        ended = np.asarray(terminated, bool), np.asarray(truncated, bool)
-        self._check_goals(np.asarray(reward, np.float64), next_obs, *ended, valid)
-        super().add(obs, action, reward, next_obs, terminated, truncated, valid, extras)
-        done = np.logical_or(terminated, truncated)
+        self._check_goals(step)
+        super().add(step)
+        done = np.logical_or(step.terminated, step.truncated)
         if done.any():
-            self._note_ends(done if valid is None else done & valid)
+            self._note_ends(done if step.valid is None else done & step.valid)
 
     def cut_episodes(self) -> None:
         """Mark the newest transition of every environment as truncated, unless it ended anyway."""
@@ -144,7 +133,7 @@ class HindsightReplay(ReplayBuffer):
         relabelled = round(self.options.ratio * batch_size)
         if relabelled:
             self._relabel(first[:relabelled], staging.arrays)
-        return self._batch(staging.deliver(), None)
+        return self._deliver(staging, first)
 
     def load_state(self, state: State) -> None:
         """Restore what `state` returned."""
@@ -197,28 +186,22 @@ class HindsightReplay(ReplayBuffer):
         names = envs * _LANE + self._bounds()[0][envs] - 1
         self._new_ends.append(names)
 
-    def _check_goals(
-        self,
-        reward: np.ndarray,
-        next_obs: Tree,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        valid: Array | None,
-    ) -> None:
+    def _check_goals(self, step: Transition) -> None:
         """Refuse goals that tell another reward or end than the environment itself.
 
         Looked at are the first step, every end of an episode and every reward that differs from
         the first one. A few disagreements are let pass: goals are kept in float32, and one that is
         met by a hair in float64 may be missed by it.
         """
+        reward, terminated = np.asarray(step.reward, np.float64), np.asarray(step.terminated, bool)
         if self._usual is None:
             rows, self._usual = np.ones(self.num_envs, bool), float(reward[0])
         else:
-            rows = terminated | truncated | (reward != self._usual)
-        rows = np.flatnonzero(rows if valid is None else rows & np.asarray(valid, bool))
+            rows = terminated | np.asarray(step.truncated, bool) | (reward != self._usual)
+        rows = np.flatnonzero(rows if step.valid is None else rows & np.asarray(step.valid, bool))
         if not rows.size:
             return
-        told = self.goals(next_obs[ACHIEVED][rows], next_obs[DESIRED][rows])
+        told = self.goals(step.next_obs[ACHIEVED][rows], step.next_obs[DESIRED][rows])
         self._seen += rows.size
         found = reward[rows], terminated[rows]
         for i, (name, mine, theirs) in enumerate(

@@ -8,7 +8,6 @@ shares of the total mass. New items get the largest priority seen so far.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -28,29 +27,18 @@ class PrioritizedOptions:
 
     Attributes:
         alpha: Exponent of the priority; 0 is uniform sampling.
-        beta: Exponent of the importance weights at the start of the run.
         eps: Added to |TD error|, so that no transition is lost for good.
     """
 
     alpha: float = 0.6
-    beta: float = 0.4
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        if self.alpha < 0 or not 0 <= self.beta <= 1 or self.eps <= 0:
+        if self.alpha < 0 or self.eps <= 0:
             raise ConfigError(
                 f"Bad settings for prioritised replay: {self}.",
-                "Use alpha >= 0, beta between 0 and 1, and eps > 0.",
+                "Use alpha >= 0 and eps > 0.",
             )
-
-    def beta_at(self, progress: float) -> float:
-        """Return beta annealed linearly to 1 over the run.
-
-        Example:
-            >>> PrioritizedOptions(beta=0.4).beta_at(0.5)
-            0.7
-        """
-        return self.beta + (1.0 - self.beta) * min(1.0, max(0.0, progress))
 
 
 class SumTree:
@@ -218,8 +206,3 @@ class Priorities:
         """Restore what `state` returned; the sums are rebuilt, bit for bit."""
         self.tree.rebuild(np.asarray(state["leaves"]))
         self.largest = float(state["largest"])
-
-
-def as_array(values: Any) -> np.ndarray:
-    """Return a tensor of any device, or an array, as an array."""
-    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)

@@ -18,20 +18,23 @@ import numpy as np
 import torch
 
 from assay.buffers.allocation import Spec, allocate, require_memory, space_spec, tree_bytes
-from assay.buffers.frames import FrameColumn, PlainColumn, is_image, stacks
-from assay.buffers.prioritized import Priorities, PrioritizedOptions, SumTree, as_array
+from assay.buffers.frames import FrameColumn, PlainColumn, has_byte_images, stacks
+from assay.buffers.prioritized import Priorities, PrioritizedOptions, SumTree
 from assay.buffers.storage import (
     HEAD,
     Ring,
     Sectioned,
     Sections,
     Staging,
+    as_array,
     same_settings,
     section,
+    write_back,
 )
 from assay.core.errors import AssayError, ConfigError
+from assay.core.images import has_images
 from assay.core.seeding import rng_state, set_rng_state
-from assay.core.types import Array, Batch, Spaces, State, Tree, tree_leaves
+from assay.core.types import Array, Batch, Spaces, State, Transition, Tree
 
 _FLOAT = np.dtype(np.float32)
 
@@ -59,7 +62,7 @@ class ReplayBuffer(Sectioned):
     """The last `capacity` transitions, to sample batches from.
 
     A returned batch lives in memory that the next `sample` of the same size reuses: it is valid
-    until then (`extras["index"]` for as long as you like). Clone what must last longer.
+    until then (`index` for as long as you like). Clone what must last longer.
 
     Args:
         spaces: What is stored.
@@ -70,9 +73,10 @@ class ReplayBuffer(Sectioned):
         device: Where sampled tensors live.
         rng: Source of all randomness.
         prioritized: Draw in proportion to TD errors; None draws uniformly.
-        frame_stack: k, if uint8 images [k * channels, height, width] are stacks of k frames, newest
-            last: each frame is then stored once. 1 stores unstacked images once. None stores
-            observations and next observations in full, as is done for all that are no images.
+        frame_stack: k, if uint8 images [k * channels, height, width] (or [k, ...] of four axes) are
+            stacks of k frames, newest last: each frame is then stored once. 1 stores unstacked
+            images once. None stores observations and next observations in full, as is done for all
+            that are not images.
 
     Raises:
         ConfigError: A setting is out of range, or the memory does not suffice.
@@ -119,7 +123,7 @@ class ReplayBuffer(Sectioned):
             PlainColumn(spec, self.slots, num_envs)
             if stack is None
             else FrameColumn(spec, self.slots, num_envs, stack)
-            for spec, stack in stacks(self._spec, frame_stack)
+            for spec, stack in stacks(spaces.observation, frame_stack)
         ]
         self._frames = [leaf for leaf in self._leaves if isinstance(leaf, FrameColumn)]
         self._fixed = allocate(_fixed_plan(spaces, self.slots, num_envs))
@@ -127,6 +131,7 @@ class ReplayBuffer(Sectioned):
         self._terminated, self._truncated = self._fixed["terminated"], self._fixed["truncated"]
         self._flat_action = self._action.reshape(-1, *self._action.shape[2:])
         self._extras: dict[str, np.ndarray] | None = None  # known at the first add
+        self._updated: set[str] = set()  # extras that were written after they were added
         self._priorities = Priorities(self.capacity, prioritized) if prioritized else None
         self._envs = np.arange(num_envs)
         # Transitions ever written: one number while all environments agree, which is fast, and
@@ -134,19 +139,9 @@ class ReplayBuffer(Sectioned):
         self._head: int | None = 0
         self._heads = np.zeros(num_envs, np.int64)
         self._tails = np.zeros(num_envs, np.int64)
-        self._full_from = 0  # the head from which on every slot up to it is held; see `start_at`
         self._staging: dict[int, Staging] = {}
         # gamma^j for n-step sums: [n]
         self._powers = gamma ** np.arange(n_step + 1)
-
-    @property
-    def memory_bytes(self) -> int:
-        """Return the bytes of the allocated storage."""
-        arrays = tree_leaves(self._columns()) + [leaf.pool for leaf in self._frames]
-        total = sum(array.nbytes for array in arrays)
-        if self._priorities is not None:
-            total += sum(spec.nbytes for spec in SumTree.plan(self.capacity))
-        return total
 
     def __len__(self) -> int:
         """Return the number of transitions that can be drawn."""
@@ -155,51 +150,29 @@ class ReplayBuffer(Sectioned):
         heads, tails = self._bounds()
         return int((heads - tails).sum())
 
-    def add(
-        self,
-        obs: Tree,
-        action: Array,
-        reward: Array,
-        next_obs: Tree,
-        terminated: Array,
-        truncated: Array,
-        valid: Array | None = None,
-        extras: dict[str, Array] | None = None,
-    ) -> None:
-        """Record one transition of every environment.
-
-        Args:
-            obs: [N, ...] or a flat dict of such.
-            action: [N, ...], as executed.
-            reward: [N].
-            next_obs: What followed, with the true final observation at an episode's end.
-            terminated: [N] the episode ended in a terminal state.
-            truncated: [N] the episode was cut short.
-            valid: [N] False for rows that are no transition, such as the one after an episode's
-                end under next-step autoreset; they are not recorded.
-            extras: Further [N, ...] arrays, the same names in every call; `Batch.extras` has them.
-        """
+    def add(self, step: Transition) -> None:
+        """Record one transition of every environment."""
+        valid, extras = step.valid, step.extras
         if self._extras is None or len(self._extras) != len(extras or ()):
-            self._check(obs, next_obs, action, extras)
+            self._check(step)
         if valid is not None and not valid.all():
             envs = np.flatnonzero(valid)
             if envs.size:
-                self._add_rows(envs, obs, action, reward, next_obs, terminated, truncated, extras)
+                self._add_rows(envs, step)
             return
         if self._head is None:
-            envs = self._envs
-            self._add_rows(envs, obs, action, reward, next_obs, terminated, truncated, extras)
+            self._add_rows(self._envs, step)
             return
         row = self._head % self.slots
-        self._reward[row] = reward
-        self._terminated[row] = terminated
-        self._truncated[row] = truncated
-        self._action[row] = action
+        self._reward[row] = step.reward
+        self._terminated[row] = step.terminated
+        self._truncated[row] = step.truncated
+        self._action[row] = step.action
         if self._keys is None:
-            self._leaves[0].write_row(row, obs, next_obs)
+            self._leaves[0].write_row(row, step.obs, step.next_obs)
         else:
             for key, leaf in zip(self._keys, self._leaves, strict=True):
-                leaf.write_row(row, obs[key], next_obs[key])
+                leaf.write_row(row, step.obs[key], step.next_obs[key])
         if extras:
             for name, column in self._extras.items():  # type: ignore[union-attr]
                 column[row] = extras[name]
@@ -208,33 +181,6 @@ class ReplayBuffer(Sectioned):
             self._priorities.insert(row * self.num_envs + self._envs)
         if self._frames:
             self._evict()
-
-    def start_at(self, serial: int) -> None:
-        """Give the first transition of an empty replay this number, which chooses its slot.
-
-        For one that is filled again from a log: slots, and so draws, are then what they were.
-
-        Raises:
-            ValueError: It is not empty.
-        """
-        if self._bounds()[0].any():
-            raise ValueError("the replay holds transitions; expected an empty one")
-        self._set_heads(np.full(self.num_envs, serial))
-        self._set_tails(np.full(self.num_envs, serial))
-
-    def add_reward(self, serial: int, reward: float, env: int = 0) -> bool:
-        """Add a late reward to a transition, if it is still held; return whether it was.
-
-        Args:
-            serial: Its number, counted from 0 in the order of `add`.
-            reward: What is added.
-            env: Its environment.
-        """
-        heads, tails = self._bounds()
-        held = bool(tails[env] <= serial < heads[env])
-        if held:
-            self._reward[serial % self.slots, env] += reward
-        return held
 
     def cut_episodes(self) -> None:
         """Mark the newest transition of every environment as truncated, unless it ended anyway.
@@ -255,17 +201,13 @@ class ReplayBuffer(Sectioned):
                 uniform all weights are one whatever it is, and none are given.
 
         Returns:
-            Tensors with a leading axis B on the buffer's device. `terminated` and `truncated` are
-            float32 (0 or 1), those of the last transition of the n-step window, as is `next_obs`.
-            Prioritised replay adds `extras["weight"]` [B] and `extras["index"]` [B] (int64, always
-            on the CPU), which `update_priorities` takes.
+            Tensors on the buffer's device; `index` is always on the CPU. `terminated`, `truncated`
+            and `next_obs` are those of the last transition of the n-step window.
 
         Raises:
             AssayError: The buffer is empty.
         """
-        staging, first = self._gather(batch_size, beta)
-        index = None if self._priorities is None else self._serial(first)
-        return self._batch(staging.deliver(), index)
+        return self._deliver(*self._gather(batch_size, beta))
 
     def _gather(self, batch_size: int, beta: float) -> tuple[Staging, np.ndarray]:
         """Draw transitions and copy them to where they leave from; return that, and their places.
@@ -303,23 +245,28 @@ class ReplayBuffer(Sectioned):
             flat.take(first, axis=0, out=out["extras"][name], mode="clip")
         return staging, first
 
-    def update_priorities(self, index: Array, td_errors: Array) -> None:
-        """Set the priorities of a prioritised replay's batch, after its loss was computed.
-
-        Transitions that were overwritten since they were sampled are left out: `index` names the
-        transition and not its slot.
+    def update(self, index: Array, **columns: Tree) -> None:
+        """Write to sampled transitions; those that were overwritten since are left out.
 
         Args:
-            index: [B] `extras["index"]` of the batch.
-            td_errors: [B] of any sign.
+            index: [B] of the batch. It names transitions, not slots.
+            **columns: [B, ...] each: `priority`, TD errors of any sign, or extras by name.
+
+        Raises:
+            ConfigError: There are no priorities, because draws are uniform.
+            ValueError: There is no such extra.
         """
-        if self._priorities is None:
-            raise ConfigError("This replay draws uniformly and has no priorities.")
         serial, env = np.divmod(as_array(index), self.num_envs)
         held = serial >= self._bounds()[1][env]
-        slot = serial % self.slots * self.num_envs + env
-        errors = as_array(td_errors)
-        self._priorities.update(slot[held], errors[held])
+        rows = (serial % self.slots * self.num_envs + env)[held]
+        if "priority" in columns:
+            if self._priorities is None:
+                raise ConfigError("This replay draws uniformly and has no priorities.")
+            self._priorities.update(rows, as_array(columns.pop("priority"))[held])
+        extras = self._extras or {}
+        flat = {name: column.reshape(-1, *column.shape[2:]) for name, column in extras.items()}
+        write_back(flat, rows, held, columns)
+        self._updated |= columns.keys()
 
     def load_state(self, state: State) -> None:
         """Restore what `state` returned."""
@@ -327,7 +274,7 @@ class ReplayBuffer(Sectioned):
         same_settings(head["settings"], self._settings(), "replay")
         set_rng_state(self._rng, head["rng"])
         self._set_heads(np.asarray(head["heads"]))
-        self._set_tails(np.asarray(head["tails"]))
+        self._tails[:] = head["tails"]
         self._staging.clear()
         self._extras = None
         if head["started"]:
@@ -360,36 +307,26 @@ class ReplayBuffer(Sectioned):
             head["priorities"] = self._priorities.state()
         transitions, *pools = self._rings()
         found: Sections = {HEAD: (head, None)}
-        found |= transitions.sections(lambda part: {name: part[name] for name in self._fixed})
+        found |= transitions.sections(self._fingerprint)
         for pool in pools:
             found |= pool.sections(lambda part: part["pool"][::256])
         return found
 
-    def _add_rows(
-        self,
-        envs: np.ndarray,
-        obs: Tree,
-        action: Array,
-        reward: Array,
-        next_obs: Tree,
-        terminated: Array,
-        truncated: Array,
-        extras: dict[str, Array] | None,
-    ) -> None:
+    def _add_rows(self, envs: np.ndarray, step: Transition) -> None:
         heads = self._bounds()[0].copy()
         row = heads[envs] % self.slots
         flat = row * self.num_envs + envs
-        self._reward[row, envs] = reward[envs]
-        self._terminated[row, envs] = terminated[envs]
-        self._truncated[row, envs] = truncated[envs]
-        self._action[row, envs] = action[envs]
+        self._reward[row, envs] = step.reward[envs]
+        self._terminated[row, envs] = step.terminated[envs]
+        self._truncated[row, envs] = step.truncated[envs]
+        self._action[row, envs] = step.action[envs]
         if self._keys is None:
-            self._leaves[0].write_at(flat, envs, obs[envs], next_obs[envs])
+            self._leaves[0].write_at(flat, envs, step.obs[envs], step.next_obs[envs])
         else:
             for key, leaf in zip(self._keys, self._leaves, strict=True):
-                leaf.write_at(flat, envs, obs[key][envs], next_obs[key][envs])
+                leaf.write_at(flat, envs, step.obs[key][envs], step.next_obs[key][envs])
         for name, column in (self._extras or {}).items():
-            column[row, envs] = extras[name][envs]  # type: ignore[index]
+            column[row, envs] = step.extras[name][envs]  # type: ignore[index]
         heads[envs] += 1
         self._set_heads(heads)
         if self._priorities is not None:
@@ -421,13 +358,9 @@ class ReplayBuffer(Sectioned):
         self._heads[:] = heads
         self._head = int(heads[0]) if (heads == heads[0]).all() else None
 
-    def _set_tails(self, tails: np.ndarray) -> None:
-        self._tails[:] = tails
-        self._full_from = int(tails.max()) + self.slots if tails.any() else 0
-
     def _aligned(self) -> bool:
         """Return whether the first slots of all environments, or all slots, are what is held."""
-        return self._head is not None and not self._frames and self._head >= self._full_from
+        return self._head is not None and not self._frames
 
     def _draw(self, batch_size: int, count: int) -> np.ndarray:
         """Draw places uniformly. Which number means which transition follows from the heads."""
@@ -465,11 +398,12 @@ class ReplayBuffer(Sectioned):
         out["discount"][:] = self._powers[length]
         return window[rows, length - 1]
 
-    def _batch(self, tensors: dict[str, Any], index: np.ndarray | None) -> Batch:
-        extras = dict(tensors["extras"])
-        if index is not None:
-            extras["weight"] = tensors["weight"]
-            extras["index"] = torch.from_numpy(index)
+    def _deliver(self, staging: Staging, first: np.ndarray) -> Batch:
+        """Return what was gathered, the transitions at the places `first`, as a batch."""
+        tensors = staging.deliver()
+        index = None
+        if self._priorities is not None or self._extras:  # else there is nothing to update
+            index = torch.from_numpy(self._serial(first))
         obs, next_obs = tensors["obs"], tensors["next_obs"]
         if self._keys is not None:
             obs, next_obs = dict(obs), dict(next_obs)
@@ -481,7 +415,9 @@ class ReplayBuffer(Sectioned):
             tensors["terminated"],
             tensors["truncated"],
             tensors["discount"],
-            extras,
+            dict(tensors["extras"]),
+            tensors.get("weight"),
+            index,
         )
 
     def _stage(self, batch_size: int) -> Staging:
@@ -514,6 +450,11 @@ class ReplayBuffer(Sectioned):
         self._staging[batch_size] = staging
         return staging
 
+    def _fingerprint(self, part: State) -> Tree:
+        """Return what tells two states of a chunk apart that was written to as often."""
+        updated = {name: part["extras"][name] for name in self._updated}
+        return {name: part[name] for name in self._fixed} | {"extras": updated}
+
     def _columns(self) -> State:
         """Return all arrays whose first axis is the slot."""
         return {
@@ -540,20 +481,18 @@ class ReplayBuffer(Sectioned):
             "frame_stacks": [getattr(leaf, "stack", None) for leaf in self._leaves],
         }
 
-    def _check(
-        self, obs: Tree, next_obs: Tree, action: Array, extras: dict[str, Array] | None
-    ) -> None:
+    def _check(self, step: Transition) -> None:
         """Refuse rows of the wrong shape or kind, and learn the extras, at the first add."""
-        extras = extras or {}
+        extras = step.extras or {}
         if self._extras is not None:
             raise ValueError(f"extras {sorted(extras)} were given; expected {sorted(self._extras)}")
-        for name, value in (("obs", obs), ("next_obs", next_obs)):
+        for name, value in (("obs", step.obs), ("next_obs", step.next_obs)):
             if self._keys is not None:
                 for key, leaf in zip(self._keys, self._leaves, strict=True):
                     self._check_array(f"{name}[{key!r}]", value[key], leaf.spec)
             else:
                 self._check_array(name, value, self._leaves[0].spec)
-        self._check_array("action", action, Spec(self._action.shape[2:], self._action.dtype))
+        self._check_array("action", step.action, Spec(self._action.shape[2:], self._action.dtype))
         columns = {}
         for name, value in extras.items():
             rows = np.asarray(value)
@@ -585,7 +524,7 @@ def _plan(
     spaces: Spaces, slots: int, num_envs: int, frame_stack: int | None, prioritized: bool
 ) -> Tree:
     plan: dict[str, Tree] = dict(_fixed_plan(spaces, slots, num_envs))
-    for i, (spec, stack) in enumerate(stacks(space_spec(spaces.observation), frame_stack)):
+    for i, (spec, stack) in enumerate(stacks(spaces.observation, frame_stack)):
         plan[f"leaf{i}"] = (
             PlainColumn.plan(spec, slots, num_envs)
             if stack is None
@@ -598,9 +537,9 @@ def _plan(
 
 
 def _advice(spaces: Spaces, frame_stack: int | None) -> str:
-    parts = tree_leaves(space_spec(spaces.observation))
-    if frame_stack is None and any(is_image(part) for part in parts):
+    can_stack = has_byte_images(spaces.observation)
+    if frame_stack is None and can_stack:
         return "store each frame once (frame_stack=4 for stacks of four, 1 for single images)"
-    if any(len(part.shape) == 3 and part.dtype == np.float32 for part in parts):
+    if not can_stack and has_images(spaces.observation):
         return "keep images as uint8, a quarter of float32"
     return ""

@@ -1,21 +1,20 @@
-"""On-policy data: T steps of N environments, or ragged segments padded to that shape.
+"""On-policy data: T steps of N environments.
 
 Every array is [T, N, ...] with a validity mask. What a truncated transition bootstraps from, its
-true final observation, is rare and therefore kept aside in `finals`.
+true final observation, is rare and therefore kept aside in `finals`. The carry of a policy with
+memory is kept where a run of consecutive steps begins (`runs`); the rest follows from the steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from assay.buffers.allocation import Spec, allocate, require_memory, space_spec, tree_bytes
-from assay.buffers.storage import copy_state
-from assay.core.types import Array, Spaces, State, Tree, tree_leaves, tree_map
+from assay.core.types import Array, Spaces, Tree, tree_map
 
 
 @dataclass(slots=True)
@@ -36,65 +35,34 @@ class Finals:
 
 
 @dataclass(slots=True)
-class Starts:
-    """Carries of K steps that do not follow the steps before them.
+class Runs:
+    """K runs of consecutive steps, and the carry that each begins with.
+
+    A collector fills every column with one run. A column may as well hold several, one below the
+    other; rows between them, which belong to none, are padding and never valid.
 
     Attributes:
-        step: [K] their step in the rollout.
+        step: [K] their first step in the rollout.
         env: [K] their environment.
-        carry: [K, ...] the carry before them.
+        length: [K] how many rows they have.
+        carry: [K, ...] the carry before their first step, or None.
     """
 
     step: np.ndarray
     env: np.ndarray
-    carry: Tree
+    length: np.ndarray
+    carry: Tree = None
 
-    def replace(self, t: int, carry: Tree) -> Tree:
-        """Return the carry [N, ...] before step t, given what the steps before it left."""
+    def beginning_at(self, t: int) -> tuple[np.ndarray, Tree] | None:
+        """Return the environments [k] and carries [k, ...] of the runs whose first step is t."""
         these = np.flatnonzero(self.step == t)
         if not len(these):
-            return carry
-
-        def put(left: np.ndarray, given: np.ndarray) -> np.ndarray:
-            out = left.copy()
-            out[self.env[these]] = given[these]
-            return out
-
-        return tree_map(put, carry, self.carry)
-
-
-@dataclass(slots=True)
-class Segment:
-    """A piece of one episode, L steps, as a remote client sends it.
-
-    It may start mid-episode. Its last step alone may be terminated or truncated; if it is not
-    terminated, `last_obs` is what followed it.
-
-    Attributes:
-        obs: [L, ...].
-        action: [L, ...].
-        reward: [L].
-        terminated: Whether the last step ended the episode in a terminal state.
-        truncated: Whether the last step's episode was cut short.
-        extras: [L, ...] each.
-        initial_carry: The carry before the first step, without a batch axis, or None.
-        last_obs: What followed the last step, without a batch axis; None if terminated.
-        last_carry: The carry after the last step, without a batch axis, or None.
-    """
-
-    obs: Tree
-    action: Array
-    reward: Array
-    terminated: bool
-    truncated: bool
-    extras: dict[str, Array] = field(default_factory=dict)
-    initial_carry: Tree = None
-    last_obs: Tree = None
-    last_carry: Tree = None
+            return None
+        return self.env[these], tree_map(lambda array: array[these], self.carry)
 
 
 class Rollout:
-    """T steps of N environments, written in place and read as tensors without copying.
+    """T steps of N environments, written in place.
 
     The arrays are public: a collector may also fill `obs[t]` itself.
 
@@ -102,6 +70,7 @@ class Rollout:
         spaces: What is stored.
         length: T.
         num_envs: N.
+        extras: What one row of every extra looks like; without it, the first `write` tells.
 
     Attributes:
         spaces: What is stored.
@@ -113,44 +82,65 @@ class Rollout:
         terminated: [T, N] bool.
         truncated: [T, N] bool.
         valid: [T, N] bool; False where there is no transition.
-        extras: [T, N, ...] by name, known from the first `write`.
-        initial_carry: The carry before step 0, leading axis N, or None.
+        policy_weight: [T, N] float32; 1 where the policy chose the action, which is the default, 0
+            where something else did: such a step counts in returns and values, but neither in the
+            policy gradient nor in the entropy.
+        extras: [T, N, ...] by name.
+        runs: The runs of consecutive steps: by default one for each environment.
         last_obs: The observation after step T - 1, leading axis N.
         last_carry: The carry after step T - 1, leading axis N, or None.
-        starts: Carries that steps begin with, whatever came before them, or None.
     """
 
-    def __init__(self, spaces: Spaces, length: int, num_envs: int) -> None:
+    obs: Tree
+    action: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    valid: np.ndarray
+    policy_weight: np.ndarray
+    extras: dict[str, np.ndarray]
+    runs: Runs
+    last_obs: Tree
+    last_carry: Tree
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        length: int,
+        num_envs: int,
+        extras: Mapping[str, Spec] | None = None,
+    ) -> None:
         def full(spec: Spec) -> Spec:
             return Spec((length, num_envs, *spec.shape), spec.dtype)
 
-        flag = Spec((length, num_envs), np.dtype(bool))
-        plan = {
-            "obs": tree_map(full, space_spec(spaces.observation)),
-            "action": full(space_spec(spaces.action)),
-            "reward": Spec((length, num_envs), np.dtype(np.float32)),
+        flag, number = (Spec((), np.dtype(kind)) for kind in (bool, np.float32))
+        row: dict[str, Tree] = {
+            "obs": space_spec(spaces.observation),
+            "action": space_spec(spaces.action),
+            "reward": number,
             "terminated": flag,
             "truncated": flag,
             "valid": flag,
+            "policy_weight": number,
+            "extras": dict(extras or {}),
         }
+        plan = tree_map(full, row)
         what = f"A rollout of {length:,} steps of {num_envs:,} environments"
         require_memory(tree_bytes(plan), what)
         self.spaces, self.length, self.num_envs = spaces, length, num_envs
         self._arrays: dict[str, Any] = allocate(plan)
-        self.obs: Tree = self._arrays["obs"]
-        self.action: np.ndarray = self._arrays["action"]
-        self.reward: np.ndarray = self._arrays["reward"]
-        self.terminated: np.ndarray = self._arrays["terminated"]
-        self.truncated: np.ndarray = self._arrays["truncated"]
-        self.valid: np.ndarray = self._arrays["valid"]
-        self.extras: dict[str, np.ndarray] = {}
-        self.initial_carry: Tree = None
-        self.last_obs: Tree = None
-        self.last_carry: Tree = None
-        self.starts: Starts | None = None
+        self.obs = self._arrays["obs"]
+        self.action = self._arrays["action"]
+        self.reward = self._arrays["reward"]
+        self.terminated = self._arrays["terminated"]
+        self.truncated = self._arrays["truncated"]
+        self.valid = self._arrays["valid"]
+        self.policy_weight = self._arrays["policy_weight"]
+        self.extras = self._arrays["extras"]
         self._keys = list(self.obs) if isinstance(self.obs, dict) else None
         self._finals: list[Finals] = []
-        self._views: dict[str, Any] = tree_map(torch.from_numpy, self._arrays)
+        self._whole = (np.zeros(num_envs, int), np.arange(num_envs), np.full(num_envs, length))
+        self.reset()
 
     @property
     def env_steps(self) -> int:
@@ -177,11 +167,26 @@ class Rollout:
             self._finals = [merged]
         return self._finals[0]
 
-    def reset(self) -> None:
-        """Begin a new rollout; steps that are not written again are invalid."""
+    @finals.setter
+    def finals(self, finals: Finals | None) -> None:
+        self._finals = [] if finals is None else [finals]
+
+    @property
+    def columns(self) -> Tree:
+        """Return all arrays [T, N, ...] by name, the extras under `extras`."""
+        return self._arrays
+
+    def reset(self, carry: Tree = None) -> None:
+        """Begin a new rollout; steps that are not written again are invalid.
+
+        Args:
+            carry: The carry before step 0, leading axis N, or None.
+        """
         self.valid.fill(False)
+        self.policy_weight.fill(1.0)
         self._finals.clear()
-        self.initial_carry = self.last_obs = self.last_carry = self.starts = None
+        self.runs = Runs(*self._whole, carry)
+        self.last_obs = self.last_carry = None
 
     def write(
         self,
@@ -203,7 +208,7 @@ class Rollout:
             reward: Of this step.
             terminated: The episode ended in a terminal state with this step.
             truncated: The episode was cut short with this step; `add_final` takes what followed.
-            valid: False for rows that are no transition.
+            valid: False for rows that are not a transition.
             extras: What the update needs again, the same names for every step.
         """
         if self._keys is None:
@@ -237,155 +242,24 @@ class Rollout:
         envs = np.array(env, np.int64, ndmin=1)
         self._finals.append(Finals(np.full_like(envs, t), envs, _copied(obs), _copied(carry)))
 
-    def rearrange(self, order: Array, uncut: Array) -> None:
-        """Put the steps of a single environment into another order.
+    def restarts(self) -> np.ndarray:
+        """Return [T, N] float32, 1 where a memory restarts because an episode begins.
 
-        Args:
-            order: [T] the row that comes first, second, ...
-            uncut: [K] rows, in the new order, that are no longer truncated: the next row follows.
+        An episode begins after an end, and after a row that is not a transition. Where a run begins
+        its own carry says so.
         """
-        arrays = (*tree_leaves(self._arrays), *self.extras.values())
-        for array in arrays:
-            array[:] = array[order]
-        self.truncated[uncut, 0] = False
-        finals = self.finals
-        if finals is None:
-            return
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        step = place[finals.step]
-        kept = np.argsort(step)
-        kept = kept[~np.isin(step[kept], uncut)]
-        self._finals = []
-        if len(kept):
-            obs, carry = (
-                tree_map(lambda array: array[kept], tree) for tree in (finals.obs, finals.carry)
-            )
-            self._finals.append(Finals(step[kept], finals.env[kept], obs, carry))
+        first = np.zeros((self.length, self.num_envs), np.float32)
+        first[1:] = (self.terminated | self.truncated | ~self.valid)[:-1]
+        first[self.runs.step, self.runs.env] = 0.0
+        return first
 
-    def spread(self, begins: Sequence[int], multiple: int) -> Rollout:
-        """Return the steps of a single environment with gaps, so that some begin at a multiple.
-
-        Rows in between are not valid. What lies before a gap must end an episode, or be truncated.
-
-        Args:
-            begins: The rows that are moved, ascending from 0.
-            multiple: Where they may lie; the length is one as well.
-        """
-        counts = np.diff([*begins, self.length])
-        rounded = -(-counts // multiple) * multiple
-        wide = Rollout(self.spaces, int(rounded.sum()), 1)
-        # A row moves by all the padding before it.
-        moved = np.arange(self.length) + np.repeat(
-            np.cumsum(rounded - counts) - (rounded - counts), counts
-        )
-        if self.extras:
-            wide._allocate_extras({name: array[0] for name, array in self.extras.items()})
-
-        def put(to: np.ndarray, array: np.ndarray) -> None:
-            to[moved] = array
-
-        tree_map(put, wide._arrays, self._arrays)
-        tree_map(put, wide.extras, self.extras)
-        finals = self.finals
-        if finals is not None:
-            obs, carry = _copied(finals.obs), _copied(finals.carry)
-            wide._finals.append(Finals(moved[finals.step], finals.env.copy(), obs, carry))
-        wide.last_obs = _copied(self.last_obs)
-        return wide
-
-    def tensors(self, device: torch.device | str = "cpu") -> dict[str, Any]:
-        """Return all fields and extras as tensors [T, N, ...] by name.
-
-        On a CPU they share memory with the rollout; elsewhere they are copies.
-        """
-        if torch.device(device).type == "cpu":
-            return dict(self._views)
-        return tree_map(lambda view: view.to(device), self._views)
-
-    def state(self) -> State:
-        """Return everything as a state that shares no memory with the rollout."""
-        finals, starts = self.finals, self.starts
-        state = {
-            "arrays": self._arrays,
-            "extras": self.extras,
-            "initial_carry": self.initial_carry,
-            "last_obs": self.last_obs,
-            "last_carry": self.last_carry,
-            "finals": None
-            if finals is None
-            else {"step": finals.step, "env": finals.env, "obs": finals.obs, "carry": finals.carry},
-            "starts": None
-            if starts is None
-            else {"step": starts.step, "env": starts.env, "carry": starts.carry},
-        }
-        return copy_state(state)
-
-    def load_state(self, state: State) -> None:
-        """Restore what `state` returned."""
-        extras = state.get("extras") or {}
-        if extras and not self.extras:
-            self._allocate_extras({name: value[0] for name, value in extras.items()})
-        for store, saved in ((self._arrays, state["arrays"]), (self.extras, extras)):
-            tree_map(lambda array, value: np.copyto(array, value), store, saved)
-        for name in ("initial_carry", "last_obs", "last_carry"):
-            setattr(self, name, _copied(state.get(name)))
-        finals = state.get("finals")
-        self._finals = []
-        if finals is not None:
-            self._finals.append(
-                Finals(finals["step"], finals["env"], finals["obs"], finals.get("carry"))
-            )
-        starts = state.get("starts")
-        self.starts = None if starts is None else Starts(**starts)
-
-    @classmethod
-    def segments(cls, spaces: Spaces, segments: Sequence[Segment]) -> Rollout:
-        """Lay ragged segments side by side, padded at the end to the longest.
-
-        Segment n becomes column n. One that does not end its episode is marked as truncated at its
-        last step, with what followed as its final observation: to the learner, being cut by the
-        batch or by a time limit is the same.
-
-        Args:
-            spaces: What is stored.
-            segments: At least one, each of at least one step.
-
-        Raises:
-            ValueError: There are none, one is empty, or one lacks its `last_obs`.
-        """
-        lengths = [len(segment.reward) for segment in segments]
-        if not lengths or min(lengths) == 0:
-            raise ValueError(f"expected segments of at least one step; found lengths {lengths}")
-        rollout = cls(spaces, max(lengths), len(segments))
-        for n, (segment, length) in enumerate(zip(segments, lengths, strict=True)):
-
-            def put(store: np.ndarray, values: Array, n: int = n, length: int = length) -> None:
-                if len(values) != length:
-                    raise ValueError(f"segment {n} has {length} rewards but {len(values)} rows")
-                store[:length, n] = values
-
-            if segment.extras.keys() != rollout.extras.keys():
-                row = {name: np.asarray(value)[:1] for name, value in segment.extras.items()}
-                rollout._allocate_extras(tree_map(lambda x: np.repeat(x, len(segments), 0), row))
-            tree_map(put, rollout.obs, segment.obs)
-            tree_map(put, rollout.extras, segment.extras)
-            put(rollout.action, segment.action)
-            put(rollout.reward, segment.reward)
-            rollout.valid[:length, n] = True
-            rollout.terminated[length - 1, n] = segment.terminated
-            if not segment.terminated:
-                if segment.last_obs is None:
-                    raise ValueError(f"segment {n} is not terminated and has no last_obs")
-                rollout.truncated[length - 1, n] = True
-                rollout.add_final(length - 1, n, segment.last_obs, segment.last_carry)
-        first = segments[0].initial_carry
-        rollout.initial_carry = tree_map(
-            lambda *rows: np.stack(rows), first, *(s.initial_carry for s in segments[1:])
-        )
-        # Every column ends with an episode's end or a final, so nothing bootstraps from this.
-        rollout.last_obs = tree_map(lambda array: np.zeros_like(array[0]), rollout.obs)
-        return rollout
+    def in_runs(self) -> np.ndarray:
+        """Return [T, N] int64, 1 for rows of a run and 0 for padding."""
+        runs = self.runs
+        change = np.zeros((self.length + 1, self.num_envs), np.int64)
+        np.add.at(change, (runs.step, runs.env), 1)
+        np.add.at(change, (runs.step + runs.length, runs.env), -1)
+        return change.cumsum(0)[:-1]
 
     def _allocate_extras(self, extras: dict[str, Array]) -> None:
         if self.extras:
@@ -400,7 +274,6 @@ class Rollout:
                 )
             dtype = np.dtype(np.float32) if row.dtype == np.float64 else row.dtype
             self.extras[name] = np.zeros((self.length, *row.shape), dtype)
-            self._views[name] = torch.from_numpy(self.extras[name])
 
 
 def _copied(tree: Tree) -> Tree:

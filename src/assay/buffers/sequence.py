@@ -1,8 +1,12 @@
 """Replay of sequences with a stored carry, for recurrent and world-model agents.
 
-Sequences have a fixed length and overlap (R2D2, Kapturowski et al., 2019). They do not cross
-episodes: the last one of an episode is padded at the end and masked by `extras["valid"]`. With
-`cross_episodes` (DreamerV3) a sequence runs on over episode ends, marked by `extras["is_first"]`.
+Sequences have a fixed length and overlap (R2D2, Kapturowski et al., 2019). Every observation is
+stored once: what a step led to is the observation of the next row, and at an episode's end the next
+row holds the final observation and is not a transition (`valid` 0).
+
+Sequences do not cross episodes: the last one of an episode is padded at the end, which is not
+`valid` either. With `cross_episodes` (DreamerV3) a sequence runs on over episode ends, marked by
+`is_first`.
 """
 
 from __future__ import annotations
@@ -13,20 +17,22 @@ import numpy as np
 import torch
 
 from assay.buffers.allocation import Spec, allocate, require_memory, space_spec, tree_bytes
-from assay.buffers.prioritized import Priorities, PrioritizedOptions, SumTree, as_array
+from assay.buffers.prioritized import Priorities, PrioritizedOptions, SumTree
 from assay.buffers.storage import (
     HEAD,
     Ring,
     Sectioned,
     Sections,
     Staging,
+    as_array,
     put_rows,
     same_settings,
     section,
+    write_back,
 )
 from assay.core.errors import AssayError, ConfigError
 from assay.core.seeding import rng_state, set_rng_state
-from assay.core.types import Array, Batch, Spaces, State, Tree, tree_leaves, tree_map
+from assay.core.types import Array, SequenceBatch, Spaces, State, Transition, Tree, tree_map
 
 _SCALARS = ("reward", "terminated", "truncated", "is_first", "valid")
 
@@ -35,7 +41,7 @@ class SequenceReplay(Sectioned):
     """The last sequences of every environment, to sample batches [B, L] from.
 
     A returned batch lives in memory that the next `sample` of the same size reuses: it is valid
-    until then (`extras["index"]` for as long as you like). Clone what must last longer.
+    until then (`index` for as long as you like). Clone what must last longer.
 
     Args:
         spaces: What is stored.
@@ -44,7 +50,6 @@ class SequenceReplay(Sectioned):
         length: L.
         rng: Source of all randomness.
         overlap: Steps that a sequence shares with the next one of its episode.
-        gamma: Discount factor, which `Batch.discount` repeats.
         cross_episodes: Let sequences run on over episode ends.
         device: Where sampled tensors live.
         prioritized: Draw in proportion to the priorities of sequences; None draws uniformly.
@@ -62,7 +67,6 @@ class SequenceReplay(Sectioned):
         length: int,
         rng: np.random.Generator,
         overlap: int = 0,
-        gamma: float = 0.99,
         cross_episodes: bool = False,
         device: torch.device | str = "cpu",
         prioritized: PrioritizedOptions | None = None,
@@ -74,17 +78,13 @@ class SequenceReplay(Sectioned):
                 "Use 1 <= length <= capacity and 0 <= overlap < length.",
             )
         self.slots, self.length, self.num_envs = capacity // length, length, num_envs
-        self.overlap, self.gamma, self.cross_episodes = overlap, gamma, cross_episodes
+        self.overlap, self.cross_episodes = overlap, cross_episodes
         self.device, self._rng = torch.device(device), rng
-        # Inside an episode the next observation is that of the next step: stored once.
-        obs, action = space_spec(spaces.observation), space_spec(spaces.action)
         self._row: dict[str, Tree] = {
             **{name: Spec((length,), np.dtype(np.float32)) for name in _SCALARS},
-            "action": _times(action, length),
-            "obs": _times(obs, length if cross_episodes else length + 1),
+            "action": _times(space_spec(spaces.action), length),
+            "obs": _times(space_spec(spaces.observation), length + 1),
         }
-        if cross_episodes:
-            self._row["next_obs"] = self._row["obs"]
         tree = SumTree.plan(self.slots) if prioritized else []
         needed = tree_bytes(self._row, self.slots + num_envs) + sum(s.nbytes for s in tree)
         what = f"A replay of {self.slots:,} sequences of {length} steps"
@@ -93,6 +93,7 @@ class SequenceReplay(Sectioned):
         self._open: dict[str, Any] = allocate(_times(self._row, num_envs))  # being written
         self._priorities = Priorities(self.slots, prioritized) if prioritized else None
         self._started = False  # extras and carry are known from the first add
+        self._updated: set[str] = set()  # of those, what was written after it was stored
         self._head = 0  # sequences ever stored
         self._position = np.zeros(num_envs, np.int64)  # steps in the open window
         self._stored = np.zeros(num_envs, np.int64)  # of which another sequence has these already
@@ -100,71 +101,40 @@ class SequenceReplay(Sectioned):
         self._envs = np.arange(num_envs)
         self._staging: dict[int, Staging] = {}
 
-    @property
-    def memory_bytes(self) -> int:
-        """Return the bytes of the allocated storage."""
-        arrays = tree_leaves(self._store) + tree_leaves(self._open)
-        tree = SumTree.plan(self.slots) if self._priorities is not None else []
-        return sum(x.nbytes for x in arrays + tree)
-
     def __len__(self) -> int:
         """Return the number of sequences that can be drawn."""
         return min(self._head, self.slots)
 
-    def add(
-        self,
-        obs: Tree,
-        action: Array,
-        reward: Array,
-        next_obs: Tree,
-        terminated: Array,
-        truncated: Array,
-        valid: Array | None = None,
-        extras: dict[str, Array] | None = None,
-        carry: Tree = None,
-    ) -> None:
-        """Record one transition of every environment; a sequence is stored when it is complete.
-
-        Args:
-            obs: [N, ...] or a flat dict of such.
-            action: [N, ...], as executed.
-            reward: [N].
-            next_obs: What followed, with the true final observation at an episode's end.
-            terminated: [N] the episode ended in a terminal state.
-            truncated: [N] the episode was cut short.
-            valid: [N] False for rows that are no transition, which lie between episodes; they are
-                not recorded.
-            extras: Further [N, ...] arrays, the same names in every call.
-            carry: [N, ...] the carry that `obs` was acted on with.
-        """
-        given = {"extras": extras or {}, "carry": carry}
+    def add(self, step: Transition) -> None:
+        """Record one step of every environment; a sequence is stored when it is complete."""
+        given = {"extras": step.extras or {}, "carry": step.carry}
         if not self._started:
             self._start(tree_map(lambda x: Spec(np.shape(x)[1:], np.asarray(x).dtype), given))
         if given["extras"].keys() != self._open["extras"].keys():
             known = sorted(self._open["extras"])
             raise ValueError(f"extras {sorted(given['extras'])} were given; expected {known}")
-        envs = self._envs if valid is None else np.flatnonzero(valid)
+        envs = self._envs if step.valid is None else np.flatnonzero(step.valid)
         at = (envs, self._position[envs])
         given |= {
-            "obs": obs,
-            "action": action,
-            "reward": reward,
-            "terminated": terminated,
-            "truncated": truncated,
+            "obs": step.obs,
+            "action": step.action,
+            "reward": step.reward,
+            "terminated": step.terminated,
+            "truncated": step.truncated,
             "is_first": self._first,
             "valid": np.ones(self.num_envs),
         }
-        if self.cross_episodes:
-            given["next_obs"] = next_obs
         tree_map(lambda rows, store: _put(store, at, np.asarray(rows)[envs]), given, self._open)
-        if not self.cross_episodes:
-            at = (envs, at[1] + 1)
-            tree_map(lambda rows, store: _put(store, at, rows[envs]), next_obs, self._open["obs"])
+        after = (envs, at[1] + 1)
+        tree_map(
+            lambda rows, store: _put(store, after, rows[envs]), step.next_obs, self._open["obs"]
+        )
         self._position[envs] += 1
-        self._first[envs] = (np.asarray(terminated, bool) | np.asarray(truncated, bool))[envs]
-        over = self._first & (not self.cross_episodes)
-        for env in envs[(self._position[envs] == self.length) | over[envs]].tolist():
-            self._close(env, over=bool(over[env]))
+        over = np.asarray(step.terminated, bool) | np.asarray(step.truncated, bool)
+        self._first[envs] = over[envs]
+        full = self._position[envs] == self.length
+        for env in envs[full | over[envs]].tolist():
+            self._advance(env, over=bool(over[env]))
 
     def cut_episodes(self) -> None:
         """End the episodes under way as truncated, for a loop that resets mid-episode."""
@@ -174,13 +144,13 @@ class SequenceReplay(Sectioned):
                 continue
             self._open["truncated"][env, self._position[env] - 1] = 1.0
             if self.cross_episodes:
-                continue
-            if self._position[env] > self._stored[env]:
-                self._close(env, over=True)
+                self._add_final(env)
+            elif self._position[env] > self._stored[env]:
+                self._close(env, keep=0)
             else:
                 self._position[env] = self._stored[env] = 0
 
-    def sample(self, batch_size: int, beta: float = 1.0) -> Batch:
+    def sample(self, batch_size: int, beta: float = 1.0) -> SequenceBatch:
         """Draw sequences, with replacement.
 
         Args:
@@ -188,9 +158,7 @@ class SequenceReplay(Sectioned):
             beta: Exponent of the importance weights of prioritised replay.
 
         Returns:
-            Tensors with leading axes [B, L] on the buffer's device; flags are float32 (0 or 1).
-            `extras` has `is_first` and `valid` [B, L], `carry` (of the first step, [B, ...]) where
-            one was given, what `add` was given, and with priorities `weight` and `index` [B].
+            Tensors on the buffer's device; `index` is always on the CPU.
 
         Raises:
             AssayError: No sequence is complete yet.
@@ -203,52 +171,44 @@ class SequenceReplay(Sectioned):
             )
         staging = self._staging.get(batch_size) or self._stage(batch_size)
         staging.wait()
-        index = None
         if self._priorities is None:
             slots = self._rng.integers(count, size=batch_size)
         else:
             slots, weight = self._priorities.draw(self._rng, batch_size, beta, count)
             staging.arrays["weight"][:] = weight
-            newest = self._head - 1
-            index = newest - (newest - slots) % self.slots  # outlives the slot
         tree_map(
             lambda column, out: column.take(slots, axis=0, out=out, mode="clip"),
             self._store,
             staging.arrays,
         )
-        batch = staging.deliver()
-        extras = {"is_first": batch["is_first"], "valid": batch["valid"], **batch["extras"]}
-        if batch["carry"] is not None:
-            extras["carry"] = batch["carry"]
-        if index is not None:
-            extras |= {"weight": batch["weight"], "index": torch.from_numpy(index)}
-        obs, next_obs = batch["obs"], batch.get("next_obs")
-        if not self.cross_episodes:
-            next_obs = tree_map(lambda x: x[:, 1:], obs)
-            obs = tree_map(lambda x: x[:, :-1], obs)
-        return Batch(
-            obs,
-            batch["action"],
-            batch["reward"],
-            next_obs,
-            batch["terminated"],
-            batch["truncated"],
-            batch["discount"],
-            extras,
-        )
+        newest = self._head - 1
+        index = newest - (newest - slots) % self.slots  # outlives the slot
+        tensors = tree_map(lambda tensor: tensor, staging.deliver())  # dicts of its own
+        return SequenceBatch(**tensors, index=torch.from_numpy(index))
 
-    def update_priorities(self, index: Array, td_errors: Array) -> None:
-        """Set the priorities of sampled sequences; those overwritten since are left out.
+    def update(self, index: Array, **columns: Tree) -> None:
+        """Write to sampled sequences; those that were overwritten since are left out.
+
+        Steps that another sequence has as well are left alone there.
 
         Args:
-            index: [B] `extras["index"]` of the batch.
-            td_errors: [B], such as 0.9 max + 0.1 mean of a sequence's TD errors.
+            index: [B] of the batch.
+            **columns: [B, ...] each: `priority` (such as 0.9 max + 0.1 mean of a sequence's TD
+                errors), `carry`, or extras by name, [B, L, ...].
+
+        Raises:
+            ConfigError: There are no priorities, because draws are uniform.
+            ValueError: There is no such extra.
         """
-        if self._priorities is None:
-            raise ConfigError("This replay draws uniformly and has no priorities.")
         serial = as_array(index)
         held = serial >= self._head - self.slots
-        self._priorities.update(serial[held] % self.slots, as_array(td_errors)[held])
+        slots = serial[held] % self.slots
+        if "priority" in columns:
+            if self._priorities is None:
+                raise ConfigError("This replay draws uniformly and has no priorities.")
+            self._priorities.update(slots, as_array(columns.pop("priority"))[held])
+        write_back(_given(self._store), slots, held, columns)
+        self._updated |= columns.keys()
 
     def load_state(self, state: State) -> None:
         """Restore what `state` returned."""
@@ -285,16 +245,44 @@ class SequenceReplay(Sectioned):
         }
         if self._priorities is not None:
             head["priorities"] = self._priorities.state()
-        chunks = self._ring().sections(lambda part: {k: part[k] for k in ("action", "reward")})
-        return {HEAD: (head, None), **chunks}
+        return {HEAD: (head, None), **self._ring().sections(self._fingerprint)}
 
-    def _close(self, env: int, *, over: bool) -> None:
-        """Store the open window of `env`, padded with zeros, and begin the next one."""
+    def _fingerprint(self, part: State) -> Tree:
+        """Return what tells two states of a chunk apart that was written to as often."""
+        updated = {name: column for name, column in _given(part).items() if name in self._updated}
+        return {"action": part["action"], "reward": part["reward"], "updated": updated}
+
+    def _advance(self, env: int, *, over: bool) -> None:
+        """Store the open window of `env`, which is full or whose episode is over, and go on."""
+        if not self.cross_episodes:
+            self._close(env, keep=0 if over else self.overlap)
+            return
+        if self._position[env] == self.length:
+            self._close(env, keep=self.overlap)
+        if over:
+            self._add_final(env)
+
+    def _add_final(self, env: int) -> None:
+        """Make a row of the final observation, which lies behind the last step of `env`."""
+        at = self._position[env]
+        if at == 0:  # the sequence that was stored last ends with it
+            return
+        for name, window in self._open.items():
+            if name == "carry":
+                tree_map(lambda x: _put(x, (env, at), x[env, at - 1]), window)
+            else:  # what comes after the final observation is not known yet
+                row = at + 1 if name == "obs" else at
+                tree_map(lambda x, row=row: _put(x, (env, row), 0), window)
+        self._position[env] += 1
+        if self._position[env] == self.length:
+            self._close(env, keep=self.overlap)
+
+    def _close(self, env: int, *, keep: int) -> None:
+        """Store the open window of `env`, padded with zeros; `keep` rows of it begin the next."""
         slot, steps = self._head % self.slots, self._position[env]
-        keep = 0 if over else self.overlap
 
         def close(store: np.ndarray, window: np.ndarray) -> None:
-            more = window.shape[1] - self.length  # 1 where the last next_obs is among them
+            more = window.shape[1] - self.length  # 1 of observations, of which there is one more
             store[slot, : steps + more] = window[env, : steps + more]
             store[slot, steps + more :] = 0
             window[env, : keep + more] = window[env, self.length - keep :].copy()
@@ -323,13 +311,10 @@ class SequenceReplay(Sectioned):
 
     def _stage(self, batch_size: int) -> Staging:
         specs = _times(self._row, batch_size)
-        specs["discount"] = specs["reward"]
         if self._priorities is not None:
             specs["weight"] = Spec((batch_size,), np.dtype(np.float32))
-        staging = Staging(specs, self.device)
-        staging.arrays["discount"].fill(self.gamma)
-        self._staging[batch_size] = staging
-        return staging
+        self._staging[batch_size] = Staging(specs, self.device)
+        return self._staging[batch_size]
 
     def _ring(self) -> Ring:
         heads = np.array([self._head])
@@ -346,7 +331,13 @@ class SequenceReplay(Sectioned):
         }
 
 
-def _put(store: np.ndarray, at: Any, value: np.ndarray) -> None:
+def _given(columns: State) -> dict[str, Tree]:
+    """Return what steps were recorded with beside themselves, by name."""
+    carry = columns.get("carry")
+    return dict(columns.get("extras", {})) | ({} if carry is None else {"carry": carry})
+
+
+def _put(store: np.ndarray, at: Any, value: Any) -> None:
     store[at] = value
 
 

@@ -13,7 +13,7 @@ import torch
 
 from assay.buffers.allocation import Spec
 from assay.core.errors import CheckpointError
-from assay.core.types import State, Tree, tree_leaves, tree_map
+from assay.core.types import Array, State, Tree, tree_leaves, tree_map
 
 CHUNK_ITEMS = 16_384
 HEAD = "head"
@@ -56,7 +56,7 @@ class Sectioned(ABC):
         return {f"{prefix}-{name}": value for name, value in self._sections().items()}
 
     def load_sections(self, sections: Mapping[str, State], prefix: str = "replay") -> None:
-        """Put back the states of `sections`; sampling then goes on as if nothing had happened.
+        """Restore the states of `sections`; sampling then goes on as if nothing had happened.
 
         Raises:
             CheckpointError: A section is missing, or they belong to another kind of replay.
@@ -150,6 +150,35 @@ def copy_state(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: copy_state(item) for key, item in value.items()}
     return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def write_back(
+    columns: Mapping[str, Tree], rows: np.ndarray, held: np.ndarray, values: Mapping[str, Tree]
+) -> None:
+    """Write values of a sampled batch back to the columns that they came from.
+
+    Args:
+        columns: By name, with a leading axis of rows.
+        rows: [K] where what is still held of the batch lies.
+        held: [B] what that is.
+        values: [B, ...] by name.
+
+    Raises:
+        ValueError: There is no such column.
+    """
+    for name, tree in values.items():
+        if name not in columns:
+            raise ValueError(f"'{name}' cannot be updated; expected one of {sorted(columns)}")
+
+        def put(column: np.ndarray, value: Array) -> None:
+            column[rows] = as_array(value)[held]
+
+        tree_map(put, columns[name], tree)
+
+
+def as_array(values: Any) -> np.ndarray:
+    """Return a tensor of any device, or an array, as an array."""
+    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 
 
 def same_settings(found: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:

@@ -64,12 +64,52 @@ class Collected(NamedTuple):
 
 
 @dataclass(slots=True)
+class Transition:
+    """One step of each of N environments, as a replay records it.
+
+    Attributes:
+        obs: [N, ...] or a flat dict of such.
+        action: [N, ...], as executed.
+        reward: [N].
+        next_obs: What followed, with the true final observation at an episode's end.
+        terminated: [N] the episode ended in a terminal state.
+        truncated: [N] the episode was cut short.
+        valid: [N] False for rows that are not a transition, such as the one after an episode's end
+            under next-step autoreset; they are not recorded. None: all of them are.
+        extras: Further [N, ...] arrays, the same names in every step; batches have them again.
+        carry: [N, ...] the carry that `obs` was acted on with. Sequences keep it.
+    """
+
+    obs: Tree
+    action: Array
+    reward: Array
+    next_obs: Tree
+    terminated: Array
+    truncated: Array
+    valid: Array | None = None
+    extras: dict[str, Array] | None = None
+    carry: Tree = None
+
+
+@dataclass(slots=True)
 class Batch:
-    """Transitions with a leading axis B (replay) or [B, L] (sequences).
+    """B transitions of a replay.
 
     `terminated` and `truncated` are never merged. With n-step returns, `reward` is the discounted
     sum and `discount` is gamma^k of the steps really taken, so that a target is
     `reward + discount * (1 - terminated) * V(next_obs)` in every case.
+
+    Attributes:
+        obs: [B, ...] or a flat dict of such.
+        action: [B, ...].
+        reward: [B].
+        next_obs: [B, ...], where the return ends.
+        terminated: [B] float32, 0 or 1.
+        truncated: [B] float32, 0 or 1.
+        discount: [B].
+        extras: [B, ...] what the transitions were recorded with.
+        weight: [B] the importance weights of prioritised replay; None where draws are uniform.
+        index: [B] names of the transitions for `Replay.update`; None where nothing can be updated.
     """
 
     obs: Tree
@@ -80,6 +120,42 @@ class Batch:
     truncated: Array
     discount: Array
     extras: dict[str, Array] = field(default_factory=dict)
+    weight: Array | None = None
+    index: Array | None = None
+
+
+@dataclass(slots=True)
+class SequenceBatch:
+    """B sequences of L consecutive rows of a replay.
+
+    Row t is the step from `obs[:, t]` to `obs[:, t + 1]`, also where it ends an episode: the row
+    after an end holds the final observation. That row is not a transition, nor is padding.
+
+    Attributes:
+        obs: [B, L + 1, ...] or a flat dict of such.
+        action: [B, L, ...].
+        reward: [B, L].
+        terminated: [B, L] float32, 0 or 1.
+        truncated: [B, L] float32, 0 or 1.
+        is_first: [B, L] float32, 1 where an episode begins.
+        valid: [B, L] float32, 0 for rows that are not a transition.
+        carry: [B, ...] the carry before row 0, or None.
+        extras: [B, L, ...] what the steps were recorded with.
+        weight: [B] the importance weights of prioritised replay; None where draws are uniform.
+        index: [B] names of the sequences for `Replay.update`.
+    """
+
+    obs: Tree
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    is_first: Array
+    valid: Array
+    carry: Tree = None
+    extras: dict[str, Array] = field(default_factory=dict)
+    weight: Array | None = None
+    index: Array | None = None
 
 
 @dataclass(slots=True)
@@ -123,28 +199,6 @@ class Clock:
         """Return the budget of a run that counts environment steps."""
         assert self.unit == "env_steps", "The budget of this run is counted in updates."
         return self.total
-
-
-class Every:
-    """Say True once for every `interval` passed, however large the strides.
-
-    Example:
-        >>> due = Every(100)
-        >>> [due(n) for n in (0, 64, 128, 192, 256)]
-        [False, False, True, False, True]
-    """
-
-    def __init__(self, interval: int | None) -> None:
-        self.interval = interval
-        self.last = 0
-
-    def __call__(self, count: int) -> bool:
-        """Return whether a multiple of the interval lies in (last call, count]."""
-        if not self.interval:
-            return False
-        due = count // self.interval > self.last // self.interval
-        self.last = count
-        return due
 
 
 def tree_map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:

@@ -37,24 +37,7 @@ class Distribution:
         self.action_shape = layout.action_shape
         self.action_dtype = layout.action_dtype
         self.noise_shape = layout.noise_shape
-        self.noise_kind = layout.noise_kind
         self.mask_size = layout.mask_size
-
-    def draw_noise(
-        self,
-        leading: tuple[int, ...],
-        *,
-        generator: torch.Generator | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
-        """Return noise [*leading, *noise_shape] for `sample`."""
-        noise = torch.empty((*leading, *self.noise_shape), device=device)
-        if self.noise_kind == "normal":
-            return noise.normal_(generator=generator)
-        if self.noise_kind == "uniform":
-            return noise.uniform_(generator=generator)
-        # -log of a standard exponential is a standard Gumbel variable.
-        return noise.exponential_(generator=generator).clamp_(min=1e-30).log_().neg_()
 
     def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the log-probability (density) [...] of `action`."""
@@ -79,10 +62,6 @@ class Distribution:
         """Return the most likely action."""
         raise NotImplementedError
 
-    def kl(self, params_p: Tensor, params_q: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return KL(p || q) [...]."""
-        raise NotImplementedError
-
 
 class Categorical(Distribution):
     """One choice among n: the policy over a Discrete space."""
@@ -95,11 +74,6 @@ class Categorical(Distribution):
         """Return the log-probability of every action [..., n]."""
         self._check(params)
         return F.log_softmax(mask_logits(params, mask), dim=-1)
-
-    def probs(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the probability of every action [..., n]."""
-        self._check(params)
-        return F.softmax(mask_logits(params, mask), dim=-1)
 
     def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return log p(action) [...]."""
@@ -120,10 +94,6 @@ class Categorical(Distribution):
         """Return the most likely action [...]."""
         self._check(params)
         return mask_logits(params, mask).argmax(-1) + self.start
-
-    def kl(self, params_p: Tensor, params_q: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return KL(p || q) [...]."""
-        return _categorical_kl(self.log_probs(params_p, mask), self.log_probs(params_q, mask))
 
     def _check(self, params: Tensor) -> None:
         _check_width(params, self.param_size)
@@ -153,11 +123,6 @@ class MultiCategorical(Distribution):
     def mode(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the most likely choice of every sub-action."""
         return self._action(self._logits(params, mask).argmax(-1))
-
-    def kl(self, params_p: Tensor, params_q: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return KL(p || q) [...], summed over sub-actions."""
-        p, q = self._log_probs(params_p, mask), self._log_probs(params_q, mask)
-        return _categorical_kl(p, q).sum(-1)
 
     def _log_probs(self, params: Tensor, mask: Tensor | None) -> Tensor:
         return F.log_softmax(self._logits(params, mask), dim=-1)
@@ -209,12 +174,6 @@ class Bernoulli(Distribution):
         """Return the bits with p > 1/2."""
         return self._action(self._logits(params, mask) > 0)
 
-    def kl(self, params_p: Tensor, params_q: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return KL(p || q) [...], summed over bits."""
-        # KL = p (l_p - l_q) - softplus(l_p) + softplus(l_q)
-        p, q = self._logits(params_p, mask), self._logits(params_q, mask)
-        return (p.sigmoid() * (p - q) - F.softplus(p) + F.softplus(q)).sum(-1)
-
     def _logits(self, params: Tensor, mask: Tensor | None) -> Tensor:
         _check_width(params, self.param_size)
         return params if mask is None else torch.where(mask.bool(), params, MASKED_LOGIT)
@@ -248,14 +207,6 @@ class DiagGaussian(Distribution):
     def mode(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the mean."""
         return self._action(self._split(params, mask)[0])
-
-    def kl(self, params_p: Tensor, params_q: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return KL(p || q) [...], summed over dimensions."""
-        # KL = log(s_q / s_p) + (s_p^2 + (m_p - m_q)^2) / (2 s_q^2) - 1/2
-        (mean_p, log_p), (mean_q, log_q) = self._split(params_p, mask), self._split(params_q, mask)
-        spread = (2.0 * (log_p - log_q)).exp()
-        shift = ((mean_p - mean_q) * (-log_q).exp()).square()
-        return (log_q - log_p + 0.5 * (spread + shift) - 0.5).sum(-1)
 
     def _split(self, params: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         _check_width(params, self.param_size)
@@ -351,11 +302,6 @@ def _pick(table: Tensor, index: Tensor) -> Tensor:
             f"action has shape {tuple(index.shape)}; expected {tuple(table.shape[:-1])}."
         )
     return table.gather(-1, index.unsqueeze(-1)).squeeze(-1)
-
-
-def _categorical_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    # KL = sum p (log p - log q)
-    return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
 def _gaussian_log_prob(z: Tensor, log_std: Tensor) -> Tensor:

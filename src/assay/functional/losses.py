@@ -175,6 +175,31 @@ def normalize_advantages(
     return torch.where(count > 1, centred / (variance.sqrt() + eps), advantage)
 
 
+def policy_terms(
+    advantage: Tensor,
+    entropy: Tensor,
+    weight: Tensor,
+    policy_weight: Tensor,
+    *,
+    normalize: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return the advantages [B] that a policy follows, and its mean entropy.
+
+    Steps whose action something else chose add nothing to either, but count in the mean, so that
+    the gradient shrinks with the policy's share of the steps.
+
+    Args:
+        advantage: [B].
+        entropy: [B].
+        weight: [B], 1 for transitions and 0 for rows that are none.
+        policy_weight: [B], 1 where the policy chose the action, else 0.
+        normalize: Standardise the advantages of the policy's own steps.
+    """
+    if normalize:
+        advantage = normalize_advantages(advantage, weight * policy_weight)
+    return advantage * policy_weight, weighted_mean(entropy * policy_weight, weight)
+
+
 def explained_variance(prediction: Any, target: Any, weight: Any = None) -> Tensor:
     """Return 1 - Var[target - prediction] / Var[target]; 0 where the target does not vary.
 

@@ -169,25 +169,6 @@ def n_step_return(
     return result
 
 
-def lambda_return(
-    reward: Tensor,
-    next_value: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    gamma: float | Tensor,
-    lam: float,
-) -> Tensor:
-    """Return TD(lambda) returns [T, N]; `gamma` may be a tensor of discounts [T, N]."""
-    check_rank(2, reward=reward)
-    _check_segment(reward, next_value, terminated, truncated)
-    alive = 1.0 - terminated.to(reward.dtype)
-    going = alive * (1.0 - truncated.to(reward.dtype))
-    going = torch.cat([going[:-1], torch.zeros_like(going[-1:])])
-    # G_t = r_t + gamma (1 - terminated_t) ((1 - lambda) V(s'_t) + lambda G_{t+1}); G := V when cut
-    d = reward + gamma * alive * (1.0 - lam * going) * next_value
-    return linear_recurrence(d, gamma * lam * going)
-
-
 def vtrace(
     reward: Tensor,
     value: Tensor,
@@ -237,13 +218,6 @@ def vtrace(
     next_target = torch.where(going > 0, next_target, next_value)
     advantage = rho * (reward + gamma * alive * next_target - value)
     return target, advantage
-
-
-def discounted_cumsum(x: Tensor, gamma: float, done: Tensor | None = None) -> Tensor:
-    """Return sum_k gamma^k x_{t+k} along the first axis, started afresh after each `done`."""
-    going = torch.ones_like(x) if done is None else 1.0 - done.to(x.dtype)
-    check_same_shape(x=x, done=going)
-    return linear_recurrence(x, gamma * going)
 
 
 def _check_segment(reward: Any, *others: Any) -> None:

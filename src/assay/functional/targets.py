@@ -60,8 +60,3 @@ def mask_values(values: Tensor, mask: Tensor | None) -> Tensor:
     A value may be below any finite number that stands for "masked", unlike the logits of a policy.
     """
     return mask_logits(values, mask, -torch.inf)
-
-
-def polyak(target: Tensor, online: Tensor, tau: float) -> Tensor:
-    """Return (1 - tau) target + tau online."""
-    return torch.lerp(target, online, tau)

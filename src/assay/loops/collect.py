@@ -14,9 +14,10 @@ import gymnasium as gym
 import numpy as np
 
 from assay.algorithms.base import Algorithm
+from assay.buffers.replay_protocol import Replay
 from assay.buffers.rollout import Rollout
 from assay.core import seeding
-from assay.core.types import Clock, Collected, State, Tree, action_mask, tree_map
+from assay.core.types import Clock, Collected, State, Transition, Tree, action_mask, tree_map
 from assay.policies.exploration import GreedyActions
 
 EPISODE_WINDOW = 100
@@ -114,8 +115,7 @@ class Collector:
     def collect_rollout(self, rollout: Rollout) -> Collected:
         """Fill a rollout with `length` steps of every environment, and return what was seen."""
         step, act = self.env.step, self.algorithm.act
-        rollout.reset()
-        rollout.initial_carry = self.carry
+        rollout.reset(self.carry)
         obs, carry = self.obs, self.carry
         for t in range(rollout.length):
             choice = act(obs, carry, True)
@@ -158,7 +158,7 @@ class Collector:
                 rollout.reward[t], done[t] if ends[t] else None, valid
             )
 
-    def collect_step(self, replay: Any, random: bool) -> Collected:
+    def collect_step(self, replay: Replay[Any], random: bool) -> Collected:
         """Take one step of every environment into a replay, and return what was seen.
 
         Args:
@@ -167,29 +167,25 @@ class Collector:
                 or says `gives_extras`, is asked all the same, for these; its action is not taken.
         """
         obs, algorithm = self.obs, self.algorithm
-        action, carry, extras, memory = None, None, None, {}
+        action, carry, extras = None, None, None
         # A replay holds the same columns for random steps as for the algorithm's own.
         ask = self.carry is not None or algorithm.gives_extras
         if ask or not random:
             choice = algorithm.act(obs, self.carry, True)
             action, carry, extras = choice.action, choice.carry, choice.extras or None
-        if self.carry is not None:
-            memory = {"carry": self.carry}  # what the policy acted with, for sequence replay
         if random:
             action = self._random_actions()
         next_obs, reward, terminated, truncated, valid, final = self.env.step(action)
-        if final is None:
-            done = None
-            replay.add(
-                obs, action, reward, next_obs, terminated, truncated, valid, extras, **memory
-            )
-        else:
+        done, successor = None, next_obs
+        if final is not None:
             done = terminated | truncated
             successor = tree_map(lambda new, end: _where(done, end, new), next_obs, final)
-            replay.add(
-                obs, action, reward, successor, terminated, truncated, valid, extras, **memory
-            )
             carry = self._restart_carry(carry, done)
+        replay.add(
+            Transition(
+                obs, action, reward, successor, terminated, truncated, valid, extras, self.carry
+            )
+        )
         if valid is not None:
             carry = self._restart_carry(carry, ~valid)
         self.obs, self.carry = next_obs, carry
@@ -203,10 +199,13 @@ class Collector:
         if isinstance(space, gym.spaces.Box):
             draw = self.rng.uniform(space.low, space.high, (n, *space.shape))
             return draw.astype(space.dtype)
+        mask = action_mask(self.obs)
         if isinstance(space, gym.spaces.MultiDiscrete):
+            if mask is not None:
+                return space.start + _allowed_choices(self.rng, space.nvec, mask)
             return self.rng.integers(space.start, space.start + space.nvec, (n, *space.shape))
         assert isinstance(space, gym.spaces.Discrete)
-        return GreedyActions(space).random(self.rng, n, action_mask(self.obs))
+        return GreedyActions(space).random(self.rng, n, mask)
 
     def state(self) -> State:
         """Return where the environments and the collector are; `env` is None if it cannot say."""
@@ -232,6 +231,23 @@ class Collector:
             self.env.reset(self.seed)
             self.env.set_state(state["env"])
             self.obs, self.carry = state["obs"], state["carry"]
+
+
+def _allowed_choices(rng: np.random.Generator, sizes: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return random choices [N, *sizes.shape], each among those that its part of the mask allows.
+
+    Args:
+        rng: Source of randomness.
+        sizes: How many choices there are, of every sub-action.
+        mask: [N, sum of sizes]. A part that allows nothing counts as one without a mask.
+    """
+    draws = rng.random(mask.shape)
+    chosen = []
+    for end, size in zip(np.cumsum(sizes), sizes.reshape(-1), strict=True):
+        allowed = mask[:, end - size : end] != 0
+        allowed |= ~allowed.any(1, keepdims=True)
+        chosen.append(np.where(allowed, draws[:, end - size : end], -1.0).argmax(1))
+    return np.stack(chosen, 1).reshape(len(mask), *sizes.shape)
 
 
 def _where(rows: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.buffers.hindsight import HindsightReplay, require_goals
 from assay.buffers.prioritized import PrioritizedOptions
 from assay.buffers.replay import ReplayBuffer
+from assay.buffers.replay_protocol import Replay
 from assay.buffers.sequence import SequenceReplay
 from assay.core import seeding
 from assay.core.errors import ConfigError
@@ -92,14 +93,14 @@ class OffPolicyLoop:
         self.collector.load_state(sections["collector"])
 
 
-def make_replay(needs: ReplayNeeds, env: Any, device: Any, rng: np.random.Generator) -> Any:
+def make_replay(needs: ReplayNeeds, env: Any, device: Any, rng: np.random.Generator) -> Replay[Any]:
     """Build the buffer that an algorithm asked for."""
     options = None if needs.prioritized is None else PrioritizedOptions(alpha=needs.prioritized)
     if needs.sequence is not None:
         return SequenceReplay(
             env.spaces, needs.capacity, env.num_envs, length=needs.sequence, rng=rng,
-            overlap=needs.overlap, gamma=needs.gamma, cross_episodes=needs.cross_episodes,
-            device=device, prioritized=options,
+            overlap=needs.overlap, cross_episodes=needs.cross_episodes, device=device,
+            prioritized=options,
         )  # fmt: skip
     if needs.her is not None:
         require_goals(env.spaces.observation)

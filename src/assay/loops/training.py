@@ -22,6 +22,7 @@ from assay.algorithms.base import Algorithm, Context
 from assay.core import registry
 from assay.core.config import Model, UnusedSettingError, parse
 from assay.core.errors import AssayError, ConfigError, RunError
+from assay.core.images import has_images
 from assay.core.types import Clock, tree_leaves
 from assay.envs.make import make_vector
 from assay.envs.space_codec import space_to_state
@@ -340,9 +341,7 @@ class Training:
 
 def _threads(space: Any) -> int:
     """Small networks run fastest on one thread; image encoders use what there is."""
-    parts = getattr(space, "spaces", {"": space}).values()
-    images = any(len(getattr(part, "shape", ()) or ()) == 3 for part in parts)
-    return len(os.sched_getaffinity(0)) if images else 1
+    return len(os.sched_getaffinity(0)) if has_images(space) else 1
 
 
 @contextlib.contextmanager

@@ -8,9 +8,9 @@ import gymnasium as gym
 import numpy as np
 from torch import Tensor, nn
 
+from assay.core.images import has_images
 from assay.core.types import Tree
 from assay.functional.distributions import Distribution
-from assay.networks.conv import has_images
 from assay.networks.custom import DEFAULT
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import policy_head

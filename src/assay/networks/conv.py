@@ -1,8 +1,8 @@
 """Convolutional networks for images: Nature (DQN) and IMPALA (residual).
 
-An image is a Box of three axes, of two axes if it is uint8 (grey), or of four (a stack of colour
-frames). Channels may come first or last; pixels of type uint8 with a range of 255 are scaled to
-[0, 1] here, so that images travel and are stored as bytes. Float images are left alone.
+`assay.core.images` says what an image is. Channels may come first or last; pixels of type uint8
+with a range of 255 are scaled to [0, 1] here, so that images travel and are stored as bytes. Float
+images are left alone.
 """
 
 from __future__ import annotations
@@ -15,40 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.core.errors import ConfigError, SpaceError, nearest
-from assay.core.types import ACTION_MASK
+from assay.core.images import is_image
 from assay.networks.mlp import HIDDEN_GAIN, Init, initialise, make_linear
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
 _NATURE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
-
-
-def is_image(space: gym.Space[Any]) -> bool:
-    """Return whether a space is treated as an image."""
-    from gymnasium import spaces
-
-    if not isinstance(space, spaces.Box):
-        return False
-    return len(space.shape) in (3, 4) or (len(space.shape) == 2 and space.dtype == np.uint8)
-
-
-def has_images(space: gym.Space[Any]) -> bool:
-    """Return whether a space, or an entry of a Dict, is treated as an image."""
-    from gymnasium import spaces
-
-    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
-    return any(is_image(part) for part in parts)
-
-
-def only_images(space: gym.Space[Any]) -> bool:
-    """Return whether a space, or every entry of a Dict but action masks, is an image."""
-    from gymnasium import spaces
-
-    if not isinstance(space, spaces.Dict):
-        return is_image(space)
-    parts = [part for key, part in space.spaces.items() if key != ACTION_MASK]
-    return bool(parts) and all(is_image(part) for part in parts)
 
 
 def byte_scale(space: gym.Space[Any]) -> float:
@@ -80,7 +53,9 @@ class ToChannels(nn.Module):
         super().__init__()
         if not is_image(space):
             raise SpaceError(
-                f"{space} is no image.", "Give a Box of shape [C, H, W], [H, W, C] or [H, W]."
+                f"{space} is not an image.",
+                "Give a Box of bytes, or of floats with one bound below and one above, of shape "
+                "[C, H, W] or [H, W, C]; bytes may also be [H, W].",
             )
         shape = tuple(int(n) for n in space.shape or ())
         order: tuple[int, ...]

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import SpaceError
+from assay.core.images import is_image
 from assay.core.types import ACTION_MASK
-from assay.networks.conv import byte_scale, is_image, make_cnn
+from assay.networks.conv import byte_scale, make_cnn
 from assay.networks.custom import DEFAULT, CustomEncoder
 from assay.networks.mlp import Init, mlp
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import CheckpointError
+from assay.core.images import is_image
 from assay.core.types import State, Tree
 from assay.functional.returns import linear_recurrence_numpy
-from assay.networks.conv import is_image
 
 if TYPE_CHECKING:
     import gymnasium as gym

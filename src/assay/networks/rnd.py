@@ -16,9 +16,9 @@ import gymnasium as gym
 import numpy as np
 from torch import Tensor, nn
 
+from assay.core.images import is_image
 from assay.core.types import Tree, unpack
 from assay.functional.losses import weighted_mean
-from assay.networks.conv import is_image
 from assay.networks.encoders import make_encoder
 from assay.networks.mlp import mlp
 

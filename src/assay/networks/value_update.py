@@ -11,11 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
-from assay.core.types import Batch
+from assay.buffers.replay_protocol import Replay
+from assay.core.types import Batch, SequenceBatch
 from assay.networks.noisy import resample_noise
 
 
-def draw_transitions(learner: Any, data: Any) -> tuple[Batch, dict[str, Tensor]]:
+def draw_transitions(learner: Any, data: Replay[Batch]) -> tuple[Batch, dict[str, Tensor]]:
     """Draw a batch of transitions.
 
     Args:
@@ -32,8 +33,8 @@ def draw_transitions(learner: Any, data: Any) -> tuple[Batch, dict[str, Tensor]]
 
 def learn_values(
     learner: Any,
-    data: Any,
-    sample: Batch,
+    data: Replay[Any],
+    sample: Batch | SequenceBatch,
     batch: dict[str, Tensor],
     lr: float | Sequence[float],
     *,
@@ -56,6 +57,6 @@ def learn_values(
         resample_noise(learner.target, learner.rng)
     learner.record(step, step(batch, lr))
     if learner.needs.prioritized is not None:
-        data.update_priorities(sample.extras["index"], step.outputs["priority"])
+        data.update(sample.index, priority=step.outputs["priority"])
     if hp.tau == 1 and learner.clock.updates % hp.target_every == 0:
         step.flats[learner.target].copy_(step.flats[learner.q])

@@ -1,6 +1,6 @@
 """Policy distributions on NumPy arrays: the twins of `assay.functional.distributions`.
 
-They have the same attributes and methods (without `kl`) and give the same numbers. Every array
+They have the same attributes and methods and give the same numbers. Every array
 they return is fresh. Noise is an input: draw it for a whole rollout at once with `draw_noise`.
 """
 

@@ -185,10 +185,10 @@ class CannedReplay:
 
     Attributes:
         calls: The arguments of every `sample`.
-        priorities: The (index, td_error) of every `update_priorities`, as lists.
+        priorities: The (index, priority) of every `update`, as lists.
     """
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Any) -> None:
         self.batch = batch
         self.calls: list[tuple[int, float]] = []
         self.priorities: list[tuple[list[int], list[float]]] = []
@@ -196,21 +196,21 @@ class CannedReplay:
     def __len__(self) -> int:
         return len(self.batch.reward)
 
-    def sample(self, batch_size: int, beta: float = 1.0) -> Batch:
+    def sample(self, batch_size: int, beta: float = 1.0) -> Any:
         """Return the batch."""
         self.calls.append((batch_size, beta))
         return self.batch
 
-    def update_priorities(self, index: Any, td_errors: Any) -> None:
-        """Record the priorities."""
-        self.priorities.append((index.tolist(), td_errors.tolist()))
+    def update(self, index: Any, *, priority: Any) -> None:
+        """Take note."""
+        self.priorities.append((index.tolist(), priority.tolist()))
 
 
 def make_batch(**columns: Any) -> Batch:
     """Return a replay batch of tensors from lists; whole numbers become int64, the rest float32.
 
-    What is left out is 0 (`terminated`, `truncated`). Columns that a `Batch` does not name are its
-    extras. An observation may be a dict of lists.
+    What is left out is 0 (`terminated`, `truncated`) or None. Columns that a `Batch` does not name
+    are its extras. An observation may be a dict of lists.
     """
 
     def tensor(values: Any) -> torch.Tensor:
@@ -222,6 +222,7 @@ def make_batch(**columns: Any) -> Batch:
     floats = ("reward", "terminated", "truncated", "discount")
     named |= {k: named.get(k, nothing).to(torch.float32) for k in floats}
     fields = {k: named.pop(k) for k in ("obs", "action", "next_obs", *floats)}
+    fields |= {k: named.pop(k, None) for k in ("weight", "index")}
     return Batch(**fields, extras=named)
 
 

@@ -14,6 +14,7 @@ belong together and whether it was ever added.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from assay.core.errors import CheckpointError, ConfigError
-from assay.core.types import Batch, Spaces, Tree, tree_map
+from assay.core.types import SequenceBatch, Spaces, Transition, Tree, tree_map
 
 EPISODE = 5  # steps; every second episode is terminated, the others are truncated
 LANE = 1_000  # tags of environment e start at e * LANE
@@ -62,13 +63,15 @@ class BufferContract:
             last, odd = step % EPISODE == EPISODE - 1, (step // EPISODE) % 2 == 1
             valid = np.array([(step, env) not in invalid for env in range(num_envs)])
             buffer.add(
-                self.observe(tags),
-                np.stack([tags, -tags], axis=1).astype(np.float32),
-                tags.astype(np.float32),
-                self.observe(tags + 1),
-                np.full(num_envs, last and not odd),
-                np.full(num_envs, last and odd),
-                valid=None if valid.all() else valid,
+                Transition(
+                    self.observe(tags),
+                    np.stack([tags, -tags], axis=1).astype(np.float32),
+                    tags.astype(np.float32),
+                    self.observe(tags + 1),
+                    np.full(num_envs, last and not odd),
+                    np.full(num_envs, last and odd),
+                    valid=None if valid.all() else valid,
+                )
             )
             added |= set(tags[valid].tolist())
         return added
@@ -78,11 +81,13 @@ class BufferContract:
         seen: set[int] = set()
         for _ in range(batches):
             batch = buffer.sample(batch_size)
-            mask = np.ones(batch.reward.shape, bool)
-            if "valid" in batch.extras:
-                mask = batch.extras["valid"].numpy() > 0
-            obs = tree_map(lambda x, m=mask: x.numpy()[m], batch.obs)
-            next_obs = tree_map(lambda x, m=mask: x.numpy()[m], batch.next_obs)
+            if isinstance(batch, SequenceBatch):
+                mask = batch.valid.numpy() > 0
+                obs = tree_map(lambda x, m=mask: x[:, :-1].numpy()[m], batch.obs)
+                next_obs = tree_map(lambda x, m=mask: x[:, 1:].numpy()[m], batch.obs)
+            else:
+                mask = np.ones(batch.reward.shape, bool)
+                obs, next_obs = (tree_map(np.asarray, x) for x in (batch.obs, batch.next_obs))
             tags = self.identify(obs)
             _assert_equal_trees(obs, self.observe(tags))
             _assert_equal_trees(next_obs, self.observe(tags + 1))
@@ -169,10 +174,10 @@ class BufferContract:
             self.make(capacity=self.huge, num_envs=1, seed=0)
 
 
-def _assert_equal_batches(one: Batch, two: Batch) -> None:
-    for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated", "discount"):
-        _assert_equal_trees(getattr(one, name), getattr(two, name))
-    _assert_equal_trees(one.extras, two.extras)
+def _assert_equal_batches(one: Any, two: Any) -> None:
+    assert type(one) is type(two)
+    for field in fields(one):
+        _assert_equal_trees(getattr(one, field.name), getattr(two, field.name))
 
 
 def _assert_equal_trees(one: Tree, two: Tree) -> None:

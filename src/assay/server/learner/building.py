@@ -13,11 +13,11 @@ from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.core import registry, seeding
 from assay.core.config import parse
 from assay.core.errors import ConfigError, SpaceError, nearest
+from assay.core.images import has_images
 from assay.core.types import Clock, Spaces
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.loops.config import OnlineSettings, RunConfig, preset, resolve
 from assay.loops.training import build_algorithm
-from assay.networks.conv import has_images
 from assay.policies.heads import StochasticHead
 from assay.server.learner.messages import LearnerSettings
 from assay.server.spec import PolicySpec, gym_space
@@ -25,6 +25,7 @@ from assay.server.spec import PolicySpec, gym_space
 PRESET = "preset"
 # Of the settings of a run, those that mean something where clients run the environments.
 RUN_SETTINGS = ("env_steps", "num_envs", "seed")
+IMPORTANCE_CLIP = 1.0  # of algorithms that offer it: clients act with policies out of date
 
 _building = threading.Lock()  # initial weights come from torch's global generator
 
@@ -121,6 +122,8 @@ def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
     values, num_envs = dict(config.hyperparameters), config.run.num_envs
     if cls.spec.loop == "on_policy" and "horizon" in values:
         values["horizon"] *= num_envs
+    if "importance_clip" in values and "importance_clip" not in given:
+        values["importance_clip"] = IMPORTANCE_CLIP
     run = config.run.model_copy(
         update={"num_envs": 1, "device": settings.device, "compile": settings.compile}
     )

@@ -14,10 +14,10 @@ import numpy as np
 
 from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.buffers.prioritized import PrioritizedOptions
-from assay.buffers.replay import ReplayBuffer
 from assay.core import seeding
-from assay.core.types import State, tree_map
+from assay.core.types import State, Transition, tree_map
 from assay.server.learner.feed import Feed
+from assay.server.learner.refill_replay import RefillReplay
 from assay.server.learner.segments import Steps, runs_of
 
 Array = np.ndarray[Any, Any]
@@ -55,7 +55,7 @@ class ReplayFeed(Feed):
         prioritized = None
         if needs.prioritized is not None:
             prioritized = PrioritizedOptions(alpha=needs.prioritized)
-        self.replay = ReplayBuffer(
+        self.replay = RefillReplay(
             algorithm.spaces, needs.capacity, 1, rng=self.rng, n_step=needs.n_step,
             gamma=needs.gamma, device=algorithm.device, prioritized=prioritized,
         )  # fmt: skip
@@ -131,12 +131,14 @@ class ReplayFeed(Feed):
         if cut and not terminated[0]:
             truncated = np.ones(1, bool)
         self.replay.add(
-            tree_map(lambda array: array[t : t + 1], steps.obs),
-            steps.action[t : t + 1],
-            steps.reward[t : t + 1],
-            tree_map(lambda array: array[None], steps.next_obs(t)),
-            terminated,
-            truncated,
+            Transition(
+                tree_map(lambda array: array[t : t + 1], steps.obs),
+                steps.action[t : t + 1],
+                steps.reward[t : t + 1],
+                tree_map(lambda array: array[None], steps.next_obs(t)),
+                terminated,
+                truncated,
+            )
         )
         self.written += 1
 

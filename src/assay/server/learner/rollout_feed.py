@@ -19,12 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, RolloutNeeds
+from assay.buffers.allocation import Spec, space_spec
 from assay.buffers.rollout import Rollout
 from assay.core.types import State, Tree, action_mask, tree_map
 from assay.functional.distributions import policy_distribution
 from assay.server.client.shield import Flag
 from assay.server.learner.feed import Feed
 from assay.server.learner.imitation import Imitation
+from assay.server.learner.rollout_layout import reorder
 from assay.server.learner.segments import Steps, runs_of
 
 Array = np.ndarray[Any, Any]
@@ -55,18 +57,15 @@ class RolloutFeed(Feed):
         self.distribution = policy_distribution(algorithm.spaces.action)
         self.imitation = Imitation(algorithm, self._actor()) if imitate else None
         self.length = needs.horizon
-        self.rollout = Rollout(algorithm.spaces, self.length, 1)
+        self._boxed = isinstance(algorithm.spaces.action, gym.spaces.Box)
+        extras = {"log_prob": Spec((), np.dtype(np.float32))}
+        if self._boxed:
+            action: Spec = space_spec(algorithm.spaces.action)
+            extras["raw_action"] = Spec(action.shape, np.dtype(np.float32))
+        self.rollout = Rollout(algorithm.spaces, self.length, 1, extras)
         self.flags = np.zeros(self.length, np.uint8)
         self.filled = 0
         self.pieces: list[Piece] = []
-        self._boxed = isinstance(algorithm.spaces.action, gym.spaces.Box)
-        extras = {"log_prob": np.zeros(1, np.float32), "policy_weight": np.zeros(1, np.float32)}
-        if self._boxed:
-            extras["raw_action"] = np.zeros((1, *self.rollout.action.shape[2:]), np.float32)
-        first = tree_map(lambda array: array[0], self.rollout.obs)
-        flag = np.zeros(1, bool)
-        self.rollout.write(0, first, self.rollout.action[0], np.zeros(1), flag, flag, extras=extras)
-        self.rollout.reset()
 
     def _actor(self) -> list[nn.Parameter]:
         """Return what the heuristic is cloned into: the policy without the critic's head."""
@@ -117,7 +116,7 @@ class RolloutFeed(Feed):
             sampled &= steps.log_prob[cut] != 0.0
         extras = rollout.extras
         extras["log_prob"][rows] = steps.log_prob[taken]
-        extras["policy_weight"][rows, 0] = sampled
+        rollout.policy_weight[rows, 0] = sampled
         if self._boxed:
             # What was not sampled has no action before clipping, only the one that was done.
             executed = sampled.reshape(-1, *[1] * (steps.action.ndim - 1))
@@ -146,7 +145,7 @@ class RolloutFeed(Feed):
             if one.client == other.client and one.after == other.first and not one.ends[-1]
         ]
         self.flags = self.flags[order]
-        self.rollout.rearrange(order, uncut=np.array(joined, np.int64))
+        reorder(self.rollout, order, uncut=np.array(joined, np.int64))
 
     def _learn(self) -> None:
         rollout, algorithm = self.rollout, self.algorithm
@@ -207,7 +206,7 @@ class RolloutFeed(Feed):
             data: Steps [T, N].
             params: Returns the policy's parameters [T * N, ...], step by step.
         """
-        outside = data.extras["policy_weight"] == 0
+        outside = data.policy_weight == 0
         if not outside.any():
             return
         action = data.extras.get("raw_action", data.action)
@@ -251,6 +250,7 @@ class RolloutFeed(Feed):
             "reward": waiting(rollout.reward),
             "terminated": waiting(rollout.terminated),
             "truncated": waiting(rollout.truncated),
+            "policy_weight": waiting(rollout.policy_weight),
             "extras": {name: waiting(array) for name, array in rollout.extras.items()},
             "flags": waiting(self.flags),
             "finals": None if finals is None else {"step": finals.step, "obs": finals.obs},
@@ -278,7 +278,7 @@ class RolloutFeed(Feed):
             to[:filled] = array
 
         tree_map(put, rollout.obs, state["obs"])
-        for name in ("action", "reward", "terminated", "truncated"):
+        for name in ("action", "reward", "terminated", "truncated", "policy_weight"):
             put(getattr(rollout, name), state[name])
         tree_map(put, rollout.extras, state["extras"])
         put(self.flags, state["flags"])

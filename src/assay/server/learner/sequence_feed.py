@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm
-from assay.buffers.rollout import Rollout, Starts
+from assay.buffers.rollout import Rollout
 from assay.core.types import State, Tree, action_mask, tree_map
 from assay.functional import losses
 from assay.functional.recurrent import by_step, chunks_of
@@ -28,6 +28,7 @@ from assay.networks.rnn import Remembering
 from assay.server.learner.feed import remember
 from assay.server.learner.imitation import MINIBATCH, Imitation
 from assay.server.learner.rollout_feed import Piece, RolloutFeed
+from assay.server.learner.rollout_layout import pad_runs_to_multiple
 
 Array = np.ndarray[Any, Any]
 
@@ -56,7 +57,7 @@ class SequenceFeed(RolloutFeed):
         network = algorithm.policy.network
         assert isinstance(network, Remembering)
         self.network = network
-        self._spread: Rollout | None = None
+        self._padded: Rollout | None = None
         self._memories: dict[str, Memory] = {}
 
     def _actor(self) -> list[nn.Parameter]:
@@ -66,18 +67,13 @@ class SequenceFeed(RolloutFeed):
 
     def _prepared(self) -> Rollout:
         runs = self._runs()
-        begins = np.array([run[0].begin for run in runs])
-        self._spread = data = self.rollout.spread(begins.tolist(), self.chunk)
+        begins = [run[0].begin for run in runs]
+        self._padded = data = pad_runs_to_multiple(self.rollout, begins, self.chunk)
         rows = np.flatnonzero(data.valid[:, 0])  # where the rows of the rollout are now
         before = [self._memory_before(run[0]) for run in runs]
         empty = self._empty()
         carries = [empty if memory is None else memory.carry for memory in before]
-        data.initial_carry = carries[0]
-        data.starts = Starts(
-            rows[begins],
-            np.zeros(len(runs), np.int64),
-            tree_map(lambda *parts: np.concatenate(parts), *carries),
-        )
+        data.runs.carry = tree_map(lambda *parts: np.concatenate(parts), *carries)
         params, after, _ = self._walk(data)
         if data.finals is not None:
             data.finals.carry = after
@@ -112,7 +108,7 @@ class SequenceFeed(RolloutFeed):
         """
         known = before is not None or run[0].first[-1] == 0
         version = None if before is None else before.version
-        weight = data.extras["policy_weight"]
+        weight = data.policy_weight
         place = run[0].begin
         for piece in run:
             for acted, ends in zip(piece.version.tolist(), piece.ends.tolist(), strict=True):
@@ -141,15 +137,15 @@ class SequenceFeed(RolloutFeed):
             finals, and those before every chunk.
         """
         over = (data.terminated | data.truncated)[:, 0]
-        finals, empty, carry = data.finals, self._empty(), data.initial_carry
+        finals, empty, carry = data.finals, self._empty(), self._empty()
         after_finals = self._empty(0 if finals is None else len(finals.step))
         final_of = {} if finals is None else {int(t): k for k, t in enumerate(finals.step)}
         params: Array | None = None
         starts = []
-        assert data.starts is not None
         for t in range(data.length):
             if t % self.chunk == 0:
-                carry = data.starts.replace(t, carry)
+                if (begun := data.runs.beginning_at(t)) is not None:
+                    carry = begun[1]  # there is one column
                 starts.append(carry)
             if not data.valid[t, 0]:
                 continue
@@ -166,14 +162,12 @@ class SequenceFeed(RolloutFeed):
         return torch.from_numpy(params).to(self.algorithm.device), after_finals, before
 
     def _clone(self, imitation: Imitation, heuristic: Array) -> None:
-        data, net, device = self._spread, self.network, self.algorithm.device
-        assert data is not None and data.starts is not None
-        acted, first = np.zeros((2, *data.valid.shape), np.float32)
+        data, net, device = self._padded, self.network, self.algorithm.device
+        assert data is not None
+        acted = np.zeros(data.valid.shape, np.float32)
         acted[data.valid] = heuristic
-        first[1:] = (data.terminated | data.truncated | ~data.valid)[:-1]
-        first[data.starts.step] = 0.0
         carries = self.algorithm.tensors(self._walk(data)[2])
-        rows = {"first": first, "acted": acted, "action": data.action}
+        rows = {"first": data.restarts(), "acted": acted, "action": data.action}
         cut = {k: chunks_of(torch.from_numpy(v).to(device), self.chunk) for k, v in rows.items()}
         seen = tree_map(
             lambda x: chunks_of(x, self.chunk),
@@ -197,7 +191,7 @@ class SequenceFeed(RolloutFeed):
 
     def _learn(self) -> None:
         super()._learn()
-        self._spread = None
+        self._padded = None
 
     def state(self) -> State:
         """Return everything that later updates depend on, what is remembered included."""

@@ -6,21 +6,22 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from assay.buffers.replay import ReplayBuffer
-from assay.core.types import Spaces
+from assay.core.types import Spaces, Transition
+from assay.server.learner.refill_replay import RefillReplay
 
 SPACES = Spaces(Box(-1000, 1000, (1,), np.float32), Discrete(2))
 
 
-def make(capacity: int = 5, n_step: int = 1) -> ReplayBuffer:
+def make(capacity: int = 5, n_step: int = 1) -> RefillReplay:
     rng = np.random.default_rng(0)
-    return ReplayBuffer(SPACES, capacity, 1, rng=rng, n_step=n_step, gamma=0.5)
+    return RefillReplay(SPACES, capacity, 1, rng=rng, n_step=n_step, gamma=0.5)
 
 
-def add(replay: ReplayBuffer, *numbers: int) -> None:
+def add(replay: RefillReplay, *numbers: int) -> None:
     for n in numbers:
         obs, off = np.array([[n]], np.float32), np.zeros(1, bool)
-        replay.add(obs, np.array([0]), np.array([n], np.float32), obs + 1, off, off)
+        reward = np.array([n], np.float32)
+        replay.add(Transition(obs, np.array([0]), reward, obs + 1, off, off))
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
