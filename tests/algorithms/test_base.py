@@ -122,6 +122,21 @@ class TestData:
         assert not torch.equal(first, one.noise(3, 2))
 
 
+class TestSpaces:
+    @pytest.mark.parametrize(
+        ("observation", "action"),
+        [
+            (OBS, spaces.Discrete(3, start=5)),
+            (OBS, spaces.MultiDiscrete([2, 3], start=[0, -1])),
+            (spaces.Discrete(4, start=1), spaces.Discrete(3)),
+            (spaces.Dict({"kind": spaces.Discrete(4, start=-1)}), spaces.Discrete(3)),
+        ],
+    )
+    def test_whole_numbers_are_counted_from_0(self, observation: Any, action: Any) -> None:
+        with pytest.raises(AssertionError, match="not canonical"):
+            make_algorithm("ppo", observation, action, hidden=(4,))
+
+
 class TestState:
     def test_has_a_place_for_everything(self) -> None:
         state = td3(normalize_obs=True, normalize_reward=True).state()

@@ -14,9 +14,8 @@ BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)
 
 SPACES = {
     "discrete": spaces.Discrete(3),
-    "discrete_start": spaces.Discrete(3, start=-1),
     "multi_discrete": spaces.MultiDiscrete([2, 4, 3]),
-    "multi_discrete_equal": spaces.MultiDiscrete([3, 3], start=[1, -2]),
+    "multi_discrete_equal": spaces.MultiDiscrete([3, 3]),
     "multi_discrete_table": spaces.MultiDiscrete([[2, 3], [4, 2]]),
     "multi_binary": spaces.MultiBinary(3),
     "multi_binary_table": spaces.MultiBinary([2, 2]),
@@ -40,13 +39,13 @@ def logs(*probs: float) -> torch.Tensor:
 
 
 def test_categorical_by_hand():
-    dist = policy_distribution(spaces.Discrete(3, start=5))
+    dist = policy_distribution(spaces.Discrete(3))
     params = logs(0.5, 0.25, 0.25) + 7.0  # a constant changes nothing
-    torch.testing.assert_close(dist.log_prob(params, torch.tensor([6])), t(LOG(0.25)))
+    torch.testing.assert_close(dist.log_prob(params, torch.tensor([1])), t(LOG(0.25)))
     torch.testing.assert_close(dist.entropy(params), t(1.5 * LOG(2)))
-    assert dist.mode(params).tolist() == [5]
+    assert dist.mode(params).tolist() == [0]
     # Gumbel noise that lifts the last action above the others
-    assert dist.sample(params, t(0, 0, 1)[None]).tolist() == [7]
+    assert dist.sample(params, t(0, 0, 1)[None]).tolist() == [2]
 
 
 def test_categorical_masks_by_hand():
@@ -79,17 +78,17 @@ def test_masked_actions_are_never_sampled():
 
 
 def test_multi_categorical_by_hand():
-    dist = policy_distribution(spaces.MultiDiscrete([2, 3], start=[10, 0]))
+    dist = policy_distribution(spaces.MultiDiscrete([2, 3]))
     params = torch.cat([logs(0.25, 0.75), logs(0.5, 0.25, 0.25)], dim=1)
-    action = torch.tensor([[11, 2]])
+    action = torch.tensor([[1, 2]])
     torch.testing.assert_close(dist.log_prob(params, action), t(LOG(0.75) + LOG(0.25)))
     entropy = -(0.25 * LOG(0.25) + 0.75 * LOG(0.75)) + 1.5 * LOG(2)
     torch.testing.assert_close(dist.entropy(params), t(entropy))
-    assert dist.mode(params).tolist() == [[11, 0]]
+    assert dist.mode(params).tolist() == [[1, 0]]
     # Mask: the second sub-action may only take 1 or 2; the first is all masked, hence free.
     mask = torch.tensor([[False, False, False, True, True]])
     torch.testing.assert_close(dist.log_prob(params, action, mask), t(LOG(0.75) + LOG(0.5)))
-    assert dist.mode(params, mask).tolist() == [[11, 1]]
+    assert dist.mode(params, mask).tolist() == [[1, 1]]
 
 
 def test_bernoulli_by_hand():

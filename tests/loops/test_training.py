@@ -633,3 +633,41 @@ def test_what_happened_is_in_the_events(train: Train) -> None:
     run = train("a", checkpoint_every=50)
     kinds = [event["kind"] for event in run.directory.events()]
     assert kinds == ["RunStarted", "CheckpointSaved", "CheckpointSaved", "RunEnded"]
+
+
+class FromElsewhere(gym.Env[Any, Any]):
+    """Show one of 2, 3 and 4; the right answer to it is -3, -2 or -1."""
+
+    observation_space, action_space = spaces.Discrete(3, start=2), spaces.Discrete(3, start=-3)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return self._show(), {}
+
+    def _show(self) -> int:
+        self.shown = int(self.np_random.integers(2, 5))
+        return self.shown
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action!r} is not in {self.action_space}")
+        right = int(action) == self.shown - 5
+        self.t += 1
+        return self._show(), float(right), self.t == 8, False, {}
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac"])
+def test_spaces_that_do_not_start_at_0(train: Train, tmp_path: Path, algorithm: str) -> None:
+    settings: dict[str, Any] = {"lr": 0.01, "gamma": 0.0, "hidden": (16,)}
+    if algorithm == "ppo":
+        settings |= {"horizon": 32, "minibatch_size": 16}
+    else:
+        settings |= {"horizon": None, "learning_starts": 50, "buffer_size": 2000}
+    run = train("a", FromElsewhere, algorithm, env_steps=1500, eval_episodes=5, **settings)
+    assert run.evaluate(episodes=5).mean > 7.5  # the best is 8, chance 2.7
+    agent = assay.load(tmp_path / "a")
+    assert [agent.act(shown) for shown in (2, 3, 4)] == [-3, -2, -1]
+    assert agent.act(np.array([4, 2])).tolist() == [-1, -3]

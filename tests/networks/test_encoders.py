@@ -14,9 +14,9 @@ SPACES = {
     "vector": VECTOR,
     "matrix": spaces.Box(-1.0, 1.0, (2, 3), np.float32),
     "bytes": spaces.Box(0, 255, (4,), np.uint8),
-    "discrete": spaces.Discrete(4, start=2),
+    "discrete": spaces.Discrete(4),
     "multi_binary": spaces.MultiBinary([2, 2]),
-    "multi_discrete": spaces.MultiDiscrete([2, 3], start=[0, 1]),
+    "multi_discrete": spaces.MultiDiscrete([2, 3]),
     "image": IMAGE,
     "dict": spaces.Dict(
         {
@@ -61,8 +61,8 @@ def flat(name, obs):
 
 
 def test_flat_features_by_hand():
-    assert flat("discrete", torch.tensor([2, 5])) == [[1, 0, 0, 0], [0, 0, 0, 1]]
-    assert flat("multi_discrete", torch.tensor([[1, 3]])) == [[0, 1, 0, 0, 1]]
+    assert flat("discrete", torch.tensor([0, 3])) == [[1, 0, 0, 0], [0, 0, 0, 1]]
+    assert flat("multi_discrete", torch.tensor([[1, 2]])) == [[0, 1, 0, 0, 1]]
     bits = torch.tensor([[[1, 0], [0, 1]]], dtype=torch.int8)
     assert flat("multi_binary", bits) == [[1, 0, 0, 1]]
     assert flat("bytes", torch.tensor([[0, 51, 102, 255]], dtype=torch.uint8))[0] == pytest.approx(

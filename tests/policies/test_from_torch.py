@@ -17,9 +17,9 @@ DICT = spaces.Dict(
     {
         "speed": BOX,
         "grid": spaces.Box(-1.0, 1.0, (2, 3), np.float32),
-        "kind": spaces.Discrete(3, start=1),
+        "kind": spaces.Discrete(3),
         "flags": spaces.MultiBinary(2),
-        "counts": spaces.MultiDiscrete([2, 3], start=[0, -1]),
+        "counts": spaces.MultiDiscrete([2, 3]),
         "ram": spaces.Box(0, 255, (5,), np.uint8),
         "action_mask": spaces.MultiBinary(2),
     }
@@ -84,7 +84,7 @@ def test_mlp(activation, layer_norm, n):
         spaces.Box(-1.0, 1.0, (2, 2), np.float32),
         spaces.Box(-1.0, 1.0, (3,), np.float64),
         spaces.Box(0, 255, (5,), np.uint8),
-        spaces.Discrete(5, start=2),
+        spaces.Discrete(5),
         spaces.MultiBinary([2, 2]),
         spaces.MultiDiscrete([2, 3]),
         DICT,

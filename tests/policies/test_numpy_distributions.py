@@ -16,8 +16,7 @@ from assay.policies.distributions import ActionScale, policy_distribution
 
 SPACES = {
     "discrete": (spaces.Discrete(3), False),
-    "discrete_start": (spaces.Discrete(5, start=-2), False),
-    "multi_discrete": (spaces.MultiDiscrete([2, 4, 3], start=[0, 5, -1]), False),
+    "multi_discrete": (spaces.MultiDiscrete([2, 4, 3]), False),
     "multi_discrete_table": (spaces.MultiDiscrete([[3, 3], [3, 3]]), False),
     "multi_binary": (spaces.MultiBinary([2, 2]), False),
     "box": (spaces.Box(-1.0, 1.0, (2, 3), np.float32), False),

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -125,6 +126,8 @@ class Algorithm(ABC):
                 f"{spaces.action}.",
                 f"Choose an algorithm for {kind} actions: `assay algorithms` lists them.",
             )
+        for space in (spaces.observation, spaces.action):
+            assert _starts_at_0(space), f"{space} is not canonical: see `assay.envs.spaces`"
         hp.reject_unused(spaces)
         self.spaces = spaces
         self.hp = hp
@@ -339,3 +342,9 @@ class Algorithm(ABC):
             step.metric_names = list(saved["names"])
             total = torch.as_tensor(saved["total"], device=self.device)
             self._sums[id(step)] = (step, total, int(saved["count"]))
+
+
+def _starts_at_0(space: gym.Space[Any]) -> bool:
+    """Return whether all whole numbers of a space are counted from 0, as they are in here."""
+    parts = space.spaces.values() if isinstance(space, gym.spaces.Dict) else (space,)
+    return not any(np.any(getattr(part, "start", 0)) for part in parts)

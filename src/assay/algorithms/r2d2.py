@@ -151,9 +151,7 @@ class R2D2(Algorithm):
         names = ("action", "reward", "terminated", "truncated", "valid", "is_first")
         action, reward, terminated, truncated, valid, is_first = (batch[k].t() for k in names)
         online = self.q(obs, carry, is_first)  # [L + 1, B, A]
-        # Padding holds action 0, which may lie before the space's start.
-        taken = (action).clamp(min=0).long()
-        q = online[:-1].gather(2, taken.unsqueeze(2)).squeeze(2)  # [L, B]
+        q = online[:-1].gather(2, action.long().unsqueeze(2)).squeeze(2)  # [L, B]
         with torch.no_grad():
             target, mask = self.target(obs, carry, is_first), action_mask(obs)
             value = targets.double_q_value(

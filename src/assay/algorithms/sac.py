@@ -188,7 +188,7 @@ class SAC(Algorithm):
             soft = self.target(next_obs).amin(0) - self.temperature() * log_pi
             value = (log_pi.exp() * soft).sum(1)
             y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], value)
-        index = (batch["action"] - int(self.spaces.action.start)).view(1, -1, 1).expand(2, -1, 1)
+        index = batch["action"].view(1, -1, 1).expand(2, -1, 1)
         q = self.critic(obs).gather(2, index).squeeze(2)  # q: [2, B]
         return 0.5 * (q - y).square().mean(1).sum(), {"q_mean": q.mean()}
 

@@ -14,7 +14,7 @@ def action_atoms(atoms: Tensor, action: Tensor) -> Tensor:
 
     Args:
         atoms: [B, A, K].
-        action: [B], counted from 0 (subtract the `start` of a Discrete space).
+        action: [B].
     """
     check_rank(3, atoms=atoms)
     check_rank(1, action=action)

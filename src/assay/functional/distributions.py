@@ -66,10 +66,6 @@ class Distribution:
 class Categorical(Distribution):
     """One choice among n: the policy over a Discrete space."""
 
-    def __init__(self, layout: ActionLayout) -> None:
-        super().__init__(layout)
-        self.start = layout.starts[0]
-
     def log_probs(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the log-probability of every action [..., n]."""
         self._check(params)
@@ -77,7 +73,7 @@ class Categorical(Distribution):
 
     def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return log p(action) [...]."""
-        return _pick(self.log_probs(params, mask), action.long() - self.start)
+        return _pick(self.log_probs(params, mask), action.long())
 
     def entropy(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the entropy [...] over the valid actions."""
@@ -88,12 +84,12 @@ class Categorical(Distribution):
     def sample(self, params: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return argmax(logits + Gumbel noise) [...]."""
         self._check(params)
-        return (mask_logits(params, mask) + noise).argmax(-1) + self.start
+        return (mask_logits(params, mask) + noise).argmax(-1)
 
     def mode(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the most likely action [...]."""
         self._check(params)
-        return mask_logits(params, mask).argmax(-1) + self.start
+        return mask_logits(params, mask).argmax(-1)
 
     def _check(self, params: Tensor) -> None:
         _check_width(params, self.param_size)
@@ -109,7 +105,7 @@ class MultiCategorical(Distribution):
     def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return log p(action) [...], summed over sub-actions."""
         choice = action.reshape(*params.shape[:-1], len(self.layout.sizes)).long()
-        return _pick(self._log_probs(params, mask), self._shift(choice, -1)).sum(-1)
+        return _pick(self._log_probs(params, mask), choice).sum(-1)
 
     def entropy(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the entropy [...] over the valid actions, summed over sub-actions."""
@@ -141,13 +137,7 @@ class MultiCategorical(Distribution):
         return torch.stack([F.pad(p, (0, width - p.shape[-1]), value=value) for p in parts], -2)
 
     def _action(self, choice: Tensor) -> Tensor:
-        return self._shift(choice, 1).reshape(*choice.shape[:-1], *self.action_shape)
-
-    def _shift(self, choice: Tensor, sign: int) -> Tensor:
-        starts = self.layout.starts
-        if not any(starts):
-            return choice
-        return torch.stack([choice[..., i] + sign * s for i, s in enumerate(starts)], -1)
+        return choice.reshape(*choice.shape[:-1], *self.action_shape)
 
 
 class Bernoulli(Distribution):

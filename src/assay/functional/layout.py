@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,7 +32,6 @@ class ActionLayout:
         noise_kind: Distribution of the noise.
         mask_size: Width of an action mask; 0 where there is none.
         sizes: Number of choices of each sub-action.
-        starts: The value of the first choice of each sub-action.
     """
 
     family: Family
@@ -44,7 +42,6 @@ class ActionLayout:
     noise_kind: NoiseKind
     mask_size: int
     sizes: tuple[int, ...] = ()
-    starts: tuple[int, ...] = ()
 
 
 def action_layout(space: gym.Space[Any], *, squash: bool = False) -> ActionLayout:
@@ -60,12 +57,10 @@ def action_layout(space: gym.Space[Any], *, squash: bool = False) -> ActionLayou
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):
-        n, start = int(space.n), int(space.start)
-        return ActionLayout(
-            "categorical", n, (), np.dtype(np.int64), (n,), "gumbel", n, (n,), (start,)
-        )
+        n = int(space.n)
+        return ActionLayout("categorical", n, (), np.dtype(np.int64), (n,), "gumbel", n, (n,))
     if isinstance(space, spaces.MultiDiscrete):
-        sizes, starts = _integers(space.nvec), _integers(space.start)
+        sizes = tuple(int(n) for n in space.nvec.ravel())
         return ActionLayout(
             "multi_categorical",
             sum(sizes),
@@ -75,7 +70,6 @@ def action_layout(space: gym.Space[Any], *, squash: bool = False) -> ActionLayou
             "gumbel",
             sum(sizes),
             sizes,
-            starts,
         )
     if isinstance(space, spaces.MultiBinary):
         n = int(np.prod(space.shape))
@@ -135,7 +129,3 @@ def no_entropy() -> AssayError:
         "The entropy of a tanh-squashed Gaussian has no closed form.",
         "Estimate it by -log_prob of a sample (see sample_log_prob).",
     )
-
-
-def _integers(values: Sequence[Any] | np.ndarray[Any, Any]) -> tuple[int, ...]:
-    return tuple(int(v) for v in np.asarray(values).ravel())

@@ -28,7 +28,7 @@ def action_value(q: Tensor, action: Tensor) -> Tensor:
 
     Args:
         q: [B, A].
-        action: [B], counted from 0 (subtract the `start` of a Discrete space).
+        action: [B].
     """
     check_rank(2, q=q)
     check_rank(1, action=action)

@@ -202,8 +202,8 @@ class Collector:
         mask = action_mask(self.obs)
         if isinstance(space, gym.spaces.MultiDiscrete):
             if mask is not None:
-                return space.start + _allowed_choices(self.rng, space.nvec, mask)
-            return self.rng.integers(space.start, space.start + space.nvec, (n, *space.shape))
+                return _allowed_choices(self.rng, space.nvec, mask)
+            return self.rng.integers(space.nvec, size=(n, *space.shape))
         assert isinstance(space, gym.spaces.Discrete)
         return GreedyActions(space).random(self.rng, n, mask)
 

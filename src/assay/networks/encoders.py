@@ -34,14 +34,12 @@ class FlatEntry:
         width: How many numbers it becomes.
         scale: Factor for plain numbers.
         sizes: For integers to be one-hot coded: the number of values of each; else empty.
-        starts: The smallest value of each of these integers.
     """
 
     key: str | None
     width: int
     scale: float = 1.0
     sizes: tuple[int, ...] = ()
-    starts: tuple[int, ...] = ()
 
 
 class FlatObservation(nn.Module):
@@ -147,11 +145,10 @@ def _flat_entry(key: str | None, space: gym.Space[Any]) -> FlatEntry:
 
     if isinstance(space, spaces.Discrete):
         n = int(space.n)
-        return FlatEntry(key, n, sizes=(n,), starts=(int(space.start),))
+        return FlatEntry(key, n, sizes=(n,))
     if isinstance(space, spaces.MultiDiscrete):
         sizes = tuple(int(n) for n in space.nvec.ravel())
-        starts = tuple(int(n) for n in np.asarray(space.start).ravel())
-        return FlatEntry(key, sum(sizes), sizes=sizes, starts=starts)
+        return FlatEntry(key, sum(sizes), sizes=sizes)
     if isinstance(space, spaces.Box):
         return FlatEntry(key, int(np.prod(space.shape)), scale=byte_scale(space))
     if isinstance(space, spaces.MultiBinary):
@@ -188,11 +185,10 @@ def _flatten(x: Tensor, entry: FlatEntry) -> Tensor:
 
 
 def _one_hot(x: Tensor, entry: FlatEntry) -> Tensor:
-    if len(set(entry.sizes)) == 1 and not any(entry.starts):
+    if len(set(entry.sizes)) == 1:
         choices = torch.arange(entry.sizes[0], device=x.device)
         return (x.unsqueeze(-1) == choices).to(torch.float32).reshape(x.shape[0], -1)
     columns = [
-        x[:, i : i + 1] == torch.arange(start, start + size, device=x.device)
-        for i, (size, start) in enumerate(zip(entry.sizes, entry.starts, strict=True))
+        x[:, i : i + 1] == torch.arange(size, device=x.device) for i, size in enumerate(entry.sizes)
     ]
     return torch.cat(columns, dim=1).to(torch.float32)

@@ -76,7 +76,6 @@ class Categorical(Distribution):
 
     def __init__(self, layout: ActionLayout) -> None:
         super().__init__(layout)
-        self.start = layout.starts[0]
         self._rows: Array = np.arange(0)  # 0, 1, ... of the latest batch size
 
     def log_probs(self, params: Array, mask: Array | None = None) -> Array:
@@ -85,11 +84,11 @@ class Categorical(Distribution):
 
     def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
         """Return log p(action) [...]."""
-        return _pick(self.log_probs(params, mask), action - self.start)
+        return _pick(self.log_probs(params, mask), action)
 
     def sample(self, params: Array, noise: Array, mask: Array | None = None) -> Array:
         """Return argmax(logits + Gumbel noise) [...]."""
-        return (mask_logits(params, mask) + noise).argmax(-1) + self.start
+        return (mask_logits(params, mask) + noise).argmax(-1)
 
     def sample_log_prob(
         self, params: Array, noise: Array, mask: Array | None = None
@@ -98,7 +97,7 @@ class Categorical(Distribution):
         logits = mask_logits(params, mask)
         index = (logits + noise).argmax(-1)
         if logits.ndim != 2:
-            return index + self.start, _pick(log_softmax(logits), index)
+            return index, _pick(log_softmax(logits), index)
         if len(self._rows) != len(logits):
             self._rows = np.arange(len(logits))
         # Reductions over the few actions are fast along the first axis, slow along the last.
@@ -108,11 +107,11 @@ class Categorical(Distribution):
         np.exp(table, table)
         total = np.add.reduce(table, 0)
         log_prob -= np.log(total, total)
-        return index + self.start, log_prob
+        return index, log_prob
 
     def mode(self, params: Array, mask: Array | None = None) -> Array:
         """Return the most likely action [...]."""
-        return mask_logits(params, mask).argmax(-1) + self.start
+        return mask_logits(params, mask).argmax(-1)
 
 
 class MultiCategorical(Distribution):
@@ -124,14 +123,13 @@ class MultiCategorical(Distribution):
 
     def __init__(self, layout: ActionLayout) -> None:
         super().__init__(layout)
-        self.starts = np.asarray(layout.starts, dtype=np.int64)
         width = max(layout.sizes)
         # Where the logits of each sub-action land in the padded [k, width] table.
         self._slot = np.concatenate([np.arange(n) + i * width for i, n in enumerate(layout.sizes)])
 
     def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
         """Return log p(action) [...], summed over sub-actions."""
-        index = action.reshape(*params.shape[:-1], -1) - self.starts
+        index = action.reshape(*params.shape[:-1], -1)
         log_probs = log_softmax(self._logits(params, mask))
         return _pick(log_probs, index).sum(-1)
 
@@ -153,7 +151,7 @@ class MultiCategorical(Distribution):
         return table.reshape(*flat.shape[:-1], *self.noise_shape)
 
     def _action(self, index: Array) -> Array:
-        return (index + self.starts).reshape(*index.shape[:-1], *self.action_shape)
+        return index.reshape(*index.shape[:-1], *self.action_shape)
 
 
 class Bernoulli(Distribution):

@@ -10,31 +10,29 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import torch
 from gymnasium.spaces import Discrete
 from torch import Tensor
+
+from assay.functional.targets import mask_values
 
 
 class GreedyActions:
     """Choose among the actions of a Discrete space by their values.
 
-    Actions are counted from 0 in values and masks, and from `start` in what is returned.
-
     Args:
         space: The action space.
 
     Attributes:
-        start: The smallest action.
         count: Number of actions A.
 
     Example:
-        >>> choose = GreedyActions(Discrete(3, start=5))
+        >>> choose = GreedyActions(Discrete(3))
         >>> choose.best(np.array([[1.0, 9.0, 2.0]]), mask=np.array([[1, 0, 1]])).tolist()
-        [7]
+        [2]
     """
 
     def __init__(self, space: Discrete) -> None:
-        self.start, self.count = int(space.start), int(space.n)
+        self.count = int(space.n)
 
     def best(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         """Return the valid action of the highest value [N].
@@ -45,15 +43,15 @@ class GreedyActions:
         """
         if mask is not None:
             values = np.where(_allowed(mask), values, -np.inf)
-        return values.argmax(1) + self.start
+        return values.argmax(1)
 
     def random(
         self, rng: np.random.Generator, n: int, mask: np.ndarray | None = None
     ) -> np.ndarray:
         """Return uniform draws [n] from the valid actions."""
         if mask is None:
-            return rng.integers(self.start, self.start + self.count, n)
-        return (rng.random((n, self.count)) * _allowed(mask)).argmax(1) + self.start
+            return rng.integers(self.count, size=n)
+        return (rng.random((n, self.count)) * _allowed(mask)).argmax(1)
 
     def explore(
         self,
@@ -83,11 +81,7 @@ class GreedyActions:
 
     def decide(self, values: Tensor, mask: Tensor | None) -> Tensor:
         """Return the best valid action [N] in torch, as the `decide` of an exported policy."""
-        if mask is not None:
-            allowed = mask != 0
-            allowed = allowed | ~allowed.any(1, keepdim=True)
-            values = torch.where(allowed, values, torch.full_like(values, -torch.inf))
-        return values.argmax(1) + self.start
+        return mask_values(values, mask).argmax(1)
 
 
 def _allowed(mask: np.ndarray) -> np.ndarray:

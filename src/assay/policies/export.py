@@ -148,10 +148,9 @@ def _sample(space: gym.Space[Any], count: int, rng: np.random.Generator) -> NDAr
         low, high = np.maximum(space.low, centre - _REACH), np.minimum(space.high, centre + _REACH)
         return rng.uniform(low, high, (count, *space.shape)).astype(space.dtype)
     if isinstance(space, gym.spaces.Discrete):
-        return rng.integers(space.start, space.start + space.n, count)
+        return rng.integers(space.n, size=count)
     if isinstance(space, gym.spaces.MultiDiscrete):
-        drawn = rng.random((count, *space.shape)) * space.nvec
-        return (drawn.astype(space.dtype) + space.start).astype(space.dtype)
+        return (rng.random((count, *space.shape)) * space.nvec).astype(space.dtype)
     assert isinstance(space, gym.spaces.MultiBinary)
     return rng.integers(0, 2, (count, *space.shape), dtype=np.int8)
 

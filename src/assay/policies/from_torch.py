@@ -91,7 +91,10 @@ class _Writer:
         elif isinstance(module, CustomEncoder):
             raise UnsupportedError(f"the network {module.name}")
         elif isinstance(module, FlatObservation):
-            described.inputs = tuple(Entry(**dataclasses.asdict(entry)) for entry in module.entries)
+            described.inputs = tuple(
+                Entry(**dataclasses.asdict(entry), starts=(0,) * len(entry.sizes))
+                for entry in module.entries
+            )
         elif isinstance(module, GaussianHead):
             self._gaussian(module, prefix)
         elif isinstance(module, SquashedGaussianHead):

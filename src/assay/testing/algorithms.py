@@ -226,23 +226,6 @@ def make_batch(**columns: Any) -> Batch:
     return Batch(**fields, extras=named)
 
 
-class _Raw:
-    """A vector of environments whose action space begins at `start`, so it is not canonical.
-
-    The environments of Assay are canonical; what a remote client sends need not be.
-    """
-
-    def __init__(self, inner: Any, action: gym.Space[Any], start: Any) -> None:
-        self.inner, self.start = inner, start
-        self.num_envs = inner.num_envs
-        self.frame_stack = inner.frame_stack
-        self.spaces = Spaces(inner.spaces.observation, action)
-        self.reset, self.get_state, self.set_state = inner.reset, inner.get_state, inner.set_state
-
-    def step(self, actions: np.ndarray) -> Any:
-        return self.inner.step(actions - self.start)
-
-
 @dataclass(frozen=True, slots=True)
 class Case:
     """An environment that the contract tries."""
@@ -413,25 +396,6 @@ class AlgorithmContract:
         networks = {name.split(".")[0] for name in learned}
         still = networks - {n.split(".")[0] for n in learned if (before[n] != after[n]).any()}
         assert not still, f"{sorted(still)} did not move in {rig.clock.updates} updates"
-
-    def test_takes_spaces_that_start_anywhere(self) -> None:
-        """Discrete actions that do not start at 0 are learned from as well."""
-        starts: dict[str, tuple[gym.Space[Any], gym.Space[Any], Any]] = {
-            "Discrete": (spaces.Discrete(3), spaces.Discrete(3, start=5), 5),
-            "MultiDiscrete": (
-                spaces.MultiDiscrete([2, 3]),
-                spaces.MultiDiscrete([2, 3], start=[1, -4]),
-                np.array([1, -4]),
-            ),
-        }
-        for kind in registry.get(self.algorithm).spec.actions:
-            if kind in starts:
-                canonical, raw, start = starts[kind]
-                inner = make_vector(partial(Identity, canonical), 2)
-                rig = self.rig(self.first_case(), env=_Raw(inner, raw, start))
-                choice = rig.algorithm.act(rig.obs, rig.collector.carry, True)
-                assert all(raw.contains(action) for action in choice.action)
-                assert all(np.isfinite(v) for v in rig.learn(self.updates).values())
 
     def test_refuses_other_action_spaces(self) -> None:
         """A space that is not declared is refused by name, with what is supported."""
