@@ -140,10 +140,12 @@ def source_key(name: str) -> str:
     """Return what stands for a factory's code in the key of a compiled step."""
     if name == DEFAULT:
         return ""
-    file = inspect.getsourcefile(inspect.unwrap(find_factory(name)))
-    if file is None or not Path(file).is_file():
-        return f"{name}{id(find_factory(name))}"  # typed in: unknown to another process
-    return name + hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    factory = find_factory(name)
+    try:
+        source = Path(inspect.getsourcefile(inspect.unwrap(factory)) or "").read_bytes()
+    except (OSError, TypeError):
+        return f"{name}{id(factory)}"  # typed in: unknown to another process
+    return name + hashlib.sha256(source).hexdigest()
 
 
 def _import(name: str) -> Any:
