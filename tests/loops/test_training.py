@@ -447,6 +447,13 @@ class TestLoading:
         assert [names & {"optimizer", "weights"} for names in read] == [{"weights"}]
 
 
+def test_an_on_policy_loop_counts_the_optimizer_steps_of_a_rollout() -> None:
+    rig = Rig("ppo", Identity, num_envs=2, horizon=4, minibatch_size=2, epochs=3, hidden=(4,))
+    for rollouts in (1, 2):
+        rig.loop.iterate()
+        assert rig.clock.updates == rig.algorithm.updates == rollouts * 3 * 4
+
+
 class TestOffPolicy:
     @pytest.mark.parametrize(
         ("num_envs", "train_every", "updates"), [(1, 1, 1), (3, 4, 2), (8, 2, 1), (2, 16, 16)]

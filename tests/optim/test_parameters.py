@@ -56,7 +56,7 @@ class TestFlat:
         """The flat tensor does not count as a change to what autograd has saved."""
         module = nn.Linear(2, 1, bias=False)
         flat = flatten_parameters(module)
-        loss = module(torch.ones(1, 2)).square().sum()
+        loss = module(torch.ones(1, 2, requires_grad=True)).sum()  # whose gradient is the weight
         flat.add_(1.0)
         loss.backward()
 
