@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from assay.optim.update import Step
+from assay.optim.noise import NoiseSpec
+from assay.optim.update import Objective, Step
 
 Batch = dict[str, Tensor]
+NOISE = {"eps": NoiseSpec((4, 3)), "u": NoiseSpec((2,), "uniform")}
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-6}
 
 
@@ -40,6 +43,17 @@ class Scalar(nn.Module):
 
 def slope(module: Scalar, gradient: float) -> Callable[[Batch], tuple[Tensor, Batch]]:
     return lambda batch: (gradient * module.w.sum(), {})
+
+
+def noisy_step(mode: Any = "eager", seed: int = 1, module: nn.Module | None = None) -> Step:
+    """Return a step whose loss sees four rows, with noise."""
+    module = net() if module is None else module
+
+    def loss(batch: Batch) -> tuple[Tensor, Batch]:
+        error = module(batch["x"] + batch["eps"]) - batch["y"]
+        return error.square().mean() * batch["u"].mean(), {"eps": batch["eps"], "u": batch["u"]}
+
+    return Step([Objective("fit", module, loss)], mode=mode, key="noise", noise=NOISE, seed=seed)
 
 
 def assert_same_steps(one: Step, two: Step, **tolerance: float) -> None:

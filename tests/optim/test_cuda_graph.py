@@ -6,12 +6,23 @@ from typing import Any
 
 import pytest
 import torch
-from optim_support import TOLERANCE, assert_same_steps, data, net, squared
+from optim_support import (
+    NOISE,
+    TOLERANCE,
+    Batch,
+    assert_same_steps,
+    data,
+    net,
+    noisy_step,
+    squared,
+)
 from torch import Tensor
 
+# Nothing here needs more than torch, so that it can be run on a machine that has only that.
 from assay.optim.cuda_graph import StaticInputs
 from assay.optim.rules import Adam, AdamW, LaProp, RMSprop, Rule
 from assay.optim.update import Objective, Step
+from assay.runs.checkpoint import state_from_bytes, state_to_bytes
 
 
 class Counted:
@@ -110,3 +121,50 @@ class TestGraph:
                 one, two = (step(rollout, 0.05, index) for step in steps)
                 torch.testing.assert_close(one, two, **TOLERANCE)
         assert_same_steps(*steps, **TOLERANCE)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+class TestNoise:
+    """The same stream inside a CUDA graph, where every replay draws new numbers."""
+
+    def steps(self) -> list[Step]:
+        return [noisy_step(mode, module=net().cuda()) for mode in ("eager", "cuda_graph")]
+
+    def batch(self) -> Batch:
+        return {name: tensor.cuda() for name, tensor in data(size=4).items()}
+
+    def test_a_graph_draws_what_the_eager_step_draws(self) -> None:
+        eager, graph = self.steps()
+        seen = []
+        for _ in range(4):
+            one, two = (step(self.batch(), 0.1) for step in (eager, graph))
+            torch.testing.assert_close(one, two, **TOLERANCE)
+            for name in NOISE:
+                assert torch.equal(eager.outputs[name], graph.outputs[name])
+            seen.append(graph.outputs["eps"])
+        assert not torch.equal(seen[0], seen[1])
+        assert_same_steps(eager, graph, **TOLERANCE)
+
+    def test_it_goes_on_from_a_checkpoint(self) -> None:
+        one, two = (self.steps()[1] for _ in range(2))
+        for _ in range(3):
+            one(self.batch(), 0.1)
+        two(self.batch(), 0.1)
+        two.load_state(state_from_bytes(state_to_bytes(one.state())))
+        for mine, theirs in zip(two.flats.values(), one.flats.values(), strict=True):
+            mine.copy_(theirs)
+        for _ in range(2):
+            assert torch.equal(one(self.batch(), 0.1), two(self.batch(), 0.1))
+            assert torch.equal(one.outputs["eps"], two.outputs["eps"])
+
+    def test_two_shapes_share_one_stream(self) -> None:
+        """A second graph, recorded in between, takes nothing from the stream."""
+        eager, graph = self.steps()
+        index = torch.tensor([7, 0, 3, 3], device="cuda")
+        wide = {name: tensor.cuda() for name, tensor in data(size=8).items()}
+        for _ in range(3):
+            for batch, rows_of in ((self.batch(), None), (wide, index)):
+                for step in (eager, graph):
+                    step(batch, 0.1, rows_of)
+                assert torch.equal(eager.outputs["eps"], graph.outputs["eps"])

@@ -9,8 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from optim_support import TOLERANCE, Batch, Scalar, assert_same_steps, data, net
-from torch import Tensor, nn
+from optim_support import (
+    NOISE,
+    TOLERANCE,
+    Batch,
+    Scalar,
+    assert_same_steps,
+    data,
+    net,
+    noisy_step,
+)
+from torch import Tensor
 
 from assay.optim import compile_cache
 from assay.optim.compile_cache import CompileError
@@ -21,22 +30,10 @@ from assay.runs.checkpoint import state_from_bytes, state_to_bytes
 from assay.testing.algorithms import quick_compiler, require_compiled
 
 CPU = torch.device("cpu")
-NOISE = {"eps": NoiseSpec((4, 3)), "u": NoiseSpec((2,), "uniform")}
 
 
 def source(seed: int = 1, **specs: NoiseSpec) -> NoiseSource:
     return NoiseSource(specs or NOISE, CPU, seed)
-
-
-def noisy_step(mode: Any = "eager", seed: int = 1, module: nn.Module | None = None) -> Step:
-    """Return a step whose loss sees four rows, with noise."""
-    module = net() if module is None else module
-
-    def loss(batch: Batch) -> tuple[Tensor, Batch]:
-        error = module(batch["x"] + batch["eps"]) - batch["y"]
-        return error.square().mean() * batch["u"].mean(), {"eps": batch["eps"], "u": batch["u"]}
-
-    return Step([Objective("fit", module, loss)], mode=mode, key="noise", noise=NOISE, seed=seed)
 
 
 class TestSource:
@@ -165,53 +162,6 @@ class TestStep:
                 assert torch.equal(eager.outputs["eps"], compiled.outputs["eps"])
         require_compiled(compiled)
         assert_same_steps(eager, compiled, **TOLERANCE)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-class TestGraph:
-    """The same stream inside a CUDA graph, where every replay draws new numbers."""
-
-    def steps(self) -> list[Step]:
-        return [noisy_step(mode, module=net().cuda()) for mode in ("eager", "cuda_graph")]
-
-    def batch(self) -> Batch:
-        return {name: tensor.cuda() for name, tensor in rows().items()}
-
-    def test_a_graph_draws_what_the_eager_step_draws(self) -> None:
-        eager, graph = self.steps()
-        seen = []
-        for _ in range(4):
-            one, two = (step(self.batch(), 0.1) for step in (eager, graph))
-            torch.testing.assert_close(one, two, **TOLERANCE)
-            for name in NOISE:
-                assert torch.equal(eager.outputs[name], graph.outputs[name])
-            seen.append(graph.outputs["eps"])
-        assert not torch.equal(seen[0], seen[1])
-        assert_same_steps(eager, graph, **TOLERANCE)
-
-    def test_it_goes_on_from_a_checkpoint(self) -> None:
-        one, two = (self.steps()[1] for _ in range(2))
-        for _ in range(3):
-            one(self.batch(), 0.1)
-        two(self.batch(), 0.1)
-        two.load_state(state_from_bytes(state_to_bytes(one.state())))
-        for mine, theirs in zip(two.flats.values(), one.flats.values(), strict=True):
-            mine.copy_(theirs)
-        for _ in range(2):
-            assert torch.equal(one(self.batch(), 0.1), two(self.batch(), 0.1))
-            assert torch.equal(one.outputs["eps"], two.outputs["eps"])
-
-    def test_two_shapes_share_one_stream(self) -> None:
-        """A second graph, recorded in between, takes nothing from the stream."""
-        eager, graph = self.steps()
-        index = torch.tensor([7, 0, 3, 3], device="cuda")
-        wide = {name: tensor.cuda() for name, tensor in data(size=8).items()}
-        for _ in range(3):
-            for batch, rows_of in ((self.batch(), None), (wide, index)):
-                for step in (eager, graph):
-                    step(batch, 0.1, rows_of)
-                assert torch.equal(eager.outputs["eps"], graph.outputs["eps"])
 
 
 def test_no_noise_is_no_state() -> None:
