@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import assay
+from assay.core import registry
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "assay"
@@ -80,7 +81,7 @@ def git_files(*options: str) -> list[Path]:
 
 
 def algorithm_files() -> list[Path]:
-    shared = ("__init__", "advantages", "base", "novelty", "settings")
+    shared = {"__init__", *registry.HELPERS}
     return [p for p in sorted((SOURCE / "algorithms").glob("*.py")) if p.stem not in shared]
 
 

@@ -274,16 +274,19 @@ def load(path: Path | str, *, checkpoint_path: Path | None = None) -> Agent:
         raise CheckpointError(
             f"The run '{path}' has no checkpoint yet.", "Wait for the first one, or resume it."
         )
-    names = ("weights", "optimizer", "normalisers", "algorithm", "run")
+    names = ("weights", "normalisers", "algorithm", "run")
     sections = checkpoint.read_checkpoint(place, names)
     saved = sections["run"]
     observations = ObservationMap(space_from_state(saved["observation"]), saved["mask_size"])
     actions = ActionMap(space_from_state(saved["action"]))
-    run = config.run.model_copy(update={"device": "cpu", "compile": False})
+    run = config.run.model_copy(update={"device": "cpu"})
     clock = run.clock()
     clock.env_steps, clock.updates = int(saved["env_steps"]), int(saved["updates"])
     algorithm = build_algorithm(
-        config.model_copy(update={"run": run}), Spaces(observations.space, actions.space), clock
+        config.model_copy(update={"run": run}),
+        Spaces(observations.space, actions.space),
+        clock,
+        learns=False,
     )
     algorithm.load_state(sections)
     return Agent(algorithm, observations, actions)

@@ -8,12 +8,19 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import Tensor, nn
 
+from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core import registry
+from assay.core.config import Model
 from assay.core.errors import SpaceError
-from assay.core.types import Clock, Spaces
+from assay.core.registry import register
+from assay.core.types import Action, Clock, Spaces
 from assay.loops.config import resolve
 from assay.loops.training import build_algorithm
+from assay.networks.normalize import RunningNormalizer
+from assay.optim.noise import NoiseSpec
+from assay.optim.update import Objective, Step
 from assay.testing.algorithms import CannedReplay, make_algorithm, make_batch
 
 BOX, OBS = spaces.Box(-1.0, 1.0, (1,), np.float32), spaces.Box(-9.0, 9.0, (2,), np.float32)
@@ -27,32 +34,40 @@ def td3(**settings: Any) -> Any:
     return make_algorithm("td3", OBS, BOX, hidden=(4,), batch_size=2, **settings)
 
 
-class Reported:
-    """A step that reports what it is given."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-    def metrics(self, vector: torch.Tensor) -> dict[str, float]:
-        return dict(zip(self.names, vector.tolist(), strict=True))
-
-
 class TestMetrics:
-    def test_mean_since_the_last_time(self) -> None:
-        algorithm, step = td3(), Reported("loss", "norm")
-        for loss, norm in ((1.0, 4.0), (2.0, 4.0), (6.0, 1.0)):
-            algorithm.record(step, torch.tensor([loss, norm]))
-        assert algorithm.drain_metrics() == {"train/loss": 3.0, "train/norm": 3.0}
-        assert algorithm.clock.updates == 3
+    def test_means_of_all_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[dict[str, float]] = []
+        call = Step.__call__
+
+        def spy(step: Step, *args: Any) -> torch.Tensor:
+            vector = call(step, *args)
+            seen.append(step.metrics(vector))
+            return vector
+
+        monkeypatch.setattr(Step, "__call__", spy)
+        algorithm = td3(policy_delay=3)
+        for _ in range(4):
+            algorithm.update(CannedReplay(ITEMS))
+        found = algorithm.drain_metrics()
+        # The critic moves in both steps, the actor in the third update alone.
+        critic = [metrics["critic_loss"] for metrics in seen]
+        assert found["train/critic_loss"] == pytest.approx(sum(critic) / 4)
+        assert found["train/actor_loss"] == pytest.approx(seen[2]["actor_loss"])
         assert algorithm.drain_metrics() == {}
 
-    def test_two_steps_that_report_one_name(self) -> None:
-        algorithm, critic, full = td3(), Reported("critic"), Reported("critic", "actor")
-        for value in (1.0, 2.0, 3.0):
-            algorithm.record(critic, torch.tensor([value]))
-        algorithm.record(full, torch.tensor([10.0, 5.0]))
-        # (1 + 2 + 3 + 10) / 4; the actor was updated once
-        assert algorithm.drain_metrics() == {"train/critic": 4.0, "train/actor": 5.0}
+    def test_updates_are_counted_by_the_steps_and_written_down_by_the_loop(self) -> None:
+        algorithm = td3(policy_delay=2)
+        for count in range(1, 4):
+            algorithm.update(CannedReplay(ITEMS))
+            assert algorithm.updates == count
+        assert {k: v.updates for k, v in algorithm.steps.items()} == {
+            "critic_step": 2,
+            "full_step": 1,
+        }
+        assert algorithm.clock.updates == 0
+        other = td3(policy_delay=2)
+        other.load_state(algorithm.state())
+        assert other.updates == 3
 
     def test_the_last_note_counts(self) -> None:
         algorithm = td3()
@@ -157,6 +172,146 @@ class TestState:
         np.testing.assert_array_equal(
             two.act(obs, None, False).action, one.act(obs, None, False).action
         )
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            [nn.Linear(1, 1)],
+            {"a": torch.zeros(1)},
+            (td3().critic_step,),
+            [RunningNormalizer(OBS)],
+            torch.Generator(),
+        ],
+        ids=["modules", "tensors", "steps", "normalisers", "generator"],
+    )
+    def test_what_a_checkpoint_would_lose_is_refused(self, value: Any) -> None:
+        algorithm = td3()
+        algorithm.extra = value
+        with pytest.raises(TypeError, match="'extra' holds state that no checkpoint"):
+            algorithm.state()
+
+    def test_an_agent_that_only_acts_needs_no_optimizer(self) -> None:
+        learner = td3()
+        learner.update(CannedReplay(ITEMS))
+        sections = learner.state()
+        del sections["optimizer"]
+        run = {"device": "cpu", "compile": True, "hidden": (4,), "batch_size": 2}
+        config = resolve("td3", "none", run, use_preset=False)
+        agent = build_algorithm(config, Spaces(OBS, BOX), Clock(1000), learns=False)
+        assert agent.mode() == "eager"  # whatever `compile` says
+        agent.load_state(sections)
+        obs = np.ones((3, 2), np.float32)
+        np.testing.assert_array_equal(
+            agent.act(obs, None, False).action, learner.act(obs, None, False).action
+        )
+        with pytest.raises(KeyError, match="optimizer"):
+            td3().load_state(sections)
+
+
+class TestSteps:
+    def test_losses_may_read_every_module(self) -> None:
+        algorithm = make_algorithm("c51", OBS, spaces.Discrete(2), hidden=(4,))
+        assert algorithm.step.modules == [algorithm.q, algorithm.mean, algorithm.target]
+        algorithm = td3()
+        both = {algorithm.critic, algorithm.actor}
+        both |= {algorithm.target_actor, algorithm.target_critic, algorithm.scale}
+        assert set(algorithm.critic_step.modules) == set(algorithm.full_step.modules) == both
+
+    def test_what_an_objective_moves_is_not_read_a_second_time(self) -> None:
+        algorithm = make_algorithm("dqn", OBS, spaces.Discrete(2), hidden=(4,), rnd=1.0)
+        rnd = algorithm.distillation
+        assert algorithm.step.modules == [algorithm.q, rnd.predictor, algorithm.target, rnd.target]
+
+    @pytest.mark.parametrize(
+        ("name", "settings", "updates"),
+        [
+            ("ppo", {"horizon": 8, "minibatch_size": 4, "epochs": 3}, 1000 / 16 * 3 * 4),
+            ("recurrent_ppo", {"horizon": 8, "minibatch_size": 4, "epochs": 3, "chunk": 4}, 750),
+            ("a2c", {"horizon": 5}, 100),
+            ("impala", {"horizon": 5}, 100),
+            ("dqn", {"train_every": 4, "updates": 3}, 750),
+        ],
+    )
+    def test_expected_updates(self, name: str, settings: dict[str, Any], updates: float) -> None:
+        space = spaces.Discrete(2)
+        algorithm = make_algorithm(name, OBS, space, num_envs=2, hidden=(4,), **settings)
+        assert algorithm.needs.expected_updates(1000, 2) == updates
+
+    @pytest.mark.parametrize(
+        ("settings", "mode"),
+        [
+            ({"sequence": 8, "burn_in": 4}, "compiled"),
+            ({"sequence": 20, "burn_in": 4}, "eager"),  # unrolled, it would compile for minutes
+        ],
+    )
+    def test_long_runs_are_compiled_unless_that_takes_too_long(
+        self, settings: dict[str, Any], mode: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("assay.optim.mode.has_compiler", lambda: True)
+        run = {"device": "cpu", "compile": "auto", "env_steps": 10_000_000, "hidden": (4,)}
+        config = resolve(
+            "r2d2", "none", run, {"overlap": 2, "n_step": 1} | settings, use_preset=False
+        )
+        clock = Clock(10_000_000)
+        algorithm = build_algorithm(config, Spaces(OBS, spaces.Discrete(2)), clock)
+        assert algorithm.step.mode == algorithm.mode() == mode
+        assert algorithm.mode(torch.device("cuda")) == "cuda_graph"
+
+
+class Settings(Model):
+    """Nothing to set."""
+
+
+@register(loop="off_policy", actions=("Box",), family="trial", paper="trial")
+class Noisy(Algorithm):
+    """Two steps whose noise is drawn on the device."""
+
+    def __init__(self, seed: int) -> None:
+        context = Context(Clock(100), seed)
+        super().__init__(Spaces(OBS, BOX), Settings(), context)
+        self.needs = ReplayNeeds(capacity=10, learning_starts=1)
+        self.net, self.other = nn.Linear(2, 1), nn.Linear(2, 1)
+        noise = {"eps": NoiseSpec((3, 2))}
+        self.one = self.make_step([Objective("one", self.net, self._loss)], noise=noise)
+        self.two = self.make_step([Objective("two", self.other, self._loss)], noise=noise)
+
+    def act(self, obs: Any, carry: Any, explore: bool) -> Action:
+        return Action(np.zeros((len(obs), 1), np.float32))
+
+    def update(self, data: Any) -> None:
+        for step in (self.one, self.two):
+            step({}, 0.1)
+
+    def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        loss = self.net(batch["eps"]).mean() + self.other(batch["eps"]).mean()
+        return loss, {"eps": batch["eps"]}
+
+
+class TestDeviceNoise:
+    def test_it_comes_from_the_seed_of_the_run(self) -> None:
+        drawn = []
+        for seed, unrelated in ((1, 0), (1, 1), (2, 0)):
+            algorithm = Noisy(seed)
+            torch.manual_seed(unrelated)
+            algorithm.update(None)
+            drawn.append([step.outputs["eps"] for step in algorithm.steps.values()])
+        assert all(torch.equal(a, b) for a, b in zip(drawn[0], drawn[1], strict=True))
+        assert not torch.equal(drawn[0][0], drawn[2][0])
+        assert not torch.equal(*drawn[0])  # two steps have two streams
+
+    def test_a_restored_algorithm_goes_on_exactly(self) -> None:
+        one, two = Noisy(1), Noisy(2)
+        for _ in range(2):
+            one.update(None)
+        two.update(None)
+        two.load_state(one.state())
+        for algorithm in (one, two):
+            algorithm.update(None)
+        assert torch.equal(one.two.outputs["eps"], two.two.outputs["eps"])
+        assert one.drain_metrics() == two.drain_metrics()
+        for name, weights in one.state()["weights"].items():
+            for key, array in weights.items():
+                np.testing.assert_array_equal(two.state()["weights"][name][key], array)
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -150,7 +150,8 @@ class TestUpdate:
         algorithm = by_hand(policy_delay=1)
         algorithm.update(CannedReplay(items()))
         for name in ("critic", "actor"):
-            first, second, _ = algorithm.full_step.moments[name]
+            moments = algorithm.full_step.moments[name]
+            first, second = moments["first"], moments["second"]
             some = second > 1e-12
             # (1 - beta1)^2 g^2 / ((1 - beta2) g^2)
             ratio = first[some].square() / second[some]

@@ -17,6 +17,7 @@ from assay.algorithms.impala import IMPALA
 from assay.buffers.rollout import Rollout
 from assay.core.errors import ConfigError
 from assay.core.types import Spaces
+from assay.optim.rules import Adam, RMSprop
 from assay.testing.algorithms import AlgorithmContract, Case, Rig, make_algorithm
 from assay.testing.envs import Corridor, Identity
 
@@ -218,8 +219,9 @@ class TestEvaluatesTheNewestPolicy:
 class TestSettings:
     def test_optimizer(self) -> None:
         [objective] = table().step.objectives
-        assert (objective.rule, objective.eps, objective.max_grad_norm) == ("rmsprop", 1e-5, 0.5)
-        assert table(optimizer="adam").step.objectives[0].rule == "adam"
+        assert objective.rule == RMSprop(eps=1e-5, max_grad_norm=0.5)
+        [objective] = table(optimizer="adam").step.objectives
+        assert objective.rule == Adam(eps=1e-5, max_grad_norm=0.5)
 
     @pytest.mark.parametrize("name", ["rho_bar", "c_bar"])
     def test_refuses_bounds_of_a_correction_that_is_off(self, name: str) -> None:

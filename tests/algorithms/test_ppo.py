@@ -17,6 +17,7 @@ from assay.algorithms.ppo import PPO
 from assay.buffers.rollout import Rollout
 from assay.core.errors import ConfigError
 from assay.core.types import Spaces
+from assay.optim.rules import Adam
 from assay.optim.update import Step
 from assay.testing.algorithms import ACTION_SPACES, AlgorithmContract, Case, Rig, make_algorithm
 from assay.testing.envs import Corridor, Identity
@@ -209,7 +210,7 @@ class TestUpdate:
         assert epochs[0] != epochs[1]
         assert {lr for _, lr, _ in seen} == {0.75}
         assert [clip for _, _, clip in seen] == pytest.approx([0.175] * 6)
-        assert algorithm.clock.updates == 6
+        assert algorithm.updates == 6
 
     def test_a_large_step_ends_the_epochs(self) -> None:
         for target_kl, updates in ((None, 30), (1e-4, 3)):
@@ -220,7 +221,7 @@ class TestUpdate:
             data.action[::2] = 1
             data.extras["log_prob"][:] = math.log(0.5)
             algorithm.update(data)
-            assert algorithm.clock.updates == updates
+            assert algorithm.updates == updates
 
     @pytest.mark.parametrize("kind", ["discrete", "box", "multi_binary"])
     def test_learning_begins_where_acting_was(self, kind: str) -> None:
@@ -250,7 +251,7 @@ class TestNetwork:
 
     def test_optimizer(self) -> None:
         [objective] = make_algorithm("ppo", STATES, ACTIONS).step.objectives
-        assert (objective.eps, objective.max_grad_norm, objective.rule) == (1e-5, 0.5, "adam")
+        assert objective.rule == Adam(eps=1e-5, max_grad_norm=0.5)
 
     def test_log_prob_is_that_of_the_unclipped_action(self) -> None:
         algorithm = make_algorithm(

@@ -188,7 +188,7 @@ class TestBurnIn:
         loss, _ = loss_of(algorithm, batch)
         names = [name for name, _ in algorithm.q.named_parameters()]
         assert names[0] == "memory.w"
-        first_moment = algorithm.step.moments["q"][0][0].item()
+        first_moment = algorithm.step.moments["q"]["first"][0].item()
         return loss, first_moment / 0.1
 
     def test_no_gradient_flows_through_it(self, tally: Any) -> None:

@@ -16,6 +16,7 @@ from assay.algorithms.recurrent_ppo import RecurrentPPO
 from assay.buffers.rollout import Rollout, Runs
 from assay.core.errors import ConfigError
 from assay.core.types import Spaces
+from assay.optim.rules import Adam
 from assay.optim.update import Step
 from assay.testing.algorithms import AlgorithmContract, Rig, make_algorithm
 from assay.testing.envs import Identity
@@ -245,7 +246,7 @@ class TestUpdate:
             algorithm = counter(epochs=10, minibatch_size=2, target_kl=target_kl, lr=0.1)
             data = rollout(4, 1, [0])
             algorithm.update(data)
-            assert algorithm.clock.updates == updates
+            assert algorithm.updates == updates
 
     @pytest.mark.parametrize(
         ("settings", "message"),
@@ -268,7 +269,7 @@ class TestNetwork:
     def test_optimizer_and_initialisation(self) -> None:
         algorithm = make_algorithm("recurrent_ppo", STATES, ACTIONS)
         [objective] = algorithm.step.objectives
-        assert (objective.eps, objective.max_grad_norm, objective.rule) == (1e-5, 0.5, "adam")
+        assert objective.rule == Adam(eps=1e-5, max_grad_norm=0.5)
         net = algorithm.net
         layers = [(net.encoder.trunk[0], math.sqrt(2)), (net.head[0][0], math.sqrt(2)),
                   (net.head[1], 0.01), (net.value_head[1][0], 1.0)]  # fmt: skip

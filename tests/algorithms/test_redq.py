@@ -139,7 +139,6 @@ class TestUpdate:
             return loss(batch, lr)
 
         monkeypatch.setattr(algorithm, "critic_step", watch)
-        monkeypatch.setattr(algorithm, "record", lambda step, metrics: None)
         for _ in range(60):
             algorithm.update(CannedReplay(items()))
         assert all(len(set(pair)) == 2 for pair in drawn)

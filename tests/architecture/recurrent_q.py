@@ -15,7 +15,7 @@ from assay.buffers.replay_protocol import Replay
 from assay.core.config import Settings
 from assay.core.registry import register
 from assay.core.types import Action, SequenceBatch, Spaces, Tree
-from assay.optim.update import Objective, Polyak, Step
+from assay.optim.update import Objective, Polyak
 
 WIDTH, GAMMA = 16, 0.9
 
@@ -40,11 +40,8 @@ class RecurrentQ(Algorithm):
             {"cell": nn.GRUCell(features, WIDTH), "head": nn.Linear(WIDTH, actions)}
         )
         self.target = copy.deepcopy(self.net)
-        self.step = Step(
-            [Objective("q", self.net, self._loss)],
-            reads=[self.target],
-            polyak=[Polyak(self.target, self.net, 0.05)],
-        )
+        objective, soft = Objective("q", self.net, self._loss), Polyak(self.target, self.net, 0.05)
+        self.step = self.make_step([objective], polyak=[soft])
 
     def initial_carry(self, n: int) -> Tree:
         return {"hidden": np.zeros((n, WIDTH), np.float32)}
@@ -69,7 +66,7 @@ class RecurrentQ(Algorithm):
             "terminated": sample.terminated,
             "valid": sample.valid,
         }
-        self.record(self.step, self.step(batch, 0.01))
+        self.step(batch, 0.01)
 
     def _unroll(self, net: nn.ModuleDict, obs: Tensor, hidden: Tensor) -> Tensor:
         steps = []

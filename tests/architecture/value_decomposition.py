@@ -20,7 +20,7 @@ from assay.functional import targets
 from assay.functional.distributions import mask_logits
 from assay.networks.encoders import make_encoder
 from assay.networks.mlp import mlp
-from assay.optim.update import Objective, Polyak, Step
+from assay.optim.update import Objective, Polyak
 
 
 @register(loop="off_policy", actions=("MultiDiscrete",), family="value", paper="trial")
@@ -41,11 +41,8 @@ class ValueDecomposition(Algorithm):
         encoder = make_encoder(one, hidden=(32,), activation="relu", cnn="nature")
         self.net = nn.Sequential(encoder, mlp((32, int(spaces.action.nvec[0]))))
         self.target = copy.deepcopy(self.net)
-        self.step = Step(
-            [Objective("q", self.net, self._loss)],
-            reads=[self.target],
-            polyak=[Polyak(self.target, self.net, 0.05)],
-        )
+        objective, soft = Objective("q", self.net, self._loss), Polyak(self.target, self.net, 0.05)
+        self.step = self.make_step([objective], polyak=[soft])
 
     def values(self, net: nn.Module, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return Q [B, agents, actions], and the same far down where an action is masked."""
@@ -66,7 +63,7 @@ class ValueDecomposition(Algorithm):
         return Action(action)
 
     def update(self, data: Replay[Batch]) -> None:
-        self.record(self.step, self.step(self.replay_tensors(data.sample(64)), 0.01))
+        self.step(self.replay_tensors(data.sample(64)), 0.01)
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         q, _ = self.values(self.net, unpack("obs", batch))

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from command_line import TINY, TRAIN, Cli, process_environment
 
 from assay.buffers.allocation import human_bytes
+from assay.cli.plan import make_plan
 from assay.runs import checkpoint
 from assay.runs.directory import RunDirectory
 from assay.testing.algorithms import assert_same_run
@@ -144,6 +146,28 @@ def test_quiet_prints_the_result_only(cli: Cli) -> None:
     assert result.exit_code == 0
     assert result.stderr == ""
     assert "Run: " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpu", "mode"),
+    [
+        ({"env_steps": 1000}, False, "eager"),
+        ({"env_steps": 10_000_000}, False, "compiled"),
+        ({"env_steps": 10_000_000, "compile": False}, False, "eager"),
+        ({"env_steps": 1000}, True, "cuda_graph"),
+        ({"env_steps": 1000, "compile": False}, True, "eager"),
+    ],
+)
+def test_the_plan_says_how_updates_will_run(
+    settings: dict[str, Any], gpu: bool, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("assay.optim.mode.has_compiler", lambda: True)
+    device = torch.device("cuda" if gpu else "cpu")
+    monkeypatch.setattr(
+        "assay.loops.training.choose_device",
+        lambda name: device if name == "auto" else torch.device(name),
+    )
+    assert make_plan("ppo", "CartPole-v1", {}, settings).mode == mode
 
 
 def test_the_memory_of_the_replay_is_printed_before_it_is_needed(cli: Cli) -> None:

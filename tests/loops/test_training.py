@@ -426,6 +426,34 @@ class TestDevice:
         assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
 
 
+class TestLoading:
+    def test_an_agent_that_acts_needs_neither_compiler_nor_optimizer(
+        self, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        train("a", eval_every=0)
+        config = tmp_path / "a" / "config.yaml"
+        config.write_text(config.read_text().replace("compile: false", "compile: true"))
+        monkeypatch.setattr("assay.optim.mode.has_compiler", lambda: False)
+        read: list[set[str]] = []
+        original = checkpoint.read_checkpoint
+
+        def spy(path: Path, sections: Any = None) -> Any:
+            read.append(set(sections))
+            return original(path, sections)
+
+        monkeypatch.setattr(checkpoint, "read_checkpoint", spy)
+        agent = assay.load(tmp_path / "a")
+        assert agent.algorithm.context.compile is True and agent.algorithm.mode() == "eager"
+        assert [names & {"optimizer", "weights"} for names in read] == [{"weights"}]
+
+
+def test_an_on_policy_loop_counts_the_optimizer_steps_of_a_rollout() -> None:
+    rig = Rig("ppo", Identity, num_envs=2, horizon=4, minibatch_size=2, epochs=3, hidden=(4,))
+    for rollouts in (1, 2):
+        rig.loop.iterate()
+        assert rig.clock.updates == rig.algorithm.updates == rollouts * 3 * 4
+
+
 class TestOffPolicy:
     @pytest.mark.parametrize(
         ("num_envs", "train_every", "updates"), [(1, 1, 1), (3, 4, 2), (8, 2, 1), (2, 16, 16)]

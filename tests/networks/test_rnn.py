@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from assay.core.errors import ConfigError
 from assay.networks.rnn import GRU, LSTM, Memory, Transformer, make_memory
-from assay.optim.update import Objective, Step, has_compiler
+from assay.optim.mode import has_compiler
+from assay.optim.rules import Adam
+from assay.optim.update import Objective, Step
 from assay.policies.from_torch import describe
 from assay.policies.numpy_network import NumpyNetwork
 from assay.testing.algorithms import quick_compiler, require_compiled
@@ -274,7 +276,8 @@ def test_compiled(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
             y, _ = memory(batch["x"], carry, batch["first"])
             return y.square().mean(), {}
 
-        step = Step([Objective("fit", memory, loss, 0.5)], mode=mode, key="gru")  # type: ignore[arg-type]
+        objective = Objective("fit", memory, loss, Adam(max_grad_norm=0.5))
+        step = Step([objective], mode=mode, key="gru")  # type: ignore[arg-type]
         batch = {"x": sequence(), "first": RESETS, **start(memory)}
         with quick_compiler():
             metrics = [step.metrics(step(batch, 0.01))["fit_loss"] for _ in range(3)]

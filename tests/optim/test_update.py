@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import warnings
 from collections.abc import Callable
@@ -11,123 +10,30 @@ from typing import Any
 
 import pytest
 import torch
+from optim_support import (
+    TOLERANCE,
+    Batch,
+    Scalar,
+    assert_same_steps,
+    data,
+    net,
+    slope,
+    squared,
+)
 from torch import Tensor, nn
 
-from assay.core.errors import ConfigError
+from assay.core.errors import CheckpointError
 from assay.optim import compile_cache
-from assay.optim import update as step_module
-from assay.optim.update import (
-    CompileError,
-    Objective,
-    Polyak,
-    Step,
-    choose_mode,
-    flatten_parameters,
-    has_compiler,
-)
+from assay.optim.compile_cache import CompileError
+from assay.optim.mode import has_compiler
+from assay.optim.parameters import flatten_parameters
+from assay.optim.rules import Adam, RMSprop, Rule
+from assay.optim.update import Objective, Polyak, Step, mean_metrics
+from assay.runs.checkpoint import state_from_bytes, state_to_bytes
 from assay.testing.algorithms import quick_compiler, require_compiled
-
-CPU = torch.device("cpu")
-Batch = dict[str, Tensor]
-
-
-def net(seed: int = 0) -> nn.Sequential:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
-
-
-def data(seed: int = 0, size: int = 8) -> Batch:
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        "x": torch.randn(size, 3, generator=generator),
-        "y": torch.randn(size, 1, generator=generator),
-    }
-
-
-def squared(module: nn.Module) -> Callable[[Batch], tuple[Tensor, Batch]]:
-    return lambda batch: ((module(batch["x"]) - batch["y"]).square().mean(), {})
-
-
-class Scalar(nn.Module):
-    """One number, as a network."""
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.tensor([value]))
-
-
-def slope(module: Scalar, gradient: float) -> Callable[[Batch], tuple[Tensor, Batch]]:
-    return lambda batch: (gradient * module.w.sum(), {})
 
 
 class TestNumbers:
-    def test_adam_is_adam(self) -> None:
-        ours, theirs = net(), net()
-        step = Step([Objective("fit", ours, squared(ours), eps=1e-5)])
-        reference = torch.optim.Adam(theirs.parameters(), lr=0.01, eps=1e-5)
-        for seed in range(5):
-            step(data(seed), 0.01)
-            reference.zero_grad()
-            squared(theirs)(data(seed))[0].backward()
-            reference.step()
-        for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
-            torch.testing.assert_close(one, two)
-
-    def test_adam_by_hand(self) -> None:
-        module = Scalar(1.0)
-        step = Step([Objective("a", module, slope(module, 3.0))])
-        step({}, 0.1)
-        # m / (1 - 0.9) = g and v / (1 - 0.999) = g^2: the first step is the rate, whatever g
-        assert module.w.item() == pytest.approx(0.9, abs=1e-6)
-
-    @pytest.mark.parametrize("functional", [False, True])
-    def test_adam_keeps_its_betas(self, functional: bool) -> None:
-        ours, theirs = net(), net()
-        step = Step([Objective("fit", ours, squared(ours), betas=(0.5, 0.9))])
-        step._lr.fill_(0.01)
-        reference = torch.optim.Adam(theirs.parameters(), lr=0.01, betas=(0.5, 0.9))
-        for seed in range(4):
-            if functional:  # what is compiled, and what a CUDA graph records
-                step._functional(step._state_tensors(), data(seed))
-            else:
-                step(data(seed), 0.01)
-            reference.zero_grad()
-            squared(theirs)(data(seed))[0].backward()
-            reference.step()
-        for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
-            torch.testing.assert_close(one, two)
-
-    def test_rmsprop_by_hand(self) -> None:
-        module = Scalar(1.0)
-        step = Step([Objective("a", module, slope(module, 3.0), eps=0.5, rule="rmsprop")])
-        step({}, 0.1)
-        # v = 0.99 * 1 + 0.01 * 9 = 1.08, and epsilon is inside the root
-        first = 1 - 0.1 * 3 / math.sqrt(1.58)
-        assert module.w.item() == pytest.approx(first, abs=1e-6)
-        step({}, 0.1)
-        # v = 0.99 * 1.08 + 0.09 = 1.1592
-        assert module.w.item() == pytest.approx(first - 0.1 * 3 / math.sqrt(1.6592), abs=1e-6)
-
-    def test_clips_the_global_norm(self) -> None:
-        module = nn.ParameterDict({"a": torch.zeros(1), "b": torch.zeros(1)})
-
-        def loss(batch: Batch) -> tuple[Tensor, Batch]:
-            return 3.0 * module["a"].sum() + 4.0 * module["b"].sum(), {}
-
-        objective = Objective("o", module, loss, max_grad_norm=1.0, eps=0.0, rule="rmsprop")
-        step = Step([objective])
-        metrics = step.metrics(step({}, 1.0))
-        assert metrics["o_grad_norm"] == pytest.approx(5.0)  # as it was before the clip
-        # The gradient (3, 4) becomes (0.6, 0.8); v = 0.99 + 0.01 g^2
-        assert module["a"].item() == pytest.approx(-0.6 / math.sqrt(0.9936), abs=1e-5)
-        assert module["b"].item() == pytest.approx(-0.8 / math.sqrt(0.9964), abs=1e-5)
-
-    def test_a_small_gradient_is_not_blown_up(self) -> None:
-        module = Scalar(0.0)
-        objective = Objective("o", module, slope(module, 0.1), 1.0, eps=0.0, rule="rmsprop")
-        Step([objective])({}, 1.0)
-        assert module.w.item() == pytest.approx(-0.1 / math.sqrt(0.9901), abs=1e-5)
-
     def test_a_later_loss_sees_what_an_earlier_one_moved(self) -> None:
         first, second = Scalar(1.0), Scalar(0.0)
 
@@ -229,33 +135,6 @@ class TestCall:
         assert torch.equal(flatten_parameters(module), flatten_parameters(other))
         assert int(first.state()["moments"]["fit"]["count"]) == 4
 
-    @pytest.mark.parametrize("rule", ["adam", "rmsprop"])
-    def test_state_goes_round(self, rule: Any) -> None:
-        one, two = net(0), net(1)
-        steps = [Step([Objective("fit", m, squared(m), rule=rule)]) for m in (one, two)]
-        for seed in range(3):
-            steps[0](data(seed), 0.1)
-        steps[1](data(9), 0.1)
-        steps[1].load_state(steps[0].state())
-        two.load_state_dict(one.state_dict())
-        for step in steps:
-            step(data(5), 0.1)
-        assert torch.equal(flatten_parameters(one), flatten_parameters(two))
-
-
-class TestFlat:
-    def test_parameters_are_views(self) -> None:
-        module = net()
-        before = {k: v.clone() for k, v in module.state_dict().items()}
-        flat = flatten_parameters(module)
-        assert flat.numel() == sum(p.numel() for p in module.parameters())
-        assert list(module.state_dict()) == list(before)  # the flat tensor is not saved twice
-        for name, value in module.state_dict().items():
-            assert torch.equal(value, before[name])
-        flat.fill_(2.0)
-        assert all((p == 2.0).all() for p in module.parameters())
-        assert flatten_parameters(module) is flat
-
     def test_modules_that_overlap_are_refused(self) -> None:
         module = net()
         with pytest.raises(ValueError, match="the same parameters"):
@@ -264,7 +143,75 @@ class TestFlat:
     def test_two_steps_on_one_module_share_it(self) -> None:
         module = net()
         steps = [Step([Objective("a", module, squared(module))]) for _ in range(2)]
-        assert steps[0].flats[module] is steps[1].flats[module]
+        assert steps[0].flats[module].data_ptr() == steps[1].flats[module].data_ptr()
+
+
+def reported(*names: str) -> tuple[Step, Callable[..., None]]:
+    """Return a step that reports what it is told to, and how to tell it."""
+    module = Scalar(0.0)
+
+    def loss(batch: Batch) -> tuple[Tensor, Batch]:
+        return module.w.sum(), {name: batch[name] for name in names}
+
+    step = Step([Objective("fit", module, loss)])
+
+    def tell(*values: float) -> None:
+        step({name: torch.tensor(v) for name, v in zip(names, values, strict=True)}, 0.0)
+
+    return step, tell
+
+
+class TestMetrics:
+    def test_mean_since_the_last_time(self) -> None:
+        step, tell = reported("loss", "norm")
+        for loss, norm in ((1.0, 4.0), (2.0, 4.0), (6.0, 1.0)):
+            tell(loss, norm)
+        found = mean_metrics([step])
+        assert (found["loss"], found["norm"]) == (3.0, 3.0)
+        assert mean_metrics([step]) == {}
+        tell(5.0, 7.0)
+        assert mean_metrics([step])["norm"] == 7.0
+
+    def test_two_steps_that_report_one_name(self) -> None:
+        (critic, tell_critic), (full, tell_full) = reported("loss"), reported("loss", "actor")
+        for value in (1.0, 2.0, 3.0):
+            tell_critic(value)
+        tell_full(10.0, 5.0)
+        found = mean_metrics([critic, full])
+        # (1 + 2 + 3 + 10) / 4; the actor was updated once
+        assert (found["loss"], found["actor"]) == (4.0, 5.0)
+
+    def test_what_is_not_drained_is_saved(self) -> None:
+        one, tell = reported("loss")
+        tell(1.0)
+        tell(4.0)
+        two, tell_two = reported("loss")
+        tell_two(100.0)  # whatever it knows must go
+        two.load_state(state_from_bytes(state_to_bytes({"step": one.state()}))["step"])
+        assert two.updates == 2
+        tell_two(10.0)
+        assert mean_metrics([two])["loss"] == 5.0  # (1 + 4 + 10) / 3
+        mean_metrics([one])
+        two.load_state(one.state())
+        assert mean_metrics([two]) == {}
+
+    def test_it_counts_its_own_updates(self) -> None:
+        step, tell = reported("loss")
+        for count in range(1, 4):
+            tell(0.0)
+            assert step.updates == count
+        mean_metrics([step])
+        assert step.updates == 3
+
+    def test_the_state_of_an_earlier_version_is_refused(self) -> None:
+        step, _ = reported("loss")
+        old = {key: value for key, value in step.state().items() if key in ("mode", "moments")}
+        with pytest.raises(CheckpointError, match="earlier version of Assay") as caught:
+            step.load_state(old)
+        assert "Go on with the version that wrote it" in str(caught.value.fix)
+
+
+CLIPPED = Adam(max_grad_norm=0.1)
 
 
 class Buffered(nn.Module):
@@ -281,7 +228,7 @@ class Buffered(nn.Module):
         return self.inner(x) + self.noise
 
 
-def pair(rule: Any, clip: float | None, mode: Any = "eager", key: str = "") -> tuple[Step, ...]:
+def pair(rule: Rule, mode: Any = "eager", key: str = "") -> tuple[Step, ...]:
     """Return two equal steps of everything at once, one eager and one of `mode`."""
     steps = []
     for kind in ("eager", mode):
@@ -303,8 +250,8 @@ def pair(rule: Any, clip: float | None, mode: Any = "eager", key: str = "") -> t
             return soft.w.sum() * batch["value"], {}
 
         objectives = [
-            Objective("critic", critic, critic_loss, clip, rule=rule),
-            Objective("actor", actor, actor_loss, clip, rule=rule),
+            Objective("critic", critic, critic_loss, rule),
+            Objective("actor", actor, actor_loss, rule),
             Objective("soft", soft, soft_loss),
         ]
         polyak = [Polyak(target, critic, 0.3)]
@@ -313,23 +260,12 @@ def pair(rule: Any, clip: float | None, mode: Any = "eager", key: str = "") -> t
     return tuple(steps)
 
 
-def assert_same_steps(one: Step, two: Step, **tolerance: float) -> None:
-    for a, b in zip(one.flats.values(), two.flats.values(), strict=True):
-        torch.testing.assert_close(a, b, **tolerance)
-    for name, moments in one.moments.items():
-        for a, b in zip(moments, two.moments[name], strict=True):
-            torch.testing.assert_close(a, b, **tolerance)
-
-
-TOLERANCE = {"rtol": 1e-4, "atol": 1e-6}
-
-
 class TestWays:
     @pytest.mark.parametrize("gather", [False, True])
-    @pytest.mark.parametrize(("rule", "clip"), [("adam", None), ("adam", 0.1), ("rmsprop", 0.1)])
-    def test_traced_is_eager(self, rule: str, clip: float | None, gather: bool) -> None:
+    @pytest.mark.parametrize("rule", [Adam(), CLIPPED, RMSprop(max_grad_norm=0.1)], ids=repr)
+    def test_traced_is_eager(self, rule: Rule, gather: bool) -> None:
         """What is compiled is this graph: it must do what the eager step does, on any data."""
-        eager, other = pair(rule, clip)
+        eager, other = pair(rule)
         rows = torch.tensor([1, 3, 3, 0])
         inputs = [*data().values(), *([rows] if gather else [])]
         program = other._program(["x", "y"], gather)
@@ -346,7 +282,7 @@ class TestWays:
         assert_same_steps(eager, other, **TOLERANCE)
 
     def test_tracing_leaves_the_weights_alone(self) -> None:
-        _, step = pair("adam", 0.1)
+        _, step = pair(CLIPPED)
         before = [t.clone() for t in step._state_tensors()]
         program = step._program(["x", "y"], False)
         compile_cache._trace(program, [*step._state_tensors(), *data().values()])
@@ -369,7 +305,7 @@ class TestWays:
             raise CompileError("The compiler is on holiday.")
 
         monkeypatch.setattr(compile_cache, "_build", fail)
-        eager, other = pair("adam", 0.1, "compiled")
+        eager, other = pair(CLIPPED, "compiled")
         with pytest.warns(UserWarning, match=r"on holiday. Optimizer steps run eagerly."):
             first = other(data(), 0.05)
         assert torch.equal(first, eager(data(), 0.05))
@@ -404,7 +340,7 @@ class TestWays:
             pytest.skip("no C++ compiler")
         monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
         for attempt in range(2):
-            eager, compiled = pair("adam", 0.1, "compiled", key="once")
+            eager, compiled = pair(CLIPPED, "compiled", key="once")
             for seed in range(4):
                 for step in (eager, compiled):
                     step.buffered.noise.fill_(float(seed))  # type: ignore[attr-defined]
@@ -425,56 +361,12 @@ class TestWays:
                 monkeypatch.setattr(compile_cache, "_build", refuse)
                 monkeypatch.setattr(compile_cache, "_trace", refuse)
         # Another key is another graph as far as anyone knows: it is traced again.
-        _, changed = pair("adam", 0.1, "compiled", key="other")
+        _, changed = pair(CLIPPED, "compiled", key="other")
         with pytest.raises(AssertionError, match="second run"):
             changed(data(), 0.05)
 
-    @pytest.mark.gpu
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-    def test_a_cuda_graph_is_eager(self) -> None:
-        modules = [net().cuda() for _ in range(2)]
-        steps = [
-            Step([Objective("fit", m, squared(m), 0.1)], mode=mode)
-            for m, mode in zip(modules, ("eager", "cuda_graph"), strict=True)
-        ]
-        for seed in range(4):
-            batch = {k: v.cuda() for k, v in data(seed).items()}
-            one, two = (step(batch, 0.05 / (1 + seed)) for step in steps)
-            torch.testing.assert_close(one, two, **TOLERANCE)
-        assert_same_steps(*steps, **TOLERANCE)
-
 
 class TestChoice:
-    @pytest.mark.parametrize(
-        ("compile", "device", "updates", "compiler", "mode"),
-        [
-            (False, "cpu", 10**9, True, "eager"),
-            (False, "cuda", 10**9, True, "eager"),
-            (True, "cpu", 1, True, "compiled"),
-            ("auto", "cpu", step_module.UPDATES_THAT_PAY, True, "compiled"),
-            ("auto", "cpu", step_module.UPDATES_THAT_PAY - 1, True, "eager"),
-            ("auto", "cpu", 10**9, False, "eager"),
-            ("auto", "cuda", 1, False, "cuda_graph"),
-            ("auto", "mps", 10**9, True, "eager"),
-        ],
-    )
-    def test_mode(
-        self,
-        compile: Any,
-        device: str,
-        updates: int,
-        compiler: bool,
-        mode: str,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        monkeypatch.setattr(step_module, "has_compiler", lambda: compiler)
-        assert choose_mode(compile, torch.device(device), updates) == mode
-
-    def test_compiling_on_demand_needs_a_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(step_module, "has_compiler", lambda: False)
-        with pytest.raises(ConfigError, match="compile=true needs a C\\+\\+ compiler"):
-            choose_mode(True, torch.device("cpu"), 1)
-
     def test_a_run_that_began_eager_stays_eager(self) -> None:
         """A compiler that appears between kill and resume must not change the numbers."""
         module = net()
@@ -489,34 +381,9 @@ class TestChoice:
             Step([Objective("fit", module, squared(module))], mode=mode)
             for mode in ("compiled", "eager")
         )
-        with pytest.warns(UserWarning, match=r"were compiled, .* no C\+\+ compiler .* eagerly"):
+        with pytest.warns(UserWarning, match=r"were compiled; .* eagerly, .* no C\+\+ compiler"):
             eager.load_state(compiled.state())
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            eager.load_state(compiled.state(), learns=False)  # an agent that was loaded to act
             compiled.load_state(compiled.state())
             eager.load_state(eager.state())
-
-    def test_compiler(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.delenv("CXX", raising=False)
-        assert not has_compiler()
-        fake = tmp_path / "clang++"
-        fake.touch(0o755)
-        assert has_compiler()
-
-
-def test_moments_that_overflow_begin_anew() -> None:
-    module = net()
-    step = Step([Objective("fit", module, squared(module))])
-    step(data(), 0.01)
-    before = [parameter.clone() for parameter in module.parameters()]
-    assert step.forget_overflow() == 0
-    batch = data()
-    step(batch | {"y": torch.full_like(batch["y"], 1e25)}, 0.0)  # its square is beyond a float
-    _, second, _ = step.moments["fit"]
-    assert torch.isinf(second).any()
-    assert step.forget_overflow() > 0 and step.forget_overflow() == 0
-    step(data(), 0.01)
-    for old, parameter in zip(before, module.parameters(), strict=True):
-        assert not torch.equal(old, parameter) and torch.isfinite(parameter).all()

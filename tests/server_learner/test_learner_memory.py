@@ -236,7 +236,6 @@ def test_minibatches_are_of_transitions_not_of_padding() -> None:
     algorithm.step = lambda *given: steps.append(given) or step(*given)
     for name in ("metrics", "metric_names"):
         setattr(algorithm.step, name, getattr(step, name))
-    algorithm.record = lambda *given: None
     for number in range(24):
         Hand(server, f"short-{number}").send(2)
     sizes = [int(batch["weight"][index].sum()) for batch, _, index in steps]

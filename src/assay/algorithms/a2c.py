@@ -28,7 +28,8 @@ from assay.core.types import Spaces, action_mask, pack, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
 from assay.networks.actor_critic import ActorCritic
-from assay.optim.update import Objective, Step
+from assay.optim.rules import Adam, RMSprop
+from assay.optim.update import Objective
 from assay.policies.heads import StochasticHead
 
 
@@ -60,11 +61,9 @@ class A2C(Algorithm):
             spaces.observation, self.distribution, **hp.encoder(), **hp.gaussian(spaces.action)
         )
         self.net = net.to(self.device)
-        objective = Objective(
-            "a2c", self.net, self._loss, hp.max_grad_norm, eps=1e-5, rule=hp.optimizer
-        )
-        updates = context.clock.total_env_steps / (hp.horizon * context.num_envs)
-        self.step = Step([objective], mode=self.mode(updates), key=self.step_key)
+        kind = RMSprop if hp.optimizer == "rmsprop" else Adam
+        rule = kind(eps=1e-5, max_grad_norm=hp.max_grad_norm)
+        self.step = self.make_step([Objective("a2c", self.net, self._loss, rule)])
         self.policy = self.make_policy(self.net.actor(), StochasticHead(spaces.action))
 
     def update(self, data: Rollout) -> None:
@@ -90,7 +89,7 @@ class A2C(Algorithm):
         size = data.length * data.num_envs
         tensors = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in flat.items()}
         batch = pack("obs", obs) | {k: v.to(self.device) for k, v in tensors.items()}
-        self.record(self.step, self.step(batch, hp.lr(self.clock.progress)))
+        self.step(batch, hp.lr(self.clock.progress))
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         hp, weight, policy_weight = self.hp, batch["weight"], batch["policy_weight"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -28,16 +28,29 @@ from assay.networks.custom import DEFAULT, source_key
 from assay.networks.normalize import RewardScaler, RunningNormalizer
 from assay.networks.state_dict import load_module, refuse_unsaved, to_array
 from assay.networks.tensors import to_device
-from assay.optim.update import Mode, Step, choose_mode
+from assay.optim.mode import Mode, choose_mode
+from assay.optim.noise import NoiseSpec
+from assay.optim.parameters import modules_besides
+from assay.optim.update import Objective, Polyak, Step, mean_metrics
 from assay.policies.heads import Head
 from assay.policies.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutNeeds:
-    """Fresh on-policy data: `horizon` steps of every environment, then one update."""
+    """Fresh on-policy data: `horizon` steps of every environment, then one call of `update`.
+
+    Attributes:
+        horizon: Steps of each environment in a rollout.
+        updates: Optimizer steps on each rollout.
+    """
 
     horizon: int
+    updates: int = 1
+
+    def expected_updates(self, total: int, num_envs: int) -> float:
+        """Return how many optimizer steps a run of `total` environment steps takes."""
+        return total / (self.horizon * num_envs) * self.updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +83,10 @@ class ReplayNeeds:
     cross_episodes: bool = False
     her: HindsightOptions | None = None
 
+    def expected_updates(self, total: int, num_envs: int) -> float:
+        """Return how many optimizer steps a run of `total` environment steps takes."""
+        return total / self.train_every * self.updates
+
 
 @dataclass(frozen=True, slots=True)
 class DatasetNeeds:
@@ -80,6 +97,10 @@ class DatasetNeeds:
     """
 
     gamma: float = 0.99
+
+    def expected_updates(self, total: int, num_envs: int) -> float:
+        """Return how many optimizer steps a run takes: they are what it counts."""
+        return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +113,7 @@ class Context:
         num_envs: Environments that act in parallel.
         device: Where the networks live.
         compile: Whether optimizer steps are compiled; "auto" does when it pays.
+        learns: Whether updates will follow; an agent that was loaded only acts.
     """
 
     clock: Clock
@@ -99,6 +121,7 @@ class Context:
     num_envs: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     compile: Literal["auto"] | bool = False
+    learns: bool = True
 
 
 _NOTHING_TO_SHOW = contextlib.nullcontext()
@@ -116,6 +139,7 @@ class Algorithm(ABC):
     needs: RolloutNeeds | ReplayNeeds | DatasetNeeds
     policy: Policy
     gives_extras: ClassVar[bool] = False  # off-policy: `act` returns extras that the replay keeps
+    auto_compiles: bool = True  # whether compile=auto may compile its optimizer steps
 
     def __init__(self, spaces: Spaces, hp: Any, context: Context) -> None:
         kind = type(spaces.action).__name__
@@ -143,12 +167,13 @@ class Algorithm(ABC):
             self.obs_norm = RunningNormalizer(spaces.observation)
         if getattr(hp, "normalize_reward", False):
             self.reward_scale = RewardScaler(context.num_envs, hp.gamma)
-        self._sums: dict[int, tuple[Step, Tensor, int]] = {}
         self._notes: Metrics = {}
 
     @abstractmethod
     def update(self, data: Any) -> None:
-        """Learn once from what `needs` asked for; report through `record`.
+        """Learn once from what `needs` asked for.
+
+        Optimizer steps count and report by themselves; `note` reports what is not theirs.
 
         Args:
             data: A `Rollout`, or a `Replay` of transitions or sequences.
@@ -257,45 +282,74 @@ class Algorithm(ABC):
         return (1.0 - discount) / (1.0 - gamma)  # = 1 + gamma + ... + gamma^(k-1), discount gamma^k
 
     def noise(self, *shape: int) -> Tensor:
-        """Draw standard normal noise for a loss from the algorithm's own stream."""
+        """Draw standard normal noise for a loss from the algorithm's own stream.
+
+        NumPy draws it on the host. Where that is too much to copy, let `make_step(noise=...)` draw
+        on the device.
+        """
         draw = self.rng.standard_normal(shape, dtype=np.float32)
         return torch.from_numpy(draw).to(self.device)
 
-    def mode(self, expected_updates: float) -> Mode:
-        """Return how this run's optimizer steps execute."""
-        return choose_mode(self.context.compile, self.device, int(expected_updates))
+    def mode(self, device: torch.device | None = None) -> Mode:
+        """Return how the optimizer steps of this run execute, here or on another device."""
+        context, device = self.context, device or self.device
+        if not context.learns:
+            return "eager"
+        updates = self.needs.expected_updates(self.clock.total, self.num_envs)
+        return choose_mode(context.compile, device, updates if self.auto_compiles else 0)
+
+    def make_step(
+        self,
+        objectives: Sequence[Objective],
+        *,
+        polyak: Sequence[Polyak] = (),
+        noise: Mapping[str, NoiseSpec] | None = None,
+        share: Step | None = None,
+    ) -> Step:
+        """Return the optimizer step of some losses, executed as suits this run.
+
+        The losses may read every module that is an attribute by now. `needs` must be set.
+
+        Args:
+            objectives: Applied in order.
+            polyak: Target averages after them.
+            noise: Random numbers that every update draws on the device and adds to the batch.
+            share: A step whose optimizer state this one continues.
+        """
+        own = [o.module for o in objectives]
+        own += [module for p in polyak for module in (p.target, p.source)]
+        found = [value for value in vars(self).values() if isinstance(value, nn.Module)]
+        network = source_key(getattr(self.hp, "network", DEFAULT))
+        return Step(
+            objectives,
+            reads=modules_besides(own, found),
+            polyak=polyak,
+            mode=self.mode(),
+            key=f"{self.spec.name}{self.hp!r}{self.spaces!r}{network}",
+            noise=noise,
+            seed=seeding.derive_seed(self.context.seed, "step", len(self.steps)),
+            share=share,
+        )
 
     @property
-    def step_key(self) -> str:
-        """Return what shapes this algorithm's losses besides their source."""
-        own = source_key(getattr(self.hp, "network", DEFAULT))
-        return f"{self.spec.name}{self.hp!r}{self.spaces!r}{own}"
+    def steps(self) -> dict[str, Step]:
+        """Return the optimizer steps, by attribute."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Step)}
 
-    def record(self, step: Step, metrics: Tensor) -> None:
-        """Add one update's metrics; their mean is taken when the loop logs."""
-        self.clock.updates += 1
-        known = self._sums.get(id(step))
-        if known is None:
-            self._sums[id(step)] = (step, metrics, 1)
-        else:
-            self._sums[id(step)] = (step, known[1] + metrics, known[2] + 1)
+    @property
+    def updates(self) -> int:
+        """Return how many optimizer steps were taken."""
+        return sum(step.updates for step in self.steps.values())
 
     def note(self, **values: float) -> None:
         """Report values of which only the last before a log line counts."""
         self._notes.update(values)
 
     def drain_metrics(self) -> Metrics:
-        """Return the mean of what was recorded since the last call, as `train/...`."""
-        out: Metrics = {f"train/{k}": v for k, v in self._notes.items()}
-        self._notes.clear()
-        # Two steps may report one name (a critic's loss, with and without the actor's).
-        sums: dict[str, tuple[float, int]] = {}
-        for step, total, updates in self._sums.values():
-            for name, value in step.metrics(total).items():
-                before, count = sums.get(name, (0.0, 0))
-                sums[name] = (before + value, count + updates)
-        self._sums.clear()
-        return out | {f"train/{name}": total / count for name, (total, count) in sums.items()}
+        """Return the mean of what the steps reported since the last call, as `train/...`."""
+        found = self._notes | mean_metrics(self.steps.values())
+        self._notes = {}
+        return {f"train/{name}": value for name, value in found.items()}
 
     def state(self) -> dict[str, State]:
         """Return `{"weights", "optimizer", "normalisers", "algorithm"}` for a checkpoint."""
@@ -314,34 +368,23 @@ class Algorithm(ABC):
                 sections["normalisers"][name] = value.state()
             else:
                 refuse_unsaved(name, value)
+        # Values since the last log line are part of where a run is.
         sections["algorithm"]["notes"] = dict(self._notes)
-        # Metrics since the last log line are part of where a run is.
-        order = {id(v): k for k, v in vars(self).items() if isinstance(v, Step)}
-        sections["algorithm"]["sums"] = {
-            order[key]: {"names": step.metric_names, "total": to_array(total), "count": count}
-            for key, (step, total, count) in self._sums.items()
-        }
         return sections
 
     def load_state(self, sections: dict[str, State]) -> None:
-        """Restore what `state` returned, in place."""
+        """Restore what `state` returned, in place; an agent that only acts needs no optimizer."""
         for name, value in sorted(vars(self).items()):
             if isinstance(value, nn.Module):
                 load_module(name, value, sections["weights"].get(name, {}))
             elif isinstance(value, Step):
-                learns = self.context.compile is not False  # else it was loaded to act, or eager
-                value.load_state(sections["optimizer"][name], learns=learns)
+                if self.context.learns:
+                    value.load_state(sections["optimizer"][name])
             elif isinstance(value, np.random.Generator):
                 seeding.set_rng_state(value, sections["algorithm"][name])
             elif hasattr(value, "load_state"):
                 value.load_state(sections["normalisers"][name])
         self._notes = dict(sections["algorithm"]["notes"])
-        self._sums.clear()
-        for name, saved in sections["algorithm"]["sums"].items():
-            step = getattr(self, name)
-            step.metric_names = list(saved["names"])
-            total = torch.as_tensor(saved["total"], device=self.device)
-            self._sums[id(step)] = (step, total, int(saved["count"]))
 
 
 def _starts_at_0(space: gym.Space[Any]) -> bool:

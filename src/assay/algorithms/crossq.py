@@ -37,7 +37,8 @@ from assay.networks.batchnorm import batch_statistics, batchnorm_mlp
 from assay.networks.encoders import make_encoder
 from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Temperature
-from assay.optim.update import Objective, Step
+from assay.optim.rules import Adam
+from assay.optim.update import Objective
 from assay.policies.heads import SquashedHead
 
 
@@ -108,29 +109,25 @@ class CrossQ(Algorithm):
         self.policy = self.make_policy(self.actor.net, SquashedHead(spaces.action))
 
     def _make_steps(self) -> None:
-        hp, betas = self.hp, (self.hp.beta1, 0.999)
-        clip = hp.max_grad_norm
-        critic = Objective("critic", self.critic, self._critic_loss, clip, betas=betas)
-        slow = [Objective("actor", self.actor, self._actor_loss, clip, betas=betas)]
+        hp = self.hp
+        rule = Adam(betas=(hp.beta1, 0.999), max_grad_norm=hp.max_grad_norm)
+        critic = Objective("critic", self.critic, self._critic_loss, rule)
+        slow = [Objective("actor", self.actor, self._actor_loss, rule)]
         if hp.alpha == "auto":
             slow.append(Objective("alpha", self.temperature, self._alpha_loss))
-        updates = self.clock.total_env_steps / hp.train_every * hp.updates
-        mode, reads = self.mode(updates), [self.actor, self.temperature]
-        self.critic_step = Step([critic], reads=reads, mode=mode, key=self.step_key)
-        self.full_step = Step(
-            [critic, *slow], reads=reads, mode=mode, key=self.step_key, share=self.critic_step
-        )
+        self.critic_step = self.make_step([critic])
+        self.full_step = self.make_step([critic, *slow], share=self.critic_step)
 
     def update(self, data: Replay[Batch]) -> None:
         """Move the critics; every `policy_delay` updates also the actor and the temperature."""
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
         shape = (self.hp.batch_size, *self.actor.distribution.noise_shape)
-        due = (self.clock.updates + 1) % self.hp.policy_delay == 0
+        due = (self.updates + 1) % self.hp.policy_delay == 0
         batch["next_noise"] = self.noise(*shape)
         if due:
             batch["noise"] = self.noise(*shape)
         step = self.full_step if due else self.critic_step
-        self.record(step, step(batch, self.hp.lr(self.clock.progress)))
+        step(batch, self.hp.lr(self.clock.progress))
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)

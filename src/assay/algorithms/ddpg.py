@@ -31,7 +31,8 @@ from assay.functional import targets
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import ActionScale, QEnsemble
 from assay.networks.mlp import mlp
-from assay.optim.update import Objective, Polyak, Step
+from assay.optim.rules import Adam
+from assay.optim.update import Objective, Polyak
 from assay.policies.heads import DeterministicHead
 
 
@@ -62,20 +63,16 @@ class DDPG(Algorithm):
         self.target_actor = copy.deepcopy(self.actor)
         self.target_critic = copy.deepcopy(self.critic)
         self.scale = ActionScale(spaces.action).to(self.device)
-        updates = context.clock.total_env_steps / hp.train_every * hp.updates
-        self.step = Step(
-            [
-                Objective("critic", self.critic, self._critic_loss, hp.max_grad_norm),
-                Objective("actor", self.actor, self._actor_loss, hp.max_grad_norm),
-            ],
-            reads=[self.target_actor, self.target_critic, self.scale],
-            polyak=[
-                Polyak(self.target_critic, self.critic, hp.tau),
-                Polyak(self.target_actor, self.actor, hp.tau),
-            ],
-            mode=self.mode(updates),
-            key=self.step_key,
-        )
+        rule = Adam(max_grad_norm=hp.max_grad_norm)
+        objectives = [
+            Objective("critic", self.critic, self._critic_loss, rule),
+            Objective("actor", self.actor, self._actor_loss, rule),
+        ]
+        soft = [
+            Polyak(self.target_critic, self.critic, hp.tau),
+            Polyak(self.target_actor, self.actor, hp.tau),
+        ]
+        self.step = self.make_step(objectives, polyak=soft)
         head = DeterministicHead(
             spaces.action, noise=lambda: hp.exploration_noise(self.clock.progress)
         )
@@ -84,7 +81,7 @@ class DDPG(Algorithm):
     def update(self, data: Replay[Batch]) -> None:
         """Move critic, actor and targets once, on one replay batch."""
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
-        self.record(self.step, self.step(batch, self.hp.lr(self.clock.progress)))
+        self.step(batch, self.hp.lr(self.clock.progress))
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.novelty import Curiosity
 from assay.algorithms.settings import HindsightSettings, ValueSettings
+from assay.algorithms.value_learning import draw_transitions, learn_values
 from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
 from assay.core.registry import register
@@ -31,8 +32,8 @@ from assay.networks.encoders import make_encoder
 from assay.networks.heads import DuelingHead
 from assay.networks.mlp import mlp
 from assay.networks.rnd import Distillation
-from assay.networks.value_update import draw_transitions, learn_values
-from assay.optim.update import Objective, Polyak, Step
+from assay.optim.rules import Adam
+from assay.optim.update import Objective, Polyak
 from assay.policies.heads import GreedyHead
 
 
@@ -65,18 +66,14 @@ class DQN(Algorithm):
         self.q = self._network().to(self.device)
         self.target = copy.deepcopy(self.q)
         soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
-        updates = context.clock.total_env_steps / hp.train_every * hp.updates
-        objectives = [Objective("q", self.q, self._loss, hp.max_grad_norm)]
-        reads = [self.target]
+        rule = Adam(max_grad_norm=hp.max_grad_norm)
+        objectives = [Objective("q", self.q, self._loss, rule)]
         if hp.rnd:
             distillation = Distillation(spaces.observation, hidden=hp.hidden, cnn=hp.cnn)
             self.distillation = distillation.to(self.device)
             predictor = self.distillation.predictor
             objectives.append(Objective("rnd", predictor, self.distillation.loss))
-            reads.append(self.distillation.target)
-        self.step = Step(
-            objectives, reads=reads, polyak=soft, mode=self.mode(updates), key=self.step_key
-        )
+        self.step = self.make_step(objectives, polyak=soft)
         epsilon = None if hp.noisy else (lambda n: hp.epsilon(self.clock.progress))
         self.policy = self.make_policy(self.q, GreedyHead(spaces.action, epsilon))
         self.curiosity = None

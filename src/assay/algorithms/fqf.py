@@ -32,6 +32,7 @@ from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import HeadSettings, ValueSettings
+from assay.algorithms.value_learning import draw_transitions, learn_values
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
@@ -43,8 +44,8 @@ from assay.networks.quantile import (
     QuantileNetwork,
     fraction_gradient,
 )
-from assay.networks.value_update import draw_transitions, learn_values
-from assay.optim.update import Objective, Polyak, Step
+from assay.optim.rules import Adam, RMSprop
+from assay.optim.update import Objective, Polyak
 from assay.policies.heads import GreedyHead
 
 
@@ -79,16 +80,11 @@ class FQF(Algorithm):
         width = self.q.encoder.out_features
         self.proposal = FractionProposal(width, hp.fractions).to(self.device)
         soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
-        updates = context.clock.total_env_steps / hp.train_every * hp.updates
-        quantiles = Objective("q", self.q, self._quantile_loss, hp.max_grad_norm, eps=hp.adam_eps)
+        rule = Adam(eps=hp.adam_eps, max_grad_norm=hp.max_grad_norm)
+        quantiles = Objective("q", self.q, self._quantile_loss, rule)
         # The quantile loss comes first: it leaves what the fraction loss needs in the batch.
-        fractions = Objective(
-            "fraction", self.proposal, self._fraction_loss, eps=1e-5, rule="rmsprop"
-        )
-        self.step = Step(
-            [quantiles, fractions], reads=[self.target], polyak=soft, mode=self.mode(updates),
-            key=self.step_key,
-        )  # fmt: skip
+        fractions = Objective("fraction", self.proposal, self._fraction_loss, RMSprop(eps=1e-5))
+        self.step = self.make_step([quantiles, fractions], polyak=soft)
         epsilon = None if hp.noisy else (lambda n: hp.epsilon(self.clock.progress))
         self.policy = self.make_policy(
             ActionValues(self.q, self.proposal), GreedyHead(spaces.action, epsilon)

@@ -38,7 +38,9 @@ from assay.core.types import Spaces, Tree, action_mask, pack, tree_map, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
 from assay.networks.actor_critic import ActorCritic
-from assay.optim.update import Objective, Step, flatten_parameters
+from assay.optim.parameters import flatten_parameters
+from assay.optim.rules import Adam, RMSprop
+from assay.optim.update import Objective
 from assay.policies.heads import StochasticHead
 
 
@@ -80,18 +82,17 @@ class IMPALA(Algorithm):
             spaces.observation, self.distribution, **hp.encoder(), **hp.gaussian(spaces.action)
         )
         self.net = net.to(self.device)
-        updates = math.ceil(context.clock.total_env_steps / (hp.horizon * context.num_envs))
+        updates = math.ceil(self.needs.expected_updates(self.clock.total, self.num_envs))
         if hp.actor_lag >= updates:
             raise ConfigError(
                 f"actor_lag={hp.actor_lag} is no less than the {updates} updates of this run: it "
                 "would act with its initial policy all along.",
                 "Lower actor_lag, or give the run more env_steps.",
             )
+        kind = RMSprop if hp.optimizer == "rmsprop" else Adam
+        rule = kind(eps=1e-5, max_grad_norm=hp.max_grad_norm)
+        self.step = self.make_step([Objective("impala", self.net, self._loss, rule)])
         self.past = LaggedNetwork(self.net, hp.actor_lag) if hp.actor_lag else None
-        objective = Objective(
-            "impala", self.net, self._loss, hp.max_grad_norm, eps=1e-5, rule=hp.optimizer
-        )
-        self.step = Step([objective], mode=self.mode(updates), key=self.step_key)
         behaviour = None if self.past is None else self.past.net.actor()
         self.policy = self.make_policy(
             self.net.actor(), StochasticHead(spaces.action), behaviour=behaviour
@@ -101,10 +102,10 @@ class IMPALA(Algorithm):
         """Take one gradient step on the whole rollout."""
         batch = self._prepare(data)
         if self.past is not None:
-            self.past.store(self.step.flats[self.net], self.clock.updates)
-        self.record(self.step, self.step(batch, self.hp.lr(self.clock.progress)))
+            self.past.store(self.step.flats[self.net], self.step.updates)
+        self.step(batch, self.hp.lr(self.clock.progress))
         if self.past is not None:
-            self.past.load(self.clock.updates)
+            self.past.load(self.step.updates)
 
     # ------------------------------------------------------------------ the mathematics
 

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import HeadSettings, ValueSettings
+from assay.algorithms.value_learning import draw_transitions, learn_values
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
@@ -40,8 +41,8 @@ from assay.networks.quantile import (
     QuantileNetwork,
     draw_levels,
 )
-from assay.networks.value_update import draw_transitions, learn_values
-from assay.optim.update import Objective, Polyak, Step
+from assay.optim.rules import Adam
+from assay.optim.update import Objective, Polyak
 from assay.policies.heads import GreedyHead
 
 
@@ -75,12 +76,8 @@ class IQN(Algorithm):
         ).to(self.device)  # fmt: skip
         self.target = copy.deepcopy(self.q)
         soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
-        updates = context.clock.total_env_steps / hp.train_every * hp.updates
-        objective = Objective("q", self.q, self._loss, hp.max_grad_norm, eps=hp.adam_eps)
-        self.step = Step(
-            [objective], reads=[self.target], polyak=soft, mode=self.mode(updates),
-            key=self.step_key,
-        )  # fmt: skip
+        rule = Adam(eps=hp.adam_eps, max_grad_norm=hp.max_grad_norm)
+        self.step = self.make_step([Objective("q", self.q, self._loss, rule)], polyak=soft)
         even = hp.cvar * distributional.quantile_midpoints(hp.acting_quantiles).numpy()
         values = ActionValues(self.q, levels=even).to(self.device)
         epsilon = None if hp.noisy else (lambda n: hp.epsilon(self.clock.progress))

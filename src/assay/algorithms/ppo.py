@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.algorithms.advantages import rollout_values
 from assay.algorithms.base import Algorithm, Context
@@ -32,7 +32,8 @@ from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
 from assay.networks.actor_critic import ActorCritic
 from assay.networks.rnd import Distillation
-from assay.optim.update import Objective, Step
+from assay.optim.rules import Adam
+from assay.optim.update import Objective
 from assay.policies.heads import StochasticHead
 
 
@@ -69,23 +70,22 @@ class PPO(Algorithm):
                 f"{size} = horizon {hp.horizon} x num_envs {context.num_envs} transitions.",
                 "Choose a minibatch_size that divides horizon x num_envs.",
             )
-        self.needs = hp.needs()
+        minibatches = size // hp.minibatch_size
+        self.needs = hp.needs(updates=hp.epochs * minibatches)
         self.distribution = policy_distribution(spaces.action)
         net = ActorCritic(
             spaces.observation, self.distribution, **hp.encoder(), **hp.gaussian(spaces.action),
             value_heads=2 if hp.rnd else 1,
         )  # fmt: skip
         self.net = net.to(self.device)
-        updates = context.clock.total_env_steps / size * hp.epochs * (size // hp.minibatch_size)
-        objectives = [Objective("ppo", self.net, self._loss, hp.max_grad_norm, eps=1e-5)]
-        reads: list[nn.Module] = []
+        rule = Adam(eps=1e-5, max_grad_norm=hp.max_grad_norm)
+        objectives = [Objective("ppo", self.net, self._loss, rule)]
         if hp.rnd:
             distillation = Distillation(spaces.observation, hidden=hp.hidden, cnn=hp.cnn)
             self.distillation = distillation.to(self.device)
             predictor = self.distillation.predictor
             objectives.append(Objective("rnd", predictor, self.distillation.loss))
-            reads.append(self.distillation.target)
-        self.step = Step(objectives, reads=reads, mode=self.mode(updates), key=self.step_key)
+        self.step = self.make_step(objectives)
         self.policy = self.make_policy(self.net.actor(), StochasticHead(spaces.action))
         self.curiosity = None
         if hp.rnd:
@@ -105,7 +105,6 @@ class PPO(Algorithm):
             kls = []
             for index in order.split(hp.minibatch_size):
                 metrics = self.step(batch, lr, index)
-                self.record(self.step, metrics)
                 if hp.target_kl is not None:
                     kls.append(self.step.metrics(metrics)["approx_kl"])
             if hp.target_kl is not None and np.mean(kls) > hp.target_kl:

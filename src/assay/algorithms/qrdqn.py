@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import ValueSettings
+from assay.algorithms.value_learning import draw_transitions, learn_values
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
@@ -32,8 +33,8 @@ from assay.core.types import Batch, Spaces, action_mask, unpack
 from assay.functional import distributional, losses
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import AtomHead, AtomMean
-from assay.networks.value_update import draw_transitions, learn_values
-from assay.optim.update import Objective, Polyak, Step
+from assay.optim.rules import Adam
+from assay.optim.update import Objective, Polyak
 from assay.policies.heads import GreedyHead
 
 
@@ -62,12 +63,8 @@ class QRDQN(Algorithm):
         self.q = nn.Sequential(encoder, head).to(self.device)  # theta: [B, A, N]
         self.target = copy.deepcopy(self.q)
         soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
-        updates = context.clock.total_env_steps / hp.train_every * hp.updates
-        objective = Objective("q", self.q, self._loss, hp.max_grad_norm, eps=hp.adam_eps)
-        self.step = Step(
-            [objective], reads=[self.target], polyak=soft, mode=self.mode(updates),
-            key=self.step_key,
-        )  # fmt: skip
+        rule = Adam(eps=hp.adam_eps, max_grad_norm=hp.max_grad_norm)
+        self.step = self.make_step([Objective("q", self.q, self._loss, rule)], polyak=soft)
         epsilon = None if hp.noisy else (lambda n: hp.epsilon(self.clock.progress))
         self.policy = self.make_policy(
             nn.Sequential(self.q, AtomMean()), GreedyHead(spaces.action, epsilon)

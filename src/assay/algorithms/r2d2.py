@@ -36,6 +36,7 @@ from assay.algorithms.settings import (
     ReplaySettings,
     TargetSettings,
 )
+from assay.algorithms.value_learning import learn_values
 from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
 from assay.core.registry import register
@@ -47,8 +48,8 @@ from assay.networks.encoders import make_encoder
 from assay.networks.heads import DuelingHead
 from assay.networks.mlp import mlp
 from assay.networks.rnn import Remembering, make_memory
-from assay.networks.value_update import learn_values
-from assay.optim.update import Objective, Polyak, Step
+from assay.optim.rules import Adam
+from assay.optim.update import Objective, Polyak
 from assay.policies.heads import GreedyHead
 
 ETA = 0.9  # a sequence's priority: ETA max |delta| + (1 - ETA) mean |delta|
@@ -115,12 +116,9 @@ class R2D2(Algorithm):
         self.q = _RecurrentValues(spaces.observation, self.actions, hp).to(self.device)
         self.target = copy.deepcopy(self.q)
         soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
-        updates = context.clock.total_env_steps / hp.train_every * hp.updates
-        self.step = Step(
-            [Objective("q", self.q, self._loss, hp.max_grad_norm, hp.adam_eps)],
-            reads=[self.target], polyak=soft, key=self.step_key,
-            mode=self.mode(updates if length <= LONGEST_COMPILED else 0),
-        )  # fmt: skip
+        self.auto_compiles = length <= LONGEST_COMPILED
+        rule = Adam(eps=hp.adam_eps, max_grad_norm=hp.max_grad_norm)
+        self.step = self.make_step([Objective("q", self.q, self._loss, rule)], polyak=soft)
         self.policy = self.make_policy(self.q, GreedyHead(spaces.action, self.epsilons))
 
     def epsilons(self, n: int) -> float | np.ndarray:

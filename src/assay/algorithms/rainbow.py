@@ -31,6 +31,7 @@ from assay.algorithms.settings import (
     ReplaySettings,
     TargetSettings,
 )
+from assay.algorithms.value_learning import draw_transitions, learn_values
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
@@ -38,8 +39,8 @@ from assay.core.types import Batch, Spaces, action_mask, unpack
 from assay.functional import distributional
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import AtomHead, SupportMean
-from assay.networks.value_update import draw_transitions, learn_values
-from assay.optim.update import Objective, Polyak, Step
+from assay.optim.rules import Adam
+from assay.optim.update import Objective, Polyak
 from assay.policies.heads import GreedyHead
 
 
@@ -83,12 +84,8 @@ class Rainbow(Algorithm):
         self.mean = SupportMean(hp.v_min, hp.v_max, hp.atoms).to(self.device)
         self.target = copy.deepcopy(self.q)
         soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
-        updates = context.clock.total_env_steps / hp.train_every * hp.updates
-        objective = Objective("q", self.q, self._loss, hp.max_grad_norm, eps=hp.adam_eps)
-        self.step = Step(
-            [objective], reads=[self.target, self.mean], polyak=soft, mode=self.mode(updates),
-            key=self.step_key,
-        )  # fmt: skip
+        rule = Adam(eps=hp.adam_eps, max_grad_norm=hp.max_grad_norm)
+        self.step = self.make_step([Objective("q", self.q, self._loss, rule)], polyak=soft)
         network = nn.Sequential(self.q, self.mean)
         self.policy = self.make_policy(network, GreedyHead(spaces.action, None))
 

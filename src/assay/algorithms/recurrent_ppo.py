@@ -31,7 +31,8 @@ from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
 from assay.functional.recurrent import by_step, chunks_of
 from assay.networks.recurrent import RecurrentActorCritic
-from assay.optim.update import Objective, Step
+from assay.optim.rules import Adam
+from assay.optim.update import Objective
 from assay.policies.heads import StochasticHead
 
 
@@ -55,7 +56,8 @@ class RecurrentPPO(Algorithm):
         super().__init__(spaces, hp, context)
         size = hp.horizon * context.num_envs
         _require_whole_chunks(hp, context.num_envs)
-        self.needs = hp.needs()
+        minibatches = size // hp.minibatch_size
+        self.needs = hp.needs(updates=hp.epochs * minibatches)
         self.distribution = policy_distribution(spaces.action)
         net = RecurrentActorCritic(
             spaces.observation, self.distribution, **hp.encoder(), **hp.gaussian(spaces.action),
@@ -63,9 +65,8 @@ class RecurrentPPO(Algorithm):
             heads=hp.heads, context=hp.context, head_hidden=hp.head_hidden,
         )  # fmt: skip
         self.net = net.to(self.device)
-        updates = context.clock.total_env_steps / size * hp.epochs * (size // hp.minibatch_size)
-        objective = Objective("ppo", self.net, self._loss, hp.max_grad_norm, eps=1e-5)
-        self.step = Step([objective], mode=self.mode(updates), key=self.step_key)
+        rule = Adam(eps=1e-5, max_grad_norm=hp.max_grad_norm)
+        self.step = self.make_step([Objective("ppo", self.net, self._loss, rule)])
         self.policy = self.make_policy(self.net, StochasticHead(spaces.action))
 
     def update(self, data: Rollout) -> None:
@@ -86,7 +87,6 @@ class RecurrentPPO(Algorithm):
             for some in np.split(order, cuts):
                 index = torch.from_numpy(some).to(self.device)
                 metrics = self.step(batch, lr, index)
-                self.record(self.step, metrics)
                 if hp.target_kl is not None:
                     kls.append(self.step.metrics(metrics)["approx_kl"])
             if hp.target_kl is not None and np.mean(kls) > hp.target_kl:

@@ -38,7 +38,8 @@ from assay.networks.encoders import make_encoder
 from assay.networks.heads import QEnsemble
 from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Temperature
-from assay.optim.update import Objective, Polyak, Step
+from assay.optim.rules import Adam
+from assay.optim.update import Objective, Polyak
 from assay.policies.heads import SquashedHead
 
 
@@ -90,18 +91,14 @@ class REDQ(Algorithm):
 
     def _make_steps(self) -> None:
         hp = self.hp
-        critic = Objective("critic", self.critic, self._critic_loss, hp.max_grad_norm)
-        slow = [Objective("actor", self.actor, self._actor_loss, hp.max_grad_norm)]
+        rule = Adam(max_grad_norm=hp.max_grad_norm)
+        critic = Objective("critic", self.critic, self._critic_loss, rule)
+        slow = [Objective("actor", self.actor, self._actor_loss, rule)]
         if hp.alpha == "auto":
             slow.append(Objective("alpha", self.temperature, self._alpha_loss))
-        shared: dict[str, Any] = {
-            "reads": [self.actor, self.target, self.temperature],
-            "polyak": [Polyak(self.target, self.critic, hp.tau)],
-            "mode": self.mode(self.clock.total_env_steps / hp.train_every * hp.updates),
-            "key": self.step_key,
-        }
-        self.critic_step = Step([critic], **shared)
-        self.full_step = Step([critic, *slow], **shared, share=self.critic_step)
+        soft = [Polyak(self.target, self.critic, hp.tau)]
+        self.critic_step = self.make_step([critic], polyak=soft)
+        self.full_step = self.make_step([critic, *slow], polyak=soft, share=self.critic_step)
 
     def update(self, data: Replay[Batch]) -> None:
         """Move critics and targets; every `policy_delay` updates also actor and temperature."""
@@ -111,11 +108,11 @@ class REDQ(Algorithm):
         batch["next_noise"] = self.noise(*shape)
         members = self.rng.choice(hp.n_critics, hp.n_target_critics, replace=False)
         batch["members"] = torch.from_numpy(members).to(self.device)
-        due = (self.clock.updates + 1) % self.policy_delay == 0
+        due = (self.updates + 1) % self.policy_delay == 0
         if due:
             batch["noise"] = self.noise(*shape)
         step = self.full_step if due else self.critic_step
-        self.record(step, step(batch, hp.lr(self.clock.progress)))
+        step(batch, hp.lr(self.clock.progress))
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)

@@ -39,6 +39,7 @@ from assay.networks.encoders import make_encoder
 from assay.networks.heads import EnsembleMLP, QEnsemble, policy_head
 from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Temperature
+from assay.optim.rules import Adam
 from assay.optim.update import Objective, Polyak, Step
 from assay.policies.heads import SquashedHead, StochasticHead
 
@@ -123,18 +124,14 @@ class SAC(Algorithm):
         hp = self.hp
         critic_loss = self._critic_loss if self.continuous else self._discrete_critic_loss
         actor_loss = self._actor_loss if self.continuous else self._discrete_actor_loss
+        rule = Adam(max_grad_norm=hp.max_grad_norm)
         objectives = [
-            Objective("critic", self.critic, critic_loss, hp.max_grad_norm),
-            Objective("actor", self.actor, actor_loss, hp.max_grad_norm),
+            Objective("critic", self.critic, critic_loss, rule),
+            Objective("actor", self.actor, actor_loss, rule),
         ]
         if hp.alpha == "auto":
             objectives.append(Objective("alpha", self.temperature, self._alpha_loss))
-        updates = self.clock.total_env_steps / hp.train_every * hp.updates
-        return Step(
-            objectives, reads=[self.target, self.temperature],
-            polyak=[Polyak(self.target, self.critic, hp.tau)],
-            mode=self.mode(updates), key=self.step_key,
-        )  # fmt: skip
+        return self.make_step(objectives, polyak=[Polyak(self.target, self.critic, hp.tau)])
 
     def update(self, data: Replay[Batch]) -> None:
         """Move critics, actor, temperature and targets once, on one replay batch."""
@@ -142,7 +139,7 @@ class SAC(Algorithm):
         if self.continuous:
             shape = (self.hp.batch_size, *self.distribution.noise_shape)
             batch["noise"], batch["next_noise"] = self.noise(*shape), self.noise(*shape)
-        self.record(self.step, self.step(batch, self.hp.lr(self.clock.progress)))
+        self.step(batch, self.hp.lr(self.clock.progress))
 
     # ------------------------------------------------------------------ continuous actions
 

@@ -139,9 +139,13 @@ class RolloutSettings(LearningSettings):
     entropy_coef: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
     normalize_advantage: bool = Field(False, description="Standardise per rollout.")
 
-    def needs(self) -> RolloutNeeds:
-        """Return the rollout that these settings ask for."""
-        return RolloutNeeds(self.horizon)
+    def needs(self, updates: int = 1) -> RolloutNeeds:
+        """Return the rollout that these settings ask for.
+
+        Args:
+            updates: Optimizer steps on each of them.
+        """
+        return RolloutNeeds(self.horizon, updates)
 
 
 # ---------------------------------------------------------------------- networks

@@ -32,7 +32,8 @@ from assay.functional import targets
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import ActionScale, QEnsemble
 from assay.networks.mlp import mlp
-from assay.optim.update import Objective, Polyak, Step
+from assay.optim.rules import Adam
+from assay.optim.update import Objective, Polyak
 from assay.policies.heads import DeterministicHead
 
 
@@ -73,23 +74,15 @@ class TD3(Algorithm):
         self.target_actor = copy.deepcopy(self.actor)
         self.target_critic = copy.deepcopy(self.critic)
         self.scale = ActionScale(spaces.action).to(self.device)
-        updates = context.clock.total_env_steps / hp.train_every * hp.updates
-        mode = self.mode(updates)
-        critic = Objective("critic", self.critic, self._critic_loss, hp.max_grad_norm)
-        actor = Objective("actor", self.actor, self._actor_loss, hp.max_grad_norm)
-        reads = [self.actor, self.target_actor, self.target_critic, self.scale]
-        self.critic_step = Step([critic], reads=reads, mode=mode, key=self.step_key)
-        self.full_step = Step(
-            [critic, actor],
-            reads=reads,
-            polyak=[
-                Polyak(self.target_critic, self.critic, hp.tau),
-                Polyak(self.target_actor, self.actor, hp.tau),
-            ],
-            mode=mode,
-            key=self.step_key,
-            share=self.critic_step,
-        )
+        rule = Adam(max_grad_norm=hp.max_grad_norm)
+        critic = Objective("critic", self.critic, self._critic_loss, rule)
+        actor = Objective("actor", self.actor, self._actor_loss, rule)
+        soft = [
+            Polyak(self.target_critic, self.critic, hp.tau),
+            Polyak(self.target_actor, self.actor, hp.tau),
+        ]
+        self.critic_step = self.make_step([critic])
+        self.full_step = self.make_step([critic, actor], polyak=soft, share=self.critic_step)
         head = DeterministicHead(
             spaces.action, noise=lambda: hp.exploration_noise(self.clock.progress)
         )
@@ -99,9 +92,9 @@ class TD3(Algorithm):
         """Move the critics; every `policy_delay` updates also the actor and the targets."""
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
         batch["noise"] = self.noise(self.hp.batch_size, *self.spaces.action.shape)
-        due = (self.clock.updates + 1) % self.hp.policy_delay == 0
+        due = (self.updates + 1) % self.hp.policy_delay == 0
         step = self.full_step if due else self.critic_step
-        self.record(step, step(batch, self.hp.lr(self.clock.progress)))
+        step(batch, self.hp.lr(self.clock.progress))
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         hp = self.hp

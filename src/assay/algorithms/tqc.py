@@ -43,7 +43,8 @@ from assay.networks.encoders import make_encoder
 from assay.networks.heads import EnsembleMLP
 from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Temperature
-from assay.optim.update import Objective, Polyak, Step
+from assay.optim.rules import Adam
+from assay.optim.update import Objective, Polyak
 from assay.policies.heads import SquashedHead
 
 
@@ -103,18 +104,15 @@ class TQC(Algorithm):
         self.target = copy.deepcopy(self.critic)
         initial = hp.alpha_init if hp.alpha == "auto" else hp.alpha
         self.temperature = Temperature(initial).to(self.device)
+        rule = Adam(max_grad_norm=hp.max_grad_norm)
         objectives = [
-            Objective("critic", self.critic, self._critic_loss, hp.max_grad_norm),
-            Objective("actor", self.actor, self._actor_loss, hp.max_grad_norm),
+            Objective("critic", self.critic, self._critic_loss, rule),
+            Objective("actor", self.actor, self._actor_loss, rule),
         ]
         if learned:
             objectives.append(Objective("alpha", self.temperature, self._alpha_loss))
-        updates = context.clock.total_env_steps / hp.train_every * hp.updates
-        self.step = Step(
-            objectives, reads=[self.target, self.temperature],
-            polyak=[Polyak(self.target, self.critic, hp.tau)],
-            mode=self.mode(updates), key=self.step_key,
-        )  # fmt: skip
+        soft = [Polyak(self.target, self.critic, hp.tau)]
+        self.step = self.make_step(objectives, polyak=soft)
         self.policy = self.make_policy(self.actor.net, SquashedHead(spaces.action))
 
     def update(self, data: Replay[Batch]) -> None:
@@ -122,7 +120,7 @@ class TQC(Algorithm):
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
         shape = (self.hp.batch_size, *self.actor.distribution.noise_shape)
         batch["noise"], batch["next_noise"] = self.noise(*shape), self.noise(*shape)
-        self.record(self.step, self.step(batch, self.hp.lr(self.clock.progress)))
+        self.step(batch, self.hp.lr(self.clock.progress))
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)

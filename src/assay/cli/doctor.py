@@ -122,7 +122,7 @@ def _torch() -> list[Finding]:
 
 def _compiler() -> Finding:
     from assay.core.paths import cache_root
-    from assay.optim.update import has_compiler
+    from assay.optim.mode import has_compiler
 
     place = cache_root()
     if not has_compiler():

@@ -142,21 +142,11 @@ def make_plan(
         config=config,
         preset="off" if not use_preset else "used" if shipped else "none shipped",
         device=str(device),
-        mode=_mode(built, device.type, run.compile),
+        mode=built.mode(device),
         source=source,
         replay_capacity=capacity,
         replay_bytes=size,
     )
-
-
-def _mode(trial: Any, device: str, compile: Any) -> str:
-    """Return how the run will execute its updates, from a trial that was built on the CPU."""
-    from assay.optim.update import Step
-
-    if device == "cuda":
-        return "eager" if compile is False else "cuda_graph"
-    modes = {value.mode for value in vars(trial).values() if isinstance(value, Step)}
-    return "compiled" if "compiled" in modes else "eager"
 
 
 def _refuse_other(key: str, given: str, settings: Mapping[str, Any], where: str) -> None:

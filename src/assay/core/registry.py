@@ -17,7 +17,8 @@ from assay.core.errors import ConfigError, nearest
 
 Loop = Literal["on_policy", "off_policy", "offline"]
 ENTRY_POINTS = "assay.algorithms"
-_HELPERS = {"advantages", "base", "novelty", "settings"}
+# Modules that algorithms share.
+HELPERS = frozenset({"advantages", "base", "novelty", "settings", "value_learning"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def register(
 def names() -> list[str]:
     """Return the name of every algorithm, built-in and third-party."""
     package = importlib.import_module("assay.algorithms")
-    built_in = {m.name for m in pkgutil.iter_modules(package.__path__)} - _HELPERS
+    built_in = {m.name for m in pkgutil.iter_modules(package.__path__)} - HELPERS
     return sorted(built_in | set(_third_party()))
 
 

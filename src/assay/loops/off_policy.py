@@ -56,7 +56,7 @@ class OffPolicyLoop:
         reached = clock.env_steps + seen.env_steps
         with self.algorithm.observing(seen):
             self._update(owed=(reached - needs.learning_starts) // needs.train_every)
-        clock.env_steps = reached
+        clock.env_steps, clock.updates = reached, self.algorithm.updates
 
     def _update(self, owed: int) -> None:
         """Update until `owed` rounds are done in all."""

@@ -44,11 +44,12 @@ class OfflineLoop:
         """Update once."""
         before = self.clock.updates
         self.algorithm.update(self.dataset)
+        self.clock.updates = self.algorithm.updates
         if self.clock.updates == before:
             raise AssayError(
                 f"{self.algorithm.spec.name}.update took no optimizer step, so that the run would "
                 "never end.",
-                "Let `update` report each step through `record`.",
+                "Let `update` call an optimizer step that is an attribute of the algorithm.",
             )
 
     def metrics(self) -> Metrics:

@@ -32,6 +32,7 @@ class OnPolicyLoop:
         with self.algorithm.observing(seen):
             self.algorithm.update(self.rollout)
         self.clock.env_steps += seen.env_steps
+        self.clock.updates = self.algorithm.updates
 
     def metrics(self) -> Metrics:
         """Return what the recent episodes were like."""

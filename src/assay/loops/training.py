@@ -63,13 +63,22 @@ class Due:
         return True
 
 
-def build_algorithm(config: RunConfig, spaces: Any, clock: Clock) -> Algorithm:
-    """Make the algorithm of a configuration for given spaces."""
+def build_algorithm(
+    config: RunConfig, spaces: Any, clock: Clock, *, learns: bool = True
+) -> Algorithm:
+    """Make the algorithm of a configuration for given spaces.
+
+    Args:
+        config: The fully resolved configuration.
+        spaces: What the agent sees and does.
+        clock: The counts of the run.
+        learns: Whether updates will follow; an agent that is loaded only acts.
+    """
     cls = registry.get(config.algorithm)
     hp = parse(cls.Hyperparameters, config.hyperparameters, what=config.algorithm)
     run = config.run
     device = choose_device(run.device)
-    context = Context(clock, run.seed, run.num_envs, device, run.compile)
+    context = Context(clock, run.seed, run.num_envs, device, run.compile, learns)
     try:
         while True:
             try:

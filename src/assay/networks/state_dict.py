@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from assay.core.errors import CheckpointError
 from assay.core.types import State
-from assay.optim.update import Step
 
 
 def to_array(tensor: Tensor) -> Any:
@@ -43,8 +42,10 @@ def refuse_unsaved(name: str, value: Any) -> None:
     """Refuse attributes that a checkpoint would silently lose."""
     parts = value.values() if isinstance(value, dict) else value
     inner = list(parts) if isinstance(value, (list, tuple, dict)) else [value]
-    if any(isinstance(part, (nn.Module, Tensor, Step)) for part in inner) and name != "_sums":
+    kinds = (nn.Module, Tensor, torch.Generator)
+    if any(isinstance(part, kinds) or hasattr(part, "load_state") for part in inner):
         raise TypeError(
-            f"The attribute '{name}' holds tensors or modules that no checkpoint would contain. "
-            "Use nn.ModuleList or nn.ModuleDict, or register a buffer of a module."
+            f"The attribute '{name}' holds state that no checkpoint would contain. Use "
+            "nn.ModuleList or nn.ModuleDict, register a buffer of a module, or give each part an "
+            "attribute of its own."
         )

@@ -42,7 +42,8 @@ from assay.loops.config import resolve
 from assay.loops.events import Event, Logged
 from assay.loops.table import make_loop
 from assay.loops.training import build_algorithm
-from assay.optim.update import Objective, Step, has_compiler
+from assay.optim.mode import has_compiler
+from assay.optim.update import Objective, Step
 from assay.runs import checkpoint
 from assay.runs.checkpoint import Section
 from assay.runs.directory import RunDirectory
@@ -502,7 +503,7 @@ class AlgorithmContract:
         )
         with quick_compiler():
             metrics = [rig.learn(self.updates) for rig in (eager, compiled)]
-        require_compiled(*(v for v in vars(compiled.algorithm).values() if isinstance(v, Step)))
+        require_compiled(*compiled.algorithm.steps.values())
         assert metrics[0] == pytest.approx(metrics[1], rel=1e-3, abs=1e-5)
         close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5)
         one, two = (rig.algorithm.state() for rig in (eager, compiled))

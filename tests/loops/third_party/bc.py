@@ -20,7 +20,8 @@ from assay.functional.distributions import policy_distribution
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import ActionScale
 from assay.networks.mlp import mlp
-from assay.optim.update import Objective, Step
+from assay.optim.rules import Adam
+from assay.optim.update import Objective
 from assay.policies.heads import DeterministicHead, StochasticHead
 
 
@@ -47,19 +48,15 @@ class BC(Algorithm):
             parts.append(nn.Tanh())
         self.net = nn.Sequential(*parts).to(self.device)
         self.distribution = None if self.scale else policy_distribution(space)
-        self.step = Step(
-            [Objective("bc", self.net, self._loss, hp.max_grad_norm)],
-            reads=[] if self.scale is None else [self.scale],
-            mode=self.mode(context.clock.total),
-            key=self.step_key,
-        )
+        rule = Adam(max_grad_norm=hp.max_grad_norm)
+        self.step = self.make_step([Objective("bc", self.net, self._loss, rule)])
         head = DeterministicHead(space, lambda: 0.1) if self.scale else StochasticHead(space)
         self.policy = self.make_policy(self.net, head)
 
     def update(self, data: Any) -> None:
         """Take one gradient step on a batch of the dataset."""
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
-        self.record(self.step, self.step(batch, self.hp.lr(self.clock.progress)))
+        self.step(batch, self.hp.lr(self.clock.progress))
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs = unpack("obs", batch)

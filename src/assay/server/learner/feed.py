@@ -85,6 +85,11 @@ class Feed(ABC):
                 self.counts["late_rewards"] += 1
                 self.counts["late_rewards_missed"] += not found
 
+    def _update(self, data: Any) -> None:
+        """Let the algorithm learn once."""
+        self.algorithm.update(data)
+        self.clock.updates = self.algorithm.updates
+
     def published(self, version: int) -> None:
         """Take note of a new version."""
         self.version = version

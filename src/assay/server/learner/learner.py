@@ -17,7 +17,6 @@ from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.core import seeding
 from assay.core.errors import AssayError, CheckpointError
 from assay.core.types import State
-from assay.optim.update import Step
 from assay.policies import description as arch
 from assay.policies.model_file import Snapshot, make_snapshot, parse_snapshot
 from assay.runs.checkpoint import state_from_bytes, state_to_bytes
@@ -71,7 +70,7 @@ class Learner:
         self.noise = seeding.derive_rng(seed, "publish")
         self.epoch, self.version, self.position = start.epoch, start.version, start.position
         self.bad_batches = 0
-        self.overflows = 0  # moments of the optimizer that began anew
+        self.overflows = 0  # moments of the optimizer that were reset
         self._without_checkpoint = 0  # versions since the last one
         self._metrics: dict[str, float] = {}
         self.keep_after = self.position
@@ -146,9 +145,8 @@ class Learner:
 
     def _publish(self, *, checkpoint: bool = False) -> Publication:
         self._refuse_divergence()
-        for part in vars(self.algorithm).values():
-            if isinstance(part, Step):
-                self.overflows += part.forget_overflow()
+        for step in self.algorithm.steps.values():
+            self.overflows += step.forget_overflow()
         parent, self.version = self.version, self.version + 1
         snapshot = self._snapshot()
         self._metrics = self.algorithm.drain_metrics() | self.episodes.metrics()

@@ -92,7 +92,7 @@ class ReplayFeed(Feed):
                     self.rounds += 1
                     self.updates += 1
                     for _ in range(needs.updates):
-                        algorithm.update(self.replay)
+                        self._update(self.replay)
                 clock.env_steps += 1  # last, as in the local loops
         self._drop_records()
 

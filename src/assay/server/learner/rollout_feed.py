@@ -159,7 +159,7 @@ class RolloutFeed(Feed):
             rows = slice(piece.begin, piece.end)
             begins = piece.first[-1] == 0
             self._observe_rewards(piece.client, begins, rollout.reward[rows, 0], piece.ends)
-        algorithm.update(self._prepared())
+        self._update(self._prepared())
         algorithm.update_obs_stats(rollout.obs, rollout.valid)
         self.clock.env_steps += self.length  # last, as in the local loops
         heuristic = self.flags & Flag.HEURISTIC != 0

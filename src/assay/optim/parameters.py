@@ -1,0 +1,105 @@
+"""Parameters of modules as views of one flat tensor, and modules that compute with other tensors.
+
+An optimizer moves a flat tensor in one operation, and the memory never moves, so that whoever
+reads it (the NumPy policy of a collector, a compiled step) reads what was learned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def flatten_parameters(module: nn.Module) -> Tensor:
+    """Make all parameters of a module views of one flat tensor, and return that tensor.
+
+    Parameters that lie one after another already, for instance because a module around this one
+    was flattened, stay where they are.
+    """
+    parameters = list(module.parameters())
+    flat = _as_one(parameters)
+    if flat is not None:
+        return flat
+    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+    for p, view in zip(parameters, views_of(flat, module), strict=True):
+        p.data = view
+    return flat
+
+
+def _as_one(parameters: Sequence[nn.Parameter]) -> Tensor | None:
+    """Return the tensor of which the parameters are consecutive views, if there is one."""
+    memory = parameters[0].untyped_storage().data_ptr()
+    start = end = parameters[0].storage_offset()
+    for p in parameters:
+        elsewhere = p.untyped_storage().data_ptr() != memory or p.storage_offset() != end
+        if elsewhere or not p.is_contiguous():
+            return None
+        end += p.numel()
+    return parameters[0].data.as_strided((end - start,), (1,), start)
+
+
+def views_of(flat: Tensor, module: nn.Module) -> list[Tensor]:
+    """Return the parts of a flat tensor in the shapes of a module's parameters."""
+    shapes = [p.shape for p in module.parameters()]
+    return [v.view(s) for v, s in zip(flat.split([s.numel() for s in shapes]), shapes, strict=True)]
+
+
+def modules_besides(owned: Iterable[nn.Module], found: Iterable[nn.Module]) -> list[nn.Module]:
+    """Return the modules among `found`, or parts of them, that share no tensor with `owned`.
+
+    No two of them share one either, so that each may be flattened by itself.
+    """
+    taken = {tensor for module in owned for tensor in _tensor_ids(module)}
+    rest: list[nn.Module] = []
+
+    def visit(module: nn.Module) -> None:
+        own = _tensor_ids(module)
+        if own & taken:
+            for child in module.children():
+                visit(child)
+        elif own:
+            taken.update(own)
+            rest.append(module)
+
+    for module in found:
+        visit(module)
+    return rest
+
+
+def _tensor_ids(module: nn.Module) -> set[int]:
+    return {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+
+
+@contextlib.contextmanager
+def swapped(
+    parameters: dict[nn.Module, list[Tensor]], modules: list[nn.Module], buffers: Sequence[Tensor]
+) -> Iterator[None]:
+    """Let modules compute with the given tensors in place of their parameters and buffers."""
+    undo: list[tuple[dict[str, Any], str, Any]] = []
+
+    def put(table: dict[str, Any], name: str, tensor: Tensor) -> None:
+        undo.append((table, name, table[name]))
+        table[name] = tensor
+
+    try:
+        for module, tensors in parameters.items():
+            for (name, _), tensor in zip(module.named_parameters(), tensors, strict=True):
+                owner, leaf = _owner(module, name)
+                put(owner._parameters, leaf, tensor)
+        names = [(m, n) for m in modules for n, _ in m.named_buffers()]
+        for (module, name), tensor in zip(names, buffers, strict=True):
+            owner, leaf = _owner(module, name)
+            put(owner._buffers, leaf, tensor)
+        yield
+    finally:
+        for table, name, original in reversed(undo):
+            table[name] = original
+
+
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, leaf = name.rpartition(".")
+    return module.get_submodule(path), leaf

@@ -1,0 +1,276 @@
+"""How a gradient moves parameters: Adam, AdamW, RMSprop and LaProp.
+
+A rule is a frozen record of its settings. `init` makes the tensors that it remembers, `apply` is
+its arithmetic, and `apply_flat` does the same to one flat buffer in place. So the eager step, the
+compiled one and the CUDA graph follow one definition, and a new rule is one class.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Rate = Tensor | float
+AGC_FLOOR = 1e-3  # the least norm that a parameter counts as having: zeros must be able to move
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule(ABC):
+    """What all rules share: clipping of the gradient and warm-up of the learning rate.
+
+    Attributes:
+        max_grad_norm: Clip the global norm of the gradient to this, if given.
+        agc: Adaptive gradient clipping, if given: after `max_grad_norm`, the gradient of each
+            parameter tensor is clipped to this share of the norm of the tensor. DreamerV3 has 0.3.
+        warmup: Updates in which the learning rate rises to its full value: update k has k / warmup
+            of it.
+    """
+
+    max_grad_norm: float | None = None
+    agc: float | None = None
+    warmup: int = 0
+
+    @abstractmethod
+    def init(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return what the rule remembers of each number in `flat`, by name."""
+
+    @abstractmethod
+    def apply(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        moments: Mapping[str, Sequence[Tensor]],
+        rate: Rate,
+        count: Tensor,
+    ) -> list[Tensor]:
+        """Return the moved parameters, and write what is remembered into `moments`.
+
+        Args:
+            parameters: Before the update.
+            gradients: One for each, clipped.
+            moments: The tensors of `init`, one of each name for each parameter.
+            rate: The learning rate.
+            count: The number of this update, from 1.
+        """
+
+    def apply_flat(
+        self,
+        flat: Tensor,
+        gradient: Tensor,
+        moments: Mapping[str, Tensor],
+        rate: Rate,
+        count: Tensor,
+    ) -> None:
+        """Do what `apply` does to one flat buffer, in place."""
+        lists = {name: [tensor] for name, tensor in moments.items()}
+        [moved] = self.apply([flat], [gradient], lists, rate, count)
+        flat.copy_(moved)
+
+    def clip(
+        self, gradients: Sequence[Tensor], parameters: Sequence[Tensor], norm: Tensor
+    ) -> list[Tensor]:
+        """Return the gradients within their bounds.
+
+        Args:
+            gradients: One for each parameter tensor; `agc` bounds each by itself.
+            parameters: What they belong to.
+            norm: The global norm of the gradients.
+        """
+        clipped = list(gradients)
+        if self.max_grad_norm is not None:
+            scale = (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+            clipped = [g * scale for g in clipped]
+        if self.agc is not None:
+            clipped = [_bounded(g, p, self.agc) for g, p in zip(clipped, parameters, strict=True)]
+        return clipped
+
+    def rate(self, lr: Rate, count: Tensor) -> Rate:
+        """Return the learning rate of update number `count`."""
+        return lr * (count / self.warmup).clamp(max=1.0) if self.warmup else lr
+
+
+def _bounded(gradient: Tensor, parameter: Tensor, share: float) -> Tensor:
+    # |g| <= share * max(floor, |p|), over a whole tensor (the paper, arXiv:2102.06171: per unit)
+    bound = share * torch.linalg.vector_norm(parameter).clamp(min=AGC_FLOOR)
+    return gradient / (torch.linalg.vector_norm(gradient) / bound).clamp(min=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(Rule):
+    """Adam (arXiv:1412.6980).
+
+    Attributes:
+        eps: Added to the root of the mean square.
+        betas: Decay of the mean gradient and of the mean square.
+    """
+
+    eps: float = 1e-8
+    betas: tuple[float, float] = (0.9, 0.999)
+
+    def init(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the mean gradient and the mean square: zeros, corrected for in `apply`."""
+        return {"first": torch.zeros_like(flat), "second": torch.zeros_like(flat)}
+
+    def apply(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        moments: Mapping[str, Sequence[Tensor]],
+        rate: Rate,
+        count: Tensor,
+    ) -> list[Tensor]:
+        """Move against the mean gradient over the root of the mean square."""
+        beta1, beta2 = self.betas
+        bias1, bias2 = 1 - torch.pow(beta1, count), 1 - torch.pow(beta2, count)
+        moved = []
+        pairs = zip(moments["first"], moments["second"], strict=True)
+        for p, g, (m, v) in zip(parameters, gradients, pairs, strict=True):
+            first = m + (g - m) * (1 - beta1)
+            second = v * beta2 + g * g * (1 - beta2)
+            change = first / (second.sqrt() / bias2.sqrt() + self.eps) / bias1
+            m.copy_(first)
+            v.copy_(second)
+            moved.append(p - rate * change)
+        return moved
+
+    def apply_flat(
+        self,
+        flat: Tensor,
+        gradient: Tensor,
+        moments: Mapping[str, Tensor],
+        rate: Rate,
+        count: Tensor,
+    ) -> None:
+        """Do what `apply` does with the one kernel that torch has for it."""
+        torch._fused_adam_(
+            [flat], [gradient], [moments["first"]], [moments["second"]], [], [count], lr=rate,
+            beta1=self.betas[0], beta2=self.betas[1], weight_decay=0.0, eps=self.eps,
+            amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(Adam):
+    """Adam with decoupled weight decay (arXiv:1711.05101).
+
+    Attributes:
+        weight_decay: Every update takes this share, times the learning rate, off all parameters.
+    """
+
+    weight_decay: float = 0.01
+
+    def apply(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        moments: Mapping[str, Sequence[Tensor]],
+        rate: Rate,
+        count: Tensor,
+    ) -> list[Tensor]:
+        """Decay the parameters, then move them as Adam does."""
+        decayed = [p * (1 - rate * self.weight_decay) for p in parameters]
+        return super().apply(decayed, gradients, moments, rate, count)
+
+    def apply_flat(
+        self,
+        flat: Tensor,
+        gradient: Tensor,
+        moments: Mapping[str, Tensor],
+        rate: Rate,
+        count: Tensor,
+    ) -> None:
+        """Do what `apply` does to one flat buffer, in place."""
+        flat.mul_(1 - rate * self.weight_decay)
+        super().apply_flat(flat, gradient, moments, rate, count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMSprop(Rule):
+    """RMSprop as A2C was tuned with it: epsilon inside the root, mean square starting at one.
+
+    Attributes:
+        eps: Added to the mean square.
+        decay: Of the mean square.
+    """
+
+    eps: float = 1e-5
+    decay: float = 0.99
+
+    def init(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the mean square."""
+        return {"second": torch.ones_like(flat)}
+
+    def apply(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        moments: Mapping[str, Sequence[Tensor]],
+        rate: Rate,
+        count: Tensor,
+    ) -> list[Tensor]:
+        """Move against the gradient over the root of the mean square."""
+        moved = []
+        for p, g, v in zip(parameters, gradients, moments["second"], strict=True):
+            second = v * self.decay + g * g * (1 - self.decay)
+            v.copy_(second)
+            moved.append(p - rate * (g / (second + self.eps).sqrt()))
+        return moved
+
+    def apply_flat(
+        self,
+        flat: Tensor,
+        gradient: Tensor,
+        moments: Mapping[str, Tensor],
+        rate: Rate,
+        count: Tensor,
+    ) -> None:
+        """Do what `apply` does with two fused operations."""
+        second = moments["second"]
+        second.mul_(self.decay).addcmul_(gradient, gradient, value=1 - self.decay)
+        flat.addcdiv_(gradient * -rate, (second + self.eps).sqrt())
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaProp(Rule):
+    """LaProp (arXiv:2002.04839): RMSprop first, momentum of its result after, as in DreamerV3.
+
+    A gradient is divided by its size before it enters the mean, so one of another size does not
+    outweigh those that came before it.
+
+    Attributes:
+        eps: Added to the root of the mean square.
+        betas: Decay of the mean scaled gradient and of the mean square.
+    """
+
+    eps: float = 1e-20
+    betas: tuple[float, float] = (0.9, 0.999)
+
+    def init(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the mean scaled gradient and the mean square: zeros, corrected for in `apply`."""
+        return {"first": torch.zeros_like(flat), "second": torch.zeros_like(flat)}
+
+    def apply(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        moments: Mapping[str, Sequence[Tensor]],
+        rate: Rate,
+        count: Tensor,
+    ) -> list[Tensor]:
+        """Move against the mean of gradients, each over the root of its mean square."""
+        beta1, beta2 = self.betas
+        bias1, bias2 = 1 - torch.pow(beta1, count), 1 - torch.pow(beta2, count)
+        moved = []
+        pairs = zip(moments["first"], moments["second"], strict=True)
+        for p, g, (m, v) in zip(parameters, gradients, pairs, strict=True):
+            second = v * beta2 + g * g * (1 - beta2)
+            scaled = g / ((second / bias2).sqrt() + self.eps)
+            first = m * beta1 + scaled * (1 - beta1)
+            m.copy_(first)
+            v.copy_(second)
+            moved.append(p - rate * (first / bias1))
+        return moved
