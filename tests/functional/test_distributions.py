@@ -67,7 +67,7 @@ def test_categorical_masks_by_hand():
 
 def test_masked_actions_are_never_sampled():
     torch.manual_seed(0)
-    for name in ("discrete_start", "multi_discrete", "multi_discrete_equal", "multi_binary"):
+    for name in ("discrete", "multi_discrete", "multi_discrete_equal", "multi_binary"):
         dist = policy_distribution(SPACES[name])
         mask = torch.rand(dist.mask_size) < 0.5
         params = torch.randn(5000, dist.param_size) * 3
@@ -175,7 +175,7 @@ def test_all_spaces_have_one_interface(name, leading):
     assert (dist.log_prob(params, dist.mode(params)) >= log_prob - 1e-6).all()
 
 
-@pytest.mark.parametrize("name", ["discrete_start", "multi_discrete", "multi_binary"])
+@pytest.mark.parametrize("name", ["discrete", "multi_discrete", "multi_binary"])
 def test_samples_follow_the_probabilities(name):
     dist = policy_distribution(SPACES[name])
     generator = torch.Generator().manual_seed(1)
@@ -215,7 +215,7 @@ def test_mistakes_are_named():
 @pytest.mark.parametrize(
     ("name", "squash"),
     [
-        ("discrete_start", False),
+        ("discrete", False),
         ("multi_discrete", False),
         ("multi_discrete_equal", False),
         ("multi_binary", False),
