@@ -100,6 +100,18 @@ class TestLoss:
         # Q - y = -1, 0.5, 2.5, 0.75; Huber: 0.5, 0.125, 2, 0.28125
         assert loss.item() == pytest.approx(2.90625 / 4)
 
+    def test_of_squares_by_hand(self) -> None:
+        algorithm = table(loss="mse")
+        loss, _ = algorithm._loss(algorithm.replay_tensors(items()))
+        # Q - y = -3, 0.5, 1, 0; half the squares: 4.5, 0.125, 0.5, 0
+        assert loss.item() == pytest.approx(5.125 / 4)
+
+    def test_of_a_wider_huber_by_hand(self) -> None:
+        algorithm = table(huber_delta=2.0)
+        loss, _ = algorithm._loss(algorithm.replay_tensors(items()))
+        # 2 (3 - 1) beyond 2, half the squares within: 4, 0.125, 0.5, 0
+        assert loss.item() == pytest.approx(4.625 / 4)
+
     def test_importance_weights(self) -> None:
         algorithm = table(prioritized=True)
         batch = algorithm.replay_tensors(items()) | {"weight": torch.tensor([1.0, 0.5, 0.25, 0.0])}
@@ -184,6 +196,7 @@ class TestSettings:
             ({"priority_beta": 0.5}, "priority_beta"),
             ({"tau": 0.01, "target_every": 5}, "target_every"),
             ({"noisy": True, "epsilon": 0.1}, "epsilon"),
+            ({"loss": "mse", "huber_delta": 2.0}, "huber_delta"),
         ],
     )
     def test_what_has_no_effect_is_refused(self, settings: dict[str, Any], name: str) -> None:
@@ -265,6 +278,34 @@ class TestLearns:
     )
     def test_to_look_ahead(self, options: dict[str, Any]) -> None:
         assert Rig("dqn", Corridor, env_steps=1600, **quick(options)).train().score() == 1.0
+
+
+class Lottery(gym.Env):
+    """One step; the prize is 10 in one case of ten, else nothing."""
+
+    observation_space, action_space = spaces.Discrete(1), spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict]:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: Any) -> tuple[int, float, bool, bool, dict]:
+        return 0, 10.0 * float(self.np_random.random() < 0.1), True, False, {}
+
+
+@pytest.mark.parametrize(
+    ("loss", "value"),
+    # The mean is 1. The slope of Huber's loss is 0 where 0.9 q = 0.1 min(10 - q, 1): at 1/9.
+    [({"loss": "mse"}, 1.0), ({"huber_delta": 20.0}, 1.0), ({}, 1 / 9)],
+)
+def test_what_a_random_return_is_worth(loss: dict[str, Any], value: float) -> None:
+    settings = {
+        "hidden": (), "lr": "linear:0.05:0", "epsilon": 1.0, "batch_size": 256,
+        "learning_starts": 2000, "buffer_size": 4000, "train_every": 4, "max_grad_norm": None,
+    }  # fmt: skip
+    rig = Rig("dqn", Lottery, env_steps=4000, **(settings | loss)).train()
+    q = rig.algorithm.q(torch.tensor([0])).detach()
+    assert q.mean().item() == pytest.approx(value, rel=0.15)
 
 
 class Toll(gym.Env):

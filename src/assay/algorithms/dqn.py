@@ -4,14 +4,14 @@ Options: double (arXiv:1509.06461), dueling (arXiv:1511.06581), noisy (arXiv:170
 returns, prioritised replay (arXiv:1511.05952), random network distillation (arXiv:1810.12894): the
 novelty of the next state, as it is when it is sampled, is added to the reward.
 
-Deviations: the Huber loss has no error clipping beyond delta 1; target copies are counted in
+Deviations: the Huber loss has no error clipping beyond its delta; target copies are counted in
 updates, not in environment steps; invalid actions (masks) are excluded from the greedy value.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from gymnasium.spaces import Discrete
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.novelty import Curiosity
-from assay.algorithms.settings import HindsightSettings, ValueSettings
+from assay.algorithms.settings import HindsightSettings, Unused, ValueSettings
 from assay.algorithms.value_learning import draw_transitions, learn_values
 from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
@@ -45,7 +45,16 @@ class DQN(Algorithm):
         """Settings of DQN."""
 
         lr: Schedule = Field(constant(1e-4), description="Learning rate or schedule.")
+        loss: Literal["huber", "mse"] = Field("huber", description="Loss of the TD error.")
+        huber_delta: float = Field(
+            1.0, gt=0, description="TD error beyond which the Huber loss is linear."
+        )
         rnd: float = Field(0.0, ge=0, description="Weight of novelty (RND); 0 is none.")
+
+        def unused(self, spaces: Spaces) -> Unused:
+            """Yield the bend of the Huber loss where the loss is another one."""
+            if self.loss != "huber":
+                yield "huber_delta", f"with loss={self.loss}"
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         if hp.rnd and hp.gamma == 1:
@@ -132,7 +141,11 @@ class DQN(Algorithm):
             # y = r + gamma^k (1 - terminated) max_a Q'(s', a)
             y = targets.td_target(reward, batch["discount"], batch["terminated"], next_value)
         td_error = q - y
-        loss = (losses.huber(td_error) * batch.get("weight", 1.0)).mean()
+        if self.hp.loss == "huber":
+            item = losses.huber(td_error, self.hp.huber_delta)
+        else:
+            item = 0.5 * td_error.square()  # what Huber is for a large delta
+        loss = (item * batch.get("weight", 1.0)).mean()
         metrics = {"q_mean": q.mean()}
         if self.hp.prioritized:
             metrics["priority"] = td_error
