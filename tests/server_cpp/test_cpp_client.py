@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,21 @@ needs_probe = pytest.mark.skipif(
     not PROBE.exists(), reason="the C++ client is not built; run: make cpp"
 )
 pytestmark = pytest.mark.cpp
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs CMake")
+@pytest.mark.parametrize("library", ["Protobuf", "gRPC"])
+def test_cmake_names_the_library_that_is_missing(tmp_path: Path, library: str) -> None:
+    without = [f"-DASSAY_{what}=OFF" for what in ("BUILD_TESTS", "BUILD_BENCHMARKS", "SANITIZE")]
+    command = ["cmake", "-S", str(ROOT / "clients" / "cpp"), "-B", str(tmp_path), *without]
+    command.append(f"-DCMAKE_DISABLE_FIND_PACKAGE_{library}=ON")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    if done.returncode:
+        pytest.skip("the core cannot be configured here")
+    said = done.stdout + done.stderr
+    if library == "gRPC" and "protobuf (apt" in said:
+        pytest.skip("protobuf itself is not here")
+    assert re.search(f"not the client: {library} .*was not found", said, re.IGNORECASE)
 
 
 def config(tmp_path: Path, address: str, **more: Any) -> Path:

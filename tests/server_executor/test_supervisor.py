@@ -111,14 +111,17 @@ def test_a_slow_learner_gets_less_at_a_time(inproc: World) -> None:
 
 
 def test_a_full_disk_at_publication_is_waited_out(
-    any_world: World, monkeypatch: pytest.MonkeyPatch
+    any_world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     publish = any_world.store.publish
     failed: list[int] = []
+    during: list[Any] = []
 
     def full_at_first(policy: str, epoch: int, position: int, *args: Any, **kw: Any) -> int:
         if position == 6 and len(failed) < 3:
             failed.append(position)
+            during.append(supervisor.status())
             raise StoreError("No space left on device.")
         return publish(policy, epoch, position, *args, **kw)
 
@@ -130,7 +133,11 @@ def test_a_full_disk_at_publication_is_waited_out(
     any_world.assert_exactly_once(10)
     assert len(failed) == 3
     assert supervisor.status().restarts == 0, "the learner had nothing to do with it"
-    assert supervisor.status().last_error == "No space left on device."
+    assert during[-1].last_error == during[-1].unsaved == "No space left on device."
+    await_state(supervisor, "idle")
+    assert supervisor.status().last_error is supervisor.status().unsaved is None, "it is over"
+    assert caplog.text.count("p: nothing can be saved. No space left on device.") == 1
+    assert caplog.text.count("p: what was learned can be saved again") == 1
 
 
 def test_a_publication_that_went_through_unseen_is_not_made_twice(
@@ -180,7 +187,9 @@ def test_a_drain_with_a_full_disk_ends_in_time_and_says_so(
     inproc.assert_exactly_once(3)
 
 
-def test_a_newer_trainer_fences_the_supervisor(any_world: World) -> None:
+def test_a_newer_trainer_fences_the_supervisor(
+    any_world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     any_world.register(publish_every=2)
     any_world.feed(4)
     supervisor = any_world.supervise()
@@ -190,6 +199,7 @@ def test_a_newer_trainer_fences_the_supervisor(any_world: World) -> None:
     any_world.feed(4)
     await_state(supervisor, "stopped")
     assert "epoch" in (supervisor.status().last_error or "")
+    assert "p: the supervisor ends. The trainer of 'p' has epoch 1" in caplog.text
     assert supervisor.status().health is None
     assert any_world.committed() == [1, 2, 3, 4]
     any_world.supervise()

@@ -63,7 +63,9 @@ def test_kill_9_at_random_moments_loses_nothing_and_doubles_nothing(process: Wor
     assert other.status().last_error is None
 
 
-def test_an_idle_learner_that_dies_is_begun_again_at_once(process: World) -> None:
+def test_an_idle_learner_that_dies_is_begun_again_at_once(
+    process: World, caplog: pytest.LogCaptureFixture
+) -> None:
     process.register()
     supervisor = process.supervise()
     await_state(supervisor, "idle")
@@ -75,7 +77,10 @@ def test_an_idle_learner_that_dies_is_begun_again_at_once(process: World) -> Non
         "there is another one",
     )
     assert supervisor.status().restarts == 1
-    assert "nothing to do" in (supervisor.status().last_error or "")
+    (line,) = [one for one in caplog.messages if "nothing to do" in one]
+    assert line.startswith("p: The learner 'p'") and "The next learner begins in 0.01 s" in line
+    await_state(supervisor, "idle")
+    wait_until(lambda: supervisor.status().last_error is None, "that is over")
 
 
 def test_crashes_with_a_commit_in_between_are_not_in_a_row(process: World) -> None:
@@ -115,7 +120,9 @@ def test_versions_without_a_checkpoint_leave_the_cursor_where_it_is(process: Wor
     assert process.store.registry.learner("p").version == 9  # 7 and 8 are 5 and 6 again
 
 
-def test_a_batch_that_always_kills_the_learner_is_passed_over(process: World) -> None:
+def test_a_batch_that_always_kills_the_learner_is_passed_over(
+    process: World, caplog: pytest.LogCaptureFixture
+) -> None:
     process.register(publish_every=2, poison=8, window=3)
     (process.directory / "p" / "poison").touch()
     process.feed(13)
@@ -125,8 +132,8 @@ def test_a_batch_that_always_kills_the_learner_is_passed_over(process: World) ->
     assert process.committed() == learned
     status = supervisor.status()
     assert (status.skipped, status.restarts, status.behind) == (1, 4, 0)
-    assert "batch 8 (of 'ada', session 1, 8)" in (status.last_error or "")
-    assert "passed over" in (status.last_error or "")
+    assert "batch 8 (of 'ada', session 1, 8)" in caplog.text and "passed over" in caplog.text
+    assert [one for one in caplog.messages if "crashes in a row" in one][-1].count("batch 8") == 1
     # Also when it is the newest, and by who comes later.
     os.kill(status.health.pid if status.health else 0, signal.SIGKILL)
     process.feed(2)
@@ -156,7 +163,9 @@ def test_poison_that_is_the_newest_batch_is_no_backlog(process: World) -> None:
     assert process.committed() == [1, 2, 3, 5] and again.status().skipped == 1
 
 
-def test_poison_that_works_later_costs_what_was_not_committed(process: World) -> None:
+def test_poison_that_works_later_costs_what_was_not_committed(
+    process: World, caplog: pytest.LogCaptureFixture
+) -> None:
     process.register(publish_every=4, venom=6)
     (process.directory / "p" / "venom").touch()
     process.feed(13)
@@ -165,10 +174,12 @@ def test_poison_that_works_later_costs_what_was_not_committed(process: World) ->
     process.await_committed(8)
     assert process.committed() == [1, 2, 3, 4, 10, 11, 12, 13]
     assert supervisor.status().skipped == 5
-    assert "Batches 5 to 9 are passed over" in (supervisor.status().last_error or "")
+    assert "Batches 5 to 9 are passed over" in caplog.text
 
 
-def test_a_learner_that_dies_of_everything_makes_the_policy_fail(process: World) -> None:
+def test_a_learner_that_dies_of_everything_makes_the_policy_fail(
+    process: World, caplog: pytest.LogCaptureFixture
+) -> None:
     process.register(publish_every=1)
     deadly = process.directory / "p" / "deadly"
     deadly.touch()
@@ -176,6 +187,10 @@ def test_a_learner_that_dies_of_everything_makes_the_policy_fail(process: World)
     supervisor = process.supervise()
     await_state(supervisor, "failed")
     assert supervisor.status().restarts == 7 and process.committed() == []
+    crashes = [one for one in caplog.messages if "crashes in a row" in one]
+    assert len(crashes) == 7 and "exited with status 3" in crashes[-1]
+    (end,) = [one for one in caplog.records if "The policy has failed" in one.getMessage()]
+    assert end.levelname == "ERROR" and "`assay server resume p`" in end.getMessage()
     deadly.unlink()
     supervisor.resume()
     process.await_committed(12)
@@ -213,14 +228,16 @@ def test_a_batch_that_always_kills_the_learner_makes_the_policy_fail(process: Wo
     process.assert_exactly_once(14)
 
 
-def test_a_learner_that_hangs_is_replaced(any_world: World) -> None:
+def test_a_learner_that_hangs_is_replaced(
+    any_world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     any_world.register(publish_every=1, hang=3)
     hang = any_world.directory / "p" / "hang"
     hang.touch()
     any_world.feed(5)
     supervisor = any_world.supervise(call_seconds=1.0, crashes=10**6)
     wait_until(lambda: supervisor.status().restarts >= 1, "it was replaced")
-    assert "did not answer within 1 seconds" in (supervisor.status().last_error or "")
+    assert "did not answer within 1 seconds" in caplog.text
     hang.unlink()
     any_world.await_committed(5)
     any_world.assert_exactly_once(5)
@@ -243,11 +260,14 @@ def test_the_memory_of_a_learner_is_limited(process: World, given: dict[str, Any
         assert expected < int(limit) < expected + (100 << 20)
 
 
-def test_a_learner_that_refuses_its_policy_makes_it_fail_at_once(inproc: World) -> None:
+def test_a_learner_that_refuses_its_policy_makes_it_fail_at_once(
+    inproc: World, caplog: pytest.LogCaptureFixture
+) -> None:
     inproc.register(lr=-1)
     supervisor = inproc.supervise()
     await_state(supervisor, "failed")
     assert supervisor.status().last_error == "lr=-1: expected a positive number."
+    assert "p: lr=-1: expected a positive number. The policy has failed" in caplog.text
     assert supervisor.status().restarts == 0
 
 

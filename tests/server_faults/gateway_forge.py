@@ -71,9 +71,9 @@ class Absent:
 
     def status(self) -> SupervisorStatus:
         return SupervisorStatus(
-            policy=self._policy, state="idle", restarts=0, last_error=None, recovered=None,
-            skipped=0, epoch=1, position=0, committed=0, version=0, behind=0, behind_steps=0,
-            keep_after=0, health=None, metrics={},
+            policy=self._policy, state="idle", restarts=0, last_error=None, unsaved=None,
+            recovered=None, skipped=0, epoch=1, position=0, committed=0, version=0, behind=0,
+            behind_steps=0, keep_after=0, health=None, metrics={},
         )  # fmt: skip
 
 

@@ -94,6 +94,7 @@ class Status:
     metrics: dict[str, float] = field(default_factory=dict)
     skipped: int = 0
     recovered: str | None = None
+    unsaved: str | None = None
 
 
 class Puppet:

@@ -242,6 +242,9 @@ def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
     start = ("--data", data, "--listen", "127.0.0.1:0", "--tls", str(where))
     assert "has no server.crt" in mistake(*start)
     authority = Authority(where)
+    file = str(where / "server.crt")
+    message = mistake(*start[:-1], file)
+    assert "server.crt is a file; expected a directory" in message and f"--tls {where}" in message
     other = Authority(tmp_path / "other")
     (where / "server.key").write_bytes(other.read("server.key"))
     assert "key values mismatch" in mistake(*start)

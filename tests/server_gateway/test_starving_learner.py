@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from assay.cli.app import app
 from assay.server.executor.inproc import InprocExecutor
-from assay.server.gateway.freshness import STEPS, TOO_OLD, WINDOW, Freshness
+from assay.server.gateway.freshness import BACKLOG_SECONDS, STEPS, TOO_OLD, WINDOW, Freshness
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.supervisor import Patience, Supervisor
 
@@ -39,6 +39,24 @@ def test_steps_are_judged_by_the_window() -> None:
     # A learner that begins anew counts from its checkpoint.
     assert not one.look(counts(500, 400)) and one.starving
     assert one.look(counts(500 + WINDOW, 400 + WINDOW // 2)) and not one.starving
+
+
+def test_old_steps_that_clients_had_kept_are_not_starvation() -> None:
+    now = [0.0]
+    one = Freshness(lambda: now[0])
+    one.look(counts(0, 0), reachable=True)
+    assert one.look(counts(1000, 1000), reachable=True)
+    assert one.catching_up and not one.starving
+    now[0] = BACKLOG_SECONDS - 1
+    assert not one.look(counts(2000, 2000), reachable=True) and not one.starving
+    # It is over.
+    assert one.look(counts(3000, 2000), reachable=True)
+    assert not one.catching_up and not one.starving
+    # It comes again and stays, although clients could have something newer.
+    assert one.look(counts(4000, 3000), reachable=True) and one.catching_up
+    now[0] += BACKLOG_SECONDS
+    assert one.look(counts(5000, 4000), reachable=True)
+    assert one.starving and not one.catching_up
 
 
 class Starved(Puppet):
@@ -105,6 +123,21 @@ def test_it_is_told_wherever_one_looks(tmp_path: Path, caplog: pytest.LogCapture
         wait_for(lambda: not starving())
         assert (note(), healthz(), check(server)) == ("", "serving\n", (SERVING, ""))
         assert "gets steps again that it can learn from" in caplog.text
+
+
+def test_a_backlog_is_not_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Starved.reported = counts(1000, 10)
+    caplog.set_level(logging.INFO, "assay.server")
+    with running(tmp_path, supervise=Starved, learner={"max_lag": 3}) as server:
+        server.client().register()
+        for _ in range(8):
+            server.puppet().publish()
+        hosted = server.gateway.hub.policies["queue"]
+        wait_for(lambda: hosted.version_of("stable") == 8 and hosted.freshness._from is not None)
+        Starved.reported = counts(3000, 2010)  # as after an outage
+        wait_for(lambda: "2000 of the last 2000 steps were left out as too old" in caplog.text)
+        assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+        assert hosted.notes() == [] and hosted.works
 
 
 @pytest.mark.slow

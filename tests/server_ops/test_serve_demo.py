@@ -117,7 +117,11 @@ pathlib.Path("build/demo/queue").touch()
     ("says", "code", "words"),
     [
         ("-- Configuring done", 0, "A C.. client controls a queue"),
-        ("-- gRPC was not found", 0, "apt install libgrpc"),
+        (
+            "Only the core is built, not the client: protobuf (apt install x) was not found.",
+            0,
+            r"No C\+\+ client: protobuf \(apt install x\) was not found\.$",
+        ),
         ("-- no luck", 3, "cmake -S source -B build/demo .* failed: -- no luck"),
     ],
 )

@@ -290,7 +290,8 @@ def test_a_server_that_is_away() -> None:
         (["--address", "nonsense"], "expected host:port"),
         (["--address", "10.1.2.3:50051"], "there is no TLS"),
         (["--token-file", "missing"], "cannot be read"),
-        (["--tls", "."], "expected ca.crt"),
+        (["--tls", "."], "The directory '.' has none of them; expected a directory with ca.crt"),
+        (["--tls", "ca.crt"], "--tls ca.crt is a file; expected a directory with ca.crt"),
         (["--config", "missing.yaml"], "missing.yaml"),
     ],
 )
@@ -298,6 +299,8 @@ def test_options_that_make_no_sense(
     options: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if options == ["--tls", "ca.crt"]:
+        Path("ca.crt").touch()
     assert expected in mistake(["policies", *options])
 
 

@@ -46,6 +46,14 @@ def test_names_of_settings_and_verbs_exist(text: str) -> None:
         assert setting in ServerConfig.model_fields
 
 
+def test_files_named_in_the_fault_matrix_exist() -> None:
+    tests = Path(__file__).parents[1]
+    named = re.findall(r"[a-z_/]+\.py", (tests / "server_faults" / "README.md").read_text())
+    there = {one.name for one in tests.glob("server*/*.py")}
+    assert len(named) > 20
+    assert [one for one in named if Path(one).name not in there | {"server.py"}] == []
+
+
 def test_the_quickstart_learns_through_a_server_and_survives_its_end(
     text: str, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -249,11 +250,9 @@ def build_program(source: Path = Path("clients/cpp")) -> tuple[Path | None, str]
         if done.returncode:
             last = (done.stderr or done.stdout).strip().splitlines()[-1:]
             return None, f"No C++ client: `{' '.join(command)}` failed: {' '.join(last)}"
-        if "gRPC was not found" in done.stdout:
-            return None, (
-                "No C++ client: gRPC for C++ was not found. On Debian and Ubuntu: "
-                "apt install libgrpc++-dev protobuf-compiler-grpc"
-            )
+        missing = re.search("not the client: (.* was not found)", done.stdout + done.stderr)
+        if missing is not None:
+            return None, f"No C++ client: {missing[1]}."
     return find_program(_BUILT_HERE)
 
 

@@ -89,8 +89,14 @@ def client_files(directory: Path) -> dict[str, str]:
     """Find a client's certificates by their usual names.
 
     Raises:
-        ConfigError: There is no `ca.crt`, or a certificate without its key.
+        ConfigError: It is not a directory, there is no `ca.crt`, or a certificate without its key.
     """
+    expected = "a directory with ca.crt, and client.crt with client.key or neither"
+    if directory.is_file():
+        raise ConfigError(
+            f"--tls {directory} is a file; expected {expected}.",
+            f"Give the directory that it is in: --tls {directory.parent}",
+        )
     found = {
         key: str(directory / name)
         for key, name in (("ca", "ca.crt"), ("certificate", "client.crt"), ("key", "client.key"))
@@ -99,7 +105,7 @@ def client_files(directory: Path) -> dict[str, str]:
     if "ca" not in found or ("certificate" in found) != ("key" in found):
         has = ", ".join(sorted(Path(path).name for path in found.values())) or "none of them"
         raise ConfigError(
-            f"'{directory}' has {has}; expected ca.crt, and client.crt with client.key or neither.",
+            f"The directory '{directory}' has {has}; expected {expected}.",
             "Put the server's authority there as ca.crt.",
         )
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from assay.core.errors import AssayError
+from assay.runs.files import run_error
 
 
 class Reason(enum.IntEnum):
@@ -68,6 +69,12 @@ class StoreError(RejectionError):
 
     def __init__(self, message: str, fix: str | None = None) -> None:
         super().__init__(Reason.RESOURCE_EXHAUSTED, message, fix)
+
+    @classmethod
+    def of(cls, error: OSError, doing: str) -> StoreError:
+        """Return the error for what the system reported; see `run_error`."""
+        found = run_error(error, doing)
+        return cls(found.message, found.fix)
 
 
 class DamagedError(StoreError):

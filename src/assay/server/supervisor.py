@@ -124,7 +124,8 @@ class SupervisorStatus:
         state: "starting" includes filling the replay again and waiting after a crash; "failed"
             waits for `Supervisor.resume`.
         restarts: How often a learner was begun again.
-        last_error: What went wrong last, if anything did.
+        last_error: What is wrong, or was until the learner has recovered.
+        unsaved: Why what was learned cannot be saved now, if it cannot.
         recovered: What a learner went on from as its checkpoint could not be read, in a sentence.
         skipped: Batches that are passed over, as learners died of them or they cannot be read.
         epoch: Of the trainer.
@@ -142,6 +143,7 @@ class SupervisorStatus:
     state: State
     restarts: int
     last_error: str | None
+    unsaved: str | None
     recovered: str | None
     skipped: int
     epoch: int
@@ -219,6 +221,7 @@ class Supervisor:
         self._crashes = 0
         self._restarts = 0
         self._last_error: str | None = None
+        self._unsaved: str | None = None
         self._recovered: str | None = None
         self._learner = Learner()  # what is committed, and our epoch
         self._position = 0
@@ -339,6 +342,7 @@ class Supervisor:
             state=self._state,
             restarts=self._restarts,
             last_error=self._last_error,
+            unsaved=self._unsaved,
             recovered=self._recovered,
             skipped=len(self._poison.skipped),
             epoch=self._learner.epoch,
@@ -365,6 +369,7 @@ class Supervisor:
                 except RejectionError as error:
                     if error.reason in _OVER:
                         self._note(error)
+                        _log.warning("%s: the supervisor ends. %s", self._policy, error.message)
                         return
                     self._crashed(error, began)
                 except Exception as error:
@@ -426,6 +431,7 @@ class Supervisor:
             raise LearnerCrashed(
                 f"The learner '{self._policy}' ({health.where}) died while it had nothing to do."
             )
+        self._is_well()
 
     def _crashed(self, error: Exception, began: float) -> None:
         """Take in that a learner is gone or of no more use, and wait before the next one."""
@@ -436,8 +442,6 @@ class Supervisor:
                 raise _Ended
             handle = self._handle
         self._go_back()
-        if not isinstance(error, AssayError):
-            _log.error("The supervisor of '%s' failed", self._policy, exc_info=error)
         # One that is dead is left as it is: Ray may be about to begin it again.
         if handle is not None and handle.health().alive:
             handle.kill()
@@ -447,12 +451,28 @@ class Supervisor:
         # A learner that does not take its own policy will not take it in a second either, while a
         # machine or cluster without a place for it will have one at some time.
         hopeless = self._crashes >= self._patience.crashes and not isinstance(error, ExecutorError)
-        if hopeless or isinstance(error, LearnerRefused):
+        failed = hopeless or isinstance(error, LearnerRefused)
+        self._log_crash(error, failed)
+        if failed:
             self._failed = True
             self._end_learner()
             return
         self._sleep(self._patience.pause(self._crashes))
         self._restarts += 1
+
+    def _log_crash(self, error: Exception, failed: bool) -> None:
+        """Leave a line about a learner that is gone; what nobody expected with its traceback."""
+        if failed:
+            done = (
+                f"The policy has failed: no learner is begun until `assay server resume "
+                f"{self._policy}`; experience is still taken"
+            )
+        else:
+            pause = self._patience.pause(self._crashes)
+            done = f"The next learner begins in {pause:.3g} s; {self._crashes} crashes in a row"
+        trace = None if isinstance(error, AssayError) else error
+        level = logging.ERROR if failed or trace is not None else logging.WARNING
+        _log.log(level, "%s: %s %s.", self._policy, self._last_error, done, exc_info=trace)
 
     def _sleep(self, seconds: float) -> None:
         """Wait, unless the supervisor is told to end or to try again at once."""
@@ -466,6 +486,10 @@ class Supervisor:
 
     def _note(self, error: Exception) -> None:
         self._last_error = error.message if isinstance(error, AssayError) else repr(error)
+
+    def _is_well(self) -> None:
+        """Forget what went wrong: it is over, and the log has it."""
+        self._last_error = None
 
     def _end_learner(self) -> None:
         with self._wake:
@@ -711,6 +735,7 @@ class Supervisor:
             return self._store.registry.learner(self._policy)
 
         self._learner = self._store_retry(commit)
+        self._is_well()
         self._published_at = time.monotonic()
         if new.checkpoint:
             self._keep_earlier = self._keep_after
@@ -723,11 +748,19 @@ class Supervisor:
         attempt = 0
         while True:
             try:
-                return work()
+                done = work()
             except StoreError as error:
                 self._note(error)
+                self._unsaved = error.message
                 attempt += 1
-            self._sleep_in_store_trouble(self._patience.pause(attempt))
+                if attempt == 1:
+                    _log.warning("%s: nothing can be saved. %s", self._policy, error.message)
+                self._sleep_in_store_trouble(self._patience.pause(attempt))
+                continue
+            self._unsaved = None
+            if attempt:
+                _log.info("%s: what was learned can be saved again", self._policy)
+            return done
 
     def _sleep_in_store_trouble(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -746,7 +779,7 @@ class Supervisor:
             needed = min(self._keep_after, self._keep_earlier)
             self._store.trim(self._policy, keep_after=needed)
         except (StoreError, OSError) as error:
-            self._note(error)
+            _log.warning("%s: old experience cannot be deleted. %s", self._policy, error)
 
     def _tell(self, listener: Callable[[T], None], value: T) -> None:
         try:

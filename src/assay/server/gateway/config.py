@@ -226,8 +226,13 @@ def tls_files(directory: Path) -> dict[str, str]:
     """Find certificates by their usual names: `server.crt`, `server.key` and maybe `ca.crt`.
 
     Raises:
-        ConfigError: The first two are not there.
+        ConfigError: It is not a directory, or the first two are not there.
     """
+    if directory.is_file():
+        raise ConfigError(
+            f"--tls {directory} is a file; expected a directory with server.crt and server.key.",
+            f"Give the directory that it is in: --tls {directory.parent}",
+        )
     found: dict[str, str] = {}
     for setting, names in (
         ("cert", ("server.crt", "server.pem", "tls.crt", "cert.pem")),
@@ -239,7 +244,7 @@ def tls_files(directory: Path) -> dict[str, str]:
             found[setting] = str(directory / there[0])
         elif setting != "client_ca":
             raise ConfigError(
-                f"'{directory}' has no {names[0]}.",
+                f"The directory '{directory}' has no {names[0]}.",
                 f"Put the certificate and key there as server.crt and server.key ({names[0]} may "
                 f"also be called {', '.join(names[1:])}); ca.crt turns on client certificates.",
             )

@@ -124,7 +124,7 @@ class Gateway:
             _reflect(server)
         self.port = self._bind(server)
         if config.metrics_port is not None:
-            self._metrics = MetricsServer(hub.meters.text, hub.serves, hub.troubles)
+            self._metrics = MetricsServer(hub.meters.text, hub.health, hub.troubles)
             self.metrics_port = await self._metrics.start(config.metrics_host, config.metrics_port)
         hub.on_change = self._look_at
         await hub.host_all()
@@ -157,8 +157,7 @@ class Gateway:
 
     def _look_at(self, hosted: Hosted) -> None:
         there = self.hub.policies.get(hosted.name) is hosted
-        works = hosted.state not in ("failed", "paused", "stopped") and not hosted.broken
-        self.health.look_at(hosted, there and works)
+        self.health.look_at(hosted, there and hosted.works)
 
     async def drain(self, timeout: float | None = None) -> bool:
         """End in order: take no more, commit what was taken, let the learners save.

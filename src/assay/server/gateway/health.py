@@ -1,9 +1,9 @@
 """The standard service `grpc.health.v1.Health`: the server as a whole, and each policy.
 
 The whole ("") can be asked by anyone, as load balancers do; it does not serve once the disk of a
-policy has failed, for only a restart helps then. A policy, `assay.policy/NAME`, is told
-to those who may read it. One that serves and has a trouble all the same tells it in the trailer
-`assay-detail` of `Check`.
+policy has failed, for only a restart helps then. A policy, `assay.policy/NAME`, is told to those
+who may read it; it does not serve while its learner has failed or is paused, or while the disk has
+no room. Its troubles are in the trailer `assay-detail` of `Check`, also those with which it serves.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         """Answer once."""
         await self._enter(request, context)
         hosted = self.hub.policies.get(request.service.removeprefix(PREFIX))
-        troubles = hosted.troubles() if hosted is not None else []
+        troubles = hosted.troubles() if hosted is not None else {}
         if troubles:
             # The answer itself has no room for it.
-            detail = " ".join(troubles).encode("ascii", "replace").decode()
+            detail = " ".join(troubles.values()).encode("ascii", "replace").decode()
             context.set_trailing_metadata(((DETAIL, detail),))
         return await self._inner.Check(request, context)
 

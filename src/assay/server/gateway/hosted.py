@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -23,6 +24,8 @@ from assay.server.tensors import Layout
 
 _SMOOTH = 0.05  # weight of the newest batch in a running mean
 _VERDICTS_SHOWN = 3
+_CALM_SECONDS = 5.0  # without a refusal, after which batches are taken again
+_UNHEARD_SECONDS = 60.0  # the same where nothing was taken either
 
 
 class Supervised(Protocol):
@@ -100,6 +103,8 @@ class Hosted:
         newest: The newest version that was published.
         infos: What each channel points to.
         state: Of its learner, as the supervisor names it.
+        last_error: What is wrong with it.
+        unsaved: Why what it learned cannot be saved now, if it cannot.
         behind_steps: Steps that the learner has not consumed.
         skipped: Batches that are passed over, as learners died of them or they cannot be read.
         broken: Whether nothing of it can be committed until the server is started again.
@@ -125,6 +130,10 @@ class Hosted:
         self.newest = 0
         self.infos: dict[str, pb.ModelInfo] = {}
         self.state = "starting"
+        self.last_error: str | None = None
+        self.unsaved: str | None = None
+        self._refusal: tuple[float, str] | None = None  # the last one for the disk, and why
+        self._acked_since = True
         self.behind_steps = 0
         self.skipped = 0
         self.broken = False
@@ -133,6 +142,7 @@ class Hosted:
         self.streams: dict[str, set[IngestStream]] = {}
         self.watching: Counter[str] = Counter()
         self.guard = Guard(config.canary) if config.canary.share > 0 else None
+        self.told: frozenset[str] = frozenset()  # kinds of troubles that the log has
         self.told_trial = 0  # the version whose trial the clients were told of
         self.guarding = asyncio.Lock()
         self.refreshing = asyncio.Lock()
@@ -144,6 +154,27 @@ class Hosted:
     def committed(self, steps: int) -> None:
         """Count a batch that the learner has to catch up with."""
         self.behind_steps += steps
+        self._acked_since = True
+
+    def refused(self, why: str) -> None:
+        """Note that the store could not take a batch."""
+        self._refusal, self._acked_since = (time.monotonic(), why), False
+
+    @property
+    def refusing(self) -> str | None:
+        """Return why batches are refused now, as far as is known; None if they are not."""
+        if self._refusal is None:
+            return None
+        at, why = self._refusal
+        # Where nobody sends any more, nobody knows. A small batch may fit where others do not.
+        longest = _CALM_SECONDS if self._acked_since else _UNHEARD_SECONDS
+        return why if time.monotonic() - at < longest else None
+
+    @property
+    def works(self) -> bool:
+        """Return whether its experience is taken and learned from."""
+        idle = self.state in ("failed", "paused", "stopped")
+        return not idle and not self.broken and self.refusing is None and self.unsaved is None
 
     def note_version(self, version: int) -> None:
         """Note which version decided the steps that come in; 0 is no version."""
@@ -214,41 +245,68 @@ class Hosted:
             return STABLE
         return None  # the guard moves the channels
 
-    def troubles(self) -> list[str]:
-        """Say what is wrong now, a sentence each, with what to do about it."""
-        troubles = []
+    def troubles(self) -> dict[str, str]:
+        """Say what is wrong now, with what to do about it: a sentence by its kind."""
+        troubles = {}
         if self.broken:
-            troubles.append(
+            troubles["broken"] = (
                 "The disk has failed, and nothing is taken until the server is started again; "
                 "clients keep what they have. Check the disk, then start it again."
             )
+        if self.state == "failed":
+            troubles["failed"] = (
+                f"The learner has failed: {self.last_error} Experience is still taken; `assay "
+                f"server resume {self.name}` tries again."
+            )
+        if self.state == "stopped" and self.last_error is not None:
+            troubles["stopped"] = f"Nothing is learned any more: {self.last_error}"
+        if self.refusing is not None:
+            troubles["refusing"] = f"Batches are refused; clients keep them. {self.refusing}"
+        if self.unsaved is not None:
+            troubles["unsaved"] = f"What was learned cannot be saved. {self.unsaved}"
         if self.skipped:
-            troubles.append(
+            troubles[f"skipped {self.skipped}"] = (
                 f"{self.skipped} of the batches were passed over, as each learner died of them or "
                 "they cannot be read; the server's log names them."
             )
-        return troubles + self._starving()
+        if self.freshness.starving:
+            troubles["starving"] = self._starving()
+        return troubles
 
-    def _starving(self) -> list[str]:
-        if not self.freshness.starving:
-            return []
-        lag = ON_POLICY_LAG if self._max_lag == "auto" else self._max_lag
+    @property
+    def _most_lag(self) -> int | None:
+        return ON_POLICY_LAG if self._max_lag == "auto" else self._max_lag
+
+    def is_reachable(self) -> bool:
+        """Return whether clients can have a version whose steps are not too old to learn from."""
+        newest = max((info.version for info in self.infos.values()), default=0)
+        return self._most_lag is None or newest >= self.newest - self._most_lag
+
+    def _starving(self) -> str:
         where = [
             f"{channel} {'is pinned to' if info.pinned else 'points to'} version {info.version}"
             for channel, info in self.infos.items()
         ]
-        return [
+        what = (
             f"The learner starves: {self.freshness.left_out} of the last {self.freshness.of} steps "
-            f"were left out, as their version is more than {lag} behind the newest, which is "
-            f"{self.newest} ({', '.join(where)}). Let the clients have the newest version (`assay "
-            f"server pin {self.name} --off`), or raise max_lag of the learner (null: no limit)."
-        ]
+            f"were left out, as their version is more than {self._most_lag} behind the newest, "
+            f"which is {self.newest} ({', '.join(where)})."
+        )
+        if self.is_reachable():
+            return (
+                f"{what} Clients act with old versions although they can have a newer one: see "
+                "what they report, or raise max_lag of the learner (null: no limit)."
+            )
+        return (
+            f"{what} Let the clients have the newest version (`assay server pin {self.name} "
+            "--off`), or raise max_lag of the learner (null: no limit)."
+        )
 
     def notes(self) -> list[str]:
         """Say what an operator should know, a sentence each."""
         recovered = [] if self.recovered is None else [self.recovered]
         failed = map(str, self.verdicts.newest(_VERDICTS_SHOWN))
-        return [*self.troubles(), *recovered, *failed]
+        return [*self.troubles().values(), *recovered, *failed]
 
     def info_for(self, client: str, channel: str = "") -> pb.ModelInfo | None:
         """Return the model that a client should use."""

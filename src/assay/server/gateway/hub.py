@@ -19,6 +19,7 @@ from assay.server.errors import Reason, RejectionError
 from assay.server.executor.base import Executor
 from assay.server.gateway.auth import Access, Presented, Principal
 from assay.server.gateway.config import ServerConfig
+from assay.server.gateway.freshness import Freshness
 from assay.server.gateway.guard import Guard, Verdict
 from assay.server.gateway.hosted import Hosted, Supervise, model_info
 from assay.server.gateway.journal import Journal
@@ -37,6 +38,14 @@ log = logging.getLogger("assay.server")
 
 _THREADS = 16
 _PULSE_SECONDS = 0.1
+SERVING, DEGRADED, NOT_SERVING = "serving", "degraded", "not serving"
+_TOLD_BEFORE = frozenset({"failed", "stopped", "unsaved"})  # troubles that a supervisor logs
+# What the log says when a trouble is over.
+_OVER = {
+    "failed": "the learner is begun again",
+    "refusing": "batches are taken again",
+    "starving": "the learner gets steps again that it can learn from",
+}
 _KEPT_BYTES = 64 << 20  # of snapshots in memory, and as much of differences
 
 T = TypeVar("T")
@@ -422,10 +431,18 @@ class Hub:
         """Return whether the server takes work: not while it drains, nor after its disk failed."""
         return not self.draining and not any(one.broken for one in self.policies.values())
 
+    def health(self) -> str:
+        """Say how the server is: serving, degraded (something of it is not) or not serving."""
+        if not self.serves():
+            return NOT_SERVING
+        paused = [one for one in self.policies.values() if one.state == "paused"]
+        ill = [one for one in self.policies.values() if not one.works and one not in paused]
+        return DEGRADED if ill else SERVING
+
     def troubles(self) -> list[str]:
         """Say what is wrong with policies, a line each."""
         hosted = list(self.policies.values())
-        return [f"{one.name}: {line}" for one in hosted for line in one.troubles()]
+        return [f"{one.name}: {line}" for one in hosted for line in one.troubles().values()]
 
     # Time
 
@@ -444,7 +461,7 @@ class Hub:
         status = await self.work(hosted.supervisor.status)
         before = hosted.credits()
         hosted.behind_steps, hosted.state = status.behind_steps, status.state
-        told = hosted.skipped, hosted.broken
+        hosted.last_error, hosted.unsaved = status.last_error, status.unsaved
         hosted.skipped, hosted.recovered = status.skipped, status.recovered
         hosted.broken = await self.work(self.store.is_broken, hosted.name)
         after = hosted.credits()
@@ -454,25 +471,34 @@ class Hub:
         meters.restarts.set(status.restarts, name)
         meters.skipped.set(hosted.skipped, name)
         meters.broken.set(float(hosted.broken), name)
+        meters.refusing.set(float(hosted.refusing is not None), name)
         meters.credit.set(after[0], name)
         health = status.health
         meters.learner_up.set(float(health is not None and health.alive), name)
+        meters.learner_failed.set(float(hosted.state == "failed"), name)
         meters.learner_memory.set(0 if health is None else health.rss, name)
         hosted.rates.sample(time.monotonic(), (meters.steps.get(name), meters.batches.get(name)))
-        fed = hosted.freshness.look(status.metrics)
-        if fed or told != (hosted.skipped, hosted.broken):
-            for line in hosted.troubles():
-                log.warning("%s: %s", name, line)
-        if fed:
+        if hosted.freshness.look(status.metrics, reachable=hosted.is_reachable()):
             meters.starving.set(float(hosted.freshness.starving), name)
-            if not hosted.freshness.starving:
-                log.info("%s: the learner gets steps again that it can learn from", name)
+            if hosted.freshness.catching_up:
+                log.info("%s: %s", name, _catching_up(hosted.freshness))
+        self._log_changes(hosted)
         if hosted.journal.due:
             await self.work(hosted.journal.write_due)
         if after != before:
             for stream in [one for some in hosted.streams.values() for one in some]:
                 stream.wake()
         self.on_change(hosted)
+
+    def _log_changes(self, hosted: Hosted) -> None:
+        """Leave a line about each trouble that has begun or is over."""
+        troubles = hosted.troubles()
+        for kind in troubles.keys() - hosted.told - _TOLD_BEFORE:
+            log.warning("%s: %s", hosted.name, troubles[kind])
+        for kind in hosted.told - troubles.keys():
+            if kind in _OVER:
+                log.info("%s: %s", hosted.name, _OVER[kind])
+        hosted.told = frozenset(troubles)
 
     async def retain(self) -> None:
         """Forget what retention says, for ever."""
@@ -565,6 +591,13 @@ def answers(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[An
                 )
 
     return call
+
+
+def _catching_up(freshness: Freshness) -> str:
+    return (
+        f"{freshness.left_out} of the last {freshness.of} steps were left out as too old; clients "
+        "can have a newer version, so this may be what they had kept"
+    )
 
 
 def _shown(value: float | None) -> str:

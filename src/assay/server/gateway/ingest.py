@@ -374,6 +374,9 @@ class _Stream:
             pending.answer = Refused(pending.epoch, pending.seq, self._committed, failure)
         hosted, meters = self._hosted, self._hub.meters
         meters.commit_seconds.observe(time.monotonic() - pending.submitted, hosted.name)
+        if isinstance(pending.answer, Refused):
+            if pending.answer.error.reason is Reason.RESOURCE_EXHAUSTED:
+                hosted.refused(pending.answer.error.message)
         if isinstance(pending.answer, Ack) and not pending.answer.duplicate:
             meters.batches.add(1, hosted.name)
             meters.steps.add(pending.steps, hosted.name)

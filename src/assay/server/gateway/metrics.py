@@ -196,6 +196,12 @@ class Meters:
         self.broken = Metric(
             "assay_store_broken", "Whether nothing is committed until a restart.", one, "gauge"
         )
+        self.refusing = Metric(
+            "assay_store_refusing", "Whether batches are refused, as on a full disk.", one, "gauge"
+        )
+        self.learner_failed = Metric(
+            "assay_learner_failed", "Whether the learner waits for an operator.", one, "gauge"
+        )
         self.learner_up = Metric("assay_learner_up", "Whether the learner is alive.", one, "gauge")
         self.learner_memory = Metric(
             "assay_learner_memory_bytes", "Resident memory of the learner.", one, "gauge"
@@ -270,17 +276,17 @@ class MetricsServer:
 
     Args:
         text: Makes the metrics.
-        healthy: Says whether the server takes work.
-        troubles: Says what is wrong although it does, a line each.
+        health: Says how the server is, in a word; "serving" if everything works.
+        troubles: Says what is wrong, a line each.
     """
 
     def __init__(
         self,
         text: Callable[[], str],
-        healthy: Callable[[], bool],
+        health: Callable[[], str],
         troubles: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        self._text, self._healthy, self._troubles = text, healthy, troubles
+        self._text, self._health, self._troubles = text, health, troubles
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -326,10 +332,9 @@ class MetricsServer:
         elif path == "/metrics":
             status, body = "200 OK", self._text()
         elif path == "/healthz":
-            serving = self._healthy()
-            status = "200 OK" if serving else "503 Service Unavailable"
-            body = "serving\n" if serving else "not serving\n"
-            body += "".join(f"{line}\n" for line in self._troubles())
+            health = self._health()
+            status = "200 OK" if health == "serving" else "503 Service Unavailable"
+            body = "".join(f"{line}\n" for line in (health, *self._troubles()))
         data = body.encode()
         head = (
             f"HTTP/1.1 {status}\r\nContent-Type: {_CONTENT}\r\n"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Container
 from pathlib import Path
 
-from assay.runs.files import run_error, write_atomic
+from assay.runs.files import write_atomic
 from assay.server.errors import Reason, RejectionError, StoreError
 from assay.server.store.log import GONE, make_directory
 
@@ -38,7 +38,7 @@ class Blobs:
             try:
                 write_atomic(path, data)
             except OSError as error:
-                raise StoreError(*run_error(error, f"write '{path}'").args) from None
+                raise StoreError.of(error, f"write '{path}'") from None
         return digest
 
     def get(self, digest: str) -> bytes:
@@ -54,7 +54,7 @@ class Blobs:
             data = path.read_bytes() if _NAME.fullmatch(digest) else None
         except OSError as error:
             if error.errno not in GONE:
-                raise StoreError(*run_error(error, f"read '{path}'").args) from None
+                raise StoreError.of(error, f"read '{path}'") from None
             data = None
         if data is None:
             raise RejectionError(

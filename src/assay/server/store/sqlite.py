@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from assay.runs.files import run_error
 from assay.server.errors import Reason, RejectionError, StoreError
 from assay.server.store.log import Damage, SegmentLog, Sync
 from assay.server.store.sql import INDEX, SCHEMA, TABLES, SqlRegistry, statements
@@ -74,7 +73,7 @@ class SqliteRegistry(SqlRegistry):
             self._database = self._open()
         except OSError as error:
             doing = f"open the registry '{directory}'"
-            raise StoreError(*run_error(error, doing).args) from None
+            raise StoreError.of(error, doing) from None
         self.repairs += map(str, self._journal.damage)
         self._catch_up()
         self._snapshot_after = snapshot_after
@@ -307,7 +306,7 @@ def _failed(error: OSError | OverflowError | sqlite3.Error) -> RejectionError:
     if isinstance(error, OverflowError):
         return RejectionError(Reason.MALFORMED, "A number does not fit 64 bits with a sign.")
     if isinstance(error, OSError):
-        return StoreError(*run_error(error, "write the registry").args)
+        return StoreError.of(error, "write the registry")
     return StoreError(
         f"The registry's database failed: {str(error).rstrip('.')}.",
         "Free some space; if that is not it, start the server again, which mends the database.",

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from assay.runs.files import run_error, write_atomic
+from assay.runs.files import write_atomic
 from assay.server.errors import (
     DamagedError,
     Reason,
@@ -606,7 +606,7 @@ class Store:
             )
         except OSError as error:
             doing = f"open the segments of '{policy}'"
-            raise StoreError(*run_error(error, doing).args) from None
+            raise StoreError.of(error, doing) from None
         self.repairs += map(str, log.damage)
         indexed = self.registry.last_position(policy)
         if indexed > log.last:
@@ -708,7 +708,7 @@ def _check_next(batch: Incoming, committed: int) -> None:
 def _not_written(error: OSError | StoreError, policy: str) -> StoreError:
     if isinstance(error, StoreError):
         return error
-    return StoreError(*run_error(error, f"write the segments of '{policy}'").args)
+    return StoreError.of(error, f"write the segments of '{policy}'")
 
 
 def _parse(place: Place, body: bytes) -> tuple[Stored, int]:
@@ -732,7 +732,7 @@ def _lock(directory: Path) -> IO[bytes]:
             os.chmod(directory, 0o700)
         handle = open(directory / "lock", "ab")
     except OSError as error:
-        raise StoreError(*run_error(error, f"open the store '{directory}'").args) from None
+        raise StoreError.of(error, f"open the store '{directory}'") from None
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return handle
