@@ -43,10 +43,12 @@ class RolloutNeeds:
     Attributes:
         horizon: Steps of each environment in a rollout.
         updates: Optimizer steps on each rollout.
+        chunk: Steps that are unrolled together, for a policy with a memory; it divides the horizon.
     """
 
     horizon: int
     updates: int = 1
+    chunk: int = 1
 
     def expected_updates(self, total: int, num_envs: int) -> float:
         """Return how many optimizer steps a run of `total` environment steps takes."""
@@ -318,11 +320,10 @@ class Algorithm(ABC):
         """
         own = [o.module for o in objectives]
         own += [module for p in polyak for module in (p.target, p.source)]
-        found = [value for value in vars(self).values() if isinstance(value, nn.Module)]
         network = source_key(getattr(self.hp, "network", DEFAULT))
         return Step(
             objectives,
-            reads=modules_besides(own, found),
+            reads=modules_besides(own, list(self.modules.values())),
             polyak=polyak,
             mode=self.mode(),
             key=f"{self.spec.name}{self.hp!r}{self.spaces!r}{network}",
@@ -330,6 +331,11 @@ class Algorithm(ABC):
             seed=seeding.derive_seed(self.context.seed, "step", len(self.steps)),
             share=share,
         )
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """Return the networks, by attribute."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, nn.Module)}
 
     @property
     def steps(self) -> dict[str, Step]:

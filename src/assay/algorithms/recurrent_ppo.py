@@ -57,7 +57,7 @@ class RecurrentPPO(Algorithm):
         size = hp.horizon * context.num_envs
         _require_whole_chunks(hp, context.num_envs)
         minibatches = size // hp.minibatch_size
-        self.needs = hp.needs(updates=hp.epochs * minibatches)
+        self.needs = hp.needs(updates=hp.epochs * minibatches, chunk=hp.chunk)
         self.distribution = policy_distribution(spaces.action)
         net = RecurrentActorCritic(
             spaces.observation, self.distribution, **hp.encoder(), **hp.gaussian(spaces.action),

@@ -139,13 +139,13 @@ class RolloutSettings(LearningSettings):
     entropy_coef: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
     normalize_advantage: bool = Field(False, description="Standardise per rollout.")
 
-    def needs(self, updates: int = 1) -> RolloutNeeds:
+    def needs(self, **more: int) -> RolloutNeeds:
         """Return the rollout that these settings ask for.
 
         Args:
-            updates: Optimizer steps on each of them.
+            **more: Fields of `RolloutNeeds` that come from elsewhere.
         """
-        return RolloutNeeds(self.horizon, updates)
+        return RolloutNeeds(self.horizon, **more)
 
 
 # ---------------------------------------------------------------------- networks

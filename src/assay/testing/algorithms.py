@@ -174,7 +174,7 @@ class Rig:
 
     def parameters(self) -> set[str]:
         """Return which of the `weights` are learned: parameters, not buffers."""
-        modules = {k: v for k, v in vars(self.algorithm).items() if isinstance(v, nn.Module)}
+        modules = self.algorithm.modules
         return {f"{m}.{name}" for m, part in modules.items() for name, _ in part.named_parameters()}
 
 

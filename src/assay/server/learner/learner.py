@@ -187,9 +187,7 @@ class Learner:
         return make_snapshot(explores, snapshot.arrays)
 
     def _refuse_divergence(self) -> None:
-        for name, module in vars(self.algorithm).items():
-            if not isinstance(module, torch.nn.Module):
-                continue
+        for name, module in self.algorithm.modules.items():
             for parameter in module.parameters():
                 if not bool(torch.isfinite(parameter).all()):
                     raise AssayError(

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm
+from assay.algorithms.base import Algorithm, RolloutNeeds
 from assay.buffers.rollout import Rollout
 from assay.core.types import State, Tree, action_mask, tree_map
 from assay.functional import losses
@@ -53,9 +53,9 @@ class SequenceFeed(RolloutFeed):
 
     def __init__(self, algorithm: Algorithm, max_lag: int | None, *, imitate: bool) -> None:
         super().__init__(algorithm, max_lag, imitate=imitate)
-        self.chunk: int = algorithm.hp.chunk
-        network = algorithm.policy.network
-        assert isinstance(network, Remembering)
+        needs, network = algorithm.needs, algorithm.policy.network
+        assert isinstance(needs, RolloutNeeds) and isinstance(network, Remembering)
+        self.chunk = needs.chunk
         self.network = network
         self._padded: Rollout | None = None
         self._memories: dict[str, Memory] = {}

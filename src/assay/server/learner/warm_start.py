@@ -25,7 +25,7 @@ def load_weights(algorithm: Algorithm, snapshot: Snapshot, seen: int) -> None:
     Raises:
         CheckpointError: The file is not one of this policy.
     """
-    modules = [one for one in vars(algorithm).values() if isinstance(one, nn.Module)]
+    modules = list(algorithm.modules.values())
     # Target networks begin as copies of what they follow, and do so again.
     copies = [
         (one, two) for one in modules for two in modules if one is not two and _same(one, two)
