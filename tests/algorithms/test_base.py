@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core import registry
 from assay.core.config import Model
-from assay.core.errors import SpaceError
+from assay.core.errors import ConfigError, SpaceError
 from assay.core.registry import register
 from assay.core.types import Action, Clock, Spaces
 from assay.loops.config import resolve
@@ -150,6 +150,46 @@ class TestSpaces:
     def test_whole_numbers_are_counted_from_0(self, observation: Any, action: Any) -> None:
         with pytest.raises(AssertionError, match="not canonical"):
             make_algorithm("ppo", observation, action, hidden=(4,))
+
+
+class TestLearningRates:
+    SETTINGS: ClassVar[dict[str, dict[str, Any]]] = {
+        "sac": {},
+        "td3": {"policy_delay": 1},
+        "ddpg": {},
+        "tqc": {"n_critics": 2, "n_quantiles": 5},
+        "redq": {"policy_delay": 1, "n_critics": 3},
+        "crossq": {"policy_delay": 1, "critic_hidden": (4,)},
+    }
+
+    def moved(self, name: str, **settings: Any) -> set[str]:
+        """Return which networks one update moves."""
+        plain = {"hidden": (4,), "batch_size": 2, "env_steps": 100}
+        algorithm = make_algorithm(name, OBS, BOX, **plain, **self.SETTINGS[name], **settings)
+        algorithm.clock.env_steps = 50
+        modules = {k: getattr(algorithm, k, None) for k in ("critic", "actor", "temperature")}
+        before = {k: [p.clone() for p in m.parameters()] for k, m in modules.items() if m}
+        algorithm.update(CannedReplay(ITEMS))
+        return {
+            k
+            for k, old in before.items()
+            if any(not torch.equal(a, b) for a, b in zip(old, modules[k].parameters(), strict=True))
+        }
+
+    @pytest.mark.parametrize("name", SETTINGS)
+    def test_of_each_network(self, name: str) -> None:
+        learned = {"temperature"} if name not in ("td3", "ddpg") else set()
+        everything = {"critic", "actor"} | learned
+        assert self.moved(name) == everything
+        # One of their own is taken in place of `lr`, and is a schedule as well: 0 after a half.
+        assert self.moved(name, lr=0.0, critic_lr=0.1) == {"critic"}
+        assert self.moved(name, critic_lr="linear:0.1:0:0.5") == everything - {"critic"}
+        assert self.moved(name, critic_lr="linear:0.1:0:0.6") == everything
+        if learned:
+            assert self.moved(name, lr=0.0, alpha_lr=0.1) == {"temperature"}
+            assert self.moved(name, alpha_lr=0.0) == {"critic", "actor"}
+            with pytest.raises(ConfigError, match=r"alpha_lr=0\.1 has no effect with alpha"):
+                self.moved(name, alpha=0.2, alpha_lr=0.1)
 
 
 class TestState:

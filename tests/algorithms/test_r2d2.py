@@ -75,8 +75,9 @@ def tally(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(r2d2, "make_memory", Tally)
 
     def make(observation: Any = SEEN, **settings: Any) -> R2D2:
-        # With eps = 0: h(3) = 1, h(8) = 2, and h^-1 the other way round.
-        plain = {"hidden": (), "dueling": False, "rescale_eps": 0.0, "gamma": 0.5, "n_step": 2}
+        plain = {"hidden": (), "dueling": False, "gamma": 0.5, "n_step": 2}
+        if settings.get("rescale", True):
+            plain["rescale_eps"] = 0.0  # h(3) = 1, h(8) = 2, and h^-1 the other way round
         cut = {"sequence": 3, "burn_in": 0, "overlap": 0, "batch_size": 2}
         algorithm = make_algorithm("r2d2", observation, ACTIONS, **(plain | cut | settings))
         # Online Q = s, 3 - s. Target Q = s - 1, 5.
@@ -165,6 +166,22 @@ class TestLoss:
         errors = [1.0, 10.75**0.5 - 3, 22.5**0.5 - 3]
         first = 0.9 * max(errors) + 0.1 * sum(errors) / 3
         assert metrics["priority"].tolist() == pytest.approx([first, 1.0])
+
+    def test_without_rescaling_by_hand(self, tally: Any) -> None:
+        loss, metrics = loss_of(tally(rescale=False), items())
+        # Target values of 2 and 3 are 1 and 2. First: 2.75 - 1/2 + 1/4 = 2.5;
+        # -1 + 4/2 + 2/4 = 1.5; 4 + 2/2 = 5. Q = 2, 2, 2: errors -0.5, 0.5, -3.
+        # Second: 6.5 + 3/2 = 8; 3. Q = 1, 2: errors -7, -1.
+        assert loss == pytest.approx(0.5 * (0.25 + 0.25 + 9 + 49 + 1) / 5)
+        assert metrics["priority"].tolist() == pytest.approx([2.7 + 0.4 / 3, 6.3 + 0.4])
+
+    def test_rewards_are_scaled(self, tally: Any) -> None:
+        algorithm = tally(normalize_reward=True)
+        # Returns 0, 8, 0, 8 of episodes of one step: a deviation of 4.
+        algorithm.update_reward_stats(np.array([[0.0], [8], [0], [8]]), np.ones((4, 1), bool))
+        raw = items(reward=[[11.0, -4, 16], [26, 12, 200]])
+        assert loss_of(algorithm, raw)[0] == pytest.approx(0.4)  # as by hand
+        assert raw.reward[0].tolist() == [11, -4, 16]
 
     def test_rescaling_has_its_epsilon(self, tally: Any) -> None:
         algorithm = tally(rescale_eps=0.5, gamma=0.0)
@@ -285,6 +302,7 @@ class TestAct:
     [
         ({"overlap": 80}, "overlap=80 is not less than sequence=80"),
         ({"context": 8}, "context=8 has no effect with memory=lstm"),
+        ({"rescale": False, "rescale_eps": 0.1}, "rescale_eps=0.1 has no effect"),
         ({"heads": 2, "memory": "gru"}, "heads=2 has no effect with memory=gru"),
         ({"prioritized": False, "priority_alpha": 0.5}, "with prioritized=false"),
         ({"prioritized": False, "priority_beta": 0.5}, "with prioritized=false"),

@@ -127,7 +127,7 @@ class CrossQ(Algorithm):
         if due:
             batch["noise"] = self.noise(*shape)
         step = self.full_step if due else self.critic_step
-        step(batch, self.hp.lr(self.clock.progress))
+        step(batch, self.hp.rates(step, self.clock.progress))
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)

@@ -81,7 +81,7 @@ class DDPG(Algorithm):
     def update(self, data: Replay[Batch]) -> None:
         """Move critic, actor and targets once, on one replay batch."""
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
-        self.step(batch, self.hp.lr(self.clock.progress))
+        self.step(batch, self.hp.rates(self.step, self.clock.progress))
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)

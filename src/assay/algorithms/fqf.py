@@ -92,9 +92,8 @@ class FQF(Algorithm):
 
     def update(self, data: Replay[Batch]) -> None:
         """Move quantiles and fractions by one step each; move the target when it is due."""
-        hp, progress = self.hp, self.clock.progress
-        rates = [hp.lr(progress), hp.fraction_lr(progress)]
-        learn_values(self, data, *draw_transitions(self, data), rates, noisy=hp.noisy)
+        rates = self.hp.rates(self.step, self.clock.progress)
+        learn_values(self, data, *draw_transitions(self, data), rates, noisy=self.hp.noisy)
 
     def _quantile_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         hp = self.hp

@@ -7,7 +7,8 @@ the target network; no gradient flows through them. The `sequence` steps after t
     Q(s_t, a_t) -> h(sum_{j<k} gamma^j r_{t+j} + gamma^k h^-1(Q'(s_{t+k}, argmax_a Q(s_{t+k}, a))))
 
 with h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x, where k is n or less at the end of the episode or
-of the sequence. Sequences are drawn by 0.9 max_t |delta_t| + 0.1 mean_t |delta_t|.
+of the sequence; `rescale=false` leaves h out. Sequences are drawn by
+0.9 max_t |delta_t| + 0.1 mean_t |delta_t|.
 
 Deviations: a sequence that begins its episode begins with the right state, so that all its steps
 are learned from (elsewhere the first `burn_in` steps of every episode never are); new sequences get
@@ -31,10 +32,11 @@ from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import (
     MemorySettings,
     NetworkSettings,
-    NormalizeObsSettings,
+    NormalizeSettings,
     PrioritySettings,
     ReplaySettings,
     TargetSettings,
+    Unused,
 )
 from assay.algorithms.value_learning import learn_values
 from assay.buffers.replay_protocol import Replay
@@ -64,7 +66,7 @@ class R2D2(Algorithm):
     """Recurrent Q-learning from replayed sequences. For partially observable tasks."""
 
     class Hyperparameters(
-        NormalizeObsSettings,
+        NormalizeSettings,
         PrioritySettings,
         MemorySettings,
         TargetSettings,
@@ -95,6 +97,7 @@ class R2D2(Algorithm):
         overlap: int = Field(
             40, ge=0, description="Of the steps learned from, how many the next sequence repeats."
         )
+        rescale: bool = Field(True, description="Learn rescaled values h(Q), not Q itself.")
         rescale_eps: float = Field(1e-3, ge=0, description="Linear part of the value rescaling h.")
         epsilon: ProbabilitySchedule = Field(
             linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
@@ -103,6 +106,11 @@ class R2D2(Algorithm):
             0.0, ge=0,
             description="Environment i of N explores with epsilon^(1 + alpha i / (N - 1)).",
         )  # fmt: skip
+
+        def unused(self, spaces: Spaces) -> Unused:
+            """Yield the shape of the rescaling where there is none."""
+            if not self.rescale:
+                yield "rescale_eps", "with rescale=false"
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
@@ -139,6 +147,8 @@ class R2D2(Algorithm):
         batch = pack("obs", obs) | pack("carry", sample.carry)
         for name in ("is_first", "valid", "action", "reward", "terminated", "truncated"):
             batch[name] = getattr(sample, name)
+        if self.reward_scale is not None:
+            batch["reward"] = self.reward_scale.scale_torch(sample.reward)
         if sample.weight is not None:
             batch["weight"] = sample.weight
         learn_values(self, data, sample, batch, hp.lr(self.clock.progress))
@@ -155,14 +165,16 @@ class R2D2(Algorithm):
             value = targets.double_q_value(
                 online[1:].flatten(0, 1), target[1:].flatten(0, 1),
                 None if mask is None else mask[1:].flatten(0, 1),
-            )  # fmt: skip
-            value = unrescale(value, hp.rescale_eps).view_as(q)
+            ).view_as(q)  # fmt: skip
+            if hp.rescale:
+                value = unrescale(value, hp.rescale_eps)
             # y = h(sum_j gamma^j r_{t+j} + gamma^k (1 - terminated) h^-1(Q'))
             y = returns.n_step_return(reward, value, terminated, truncated, hp.gamma, hp.n_step)
-            td_target = rescale(y, hp.rescale_eps)
+            if hp.rescale:
+                y = rescale(y, hp.rescale_eps)
             late = torch.arange(len(valid), device=valid.device) >= hp.burn_in
             learned = valid * torch.where(late.unsqueeze(1), 1.0, is_first[:1])  # [L, B]
-        td_error = (q - td_target) * learned
+        td_error = (q - y) * learned
         weight = batch.get("weight", 1.0)
         loss = 0.5 * (td_error.square() * weight).sum() / learned.sum()
         metrics = {"q_mean": (q * learned).sum() / learned.sum()}

@@ -112,7 +112,7 @@ class REDQ(Algorithm):
         if due:
             batch["noise"] = self.noise(*shape)
         step = self.full_step if due else self.critic_step
-        step(batch, hp.lr(self.clock.progress))
+        step(batch, hp.rates(step, self.clock.progress))
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)

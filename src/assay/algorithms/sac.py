@@ -139,7 +139,7 @@ class SAC(Algorithm):
         if self.continuous:
             shape = (self.hp.batch_size, *self.distribution.noise_shape)
             batch["noise"], batch["next_noise"] = self.noise(*shape), self.noise(*shape)
-        self.step(batch, self.hp.lr(self.clock.progress))
+        self.step(batch, self.hp.rates(self.step, self.clock.progress))
 
     # ------------------------------------------------------------------ continuous actions
 

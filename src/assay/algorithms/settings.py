@@ -28,6 +28,7 @@ from assay.functional.layout import gaussian_scale
 from assay.networks.custom import DEFAULT
 from assay.networks.normalize import RunningNormalizer
 from assay.networks.rnn import Kind
+from assay.optim.update import Step
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 Unused = Iterator[tuple[str, str]]  # name of a setting, and why nothing reads it
@@ -49,6 +50,11 @@ class LearningSettings(Settings):
     lr: Schedule = Field(constant(3e-4), description="Learning rate or schedule.")
     gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
     max_grad_norm: float | None = Field(10.0, gt=0, description="Global gradient clip.")
+
+    def rates(self, step: Step, progress: float) -> list[float]:
+        """Return the learning rate of each objective of a step: `<name>_lr` if set, else `lr`."""
+        own = [getattr(self, f"{one.name}_lr", None) for one in step.objectives]
+        return [(self.lr if rate is None else rate)(progress) for rate in own]
 
 
 # ---------------------------------------------------------------------- data
@@ -272,6 +278,9 @@ class ExplorationSettings(Settings):
 class EntropySettings(Settings):
     """The temperature of the maximum-entropy algorithms."""
 
+    alpha_lr: Schedule | None = Field(
+        None, description="Learning rate of the temperature; null is lr."
+    )
     alpha: Alpha = Field("auto", description="Temperature; auto learns it.")
     alpha_init: float = Field(1.0, gt=0, description="Where a learned temperature starts.")
     target_entropy: float | Literal["auto"] = Field(
@@ -281,7 +290,7 @@ class EntropySettings(Settings):
     def unused(self, spaces: Spaces) -> Unused:
         """Yield how the temperature is learned where it is fixed."""
         if self.alpha != "auto":
-            for name in ("alpha_init", "target_entropy"):
+            for name in ("alpha_init", "target_entropy", "alpha_lr"):
                 yield name, f"with alpha={self.alpha}"
 
 
@@ -309,6 +318,9 @@ class ValueSettings(
 class ActorCriticSettings(NetworkSettings, ReplaySettings):
     """An actor and critics that learn from a replay."""
 
+    critic_lr: Schedule | None = Field(
+        None, description="Learning rate of the critics; null is lr."
+    )
     max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
     batch_size: int = Field(256, gt=0, description="Transitions per gradient step.")
     train_every: int = Field(1, gt=0, description="Environment steps per round of updates.")

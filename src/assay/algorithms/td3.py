@@ -94,7 +94,7 @@ class TD3(Algorithm):
         batch["noise"] = self.noise(self.hp.batch_size, *self.spaces.action.shape)
         due = (self.updates + 1) % self.hp.policy_delay == 0
         step = self.full_step if due else self.critic_step
-        step(batch, self.hp.lr(self.clock.progress))
+        step(batch, self.hp.rates(step, self.clock.progress))
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         hp = self.hp

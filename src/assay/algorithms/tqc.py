@@ -120,7 +120,7 @@ class TQC(Algorithm):
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
         shape = (self.hp.batch_size, *self.actor.distribution.noise_shape)
         batch["noise"], batch["next_noise"] = self.noise(*shape), self.noise(*shape)
-        self.step(batch, self.hp.lr(self.clock.progress))
+        self.step(batch, self.hp.rates(self.step, self.clock.progress))
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)

@@ -6,6 +6,7 @@ names the nearest known one; nothing is silently ignored.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from assay.core.types import Spaces
 
 ModelT = TypeVar("ModelT", bound="Model")
+_MODULE = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Z])")  # in front of the name of a type
 
 
 class Model(pydantic.BaseModel):
@@ -47,7 +49,7 @@ class Model(pydantic.BaseModel):
         for name, info in cls.model_fields.items():
             kind = getattr(info.annotation, "__name__", None) or str(info.annotation)
             if "[" in str(info.annotation) or "|" in str(info.annotation):
-                kind = str(info.annotation).replace("typing.", "")
+                kind = _MODULE.sub("", str(info.annotation))
             required = info.is_required()
             default = None if required else info.get_default(call_default_factory=True)
             rows[name] = (kind, default, info.description or "")
