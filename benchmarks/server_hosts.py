@@ -71,12 +71,12 @@ def made_model(version: int, width: int) -> bytes:
     """Return a model file with two hidden layers, with other weights for each version."""
     rng = np.random.default_rng(version)
     widths = (SEEN.shape[0], width, width, int(CHOICE.n))
-    arrays, layers = {}, []
+    arrays, parts = {}, []
     for i in range(3):
         arrays[f"w{i}"] = rng.normal(size=(widths[i + 1], widths[i])).astype(np.float32) / 20
         arrays[f"b{i}"] = np.zeros(widths[i + 1], np.float32)
         activation = "tanh" if i < 2 else None
-        layers.append(layers.Dense(weight=f"w{i}", bias=f"b{i}", activation=activation))
+        parts.append(layers.Dense(weight=f"w{i}", bias=f"b{i}", activation=activation))
     architecture = arch.Architecture(
         version=version,
         epoch=1,
@@ -84,7 +84,7 @@ def made_model(version: int, width: int) -> bytes:
         observation=arch.describe_space(SEEN),
         action=arch.describe_space(CHOICE),
         inputs=(arch.Entry(key=None, width=widths[0]),),
-        layers=tuple(layers),
+        layers=tuple(parts),
         head=arch.Categorical(n=widths[-1]),
     )
     return make_snapshot(architecture, arrays).data

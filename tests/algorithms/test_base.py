@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core import registry
-from assay.core.config import Model
-from assay.core.errors import ConfigError, SpaceError
+from assay.core.config import Settings
+from assay.core.errors import SpaceError
 from assay.core.registry import register
 from assay.core.types import Action, Clock, Spaces
 from assay.loops.config import resolve
@@ -298,7 +298,7 @@ class TestSteps:
         assert algorithm.mode(torch.device("cuda")) == "cuda_graph"
 
 
-class Settings(Model):
+class NoSettings(Settings):
     """Nothing to set."""
 
 
@@ -308,7 +308,7 @@ class Noisy(Algorithm):
 
     def __init__(self, seed: int) -> None:
         context = Context(Clock(100), seed)
-        super().__init__(Spaces(OBS, BOX), Settings(), context)
+        super().__init__(Spaces(OBS, BOX), NoSettings(), context)
         self.needs = ReplayNeeds(capacity=10, learning_starts=1)
         self.net, self.other = nn.Linear(2, 1), nn.Linear(2, 1)
         noise = {"eps": NoiseSpec((3, 2))}

@@ -32,11 +32,11 @@ def model(
 ) -> Snapshot:
     """Return a model that wants one choice, or the same numbers of a Box, whatever it sees."""
     width = 3
-    layers: list[Any] = []
+    parts: list[Any] = []
     arrays: dict[str, Any] = {}
     if memory:
         gates = recurrent.Gates(input="gru.input", bias="gru.bias", hidden="gru.hidden")
-        layers.append(recurrent.Recurrent(kind="gru", size=2, layers=(gates,)))
+        parts.append(recurrent.Recurrent(kind="gru", size=2, layers=(gates,)))
         arrays |= {
             "gru.input": np.full((6, 3), 0.5, np.float32),
             "gru.bias": np.zeros(6, np.float32),
@@ -54,7 +54,7 @@ def model(
         n = int(action.n)
         head = arch.Categorical(n=n)
         bias = np.where(np.arange(n) == prefers, 50.0, 0.0).astype(np.float32)
-    layers.append(layers.Dense(weight="w", bias="b"))
+    parts.append(layers.Dense(weight="w", bias="b"))
     arrays |= {"w": np.full((n, width), scale, np.float32), "b": bias}
     architecture = arch.Architecture(
         version=version,
@@ -63,7 +63,7 @@ def model(
         observation=arch.describe_space(observation),
         action=arch.describe_space(action),
         inputs=(arch.Entry(key=key, width=3),),
-        layers=tuple(layers),
+        layers=tuple(parts),
         head=head,
     )
     return make_snapshot(architecture, arrays)

@@ -49,19 +49,19 @@ def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
 
 def snapshot(version: int, prefers: int = 2, *, memory: bool = False) -> bytes:
     """Return a model file that wants one of three choices, whatever it sees."""
-    layers: list[Any] = []
+    parts: list[Any] = []
     arrays: dict[str, Any] = {}
     width = 3
     if memory:
         gates = recurrent.Gates(input="gru.input", bias="gru.bias", hidden="gru.hidden")
-        layers.append(recurrent.Recurrent(kind="gru", size=2, layers=(gates,)))
+        parts.append(recurrent.Recurrent(kind="gru", size=2, layers=(gates,)))
         arrays |= {
             "gru.input": np.full((6, 3), 0.5, np.float32),
             "gru.bias": np.zeros(6, np.float32),
             "gru.hidden": np.full((6, 2), 0.5, np.float32),
         }
         width = 2
-    layers.append(layers.Dense(weight="w", bias="b"))
+    parts.append(layers.Dense(weight="w", bias="b"))
     arrays |= {
         "w": np.zeros((3, width), np.float32),
         "b": np.where(np.arange(3) == prefers, 50.0, float(version) / 1e6).astype(np.float32),
@@ -74,7 +74,7 @@ def snapshot(version: int, prefers: int = 2, *, memory: bool = False) -> bytes:
         observation=box,
         action={"kind": "discrete", "n": 3, "start": 0},
         inputs=(arch.Entry(key=None, width=3),),
-        layers=tuple(layers),
+        layers=tuple(parts),
         head=arch.Categorical(n=3),
     )
     return make_snapshot(architecture, arrays).data

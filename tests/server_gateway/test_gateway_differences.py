@@ -29,12 +29,12 @@ def large(version: int, hidden: int = 1024) -> bytes:
     rng = np.random.default_rng(0)
     widths = (3, hidden, hidden, 3)
     arrays: dict[str, Any] = {}
-    layers: list[Any] = []
+    parts: list[Any] = []
     for i, (before, after) in enumerate(itertools.pairwise(widths)):
         step = np.random.default_rng(version).normal(size=(after, before)) * 3e-5
         arrays[f"w{i}"] = (rng.normal(size=(after, before)) * 0.03 + step).astype(np.float32)
         arrays[f"b{i}"] = np.zeros(after, np.float32)
-        layers.append(layers.Dense(weight=f"w{i}", bias=f"b{i}"))
+        parts.append(layers.Dense(weight=f"w{i}", bias=f"b{i}"))
     architecture = arch.Architecture(
         version=version,
         epoch=1,
@@ -42,7 +42,7 @@ def large(version: int, hidden: int = 1024) -> bytes:
         observation={"kind": "box", "shape": [3], "dtype": "float32", "low": None, "high": None},
         action={"kind": "discrete", "n": 3, "start": 0},
         inputs=(arch.Entry(key=None, width=3),),
-        layers=tuple(layers),
+        layers=tuple(parts),
         head=arch.Categorical(n=3),
     )
     return make_snapshot(architecture, arrays).data
