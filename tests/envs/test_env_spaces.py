@@ -230,3 +230,31 @@ def test_mask_sizes() -> None:
     assert ActionMap(spaces.MultiDiscrete([2, 3])).mask_size == 5
     assert ActionMap(spaces.MultiBinary(3)).mask_size == 3
     assert ActionMap(spaces.Box(-1, 1, (2,))).mask_size is None
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3, start=5),
+        spaces.MultiDiscrete(np.array([[2, 3], [3, 2]]), start=np.array([[1, 1], [0, -1]])),
+        spaces.MultiBinary([2, 2]),
+        spaces.Box(0.0, 3.0, (2, 2), np.float64),
+        spaces.Box(-1.0, 1.0, (3,), np.float32),
+    ],
+)
+def test_from_env_undoes_to_env(space: gym.Space) -> None:
+    space.seed(0)
+    actions = ActionMap(space)
+    raw = np.stack([space.sample() for _ in range(20)])
+    canonical = actions.from_env(raw)
+    assert all(actions.space.contains(row) for row in canonical)
+    back = canonical if actions.to_env is None else actions.to_env(canonical)
+    np.testing.assert_allclose(back, raw, rtol=1e-6)
+
+
+def test_fields_are_named_as_in_flat_files() -> None:
+    assert list(ObservationMap(IMAGE).fields("obs")) == ["obs"]
+    nested = spaces.Dict({"arm": spaces.Dict({"joints": IMAGE}), "gear": spaces.Discrete(3)})
+    fields = ObservationMap(nested, mask_size=4).fields("next_obs")
+    assert list(fields) == ["next_obs/arm/joints", "next_obs/gear", "next_obs/action_mask"]
+    assert fields["next_obs/action_mask"].shape == (4,)
