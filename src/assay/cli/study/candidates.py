@@ -19,11 +19,7 @@ GpuHours = Annotated[float, typer.Option("--gpu-hours", help="GPU-hours that one
 
 
 @acting
-def baseline(
-    call: Call,
-    hours: Hours = None,
-    gpu_hours: GpuHours = 0.0,
-) -> None:
+def baseline(call: Call, hours: Hours = None, gpu_hours: GpuHours = 0.0) -> None:
     """Plan the baseline: its runs, its A/A test, and what its noise lets you see."""
     from assay.study import candidates
     from assay.study.layout import StudyError

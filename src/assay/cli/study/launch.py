@@ -102,10 +102,7 @@ def add(
 
 @queue.command("cancel")
 @on_study
-def cancel(
-    call: Call,
-    name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
-) -> None:
+def cancel(call: Call, name: Annotated[str, typer.Argument(metavar="CANDIDATE")]) -> None:
     """Remove the waiting runs of a candidate from the queue."""
     from assay.study.queue import Queue
 
@@ -133,11 +130,7 @@ def queue_status(call: Call) -> None:
 
 @queue.command("step")
 @acting
-def step(
-    call: Call,
-    execute: Execute = False,
-    confirm: Confirm = "",
-) -> None:
+def step(call: Call, execute: Execute = False, confirm: Confirm = "") -> None:
     """Run the next item of the queue to its end, or show which one it is."""
     from assay.study.queue import Queue
 

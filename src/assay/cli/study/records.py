@@ -114,8 +114,7 @@ def verify(
 
 @acting
 def anchor(
-    call: Call,
-    why: Annotated[str, typer.Option("--why", help="The reason, for the record.")],
+    call: Call, why: Annotated[str, typer.Option("--why", help="The reason, for the record.")]
 ) -> None:
     """Record the ledger's head in Git again, after a clone that did not fetch refs/rlxp."""
     found = call.read()

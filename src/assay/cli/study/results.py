@@ -43,10 +43,7 @@ def monitor(
 
 
 @acting
-def reflect(
-    call: Call,
-    run: Annotated[str, typer.Argument(metavar="RUN")],
-) -> None:
+def reflect(call: Call, run: Annotated[str, typer.Argument(metavar="RUN")]) -> None:
     """Analyse a run's reward: trends, saturation, domination, risk of hacking."""
     from assay.study.reflection import reflect
 
@@ -99,10 +96,7 @@ def plan(
 
 @probe.command("summarise")
 @acting
-def summarise(
-    call: Call,
-    name: Annotated[str, typer.Argument(metavar="PROBE")],
-) -> None:
+def summarise(call: Call, name: Annotated[str, typer.Argument(metavar="PROBE")]) -> None:
     """Show how far the parameter may be moved from its nominal value."""
     from assay.study.probe import summarise
 
