@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from assay.policies import description as arch
+from assay.policies import layers
 from assay.policies.model_file import make_snapshot
 from assay.server.learner.messages import CONSUME, START, Consume, Outcome, Publication, Ready
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
 from assay.core import registry
 from assay.core.config import Settings
-from assay.core.errors import SpaceError
+from assay.core.errors import ConfigError, SpaceError
 from assay.core.registry import register
 from assay.core.types import Action, Clock, Spaces
 from assay.loops.config import resolve

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from assay.policies import description as arch
-from assay.policies import recurrent
+from assay.policies import layers, recurrent
 from assay.policies.model_file import Snapshot, make_snapshot
 from assay.server.client.outbox import Item
 from assay.server.client.transport import Acknowledged, Event, TransportError

@@ -17,7 +17,7 @@ import grpc
 import numpy as np
 
 from assay.policies import description as arch
-from assay.policies import recurrent
+from assay.policies import layers, recurrent
 from assay.policies.model_file import make_snapshot
 from assay.server.errors import Reason, RejectionError
 from assay.server.gateway.config import ServerConfig

@@ -15,6 +15,7 @@ import pytest
 from gateway_support import SPEC, Client, Running, refused, running, snapshot, wait_for
 
 from assay.policies import description as arch
+from assay.policies import layers
 from assay.policies.model_file import make_snapshot
 from assay.server.errors import Reason
 from assay.server.gateway import hub as hub_module
