@@ -58,9 +58,20 @@ class CanarySettings(Model):
     """Try a new version on some clients before the others get it."""
 
     share: float = Field(0.0, ge=0, le=1, description="Share of the clients; 0 switches it off.")
-    min_episodes: int = Field(20, ge=2, description="Episodes of each version before a decision.")
+    min_episodes: int = Field(
+        20,
+        ge=2,
+        description="Episodes of each version before a decision; up to five times as many of one "
+        "that looks worse than the best.",
+    )
     tolerance: float = Field(
         0.05, ge=0, description="How much worse is good enough, as a share of the stable return."
+    )
+    best_hours: float = Field(
+        24.0,
+        ge=0,
+        description="A version is judged by the best stable one of so many last hours as well; 0: "
+        "by the last one alone.",
     )
     stretch: int | None = Field(
         None, ge=1, description="Steps that count as an episode in a system that never ends one."

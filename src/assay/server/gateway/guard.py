@@ -7,8 +7,14 @@ stands in for it, the return is not its own. First
 the stable version gathers `min_episodes`; then the newest version is tried, and judged as soon as
 it has as many:
 
-    worse by more than the tolerance, beyond two standard errors  ->  rolled back, never tried again
-    otherwise                                                     ->  promoted to all clients
+    worse than the stable version, or than the best stable version of late, by more than the
+    tolerance, beyond two standard errors   ->  rolled back, never tried again
+    looks worse than the best, not clearly  ->  goes on, for up to five times as many episodes
+    otherwise                               ->  promoted to all clients
+
+The best counts as well, since a version may always be a little worse than the one before it, and
+a hundred of them are a lot worse. It is the one with the highest mean return, less its standard
+error, of all that were stable in the last `best_hours`.
 
 While a version is on trial, later ones wait; then the newest of them is next.
 """
@@ -37,6 +43,7 @@ _RECENT = 400  # episodes of a version that are remembered
 _VERSIONS = 16  # versions that are remembered
 _CLIENTS = 4096  # clients whose running episode is remembered
 _STANDARD_ERRORS = 2.0
+_LONGEST = 5  # times `min_episodes`, for a trial without a clear result
 _STOOD_IN = int(Flag.FALLBACK | Flag.HEURISTIC)
 
 
@@ -61,6 +68,30 @@ class _Running:
             self.mixed |= version != self.version
 
 
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What is known of a version's returns.
+
+    Attributes:
+        version: Whose.
+        episodes: How many were counted.
+        mean: Of their returns.
+        error: Its standard error.
+        at: When that was, in seconds since the epoch.
+    """
+
+    version: int
+    episodes: int
+    mean: float
+    error: float
+    at: float
+
+    @property
+    def surely(self) -> float:
+        """Return what its mean is at least, so that luck with few episodes counts less."""
+        return self.mean - self.error
+
+
 class Guard:
     """Judges versions by the episodes of one policy. It only counts; the hub acts on it.
 
@@ -75,6 +106,8 @@ class Guard:
         self._running: dict[str, _Running] = {}
         self._returns: dict[int, deque[float]] = {}
         self._unanswered: Counter[int] = Counter()
+        self._compared: tuple[int, ...] = ()  # the versions that were judged last
+        self._best: _Measured | None = None
 
     def record(self, client: str, experience: Experience, trying: int = 0) -> None:
         """Take in the steps of a committed batch.
@@ -125,7 +158,8 @@ class Guard:
             return
         self._returns.setdefault(episode.version, deque(maxlen=_RECENT)).append(episode.total)
         while len(self._returns) > _VERSIONS:
-            self._returns.pop(min(self._returns))
+            # Not the stable one: it is the oldest where all that came after it have failed.
+            self._returns.pop(min(self._returns.keys() - set(self._compared)))
 
     def episodes(self, version: int) -> int:
         """Return how many episodes of a version were counted."""
@@ -143,27 +177,76 @@ class Guard:
     def judge(self, stable: int, canary: int) -> Verdict | None:
         """Return what to do with a version on trial, or None while too little is known."""
         least = self.settings.min_episodes
+        self._compared = stable, canary
         if not self.has_baseline(stable):
             return None
+        self._note_best(stable)
         if self._unanswered[canary] >= least and self._unanswered[canary] > self.episodes(canary):
             return "rollback"  # it does not even answer
         if self.episodes(canary) < least:
             return None
-        old, new = (np.array(self._returns[version]) for version in (stable, canary))
-        worse = float(old.mean() - new.mean())
-        error = math.sqrt(old.var(ddof=1) / len(old) + new.var(ddof=1) / len(new))
-        allowed = self.settings.tolerance * abs(float(old.mean()))
-        return "rollback" if worse - _STANDARD_ERRORS * error > allowed else "promote"
+        assert self._best is not None
+        if self._is_worse(stable, canary) or self._is_worse_than_best(canary):
+            return "rollback"
+        in_doubt = self._best.mean - self._measure(canary).mean > self._allowed(self._best.mean)
+        if in_doubt and self.episodes(canary) < _LONGEST * least:
+            return None
+        return "promote"
+
+    def _measure(self, version: int) -> _Measured:
+        returns = np.array(self._returns[version])
+        error = math.sqrt(returns.var(ddof=1) / len(returns))
+        return _Measured(version, len(returns), float(returns.mean()), error, self._now())
+
+    def _note_best(self, stable: int) -> None:
+        """Take in how the stable version does, in case that there was none better of late."""
+        now, best = self._measure(stable), self._best
+        if (
+            best is None
+            or best.version == stable
+            or self._now() - best.at >= 3600.0 * self.settings.best_hours
+            or now.surely > best.surely
+        ):
+            self._best = now
+
+    def forget_best(self) -> None:
+        """Judge by the stable version alone from now on: an operator has chosen it."""
+        self._best = None
+
+    def _allowed(self, mean: float) -> float:
+        return self.settings.tolerance * abs(mean)
+
+    def _is_worse(self, stable: int, canary: int) -> bool:
+        """Return whether a version is clearly worse than the stable one, measured beside it."""
+        old, new = self._measure(stable), self._measure(canary)
+        doubt = _STANDARD_ERRORS * math.hypot(old.error, new.error)
+        return old.mean - new.mean - doubt > self._allowed(old.mean)
+
+    def _is_worse_than_best(self, canary: int) -> bool:
+        """Return whether a version is clearly worse than the best stable one of late.
+
+        The best of many was lucky, too: its error is added in full.
+        """
+        best, new = self._best, self._measure(canary)
+        assert best is not None
+        doubt = _STANDARD_ERRORS * (best.error + new.error)
+        return best.mean - new.mean - doubt > self._allowed(best.mean)
 
     def failure(self, stable: int, canary: int) -> Failed:
         """Say why a version that was judged is rolled back."""
+        mean, episodes = self.mean(canary), self.episodes(canary)
+        judge = self._measure(stable)
+        answers = episodes >= self.settings.min_episodes
+        if answers and self._best is not None and not self._is_worse(stable, canary):
+            judge = self._best
         return Failed(
             version=canary,
-            mean=self.mean(canary) or 0.0,
-            episodes=self.episodes(canary),
-            stable=stable,
-            stable_mean=self.mean(stable) or 0.0,
-            stable_episodes=self.episodes(stable),
+            mean=mean or 0.0,
+            episodes=episodes,
+            stable=judge.version,
+            stable_mean=judge.mean,
+            stable_episodes=judge.episodes,
+            best=judge.version != stable,
             tolerance=self.settings.tolerance,
             time=self._now(),
         )

@@ -382,20 +382,23 @@ class Hub:
         """Promote the version on trial, or take it back for good."""
         stable, canary = hosted.version_of(STABLE), hosted.version_of(CANARY)
         forwards = verdict == "promote"
+        judge, judge_mean = stable, guard.mean(stable) or 0.0
         if not forwards:
+            failure = guard.failure(stable, canary)
+            judge, judge_mean = failure.stable, failure.stable_mean
             # First, so that it is never tried again whatever happens now.
-            await self.work(hosted.verdicts.add, guard.failure(stable, canary))
+            await self.work(hosted.verdicts.add, failure)
             self.meters.canary_failed.set(canary, hosted.name)
+        mean = guard.mean(canary)
         way = (CANARY, STABLE) if forwards else (STABLE, CANARY)
         await self.work(self.store.registry.promote, hosted.name, *way)
         self.meters.canary_decisions.add(1, hosted.name, verdict)
-        for which, version in (("tried", canary), ("stable", stable)):
-            mean = guard.mean(version)
-            self.meters.canary_return.set(mean or 0.0, hosted.name, which)
+        self.meters.canary_return.set(mean or 0.0, hosted.name, "tried")
+        self.meters.canary_return.set(judge_mean, hosted.name, "stable")
         log.info(
-            "%s: version %d is %s (mean return %s against %s of version %d)",
-            hosted.name, canary, "promoted" if forwards else "rolled back",
-            _shown(guard.mean(canary)), _shown(guard.mean(stable)), stable,
+            "%s: version %d is %s (mean return %s against %.4g of version %d)",
+            hosted.name, canary, "promoted" if forwards else "rolled back", _shown(mean),
+            judge_mean, judge,
         )  # fmt: skip
 
     async def snapshot(self, hosted: Hosted, digest: str) -> bytes:

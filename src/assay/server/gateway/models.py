@@ -159,6 +159,8 @@ class Models(ModelsServicer):
         return await self._moved(hosted, channel)
 
     async def _moved(self, hosted: Hosted, channel: str) -> pb.ModelInfo:
+        if hosted.guard is not None and channel == STABLE:
+            hosted.guard.forget_best()
         await self.hub.models_changed(hosted)
         info = hosted.infos.get(channel)
         return info if info is not None else pb.ModelInfo(policy=hosted.name, channel=channel)

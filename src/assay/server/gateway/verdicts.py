@@ -31,15 +31,18 @@ class Failed(Model):
     stable: int = Field(description="What it was judged by,")
     stable_mean: float = Field(description="with this mean return,")
     stable_episodes: int = Field(description="over so many episodes.")
+    best: bool = Field(False, description="Whether that was the best of late, not the last one.")
     tolerance: float = Field(description="How much worse would be good enough, as a share.")
     time: float = Field(description="Seconds since the epoch.")
 
     def __str__(self) -> str:
         when = datetime.fromtimestamp(self.time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        best = ", the best stable version of late" if self.best else ""
         return (
             f"Version {self.version} was rolled back ({when}): its mean return was {self.mean:.4g} "
             f"over {self.episodes} episodes, against {self.stable_mean:.4g} of version "
-            f"{self.stable} over {self.stable_episodes}; the tolerance is {self.tolerance:.3g}."
+            f"{self.stable} over {self.stable_episodes}{best}; the tolerance is "
+            f"{self.tolerance:.3g}."
         )
 
 
