@@ -15,7 +15,7 @@ from assay.algorithms.dqn import DQN
 from assay.algorithms.ppo import PPO
 from assay.buffers.rollout import Rollout
 from assay.core import seeding
-from assay.core.types import Clock
+from assay.core.types import Clock, Transition
 from assay.envs.make import make_vector
 from assay.loops.config import OnlineSettings
 from assay.loops.off_policy import OffPolicyLoop
@@ -470,18 +470,18 @@ class TestAgainstTheLocalLoops:
         following: list[Array] = []
         add = loop.replay.add
 
-        def keep(obs: Any, action: Any, reward: Any, then: Any, *flags: Any, **more: Any) -> None:
-            add(obs, action, reward, then, *flags, **more)
-            if flags[2] is not None and not flags[2][0]:
+        def keep(step: Transition) -> None:
+            add(step)
+            if step.valid is not None and not step.valid[0]:
                 return
             rows.append(
                 {
-                    "obs": obs[0].copy(), "action": action[0], "reward": reward[0],
-                    "terminated": flags[0][0], "truncated": flags[1][0],
+                    "obs": step.obs[0].copy(), "action": step.action[0], "reward": step.reward[0],
+                    "terminated": step.terminated[0], "truncated": step.truncated[0],
                     "log_prob": 0.0, "version": 1, "flags": 0,
                 }
             )  # fmt: skip
-            following.append(then[0].copy())
+            following.append(step.next_obs[0].copy())
 
         loop.replay.add = keep
         while clock.env_steps < 120:
