@@ -476,9 +476,9 @@ class TestAgainstTheLocalLoops:
                 return
             rows.append(
                 {
-                    "obs": step.obs[0].copy(), "action": step.action[0],
-                    "reward": step.reward[0], "terminated": step.terminated[0],
-                    "truncated": step.truncated[0], "log_prob": 0.0, "version": 1, "flags": 0,
+                    "obs": step.obs[0].copy(), "action": step.action[0], "reward": step.reward[0],
+                    "terminated": step.terminated[0], "truncated": step.truncated[0],
+                    "log_prob": 0.0, "version": 1, "flags": 0,
                 }
             )  # fmt: skip
             following.append(step.next_obs[0].copy())

@@ -8,10 +8,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from assay.server.model_file import parse_snapshot
 from learner_support import Client, Corridor, Point, Server, spec_for
 
 from assay.core.errors import CheckpointError
+from assay.policies.model_file import parse_snapshot
 from assay.server.learner.learner import Learner
 from assay.server.learner.messages import Consume, Start
 

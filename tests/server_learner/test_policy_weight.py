@@ -139,7 +139,7 @@ def test_recurrent_ppo() -> None:
     policy = -(advantage[0] + advantage[2]).item() / 3
     assert metrics["policy_loss"].item() == pytest.approx(policy, abs=1e-6)
     params, _ = algorithm.net(
-        torch.from_numpy(data.obs[:, 0]), algorithm.policy.tensors(data.runs.carry), NEVER
+        torch.from_numpy(data.obs[:, 0]), algorithm.tensors(data.runs.carry), NEVER
     )
     entropy = algorithm.distribution.entropy(params, None)
     expected = (entropy[0] + entropy[2]).item() / 3

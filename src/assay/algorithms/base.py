@@ -178,7 +178,7 @@ class Algorithm(ABC):
         Optimizer steps count and report by themselves; `note` reports what is not theirs.
 
         Args:
-            data: A `Rollout`, or a `Replay` of transitions or sequences.
+            data: A `Rollout`, a `Replay` of transitions or sequences, or a `Dataset`.
         """
 
     def make_policy(self, network: nn.Module, head: Head, **options: Any) -> Policy:

@@ -1,7 +1,7 @@
 """Replay of single transitions: uniform or prioritised, n-step, images stored once.
 
 Layout: one ring per environment, [slots, num_envs, ...] with slots = capacity // num_envs, each
-with its own write head, since rows that are no transition (`valid=False`) are not recorded.
+with its own write head, since rows that are not a transition (`valid=False`) are not recorded.
 
 n-step returns are put together when they are sampled. A window starts at the drawn transition and
 ends with the first of: n transitions, a terminated or truncated one, the newest one of its

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 Observe = Literal["vector", "discrete", "image", "dict"]
-Transition = tuple[Any, float, bool, bool, dict[str, Any]]
+StepResult = tuple[Any, float, bool, bool, dict[str, Any]]
 
 CONTEXTS = 4
 IMAGE_SIZE = 36  # the smallest image that the Nature network takes
@@ -105,7 +105,7 @@ class Identity(gym.Env[Any, Any]):
         self.t = 0
         return self._observe()
 
-    def step(self, action: Any) -> Transition:
+    def step(self, action: Any) -> StepResult:
         """Reward the action for the context that was shown, and show another."""
         if not self.action_space.contains(action):
             raise ValueError(f"{action!r} is not in {self.action_space}")
@@ -193,7 +193,7 @@ class Corridor(gym.Env[Any, Any]):
         self.cell, self.t = 1, 0
         return np.int64(self.cell), {}
 
-    def step(self, action: Any) -> Transition:
+    def step(self, action: Any) -> StepResult:
         """Move by one cell; both ends are terminal."""
         self.cell += 1 if action == 1 else -1
         self.t += 1
@@ -245,7 +245,7 @@ class Reach(gym.Env[Any, Any]):
         self.t = 0
         return self._observe(), {}
 
-    def step(self, action: Any) -> Transition:
+    def step(self, action: Any) -> StepResult:
         """Move by up to 0.5 in every dimension."""
         if not self.action_space.contains(action):
             raise ValueError(f"{action!r} is not in {self.action_space}")
@@ -293,7 +293,7 @@ class Recall(gym.Env[Any, Any]):
         self.cue, self.t = int(self.np_random.integers(2)), 0
         return self._observe(), {}
 
-    def step(self, action: Any) -> Transition:
+    def step(self, action: Any) -> StepResult:
         """Wait, or take the answer."""
         asked = self.t == self.delay
         reward = float(asked and action == self.cue)
@@ -344,7 +344,7 @@ class Counting(gym.Env[Any, Any]):
         self.t = 0
         return self._observe(), {}
 
-    def step(self, action: Any) -> Transition:
+    def step(self, action: Any) -> StepResult:
         """Count one step."""
         self.t += 1
         over = self.t >= self.length
@@ -380,7 +380,7 @@ class Drifting(gym.Env[Any, Any]):
         self._t = 0
         return np.array([self._position], np.float32), {}
 
-    def step(self, action: Any) -> Transition:
+    def step(self, action: Any) -> StepResult:
         """Push; the drift changes at random."""
         push = float(action) - 1.0 if self.discrete else float(action[0])
         self._drift = 0.9 * self._drift + 0.3 * self.np_random.normal()
@@ -430,7 +430,7 @@ class BitFlip(gym.Env[Any, Any]):
         self.t = 0
         return self._observe(), {}
 
-    def step(self, action: Any) -> Transition:
+    def step(self, action: Any) -> StepResult:
         """Flip a bit."""
         self.state[int(action)] ^= 1
         self.t += 1
@@ -492,7 +492,7 @@ class GoalPoint(gym.Env[Any, Any]):
         self.t = 0
         return self._observe(), {}
 
-    def step(self, action: Any) -> Transition:
+    def step(self, action: Any) -> StepResult:
         """Move by up to 0.5."""
         self.position = self.position + 0.5 * np.clip(np.asarray(action, np.float64), -1.0, 1.0)
         self.t += 1
