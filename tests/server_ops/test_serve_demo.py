@@ -117,7 +117,7 @@ pathlib.Path("build/demo/queue").touch()
     ("says", "code", "words"),
     [
         ("-- Configuring done", 0, "A C.. client controls a queue"),
-        ("-- gRPC was not found", 0, "apt install libgrpc"),
+        ("-- gRPC was not found: only x. apt install y", 0, "C.. client: gRPC .* apt install y"),
         ("-- no luck", 3, "cmake -S source -B build/demo .* failed: -- no luck"),
     ],
 )

@@ -247,11 +247,9 @@ def build_program(source: Path = Path("clients/cpp")) -> tuple[Path | None, str]
         if done.returncode:
             last = (done.stderr or done.stdout).strip().splitlines()[-1:]
             return None, f"No C++ client: `{' '.join(command)}` failed: {' '.join(last)}"
-        if "gRPC was not found" in done.stdout:
-            return None, (
-                "No C++ client: gRPC for C++ was not found. On Debian and Ubuntu: "
-                "apt install libgrpc++-dev protobuf-compiler-grpc"
-            )
+        missing = [line for line in done.stdout.splitlines() if "was not found: only" in line]
+        if missing:
+            return None, f"No C++ client: {missing[0].removeprefix('-- ')}"
     return find_program(_BUILT_HERE)
 
 
