@@ -1,5 +1,7 @@
 # Everything runs from .venv, which `make setup` creates once and renews when
 # pyproject.toml or constraints.txt change. `make PYTHON=python3.12 setup` picks the interpreter.
+# What else the demo and the tests need is installed with apt-get where that takes no question
+# (.ci/packages.sh); `make SYSTEM_PACKAGES=no test` leaves the system alone.
 
 PYTHON ?= python3
 # One test process per core, but no more than eight: each of them loads torch.
@@ -11,23 +13,25 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 BENCH_BIN := .venv-bench/bin
 BENCH_STAMP := .venv-bench/.installed
+PACKAGES := git-packages cpp-packages postgres-packages openssl-packages
 # A literal comma would end an argument of `call`.
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts cpp postgres bench docs proto clean
+.PHONY: help setup demo test lint types contracts cpp bench docs proto clean
+.PHONY: $(PACKAGES)
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## Create .venv with everything that the demo and the tests need
 
-demo: setup ## See an agent learn, a comparison, a whole study judged, and a live system served
+demo: git-packages cpp-packages setup ## See an agent learn, a comparison, a whole study judged, and a live system served
 	@$(BIN)/assay demo
 	@$(BIN)/assay study demo
 	@$(BIN)/assay serve demo --seconds 30
 
-test: lint types contracts cpp postgres ## Run lint, types, import contracts and all tests
+test: $(PACKAGES) lint types contracts cpp ## Run lint, types, import contracts and all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
 
 lint: setup ## Check style and formatting
@@ -41,13 +45,12 @@ contracts: setup ## Check who imports whom
 	$(BIN)/lint-imports
 
 # The C++ client; skipped, with the reason, where its compiler or libraries cannot be had.
-cpp: ## Build and test the C++ client
+cpp: cpp-packages ## Build and test the C++ client
 	@mkdir -p build
 	@clients/cpp/test.sh build/cpp $(JOBS)
 
-# What the store's tests need for its second registry; they are skipped without.
-postgres:
-	@tests/server/postgres.sh
+$(PACKAGES): %-packages:
+	@.ci/packages.sh $*
 
 bench: $(BENCH_STAMP) cpp ## Measure speed side by side with the peers, in .venv-bench
 	$(BENCH_BIN)/python benchmarks/speed.py $(ARGS)
@@ -70,7 +73,8 @@ define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "$(PYTHON) is missing or older than 3.11. Name another: make PYTHON=python3.12 $(MAKECMDGOALS)"; \
 	  exit 1; }
-	@$(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(1) || { \
+	@$(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(1) >/dev/null || \
+	  { .ci/packages.sh venv && $(PYTHON) -m venv $(1); } || { \
 	  echo "$(PYTHON) cannot create $(1). On Debian and Ubuntu: sudo apt install python3-venv"; \
 	  exit 1; }
 	@echo "Installing into $(1) (minutes the first time)"
