@@ -50,6 +50,8 @@ class Slow(gym.Env):
         self.steps += 1
         if os.path.exists("slow"):
             time.sleep(0.05)
+            with open("steps", "a") as file:
+                file.write(".")
         return np.zeros(2, np.float32), float(action), self.steps == 10, False, {}
 
 
@@ -220,9 +222,15 @@ def test_a_second_ctrl_c_ends_immediately_and_keeps_the_checkpoint(
 ) -> None:
     long_rollouts = ("horizon=64", "minibatch_size=64", "checkpoint_every=64")
     process = start(*SLOW_RUN, *long_rollouts, "--name", "x")
+
+    def stepped(count: int) -> None:
+        wait_for(lambda: slow.with_name("steps").stat().st_size >= count, process)
+
     wait_for(lambda: checkpoints(root / "x"), process)
+    stepped(66)  # in the rollout after the checkpoint
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)  # the rollout that the first one waits for takes three seconds
+    # A step shows that the signal was handled. That rollout continues to step 128.
+    stepped(slow.with_name("steps").stat().st_size + 2)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
