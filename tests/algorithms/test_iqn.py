@@ -333,6 +333,6 @@ class TestLearns:
         assert values[3:, 1].tolist() == pytest.approx([4.0] * 3, abs=0.9)
         mean = algorithm.act(np.ones((1, 1), np.float32), None, False).action
         assert mean.tolist() == [1]  # 1.5 on average, against 1
-        algorithm.even = algorithm.even * np.float32(0.25)
+        algorithm.policy.network.levels.mul_(0.25)
         careful = algorithm.act(np.ones((1, 1), np.float32), None, False).action
         assert careful.tolist() == [0]  # -1 in the worst quarter

@@ -139,7 +139,7 @@ class TestLoss:
         )  # fmt: skip
         items = batch(
             action=[0, 0], log_prob=[0.0, math.log(0.5)], value=[0.0, 0.0], weight=[1.0, 1.0],
-            advantage=[1.0, 1.0], target=[0.0, 0.0],
+            advantage=[1.0, 1.0], target=[0.0, 0.0], policy_weight=[1.0, 1.0],
         )  # fmt: skip
         with torch.no_grad():
             algorithm.net.head.weight.zero_()
@@ -255,8 +255,9 @@ class TestNetwork:
 
     def test_log_prob_is_that_of_the_unclipped_action(self) -> None:
         algorithm = make_algorithm(
-            "ppo", STATES, spaces.Box(-0.1, 0.1, (2,)), hidden=(), log_std_init=0.5
-        )
+            "ppo", STATES, spaces.Box(-0.1, 0.1, (2,)), hidden=(), log_std_init=0.5,
+            scale_actions=False,
+        )  # fmt: skip
         with torch.no_grad():
             algorithm.net.head.mean.weight.copy_(torch.tensor([[0.0, 1.0], [0.0, -2.0]]))
         choice = algorithm.act(np.array([0, 1, 1]), None, True)

@@ -163,8 +163,8 @@ def test_noise_explores_and_is_silent_in_evaluation() -> None:
     explored = {tuple(algorithm.act(obs, None, True).action) for _ in range(50)}
     assert len(explored) > 1
     assert {tuple(algorithm.act(obs, None, False).action) for _ in range(50)} == {(0, 1)}
-    # What learns afterwards hears it again.
-    assert all(layer.noisy for layer in noisy_layers(algorithm))
+    # Learning has its noise again.
+    assert all(layer.noise_enabled for layer in noisy_layers(algorithm))
 
 
 def test_encoder_is_plain() -> None:

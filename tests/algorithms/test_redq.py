@@ -13,6 +13,7 @@ from gymnasium import spaces
 from assay.algorithms.redq import REDQ
 from assay.core.errors import ConfigError
 from assay.core.types import Batch
+from assay.optim.update import Step
 from assay.testing.algorithms import (
     AlgorithmContract,
     CannedReplay,
@@ -132,13 +133,14 @@ class TestUpdate:
     ) -> None:
         algorithm = by_hand(n_critics=3, n_target_critics=2)
         drawn = []
-        loss = algorithm.critic_step
+        original = Step.__call__
 
-        def watch(batch: dict[str, torch.Tensor], lr: float) -> torch.Tensor:
-            drawn.append(tuple(batch["members"].tolist()))
-            return loss(batch, lr)
+        def watch(step: Step, batch: dict[str, torch.Tensor], *rest: Any) -> torch.Tensor:
+            if step is algorithm.critic_step:
+                drawn.append(tuple(batch["members"].tolist()))
+            return original(step, batch, *rest)
 
-        monkeypatch.setattr(algorithm, "critic_step", watch)
+        monkeypatch.setattr(Step, "__call__", watch)
         for _ in range(60):
             algorithm.update(CannedReplay(items()))
         assert all(len(set(pair)) == 2 for pair in drawn)

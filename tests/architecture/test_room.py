@@ -92,6 +92,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def train(algorithm: str, env: Callable[[], Any], root: Path, **settings: Any) -> assay.Run:
     options: dict[str, Any] = {
         "num_envs": 8, "eval_episodes": 64, "sinks": (), "compile": False, "preset": False,
+        "device": "cpu",
     }  # fmt: skip
     return assay.train(algorithm, env, root=root, **(options | settings))
 

@@ -434,7 +434,7 @@ class TestCommandLine:
         assert assay.open_run(runs / name).status == "interrupted"
         resumed = cli("resume", name)
         assert resumed.exit_code == 0, resumed.output
-        assert "going on from updates=" in resumed.output
+        assert "resumed at updates=" in resumed.output
         assert_same_run(runs / "whole", runs / name)
 
 

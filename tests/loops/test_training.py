@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
@@ -24,6 +25,7 @@ from assay.core.types import tree_leaves
 from assay.loops import events
 from assay.loops.config import resolve
 from assay.loops.training import Due, Training, choose_device
+from assay.optim.update import Step
 from assay.runs import checkpoint
 from assay.runs.directory import RunDirectory
 from assay.runs.metrics import read_records
@@ -507,16 +509,15 @@ class TestSchedules:
     def learned(self, rig: Rig, iterations: int) -> list[float]:
         """Iterate and return the learning rate of every optimizer step."""
         rates: list[float] = []
-        step = rig.algorithm.step
+        original = Step.__call__
 
-        def spy(batch: Any, lr: float, *rest: Any) -> Any:
+        def spy(step: Step, batch: Any, lr: float, *rest: Any) -> Any:
             rates.append(lr)
-            return step(batch, lr, *rest)
+            return original(step, batch, lr, *rest)
 
-        rig.algorithm.step = spy
-        for _ in range(iterations):
-            rig.loop.iterate()
-        rig.algorithm.step = step
+        with mock.patch.object(Step, "__call__", spy):
+            for _ in range(iterations):
+                rig.loop.iterate()
         return rates
 
     def test_on_policy(self) -> None:

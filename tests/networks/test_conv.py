@@ -65,7 +65,7 @@ def test_impala_by_its_published_sizes():
 @pytest.mark.parametrize("name", ["nature", "impala"])
 def test_cnn_traces_with_gradients(name, assert_traces):
     torch.manual_seed(0)
-    net = make_cnn(name, image(36, 40, 3), 16)
+    net = make_cnn(name, image(36, 40, 3))
 
     def fn(x):
         out = net(x)
