@@ -27,7 +27,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
-from assay.algorithms.settings import ActorCriticSettings, EntropySettings, NormalizeRewardSettings
+from assay.algorithms.settings import (
+    ActorCriticSettings,
+    EntropySettings,
+    HindsightSettings,
+    NormalizeRewardSettings,
+)
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
@@ -67,7 +72,9 @@ class NormalisedCritics(nn.Module):
 class CrossQ(Algorithm):
     """SAC with batch norm and no target networks. Needs few steps, at one update per step."""
 
-    class Hyperparameters(EntropySettings, NormalizeRewardSettings, ActorCriticSettings):
+    class Hyperparameters(
+        EntropySettings, HindsightSettings, NormalizeRewardSettings, ActorCriticSettings
+    ):
         """Settings of CrossQ."""
 
         lr: Schedule = Field(constant(1e-3), description="Learning rate or schedule.")
@@ -91,7 +98,7 @@ class CrossQ(Algorithm):
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
-        self.needs = hp.needs()
+        self.needs = hp.needs(her=hp.hindsight())
         encoder = make_encoder(spaces.observation, **hp.encoder(hidden=()), init="torch")
         trunk = batchnorm_mlp(
             encoder.out_features, hp.hidden, None, hp.activation,

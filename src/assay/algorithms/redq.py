@@ -26,6 +26,7 @@ from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import (
     ActorCriticSettings,
     EntropySettings,
+    HindsightSettings,
     NormalizeSettings,
     PolyakSettings,
 )
@@ -47,7 +48,9 @@ from assay.policies.heads import SquashedHead
 class REDQ(Algorithm):
     """SAC with ten critics and many updates per step. For expensive environment steps."""
 
-    class Hyperparameters(EntropySettings, NormalizeSettings, PolyakSettings, ActorCriticSettings):
+    class Hyperparameters(
+        EntropySettings, HindsightSettings, NormalizeSettings, PolyakSettings, ActorCriticSettings
+    ):
         """Settings of REDQ."""
 
         learning_starts: int = Field(5000, ge=0, description="Random steps before learning.")
@@ -75,7 +78,7 @@ class REDQ(Algorithm):
                 f"n_critics={hp.n_critics}.",
                 f"Set n_target_critics to {hp.n_critics} or less; 2 of 10 is the usual choice.",
             )
-        self.needs = hp.needs()
+        self.needs = hp.needs(her=hp.hindsight())
         self.policy_delay = hp.updates if hp.policy_delay == "auto" else hp.policy_delay
         encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
         self.actor = SquashedActor(encoder, encoder.out_features, spaces.action).to(self.device)
