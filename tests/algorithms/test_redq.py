@@ -136,8 +136,7 @@ class TestUpdate:
         original = Step.__call__
 
         def watch(step: Step, batch: dict[str, torch.Tensor], *rest: Any) -> torch.Tensor:
-            if step is algorithm.critic_step:
-                drawn.append(tuple(batch["members"].tolist()))
+            drawn.append(tuple(batch["members"].tolist()))
             return original(step, batch, *rest)
 
         monkeypatch.setattr(Step, "__call__", watch)
