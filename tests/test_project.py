@@ -91,7 +91,10 @@ def algorithm_files() -> list[Path]:
     [
         "assay.core",
         "assay.runs",
-        "assay.policies",
+        "assay.policies.model_file",
+        "assay.policies.numpy_network",
+        "assay.policies.distributions",
+        "assay.server.client",
         "assay.envs.native",
         "assay.evaluation.statistics",
         "assay.study",

@@ -79,7 +79,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     try:
         wait_for(lambda: alive(data), "a server")
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=180)
         assert process.returncode == 130 and "Traceback" not in errors
         wait_for(lambda: not alive(data), "the end of all")
     finally:

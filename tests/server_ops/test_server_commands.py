@@ -254,7 +254,7 @@ def test_drain_ends_the_server(server: Running) -> None:
 def test_a_drain_that_does_not_finish_is_told_and_has_an_exit_code(server: Running) -> None:
     server.puppet().drain = lambda timeout: False  # type: ignore[method-assign]
     result = say(server, "drain", "--seconds", "1")
-    assert result.exit_code == 1 and "Not everything" in result.stdout
+    assert result.exit_code == 1 and "Not all learned models could be saved" in result.stdout
 
 
 # Mistakes
@@ -314,7 +314,7 @@ def test_tokens_over_the_wire(server: Running) -> None:
     assert (known.id, known.principal) == (made["id"], "ada")
     result = say(server, "token", "add", "op", "--grant", "*:operate,read")
     assert re.fullmatch(r"assay_[0-9a-f]{16}_[0-9a-f]{64}\n", result.stdout)
-    assert "only time" in result.stderr
+    assert "only this once" in result.stderr
     listed = parsed(server, "token", "list")
     assert {one["principal"] for one in listed} == {"ada", "op"}
     shown = done(server, "token", "list")
@@ -350,7 +350,7 @@ def test_tokens_of_a_stopped_server(tmp_path: Path) -> None:
     with Store(tmp_path / "data") as store:
         assert authenticate(store.registry, text, now=0.0).principal == "ada"
         message = mistake(["token", "list", *data])
-        assert "A server is running" in message and "Leave --data" in message
+        assert "A server is running" in message and "Leave out --data" in message
     listed = CliRunner().invoke(app, ["server", "token", "list", *data, "--json"])
     (one,) = json.loads(listed.stdout)
     assert one["grants"] == {"*": ["act", "read", "register", "write"]}

@@ -53,7 +53,7 @@ def test_it_goes_on_until_it_is_interrupted(tmp_path: Path, terminal: bool) -> N
             before = len(reader.text)
             wait_for(lambda: " 2 " in reader.text[before:], "the new version")
             process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 130
+            assert process.wait(120) == 130
             assert "Traceback" not in (process.stderr.read() if process.stderr else "")
         finally:
             process.kill()
