@@ -51,12 +51,13 @@ ITEMS = {
     "target": torch.tensor([0.0, 4.0, 2.0, math.nan]),
     "weight": torch.tensor([1.0, 1.0, 1.0, 0.0]),
     "policy_weight": torch.ones(4),
+    "entropy_coef": torch.tensor(0.1),
 }
 
 
 class TestLoss:
     def test_by_hand(self) -> None:
-        loss, metrics = table(entropy_coef=0.1)._loss(dict(ITEMS))
+        loss, metrics = table()._loss(dict(ITEMS))
         # -(2 log 1/2 + log 3/4 - log 1/4) / 3 = (2 log 2 - log 3) / 3
         policy = (2 * LOG_2 - LOG_3) / 3
         assert metrics["policy_loss"].item() == pytest.approx(policy, abs=1e-6)
@@ -70,7 +71,7 @@ class TestLoss:
 
     def test_gradient_by_hand(self) -> None:
         algorithm = table(value_coef=0.0)
-        loss, _ = algorithm._loss({k: v[:1] for k, v in ITEMS.items()})
+        loss, _ = algorithm._loss({k: v[:1] if v.ndim else v for k, v in ITEMS.items()})
         [gradient] = torch.autograd.grad(loss, [algorithm.net.head.weight])
         # d/dl of -2 log p_0 at p = (1/2, 1/2) is -2 (1 - 1/2) and -2 (0 - 1/2), in state 0 alone
         torch.testing.assert_close(gradient, torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))

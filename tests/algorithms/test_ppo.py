@@ -59,9 +59,12 @@ def table(**settings: Any) -> PPO:
     return algorithm
 
 
+COEFFICIENTS = {"clip": torch.tensor(0.2), "entropy_coef": torch.tensor(0.0)}
+
+
 def batch(**columns: list[float]) -> dict[str, torch.Tensor]:
     """Return columns as tensors, integers where they are."""
-    return {k: torch.tensor(v) for k, v in columns.items()} | {"clip": torch.tensor(0.2)}
+    return {k: torch.tensor(v) for k, v in columns.items()} | COEFFICIENTS
 
 
 NAN = math.nan
@@ -80,7 +83,8 @@ ITEMS = {
 
 class TestLoss:
     def test_by_hand(self) -> None:
-        loss, metrics = table(entropy_coef=0.1, normalize_advantage=False)._loss(batch(**ITEMS))
+        bonus = {"entropy_coef": torch.tensor(0.1)}
+        loss, metrics = table(normalize_advantage=False)._loss(batch(**ITEMS) | bonus)
         # min(r A, clip(r) A) = 2, min(1.5, 1.2) = 1.2, min(-0.5, -0.8) = -0.8; their mean is 0.8
         assert metrics["policy_loss"].item() == pytest.approx(-0.8, abs=1e-6)
         # Errors 1, 2, 0: half the mean square is 5/6
@@ -194,22 +198,24 @@ class TestUpdate:
         call = Step.__call__
 
         def spy(self: Step, data: Any, lr: float, index: Any = None) -> Any:
-            seen.append((index.tolist(), lr, data["clip"].item()))
+            seen.append((index.tolist(), lr, data["clip"].item(), data["entropy_coef"].item()))
             return call(self, data, lr, index)
 
         monkeypatch.setattr(Step, "__call__", spy)
         algorithm = table(
-            horizon=6, minibatch_size=2, epochs=2, lr="linear:1:0", clip="linear:0.2:0.1"
-        )
+            horizon=6, minibatch_size=2, epochs=2, lr="linear:1:0", clip="linear:0.2:0.1",
+            entropy_coef="linear:0.04:0:0.5",
+        )  # fmt: skip
         algorithm.clock.env_steps = 250  # of 1000
         algorithm.update(rollout(algorithm, [[0]] * 6, [[1]] * 6, [0]))
-        assert [len(index) for index, _, _ in seen] == [2] * 6
-        rows = [row for index, _, _ in seen for row in index]
+        assert [len(index) for index, *_ in seen] == [2] * 6
+        rows = [row for index, *_ in seen for row in index]
         epochs = [rows[:6], rows[6:]]
         assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(6))
         assert epochs[0] != epochs[1]
-        assert {lr for _, lr, _ in seen} == {0.75}
-        assert [clip for _, _, clip in seen] == pytest.approx([0.175] * 6)
+        assert {lr for _, lr, *_ in seen} == {0.75}
+        assert [clip for _, _, clip, _ in seen] == pytest.approx([0.175] * 6)
+        assert [coefficient for *_, coefficient in seen] == pytest.approx([0.02] * 6)
         assert algorithm.updates == 6
 
     def test_a_large_step_ends_the_epochs(self) -> None:
@@ -297,7 +303,7 @@ class TestNovelty:
         assert batch["advantage"].tolist() == [0.0 + 0.5 * 5.0, 0.5 - 0.5 * 4.0]
         assert batch["target"].tolist() == [[1.0, 9.0], [2.5, 4.0]]
         assert batch["value"].tolist() == [[1.0, 4.0], [2.0, 8.0]]
-        _, metrics = algorithm._loss(batch | {"clip": torch.tensor(0.2)})
+        _, metrics = algorithm._loss(batch | COEFFICIENTS)
         # Errors 0, 5, 1/2, 4: half their mean square
         squares = 25 + 0.25 + 16
         assert metrics["value_loss"].item() == pytest.approx(squares / 8)

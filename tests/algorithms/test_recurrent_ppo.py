@@ -189,11 +189,12 @@ class TestLoss:
         "weight": [[1.0, 1.0], [0.0, 1.0]],
         "policy_weight": [[1.0, 1.0], [1.0, 1.0]],
         "clip": 0.2,
+        "entropy_coef": 0.1,
     }
 
     def test_by_hand(self) -> None:
         batch = {k: torch.tensor(v) for k, v in self.BATCH.items()}
-        loss, metrics = counter(entropy_coef=0.1)._loss(batch)
+        loss, metrics = counter()._loss(batch)
         p = {k: 1 / (1 + math.exp(-H[k])) for k in (1, 3, 4)}
         ratios = [p[3] / 0.5, (1 - p[4]) / 0.5, p[1] / 0.9]  # 1.46, 0.54, 0.76
         assert ratios[0] > 1.2 and ratios[1] < 0.8 and ratios[2] < 0.8

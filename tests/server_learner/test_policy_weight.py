@@ -22,6 +22,7 @@ LOG_2, LOG_3 = math.log(2), math.log(3)
 ENTROPY = (LOG_2, 2 * LOG_2 - 0.75 * LOG_3)  # of the two states
 NAN = math.nan
 NEVER = torch.zeros(4, 1)  # does an episode begin
+COEFFICIENTS = {"clip": torch.tensor(0.2), "entropy_coef": torch.tensor(0.1)}
 
 
 def table(name: str, **settings: Any) -> Any:
@@ -52,8 +53,8 @@ COMMON: dict[str, Any] = {
 
 
 def test_ppo() -> None:
-    batch = items(**COMMON, log_prob=[-LOG_2] * 3 + [NAN]) | {"clip": torch.tensor(0.2)}
-    settings = {"horizon": 3, "minibatch_size": 3, "entropy_coef": 0.1}
+    batch = items(**COMMON, log_prob=[-LOG_2] * 3 + [NAN]) | COEFFICIENTS
+    settings = {"horizon": 3, "minibatch_size": 3}
     algorithm = table("ppo", **settings, normalize_advantage=False)
     loss, metrics = algorithm._loss(batch)
     # min(r A, clip(r) A) = 2 and min(1.5, 1.2) = 1.2; the third adds 0: (2 + 1.2) / 3
@@ -65,7 +66,7 @@ def test_ppo() -> None:
 
 
 def test_ppo_normalises_over_the_policys_steps() -> None:
-    batch = items(**COMMON, log_prob=[-LOG_2] * 3 + [NAN]) | {"clip": torch.tensor(0.2)}
+    batch = items(**COMMON, log_prob=[-LOG_2] * 3 + [NAN]) | COEFFICIENTS
     algorithm = table("ppo", horizon=3, minibatch_size=3)
     _, metrics = algorithm._loss(batch)
     # Of 2 and 1: mean 3/2, deviation sqrt(1/2), so +-1/sqrt(2); r = 1 and min(-1.5, -1.2) = -1.5
@@ -74,7 +75,7 @@ def test_ppo_normalises_over_the_policys_steps() -> None:
 
 
 def test_a2c_weighs_nothing_by_default() -> None:
-    batch = items(**COMMON, log_prob=[5.0, 5.0, 5.0, NAN])
+    batch = items(**COMMON, log_prob=[5.0, 5.0, 5.0, NAN]) | COEFFICIENTS
     _, metrics = table("a2c", horizon=3)._loss(batch)
     policy = -(2 * -LOG_2 + (LOG_3 - 2 * LOG_2)) / 3
     assert metrics["policy_loss"].item() == pytest.approx(policy, abs=1e-6)
@@ -83,15 +84,15 @@ def test_a2c_weighs_nothing_by_default() -> None:
 def test_a2c_truncates_the_weights() -> None:
     # mu = 3/4 for the first action (pi = 1/2): weight 2/3; mu = 1/2 for the second (pi = 3/4): 1
     behaviour = [math.log(0.75), -LOG_2, 0.0, NAN]
-    algorithm = table("a2c", horizon=3, entropy_coef=0.1, importance_clip=1.0)
-    loss, metrics = algorithm._loss(items(**COMMON, log_prob=behaviour))
+    algorithm = table("a2c", horizon=3, importance_clip=1.0)
+    loss, metrics = algorithm._loss(items(**COMMON, log_prob=behaviour) | COEFFICIENTS)
     policy = -(2 / 3 * 2 * -LOG_2 + 1 * (LOG_3 - 2 * LOG_2)) / 3
     assert metrics["policy_loss"].item() == pytest.approx(policy, abs=1e-6)
     entropy = sum(ENTROPY) / 3
     assert loss.item() == pytest.approx(policy + 0.5 * 5 / 3 - 0.1 * entropy, abs=1e-6)
     # The weight is a number, not a function of the policy: -w A (1 - p) / 3 for the action taken
     three = {name: x[:3] for name, x in items(**COMMON, log_prob=behaviour).items()}
-    _, metrics = algorithm._loss(three)
+    _, metrics = algorithm._loss(three | COEFFICIENTS)
     [gradient] = torch.autograd.grad(metrics["policy_loss"], [algorithm.net.head.weight])
     a, b = 2 / 3 * 2 * 0.5 / 3, 0.25 / 3
     torch.testing.assert_close(gradient, torch.tensor([[-a, -b], [a, b]]))
@@ -119,7 +120,7 @@ def test_impala_keeps_the_step_in_the_trace_and_out_of_the_gradient() -> None:
 
 def test_recurrent_ppo() -> None:
     settings = {"horizon": 4, "minibatch_size": 4, "chunk": 4, "normalize_advantage": False}
-    algorithm: Any = make_algorithm("recurrent_ppo", STATES, ACTIONS, **settings, entropy_coef=0.1)
+    algorithm: Any = make_algorithm("recurrent_ppo", STATES, ACTIONS, **settings)
     data = Rollout(Spaces(STATES, ACTIONS), 4, 1)
     data.runs.carry = carry = algorithm.initial_carry(1)
     off = np.zeros(1, bool)
@@ -132,7 +133,7 @@ def test_recurrent_ppo() -> None:
         data.write(t, obs, chosen.action, [1.0 + t], off, off, True, chosen.extras)
     data.last_obs, data.last_carry = np.array([0]), carry
     data.valid[3] = False
-    batch = algorithm._prepare(data) | {"clip": torch.tensor(0.2)}
+    batch = algorithm._prepare(data) | COEFFICIENTS
     advantage = batch["advantage"][0]
     loss, metrics = algorithm._loss(batch)
     # Every ratio is 1: the first and the third of three steps count.

@@ -89,7 +89,9 @@ class A2C(Algorithm):
         size = data.length * data.num_envs
         tensors = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in flat.items()}
         batch = pack("obs", obs) | {k: v.to(self.device) for k, v in tensors.items()}
-        self.step(batch, hp.lr(self.clock.progress))
+        progress = self.clock.progress
+        batch["entropy_coef"] = torch.tensor(hp.entropy_coef(progress), device=self.device)
+        self.step(batch, hp.lr(progress))
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         hp, weight, policy_weight = self.hp, batch["weight"], batch["policy_weight"]
@@ -108,5 +110,5 @@ class A2C(Algorithm):
         # grad log pi(a|s) A(s, a)
         policy_loss = -losses.weighted_mean(log_prob * advantage, weight)
         value_loss = losses.value_loss(value, batch["target"], weight)
-        loss = policy_loss + 2 * hp.value_coef * value_loss - hp.entropy_coef * entropy
+        loss = policy_loss + 2 * hp.value_coef * value_loss - batch["entropy_coef"] * entropy
         return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}

@@ -58,7 +58,9 @@ class IMPALA(Algorithm):
 
         lr: Schedule = Field(constant(6e-4), description="Learning rate or schedule.")
         horizon: int = Field(20, gt=0, description="Steps of each environment per rollout.")
-        entropy_coef: float = Field(0.01, ge=0, description="Weight of the entropy bonus.")
+        entropy_coef: Schedule = Field(
+            constant(0.01), description="Weight of the entropy bonus; a schedule."
+        )
         optimizer: Literal["rmsprop", "adam"] = Field("rmsprop", description="Optimizer.")
         actor_lag: int = Field(0, ge=0, description="Updates the acting policy is behind.")
         correction: Literal["vtrace", "none"] = Field(
@@ -130,7 +132,8 @@ class IMPALA(Algorithm):
             "policy_weight": data.policy_weight.reshape(size),
         }
         tensors = {k: torch.from_numpy(v).to(self.device) for k, v in arrays.items()}
-        return pack("obs", self.inputs(obs)) | tensors
+        entropy_coef = torch.tensor(self.hp.entropy_coef(self.clock.progress), device=self.device)
+        return pack("obs", self.inputs(obs)) | tensors | {"entropy_coef": entropy_coef}
 
     def _bootstraps(self, data: Rollout) -> tuple[np.ndarray, np.ndarray]:
         """Return values [T, N] of successors that are no row of the rollout, and where they are.
@@ -172,7 +175,7 @@ class IMPALA(Algorithm):
         # grad log pi(a|s) rho (r + gamma v' - V(s)); rho is in the advantage
         policy_loss = -losses.weighted_mean(log_prob * advantage, weight)
         value_loss = losses.value_loss(value, target, weight)
-        loss = policy_loss + 2 * hp.value_coef * value_loss - hp.entropy_coef * entropy
+        loss = policy_loss + 2 * hp.value_coef * value_loss - batch["entropy_coef"] * entropy
         return loss, {
             "policy_loss": policy_loss,
             "value_loss": value_loss,

@@ -98,8 +98,10 @@ class PPO(Algorithm):
         hp = self.hp
         batch = self._prepare(data)
         size = data.length * data.num_envs
-        batch["clip"] = torch.tensor(hp.clip(self.clock.progress), device=self.device)
-        lr = hp.lr(self.clock.progress)
+        progress = self.clock.progress
+        batch["clip"] = torch.tensor(hp.clip(progress), device=self.device)
+        batch["entropy_coef"] = torch.tensor(hp.entropy_coef(progress), device=self.device)
+        lr = hp.lr(progress)
         for _ in range(hp.epochs):
             order = torch.from_numpy(self.rng.permutation(size)).to(self.device)
             kls = []
@@ -184,8 +186,8 @@ class PPO(Algorithm):
         )  # fmt: skip
         # value_loss carries the paper's one half; the customary coefficient 0.5 does not. It is a
         # mean over the heads, whose losses are to be added.
-        loss = policy.loss + 2 * hp.value_coef * heads * value_loss - hp.entropy_coef * entropy
-        return loss, {
+        loss = policy.loss + 2 * hp.value_coef * heads * value_loss
+        return loss - batch["entropy_coef"] * entropy, {
             "policy_loss": policy.loss,
             "value_loss": value_loss,
             "entropy": entropy,

@@ -77,8 +77,10 @@ class RecurrentPPO(Algorithm):
         # environment, as `chunks_of` lays them out.
         size = data.in_runs().reshape(-1, hp.chunk, data.num_envs).sum(1).reshape(-1)
         chunks = np.flatnonzero(size)
-        batch["clip"] = torch.tensor(hp.clip(self.clock.progress), device=self.device)
-        lr = hp.lr(self.clock.progress)
+        progress = self.clock.progress
+        batch["clip"] = torch.tensor(hp.clip(progress), device=self.device)
+        batch["entropy_coef"] = torch.tensor(hp.entropy_coef(progress), device=self.device)
+        lr = hp.lr(progress)
         for _ in range(hp.epochs):
             order = self.rng.permutation(chunks)
             before = np.cumsum(size[order]) - size[order]
@@ -182,7 +184,7 @@ class RecurrentPPO(Algorithm):
             value, target, weight, old_value=old_value, clip=hp.value_clip
         )
         # value_loss carries the paper's one half; the customary coefficient 0.5 does not.
-        loss = policy.loss + 2 * hp.value_coef * value_loss - hp.entropy_coef * entropy
+        loss = policy.loss + 2 * hp.value_coef * value_loss - batch["entropy_coef"] * entropy
         return loss, {
             "policy_loss": policy.loss,
             "value_loss": value_loss,

@@ -142,7 +142,9 @@ class RolloutSettings(LearningSettings):
     max_grad_norm: float = Field(0.5, gt=0, description="Global gradient clip.")
     horizon: int = Field(128, gt=0, description="Steps of each environment per rollout.")
     value_coef: float = Field(0.5, ge=0, description="Weight of the value loss.")
-    entropy_coef: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
+    entropy_coef: Schedule = Field(
+        constant(0.0), description="Weight of the entropy bonus; a schedule."
+    )
     normalize_advantage: bool = Field(False, description="Standardise per rollout.")
 
     def needs(self, **more: int) -> RolloutNeeds:
