@@ -1,7 +1,7 @@
 """Implicit quantile network (Dabney et al. 2018, arXiv:1806.06923).
 
 Learns Z_tau(s, a), the quantile function of the return, at levels tau in [0, 1] that are drawn
-anew for every use: N for the prediction, N' for the target, K for the choice of an action.
+again for every use: N for the prediction, N' for the target, K for the choice of an action.
 
     y_j = r + gamma^k (1 - terminated) Z'_{tau'_j}(s', argmax_a mean_k Z'_{tau''_k}(s', a))
     L   = sum_i mean_j |tau_i - 1{u_ij < 0}| huber(u_ij),  u_ij = y_j - Z_{tau_i}(s, a)

@@ -2,7 +2,7 @@
 
 Of every sampled batch, a share is told a goal that its episode really reached: the desired goal
 becomes one that was achieved after transition t or later, and reward and termination are computed
-anew for it. A goal is taken from the `achieved_goal` of the next observation of transition
+again for it. A goal is taken from the `achieved_goal` of the next observation of transition
 
     future   t' drawn uniformly from t .. T      (T: the last transition of the episode)
     final    T
@@ -95,7 +95,7 @@ class HindsightReplay(ReplayBuffer):
         self._ends = np.zeros(0, np.int64)
         self._new_ends: list[np.ndarray] = []
         self._usual: float | None = None  # the first reward that was recorded
-        self._seen, self._odd = 0, [0, 0]  # steps held against the goals; disagreements
+        self._seen, self._odd = 0, [0, 0]  # steps checked against the goals; disagreements
 
     def add(self, step: Transition) -> None:
         """Record one transition of every environment.

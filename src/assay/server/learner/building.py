@@ -145,7 +145,7 @@ def build(config: RunConfig, spaces: Spaces, clock: Clock) -> Algorithm:
     with _building:
         algorithm = build_algorithm(config, spaces, clock)
         if config.run.compile and algorithm.initial_carry(1) is not None:
-            # Its rollouts differ in shape, and each would be compiled anew.
+            # Its rollouts differ in shape, and each would be compiled again.
             run = config.run.model_copy(update={"compile": False})
             algorithm = build_algorithm(config.model_copy(update={"run": run}), spaces, clock)
     name, needs = algorithm.spec.name, algorithm.needs

@@ -132,7 +132,7 @@ class Feed(ABC):
         return recent
 
     def _notice_restart(self, steps: Steps) -> None:
-        """Tell a client that was started anew from one that only connected again.
+        """Tell a client that was started again from one that only connected again.
 
         The first counts its events from the beginning: what was known of earlier ones is forgotten.
         Where events run on, from the very observation that was said to follow, it is the other one,

@@ -39,7 +39,7 @@ class ReplayFeed(Feed):
     """Steps for an off-policy algorithm, and the updates that they owe.
 
     The replay itself is in no checkpoint: it is filled again from the log. The transitions then
-    lie in the slots where they were, and draws go on as before; priorities begin anew.
+    lie in the slots where they were, and draws go on as before; priorities start again.
     """
 
     def __init__(

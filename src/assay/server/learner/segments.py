@@ -69,7 +69,7 @@ class Steps:
         """Return where step t belongs, up to the one after the last.
 
         Its session, its episode and its number there. Without the session, the steps of a client
-        that was started anew, and counts from 0 again, could pass for those that went before.
+        that was started again, and counts from 0 again, could pass for those that went before.
         """
         ended = np.flatnonzero((self.terminated | self.truncated)[:t])
         if not len(ended):
