@@ -11,8 +11,8 @@ from gymnasium import spaces
 
 from assay.core.errors import SpaceError
 from assay.functional import distributions as torch_distributions
-from assay.networks import heads
 from assay.policies.distributions import ActionScale, policy_distribution
+from assay.policies.heads import DeterministicHead
 
 SPACES = {
     "discrete": (spaces.Discrete(3), False),
@@ -118,7 +118,8 @@ def random_boxes() -> Iterator[spaces.Box]:
 def test_edges_of_a_box_are_in_it():
     units = np.array([[-1.0] * 3, [1.0] * 3, np.tanh([-20.0, 9.0, 20.0])], np.float32)
     for box in random_boxes():
-        in_torch = heads.ActionScale(box).to_env(torch.from_numpy(units)).numpy()
+        head = DeterministicHead(box, noise=lambda: 0.0)
+        in_torch = head.best(torch.from_numpy(units), None).numpy()
         # The edges themselves are reached, up to what float32 resolves at the larger bound.
         slack = np.maximum(np.abs(box.low), np.abs(box.high)) * 2e-7
         for actions in (ActionScale(box).to_env(units), in_torch):

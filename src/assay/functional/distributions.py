@@ -214,7 +214,6 @@ class TanhGaussian(DiagGaussian):
 
     The log-probability is that of the unit action: the Jacobian of the scaling to the
     environment's bounds is not in it, so a target entropy of -dim(A) belongs to the unit box.
-    `assay.networks.heads.ActionScale` maps between the two.
     """
 
     def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:

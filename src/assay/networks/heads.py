@@ -351,7 +351,7 @@ class QEnsemble(nn.Module):
 
 
 class ActionScale(nn.Module):
-    """The affine map between the unit box [-1, 1] and a bounded Box.
+    """The affine map from a bounded Box to the unit box [-1, 1]; policies have its inverse.
 
     Raises:
         SpaceError: A bound is infinite.
@@ -359,23 +359,13 @@ class ActionScale(nn.Module):
 
     center: Tensor
     half_width: Tensor
-    low: Tensor
-    high: Tensor
 
     def __init__(self, space: gym.spaces.Box) -> None:
         super().__init__()
         center, half_width = box_scale(space)
-        bounds = space.low.astype(np.float32), space.high.astype(np.float32)
-        names = ("center", "half_width", "low", "high")
-        for name, array in zip(names, (center, half_width, *bounds), strict=True):
-            # Constants of the environment: not part of a checkpoint.
-            self.register_buffer(name, torch.from_numpy(array), persistent=False)
-
-    def to_env(self, unit: Tensor) -> Tensor:
-        """Return a unit action in the environment's units, inside its bounds."""
-        action = unit * self.half_width + self.center
-        # An edge may be missed by what float32 rounds off, and the environment would refuse it.
-        return torch.minimum(torch.maximum(action, self.low), self.high)
+        # Constants of the environment: not part of a checkpoint.
+        self.register_buffer("center", torch.from_numpy(center), persistent=False)
+        self.register_buffer("half_width", torch.from_numpy(half_width), persistent=False)
 
     def to_unit(self, action: Tensor) -> Tensor:
         """Return an action of the environment in the unit box."""

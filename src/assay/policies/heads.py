@@ -222,4 +222,5 @@ def _to_box(unit: Tensor, space: gym.spaces.Box) -> Tensor:
     """Return unit actions in the units of their Box, in torch."""
     constants = (*box_scale(space), space.low, space.high)
     center, half_width, low, high = (torch.as_tensor(x, device=unit.device) for x in constants)
+    # Clipped, since an edge may be missed by what float32 rounds off.
     return torch.clamp(unit * half_width + center, low, high)
