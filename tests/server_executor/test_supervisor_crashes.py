@@ -24,7 +24,8 @@ pytest.importorskip("google_crc32c")
 def test_kill_9_at_random_moments_loses_nothing_and_doubles_nothing(process: World) -> None:
     process.register("p", publish_every=3, checkpoint_every=2, window=5, nap=0.001)
     process.register("other", publish_every=3, nap=0.001)
-    supervisor = process.supervise("p", batches=8, crashes=10**6)
+    # On a slow machine three learners in a row may be killed at one batch, which is not its fault.
+    supervisor = process.supervise("p", batches=8, crashes=10**6, poison=10**6)
     other = process.supervise("other")
     rng = random.Random(0)
     kills, fed, killed = 20, 0, set()

@@ -97,7 +97,7 @@ def test_a_learner_that_fails_stops_neither_the_clients_nor_the_other_policy(
         assert next(ada.watch()).version == 1  # and what was learned is given out
         bob.put(batch(two, 1, rewards=[1, 2, 3, 4]), "other")
         wait_for(lambda: total(server, "other") == 10.0)
-        assert server.gateway.hub.policies["other"].state in ("learning", "idle")
+        wait_for(lambda: server.gateway.hub.policies["other"].state in ("learning", "idle"))
 
 
 def test_a_slow_learner_takes_the_credits_and_gives_them_back(tmp_path: Path) -> None:

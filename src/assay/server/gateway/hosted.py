@@ -260,7 +260,7 @@ class Hosted:
             )
         if self.state == "stopped" and self.last_error is not None:
             troubles["stopped"] = f"Nothing is learned any more: {self.last_error}"
-        if self.refusing is not None:
+        if self.refusing is not None and not self.broken:
             troubles["refusing"] = f"Batches are refused; clients keep them. {self.refusing}"
         if self.unsaved is not None:
             troubles["unsaved"] = f"What was learned cannot be saved. {self.unsaved}"
