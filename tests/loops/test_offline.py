@@ -460,6 +460,17 @@ def killed(arguments: tuple[str, ...], path: Path) -> bool:
     return code != 0
 
 
+def test_a_server_has_no_use_for_it(bc: str) -> None:
+    pytest.importorskip("grpc")
+    from assay.server.client.spaces import make_spec
+    from assay.server.learner.building import configure, read_settings
+
+    env = Identity()
+    spec = make_spec("p", env.observation_space, env.action_space, bc, {})
+    with pytest.raises(ConfigError, match="'bc' learns from a file, not from clients"):
+        configure(spec, read_settings(""))
+
+
 def test_clock() -> None:
     clock = Clock(50, env_steps=7, updates=10, unit="updates")
     assert (clock.count, clock.progress, clock.is_over) == (10, 0.2, False)
