@@ -1,8 +1,8 @@
 """How a gradient moves parameters: Adam, AdamW, RMSprop and LaProp.
 
-A rule is a frozen record of its settings. `init` makes the tensors that it remembers, `apply` is
-its arithmetic, and `apply_flat` does the same to one flat buffer in place. So the eager step, the
-compiled one and the CUDA graph follow one definition, and a new rule is one class.
+A rule is a frozen record of its settings. `init` makes the tensors that it remembers, `moved` is
+its arithmetic, and `move` does the same in place. So the eager step, the compiled one and the CUDA
+graph follow one definition, and a new rule is one class.
 """
 
 from __future__ import annotations
@@ -39,36 +39,24 @@ class Rule(ABC):
         """Return what the rule remembers of each number in `flat`, by name."""
 
     @abstractmethod
-    def apply(
-        self,
-        parameters: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        moments: Mapping[str, Sequence[Tensor]],
-        rate: Rate,
-        count: Tensor,
-    ) -> list[Tensor]:
-        """Return the moved parameters, and write what is remembered into `moments`.
+    def moved(
+        self, p: Tensor, g: Tensor, moments: Mapping[str, Tensor], rate: Rate, count: Tensor
+    ) -> Tensor:
+        """Return a moved parameter, and write what is remembered into `moments`.
 
         Args:
-            parameters: Before the update.
-            gradients: One for each, clipped.
-            moments: The tensors of `init`, one of each name for each parameter.
+            p: Before the update.
+            g: Its gradient, clipped.
+            moments: The tensors of `init`.
             rate: The learning rate.
             count: The number of this update, from 1.
         """
 
-    def apply_flat(
-        self,
-        flat: Tensor,
-        gradient: Tensor,
-        moments: Mapping[str, Tensor],
-        rate: Rate,
-        count: Tensor,
+    def move(
+        self, p: Tensor, g: Tensor, moments: Mapping[str, Tensor], rate: Rate, count: Tensor
     ) -> None:
-        """Do what `apply` does to one flat buffer, in place."""
-        lists = {name: [tensor] for name, tensor in moments.items()}
-        [moved] = self.apply([flat], [gradient], lists, rate, count)
-        flat.copy_(moved)
+        """Do what `moved` does in place."""
+        p.copy_(self.moved(p, g, moments, rate, count))
 
     def clip(
         self, gradients: Sequence[Tensor], parameters: Sequence[Tensor], norm: Tensor
@@ -100,7 +88,16 @@ def _bounded(gradient: Tensor, parameter: Tensor, share: float) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adam(Rule):
+class _TwoMoments(Rule):
+    betas: tuple[float, float] = (0.9, 0.999)
+
+    def init(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the mean of gradients and of their squares: zeros, corrected for in `moved`."""
+        return {"first": torch.zeros_like(flat), "second": torch.zeros_like(flat)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(_TwoMoments):
     """Adam (arXiv:1412.6980).
 
     Attributes:
@@ -109,45 +106,27 @@ class Adam(Rule):
     """
 
     eps: float = 1e-8
-    betas: tuple[float, float] = (0.9, 0.999)
 
-    def init(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the mean gradient and the mean square: zeros, corrected for in `apply`."""
-        return {"first": torch.zeros_like(flat), "second": torch.zeros_like(flat)}
-
-    def apply(
-        self,
-        parameters: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        moments: Mapping[str, Sequence[Tensor]],
-        rate: Rate,
-        count: Tensor,
-    ) -> list[Tensor]:
+    def moved(
+        self, p: Tensor, g: Tensor, moments: Mapping[str, Tensor], rate: Rate, count: Tensor
+    ) -> Tensor:
         """Move against the mean gradient over the root of the mean square."""
         beta1, beta2 = self.betas
         bias1, bias2 = 1 - torch.pow(beta1, count), 1 - torch.pow(beta2, count)
-        moved = []
-        pairs = zip(moments["first"], moments["second"], strict=True)
-        for p, g, (m, v) in zip(parameters, gradients, pairs, strict=True):
-            first = m + (g - m) * (1 - beta1)
-            second = v * beta2 + g * g * (1 - beta2)
-            change = first / (second.sqrt() / bias2.sqrt() + self.eps) / bias1
-            m.copy_(first)
-            v.copy_(second)
-            moved.append(p - rate * change)
-        return moved
+        m, v = moments["first"], moments["second"]
+        first = m + (g - m) * (1 - beta1)
+        second = v * beta2 + g * g * (1 - beta2)
+        change = first / (second.sqrt() / bias2.sqrt() + self.eps) / bias1
+        m.copy_(first)
+        v.copy_(second)
+        return p - rate * change
 
-    def apply_flat(
-        self,
-        flat: Tensor,
-        gradient: Tensor,
-        moments: Mapping[str, Tensor],
-        rate: Rate,
-        count: Tensor,
+    def move(
+        self, p: Tensor, g: Tensor, moments: Mapping[str, Tensor], rate: Rate, count: Tensor
     ) -> None:
-        """Do what `apply` does with the one kernel that torch has for it."""
+        """Do what `moved` does with the one kernel that torch has for it."""
         torch._fused_adam_(
-            [flat], [gradient], [moments["first"]], [moments["second"]], [], [count], lr=rate,
+            [p], [g], [moments["first"]], [moments["second"]], [], [count], lr=rate,
             beta1=self.betas[0], beta2=self.betas[1], weight_decay=0.0, eps=self.eps,
             amsgrad=False, maximize=False,
         )  # fmt: skip
@@ -163,29 +142,17 @@ class AdamW(Adam):
 
     weight_decay: float = 0.01
 
-    def apply(
-        self,
-        parameters: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        moments: Mapping[str, Sequence[Tensor]],
-        rate: Rate,
-        count: Tensor,
-    ) -> list[Tensor]:
+    def moved(
+        self, p: Tensor, g: Tensor, moments: Mapping[str, Tensor], rate: Rate, count: Tensor
+    ) -> Tensor:
         """Decay the parameters, then move them as Adam does."""
-        decayed = [p * (1 - rate * self.weight_decay) for p in parameters]
-        return super().apply(decayed, gradients, moments, rate, count)
+        return super().moved(p * (1 - rate * self.weight_decay), g, moments, rate, count)
 
-    def apply_flat(
-        self,
-        flat: Tensor,
-        gradient: Tensor,
-        moments: Mapping[str, Tensor],
-        rate: Rate,
-        count: Tensor,
+    def move(
+        self, p: Tensor, g: Tensor, moments: Mapping[str, Tensor], rate: Rate, count: Tensor
     ) -> None:
-        """Do what `apply` does to one flat buffer, in place."""
-        flat.mul_(1 - rate * self.weight_decay)
-        super().apply_flat(flat, gradient, moments, rate, count)
+        """Do what `moved` does in place."""
+        super().move(p.mul_(1 - rate * self.weight_decay), g, moments, rate, count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,38 +171,25 @@ class RMSprop(Rule):
         """Return the mean square."""
         return {"second": torch.ones_like(flat)}
 
-    def apply(
-        self,
-        parameters: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        moments: Mapping[str, Sequence[Tensor]],
-        rate: Rate,
-        count: Tensor,
-    ) -> list[Tensor]:
+    def moved(
+        self, p: Tensor, g: Tensor, moments: Mapping[str, Tensor], rate: Rate, count: Tensor
+    ) -> Tensor:
         """Move against the gradient over the root of the mean square."""
-        moved = []
-        for p, g, v in zip(parameters, gradients, moments["second"], strict=True):
-            second = v * self.decay + g * g * (1 - self.decay)
-            v.copy_(second)
-            moved.append(p - rate * (g / (second + self.eps).sqrt()))
-        return moved
+        second = moments["second"] * self.decay + g * g * (1 - self.decay)
+        moments["second"].copy_(second)
+        return p - rate * (g / (second + self.eps).sqrt())
 
-    def apply_flat(
-        self,
-        flat: Tensor,
-        gradient: Tensor,
-        moments: Mapping[str, Tensor],
-        rate: Rate,
-        count: Tensor,
+    def move(
+        self, p: Tensor, g: Tensor, moments: Mapping[str, Tensor], rate: Rate, count: Tensor
     ) -> None:
-        """Do what `apply` does with two fused operations."""
+        """Do what `moved` does with two fused operations."""
         second = moments["second"]
-        second.mul_(self.decay).addcmul_(gradient, gradient, value=1 - self.decay)
-        flat.addcdiv_(gradient * -rate, (second + self.eps).sqrt())
+        second.mul_(self.decay).addcmul_(g, g, value=1 - self.decay)
+        p.addcdiv_(g * -rate, (second + self.eps).sqrt())
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaProp(Rule):
+class LaProp(_TwoMoments):
     """LaProp (arXiv:2002.04839): RMSprop first, momentum of its result after, as in DreamerV3.
 
     A gradient is divided by its size before it enters the mean, so one of another size does not
@@ -247,30 +201,17 @@ class LaProp(Rule):
     """
 
     eps: float = 1e-20
-    betas: tuple[float, float] = (0.9, 0.999)
 
-    def init(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the mean scaled gradient and the mean square: zeros, corrected for in `apply`."""
-        return {"first": torch.zeros_like(flat), "second": torch.zeros_like(flat)}
-
-    def apply(
-        self,
-        parameters: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        moments: Mapping[str, Sequence[Tensor]],
-        rate: Rate,
-        count: Tensor,
-    ) -> list[Tensor]:
+    def moved(
+        self, p: Tensor, g: Tensor, moments: Mapping[str, Tensor], rate: Rate, count: Tensor
+    ) -> Tensor:
         """Move against the mean of gradients, each over the root of its mean square."""
         beta1, beta2 = self.betas
         bias1, bias2 = 1 - torch.pow(beta1, count), 1 - torch.pow(beta2, count)
-        moved = []
-        pairs = zip(moments["first"], moments["second"], strict=True)
-        for p, g, (m, v) in zip(parameters, gradients, pairs, strict=True):
-            second = v * beta2 + g * g * (1 - beta2)
-            scaled = g / ((second / bias2).sqrt() + self.eps)
-            first = m * beta1 + scaled * (1 - beta1)
-            m.copy_(first)
-            v.copy_(second)
-            moved.append(p - rate * (first / bias1))
-        return moved
+        m, v = moments["first"], moments["second"]
+        second = v * beta2 + g * g * (1 - beta2)
+        scaled = g / ((second / bias2).sqrt() + self.eps)
+        first = m * beta1 + scaled * (1 - beta1)
+        m.copy_(first)
+        v.copy_(second)
+        return p - rate * (first / bias1)

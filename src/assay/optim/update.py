@@ -280,7 +280,7 @@ class Step:
         else:  # each tensor has a bound of its own
             grad = _joined(o.rule.clip(grads, parameters, norm))
         count.add_(1)
-        o.rule.apply_flat(flat, grad, self.moments[o.name], o.rule.rate(lr, count), count)
+        o.rule.move(flat, grad, self.moments[o.name], o.rule.rate(lr, count), count)
         return norm
 
     def _functional(self, state: list[Tensor], batch: dict[str, Tensor]) -> list[Tensor]:
@@ -291,10 +291,12 @@ class Step:
         """
         tensors = iter(state)
         old = {m: list(islice(tensors, len(list(m.parameters())))) for m in self.flats}
-        moments = {
-            o.name: {k: list(islice(tensors, len(old[o.module]))) for k in self.moments[o.name]}
-            for o in self.objectives
-        }
+        moments: dict[str, list[dict[str, Tensor]]] = {}  # of each parameter, by name
+        for o in self.objectives:
+            names, size = self.moments[o.name], len(old[o.module])
+            columns = [list(islice(tensors, size)) for _ in names]
+            rows = zip(*columns, strict=True)
+            moments[o.name] = [dict(zip(names, row, strict=True)) for row in rows]
         counts = {o.name: next(tensors) for o in self.objectives}
         *buffers, lr = tensors
         metrics: dict[str, Tensor] = {}
@@ -308,7 +310,10 @@ class Step:
             grads = o.rule.clip(grads, new[o.module], norm)
             count = counts[o.name] + 1
             rate = o.rule.rate(lr[i], count)
-            new[o.module] = o.rule.apply(new[o.module], grads, moments[o.name], rate, count)
+            new[o.module] = [
+                o.rule.moved(p, g, m, rate, count)
+                for p, g, m in zip(new[o.module], grads, moments[o.name], strict=True)
+            ]
             counts[o.name].copy_(count)
             metrics |= self._collect(o, loss, norm, extra)
         for soft in self.polyak:
