@@ -6,6 +6,7 @@ import copy
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from assay.core import seeding
 from assay.core.errors import AssayError, CheckpointError, ConfigError, RunError
 from assay.core.paths import runs_root
 from assay.core.types import Clock, Spaces, Tree, tree_leaves
-from assay.envs.make import EnvLike, make_vector
+from assay.envs.make import EnvLike, look_at, make_vector
 from assay.envs.space_codec import space_from_state
 from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap
 from assay.envs.vector import Vector
@@ -186,6 +187,7 @@ def train(
         use_preset=preset,
         num_envs=count,
         env_is_object=given is not None,
+        look=partial(look_at, env),
     )
     directory = RunDirectory.create(
         runs_root(None if root is None else Path(root)),

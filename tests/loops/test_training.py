@@ -170,7 +170,7 @@ class TestNothingDisturbsLearning:
             return made[-1]
 
         train("a", factory, num_envs=2, eval_episodes=3)
-        assert len(made) == 5
+        assert len(made) == 6  # one to look at, two to train, three to evaluate
 
 
 class TestStop:

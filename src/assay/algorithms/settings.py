@@ -11,7 +11,8 @@ that base only inherits it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from gymnasium.spaces import Box
@@ -23,12 +24,15 @@ from assay.core.config import Settings
 from assay.core.errors import ConfigError
 from assay.core.images import has_images, only_images
 from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
-from assay.core.types import Spaces
+from assay.core.types import Problem, Spaces
 from assay.functional.layout import gaussian_scale
 from assay.networks.custom import DEFAULT
 from assay.networks.normalize import RunningNormalizer
 from assay.networks.rnn import Kind
 from assay.optim.update import Step
+
+ENVS = 8  # environments of an on-policy run without a preset
+ROLLOUT = 2048  # transitions of its rollouts
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 Unused = Iterator[tuple[str, str]]  # name of a setting, and why nothing reads it
@@ -69,6 +73,15 @@ class ReplaySettings(LearningSettings):
     train_every: int = Field(4, gt=0, description="Environment steps per round of updates.")
     updates: int = Field(1, gt=0, description="Gradient steps per round.")
     n_step: int = Field(1, gt=0, description="Steps before bootstrapping.")
+
+    @classmethod
+    def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a replay that holds the run, and a start that leaves time to learn."""
+        most = 100_000 if has_images(problem.spaces.observation) else 1_000_000
+        return {
+            "buffer_size": min(most, max(problem.env_steps, 10_000)),
+            "learning_starts": min(1_000, problem.env_steps // 20),
+        }
 
     def needs(self, **more: Any) -> ReplayNeeds:
         """Return the replay that these settings ask for.
@@ -312,6 +325,23 @@ class ValueSettings(
     double: bool = Field(False, description="Choose with the online network (double DQN).")
     dueling: bool = Field(False, description="Separate value and advantage streams.")
 
+    @classmethod
+    def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what small networks on vectors learn from; the fields suit images."""
+        fit = super().fitted(problem, given)
+        if has_images(problem.spaces.observation):
+            return fit
+        return fit | {
+            "lr": constant(5e-4),
+            "double": True,
+            "batch_size": 64,
+            "train_every": 4,
+            "updates": 2,
+            "target_every": 250,
+            "epsilon": linear(1.0, 0.05, 0.2),
+            "hidden": (128, 128),
+        }
+
     def needs(self, **more: Any) -> ReplayNeeds:
         """Return the replay that these settings ask for, prioritised or not."""
         return super().needs(prioritized=self.priority(), **more)
@@ -342,6 +372,15 @@ class PolicyGradientSettings(NormalizeSettings, NetworkSettings, RolloutSettings
         True, description="Scale Box actions from [-1, 1] to their bounds, where finite."
     )
 
+    @classmethod
+    def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return several environments, and normalised numbers where actions are a Box."""
+        fit = super().fitted(problem, given) | {"num_envs": ENVS}
+        if isinstance(problem.spaces.action, Box):
+            fit["normalize_reward"] = True
+            fit["normalize_obs"] = RunningNormalizer(problem.spaces.observation).active
+        return fit
+
     def gaussian(self, space: Any) -> dict[str, Any]:
         """Return what a policy head over an action space takes of these settings."""
         scaled = self.scale_actions and isinstance(space, Box)
@@ -367,3 +406,36 @@ class ProximalSettings(PolicyGradientSettings):
     clip: Schedule = Field(constant(0.2), description="Trust region of the ratio.")
     value_clip: float | None = Field(None, gt=0, description="Clip value changes to this.")
     target_kl: float | None = Field(None, gt=0, description="End epochs beyond this KL.")
+
+    @classmethod
+    def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return rollouts of one size, however many environments there are, cut to fit."""
+        fit = super().fitted(problem, given)
+        images = has_images(problem.spaces.observation)
+        if images:
+            fit |= {"lr": linear(2.5e-4, 0.0), "entropy_coef": constant(0.01), "epochs": 4}
+        else:
+            fit |= {"epochs": 10}
+        chunk = given.get(
+            "chunk", cls.model_fields["chunk"].default if "chunk" in cls.model_fields else 1
+        )
+        return fit | _cut(given, chunk, 256 if images else 64)
+
+
+def _cut(given: Mapping[str, Any], chunk: int, minibatch: int) -> dict[str, int]:
+    """Return a horizon and a size of minibatches that divide each other as they must.
+
+    Args:
+        given: What is decided of `num_envs`, `horizon` and `minibatch_size`.
+        chunk: Steps that stay together.
+        minibatch: About so many transitions are wanted, and no more than 32 minibatches.
+    """
+    count = given.get("num_envs", ENVS)
+    unit = chunk  # the horizon is a multiple of it
+    if "minibatch_size" in given:
+        unit = math.lcm(chunk, given["minibatch_size"] // math.gcd(given["minibatch_size"], count))
+    horizon = given.get("horizon", max(1, round(ROLLOUT / count / unit)) * unit)
+    chunks = horizon * count // chunk
+    most = max(minibatch, horizon * count // 32) // chunk
+    best = next(n for n in range(max(1, min(most, chunks)), 0, -1) if chunks % n == 0)
+    return {"horizon": horizon, "minibatch_size": best * chunk}

@@ -25,6 +25,7 @@ class Plan:
         source: Where the data comes from.
         replay_capacity: Transitions that the replay will hold, if there is one.
         replay_bytes: What it will allocate when full.
+        fitted: Settings that were chosen by what the environment is, where there is no preset.
     """
 
     config: RunConfig
@@ -34,9 +35,10 @@ class Plan:
     source: str
     replay_capacity: int | None
     replay_bytes: int
+    fitted: Mapping[str, Any]
 
     def describe(self) -> str:
-        """Return one line about what is going to happen."""
+        """Return a line about what is going to happen, and one about defaults that were chosen."""
         run = self.config.run
         parts = [
             f"{run.total:,} {run.unit}",
@@ -52,7 +54,15 @@ class Plan:
                 f"a replay of {self.replay_capacity:,} transitions that grows to "
                 f"{human_bytes(self.replay_bytes)}"
             )
-        return f"{self.config.algorithm} on {self.config.env}: {', '.join(parts)}"
+        first = f"{self.config.algorithm} on {self.config.env}: {', '.join(parts)}"
+        if not self.fitted:
+            return first
+        chosen = " ".join(f"{key}={value}" for key, value in self.fitted.items())
+        why = "the preset is off" if self.preset == "off" else "there is no preset for it"
+        return (
+            f"{first}\nDefaults for this kind of environment, because {why}: {chosen}. "
+            "Tune them with key=value."
+        )
 
 
 def read_settings(
@@ -105,14 +115,18 @@ def make_plan(
     from assay.algorithms.base import ReplayNeeds
     from assay.buffers.dataset import load_dataset
     from assay.buffers.replay import replay_bytes
-    from assay.envs.make import make_vector
+    from assay.envs.make import look_at, make_vector
     from assay.loops import config as settings_module
     from assay.loops.training import build_algorithm, choose_device
 
     for key, value in (("algorithm", algorithm), ("env", env)):
         _refuse_other(key, value, file_settings, "The file")
         _refuse_other(key, value, settings, "A setting")
-    config = settings_module.resolve(algorithm, env, file_settings, settings, use_preset=use_preset)
+    layers = (algorithm, env, file_settings, settings)
+    config = settings_module.resolve(
+        *layers, use_preset=use_preset, look=lambda kwargs: look_at(env, kwargs)
+    )
+    plain = settings_module.resolve(*layers, use_preset=use_preset)
     run = config.run
     device = choose_device(run.device)
     backend = "auto" if run.backend == "processes" else run.backend
@@ -146,7 +160,19 @@ def make_plan(
         source=source,
         replay_capacity=capacity,
         replay_bytes=size,
+        fitted=_differences(config, plain),
     )
+
+
+def _differences(config: RunConfig, plain: RunConfig) -> dict[str, Any]:
+    """Return the settings of a configuration that a plain one has otherwise."""
+    ours, theirs = config.to_dict(), plain.to_dict()
+    return {
+        key: value
+        for part in ("run", "hyperparameters")
+        for key, value in ours[part].items()
+        if value != theirs[part][key]
+    }
 
 
 def _refuse_other(key: str, given: str, settings: Mapping[str, Any], where: str) -> None:

@@ -18,7 +18,7 @@ import yaml
 from assay.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from assay.core.types import Spaces
+    from assay.core.types import Problem, Spaces
 
 ModelT = TypeVar("ModelT", bound="Model")
 _MODULE = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Z])")  # in front of the name of a type
@@ -128,6 +128,19 @@ class UnusedSettingError(ConfigError):
 class Settings(Model):
     """Settings of an algorithm, or a group of them, that refuse what would have no effect."""
 
+    @classmethod
+    def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the defaults for a task without a preset, where they differ from the fields'.
+
+        They are measured on environments that nobody tuned (`benchmarks/defaults.py`). What is
+        `given` stays as it is, and the others are chosen to go with it.
+
+        Args:
+            problem: What is known of the task.
+            given: Settings that are decided, `num_envs` among them.
+        """
+        return {}
+
     def unused(self, spaces: Spaces) -> Iterator[tuple[str, str]]:
         """Yield `(name, why)` for each setting that nothing reads.
 
@@ -140,16 +153,20 @@ class Settings(Model):
         """
         yield from ()
 
+    def all_unused(self, spaces: Spaces) -> Iterator[tuple[str, str]]:
+        """Yield what `unused` of every group yields."""
+        for group in type(self).__mro__:
+            if "unused" in vars(group):
+                yield from vars(group)["unused"](self, spaces)
+
     def reject_unused(self, spaces: Spaces) -> None:
         """Refuse settings that were changed although nothing will read them.
 
         Raises:
             UnusedSettingError: One is not at its default, and a rule of `unused` names it.
         """
-        for group in type(self).__mro__:
-            if "unused" in vars(group):
-                for name, why in vars(group)["unused"](self, spaces):
-                    self.reject_changed(name, why)
+        for name, why in self.all_unused(spaces):
+            self.reject_changed(name, why)
 
     def reject_changed(self, name: str, why: str) -> None:
         """Refuse the setting `name`, which nothing reads, unless it is at its default.

@@ -30,6 +30,21 @@ class Spaces:
     action: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is known of a task before its first step: what defaults are chosen by.
+
+    Attributes:
+        spaces: What the agent sees and does.
+        env_steps: The budget.
+        max_episode_steps: The time limit of an episode, or None.
+    """
+
+    spaces: Spaces
+    env_steps: int
+    max_episode_steps: int | None = None
+
+
 @dataclass(slots=True)
 class Action:
     """What `Algorithm.act` returns for a batch of N observations.

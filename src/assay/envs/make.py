@@ -18,6 +18,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 import assay.envs.tasks  # noqa: F401 (registers them)
 from assay.core.errors import AssayError, EnvError, MissingExtraError
+from assay.core.types import Spaces
 from assay.envs.atari import (
     AtariSettings,
     has_vector,
@@ -103,6 +104,26 @@ def make_vector(
         "Give a Gymnasium id, a gymnasium.Env, a gymnasium.vector.VectorEnv, or a function that "
         "makes a gymnasium.Env.",
     )
+
+
+def look_at(
+    env: EnvLike, env_kwargs: Mapping[str, Any], backend: BackendName = "auto"
+) -> tuple[Spaces, int | None]:
+    """Return what an agent sees and does in an environment, and its time limit.
+
+    An environment that is given as an object stays as it is, and open.
+
+    Raises:
+        AssayError: As `make_vector` does.
+    """
+    vector = make_vector(
+        env, backend="auto" if backend == "processes" else backend, env_kwargs=env_kwargs
+    )
+    spec: Any = find_spec(env) if isinstance(env, str) else getattr(env, "spec", None)
+    if not isinstance(env, gym.Env | gym.vector.VectorEnv):
+        vector.close()
+    limit = env_kwargs.get("max_episode_steps", getattr(spec, "max_episode_steps", None))
+    return vector.spaces, limit
 
 
 def make_env(

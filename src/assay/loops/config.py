@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import importlib.resources
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -17,9 +17,12 @@ import yaml
 from pydantic import Field
 
 from assay.core import registry
-from assay.core.config import Model, parse
+from assay.core.config import Model, Settings, parse
 from assay.core.errors import ConfigError, nearest
-from assay.core.types import Clock, Unit
+from assay.core.types import Clock, Problem, Spaces, Unit
+
+# Finds the spaces and the time limit of an environment that is made with some settings.
+Look = Callable[[Mapping[str, Any]], tuple[Spaces, int | None]]
 
 _OBJECT = " (object)"  # what the names of environments ended in that were given as objects
 # Settings of a preset that belong together: with another number of environments they do not fit.
@@ -199,8 +202,12 @@ def resolve(
     use_preset: bool = True,
     num_envs: int | None = None,
     env_is_object: bool = False,
+    look: Look | None = None,
 ) -> RunConfig:
     """Combine defaults, preset and the user's layers (weakest first) into one configuration.
+
+    Without a preset, what the user left open is chosen by what the environment is
+    (`Settings.fitted`).
 
     Args:
         algorithm: Registry name.
@@ -209,6 +216,8 @@ def resolve(
         use_preset: Start from the shipped preset.
         num_envs: How many environments a given object holds, if it is one.
         env_is_object: Whether the environment is given as an object.
+        look: Looks at the environment, with the settings of its constructor. Without it, defaults
+            are those of the fields.
 
     Raises:
         ConfigError: An unknown key or a value out of range, with the nearest name.
@@ -218,6 +227,7 @@ def resolve(
     hp_fields, run_fields = set(cls.Hyperparameters.model_fields), set(model.model_fields)
     _refuse_clashes(name, hp_fields & run_fields)
     values = preset(name, env) if use_preset else {}
+    shipped = bool(values)
     if num_envs is not None and "num_envs" in run_fields:
         if values.get("num_envs", 1) != num_envs:
             values = {k: v for k, v in values.items() if k not in _ROLLOUT_SHAPE}
@@ -239,7 +249,30 @@ def resolve(
         )
     hp = parse(cls.Hyperparameters, {k: v for k, v in values.items() if k in hp_fields}, what=name)
     run = parse(model, {k: v for k, v in values.items() if k in run_fields}, what="the run")
+    left_open = (hp_fields | {"num_envs"}) - set(values)
+    if look is not None and left_open and not shipped and isinstance(run, OnlineSettings):
+        spaces, limit = look(run.env_kwargs)
+        problem = Problem(spaces, run.env_steps, limit)
+        hp, run = _fit(problem, hp, run, set(values))
     return RunConfig(**asked, run=run.resolved(), hyperparameters=hp.model_dump(mode="json"))
+
+
+def _fit(
+    problem: Problem, hp: Settings, run: OnlineSettings, given: set[str]
+) -> tuple[Settings, OnlineSettings]:
+    """Return the settings with defaults for a problem in place of those that were not given."""
+    decided = {k: getattr(hp if k in type(hp).model_fields else run, k) for k in given}
+    fitted = {k: v for k, v in hp.fitted(problem, decided).items() if k not in given}
+    own = type(hp).model_fields
+    fit = hp.model_copy(update={k: v for k, v in fitted.items() if k in own})
+    # What the user set may leave a fitted setting without effect.
+    void = {
+        name: own[name].get_default(call_default_factory=True)
+        for name, _ in fit.all_unused(problem.spaces)
+        if name in fitted
+    }
+    rest = {k: v for k, v in fitted.items() if k not in own}
+    return fit.model_copy(update=void), run.model_copy(update=rest)
 
 
 def _refuse_clashes(algorithm: str, clashes: set[str]) -> None:

@@ -1,0 +1,425 @@
+"""Measure what a stranger gets: defaults against the peers' defaults, where nobody tuned.
+
+    python benchmarks/defaults.py run [--jobs 2] [--part development] [--algorithms ppo,sac]
+    python benchmarks/defaults.py table
+
+Every run is a process of its own on one thread, and a line of `evidence/defaults.jsonl`: what is
+there is not run again, so the table grows. The libraries take turns. Both are judged by the same
+episodes of the deterministic policy after the last step. Settings for a trial of other defaults
+(`--set epochs=4 --out trial.jsonl`) go to a file of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+
+from assay.core.config import parse_assignments
+from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError, nearest
+from assay.evaluation.statistics import (
+    Interval,
+    iqm,
+    probability_of_improvement,
+    stratified_bootstrap,
+    welch_test,
+)
+
+STORE = Path(__file__).resolve().parent / "evidence" / "defaults.jsonl"
+SEEDS = 5
+EPISODES = 20
+LONGEST = 1_000  # steps of an episode in the judgement, where the environment has no limit
+RUN_TIMEOUT = 3_600
+Part = Literal["development", "held out"]
+ON_POLICY, VALUE, CONTINUOUS = ("ppo", "a2c"), ("dqn",), ("sac", "td3")
+_MORE = {"ppo": "recurrent_ppo", "dqn": "qrdqn", "sac": "tqc"}  # on four environments
+_PEERS = {
+    "ppo": "stable_baselines3.PPO", "a2c": "stable_baselines3.A2C",
+    "dqn": "stable_baselines3.DQN", "sac": "stable_baselines3.SAC",
+    "td3": "stable_baselines3.TD3", "qrdqn": "sb3_contrib.QRDQN",
+    "recurrent_ppo": "sb3_contrib.RecurrentPPO", "tqc": "sb3_contrib.TQC",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An environment of the suite.
+
+    Attributes:
+        env: Its id, with the module that registers it if that is not Gymnasium.
+        part: Looked at while defaults are chosen, or once afterwards.
+        continuous: Whether actions are a Box.
+        on_policy: Budget of PPO and A2C.
+        replay: Budget of those that learn from a replay.
+        more: Whether the memory and the distributional algorithms are run on it as well.
+    """
+
+    env: str
+    part: Part
+    continuous: bool
+    on_policy: int = 100_000
+    replay: int = 50_000
+    more: bool = False
+
+    def budgets(self) -> dict[str, int]:
+        """Return the budget of each algorithm that is run here."""
+        learners = CONTINUOUS if self.continuous else VALUE
+        found = {name: self.on_policy for name in ON_POLICY}
+        found |= {name: self.replay for name in learners}
+        if self.more:
+            found |= {_MORE[name]: steps for name, steps in found.items() if name in _MORE}
+        return found
+
+
+TASKS = (
+    Task("BipedalWalker-v3", "development", True, 300_000, 30_000),
+    Task("LunarLanderContinuous-v3", "development", True, 200_000, 30_000, more=True),
+    Task("InvertedPendulum-v5", "development", True, 100_000, 10_000),
+    Task("Swimmer-v5", "development", True, 200_000, 20_000),
+    Task("FrozenLake-v1", "development", False, 100_000, 50_000),
+    Task("CliffWalking-v1", "development", False, 100_000, 50_000, more=True),
+    Task("MinAtar/Breakout-v1", "development", False, 300_000, 50_000),
+    Task("inventory:benchmarks/Inventory-v0", "development", False, 100_000, 50_000),
+    Task("InvertedDoublePendulum-v5", "held out", True, 100_000, 10_000),
+    Task("Reacher-v5", "held out", True, 200_000, 20_000, more=True),
+    Task("Pusher-v5", "held out", True, 200_000, 20_000),
+    Task("Ant-v5", "held out", True, 200_000, 20_000),
+    Task("dm_control/cartpole-swingup-v0", "held out", True, 200_000, 20_000),
+    Task("Taxi-v4", "held out", False, 100_000, 50_000, more=True),
+    Task("Blackjack-v1", "held out", False, 100_000, 50_000),
+    Task("MiniGrid-Empty-5x5-v0", "held out", False, 100_000, 50_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One run: who learns what where."""
+
+    library: str
+    algorithm: str
+    env: str
+    seed: int
+    env_steps: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Return what names it in the store."""
+        return (self.library, self.algorithm, self.env, self.seed, self.env_steps)
+
+
+# ---------------------------------------------------------------------- one run, in a child
+
+
+def make(env: str) -> gym.Env[Any, Any]:
+    """Make an environment for a peer and for the judgement: flat numbers, and always an end."""
+    module, _, name = env.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    elif name.startswith("dm_control/"):
+        importlib.import_module("shimmy")
+    made = gym.make(name)
+    space = made.observation_space
+    if isinstance(space, gym.spaces.Dict) and "mission" in space.spaces:  # text: nobody reads it
+        keys = [key for key in space.spaces if key != "mission"]
+        made = gym.wrappers.FilterObservation(made, keys)
+    plain = isinstance(made.observation_space, gym.spaces.Box | gym.spaces.Discrete)
+    if not plain or made.observation_space.dtype == bool:
+        made = gym.wrappers.FlattenObservation(made)
+        made = gym.wrappers.DtypeObservation(made, np.float32)
+    if made.spec is None or made.spec.max_episode_steps is None:
+        made = gym.wrappers.TimeLimit(made, LONGEST)
+    return made
+
+
+def play(make_env: Callable[[], Any], act: Callable[[Any, bool], Any], seed: int) -> list[float]:
+    """Return the returns of some episodes.
+
+    Args:
+        make_env: Makes the environment.
+        act: Chooses an action for an observation, told whether the episode begins.
+        seed: Of the first episode.
+    """
+    env = make_env()
+    returns = []
+    for episode in range(EPISODES):
+        obs, _ = env.reset(seed=seed + episode)
+        total, ended, first = 0.0, False, True
+        while not ended:
+            obs, reward, terminated, truncated, _ = env.step(act(obs, first))
+            total, ended, first = total + float(reward), terminated or truncated, False
+        returns.append(total)
+    env.close()
+    return returns
+
+
+def run(entry: Entry, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Train and judge in this process."""
+    import torch
+
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    learn = _assay if entry.library == "assay" else _peer
+    act, make_env = learn(entry, settings)
+    seconds = time.perf_counter() - start
+    returns = play(make_env, act, 10_000 + 100 * entry.seed)
+    return {
+        "mean": round(float(np.mean(returns)), 4),
+        "seconds": round(seconds, 1),
+        "returns": [round(value, 3) for value in returns],
+    }
+
+
+def _assay(entry: Entry, settings: Mapping[str, Any]) -> Any:
+    import assay
+
+    fixed = {"env_steps": entry.env_steps, "seed": entry.seed, "threads": 1, "device": "cpu"}
+    quiet = {"eval_every": 0, "eval_episodes": 1, "checkpoint_every": 0, "sinks": ()}
+    with tempfile.TemporaryDirectory() as root:
+        run = assay.train(
+            entry.algorithm, entry.env, root=root, preset=False, **fixed, **quiet, **settings
+        )
+        agent = run.agent()
+
+    def act(obs: Any, first: bool) -> Any:
+        if first:
+            agent.reset()
+        return agent.act(obs)
+
+    def raw() -> Any:
+        from assay.envs.make import make_env
+
+        made = make_env(entry.env)
+        limited = made.spec is not None and made.spec.max_episode_steps is not None
+        return made if limited else gym.wrappers.TimeLimit(made, LONGEST)
+
+    return act, raw
+
+
+def _peer(entry: Entry, settings: Mapping[str, Any]) -> Any:
+    module, _, name = _PEERS[entry.algorithm].partition(".")
+    kind = getattr(importlib.import_module(module), name)
+    policy = "MlpLstmPolicy" if entry.algorithm == "recurrent_ppo" else "MlpPolicy"
+    env = make(entry.env)
+    model = kind(policy, env, seed=entry.seed, device="cpu", **settings)
+    model.learn(entry.env_steps)
+    memory: list[Any] = [None]
+
+    def act(obs: Any, first: bool) -> Any:
+        starts = np.array([first])
+        state = None if first else memory[0]
+        action, memory[0] = model.predict(obs, state, starts, deterministic=True)
+        return action.item() if action.ndim == 0 else action
+
+    return act, lambda: make(entry.env)
+
+
+# ---------------------------------------------------------------------- all runs, in the parent
+
+
+def entries(part: str, algorithms: Sequence[str], envs: Sequence[str], seeds: int) -> list[Entry]:
+    """Return all runs of a part of the suite; libraries take turns, seed after seed."""
+    return [
+        Entry(library, algorithm, task.env, seed, steps)
+        for seed in range(1, seeds + 1)
+        for task in TASKS
+        if part in ("all", task.part) and (not envs or task.env in envs)
+        for algorithm, steps in task.budgets().items()
+        if not algorithms or algorithm in algorithms
+        for library in ("assay", "sb3")
+    ]
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a store; a torn last line is left out."""
+    found = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def measure(todo: Sequence[Entry], settings: Mapping[str, Any], out: Path, jobs: int) -> int:
+    """Run what is missing, and return how many runs failed."""
+    done = {Entry(**{k: line[k] for k in Entry.__slots__}).key for line in read(out)}
+    todo = [entry for entry in todo if entry.key not in done]
+    print(f"{len(todo)} runs to do, {jobs} at a time", flush=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(jobs) as pool:
+        return sum(pool.map(lambda entry: _launch(entry, settings, out), todo))
+
+
+def _launch(entry: Entry, settings: Mapping[str, Any], out: Path) -> bool:
+    asked = {name: getattr(entry, name) for name in Entry.__slots__}
+    own = settings if entry.library == "assay" else {}
+    command = [sys.executable, __file__, "one", json.dumps([asked, dict(own)])]
+    threads = {n: "1" for n in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    try:
+        child = subprocess.run(
+            command, env={**os.environ, **threads}, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=RUN_TIMEOUT,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        print(f"{entry}: no result after {RUN_TIMEOUT} s", flush=True)
+        return True
+    last = child.stdout.splitlines()[-1:] or [""]
+    if child.returncode or not last[0].startswith("{"):
+        tail = "\n  ".join((child.stdout + child.stderr).splitlines()[-6:])
+        print(f"{entry}: failed\n  {tail}", flush=True)
+        return True
+    line = json.dumps(asked | json.loads(last[0]))
+    with out.open("a") as file:  # one write: several processes may append
+        file.write(line + "\n")
+    result = json.loads(last[0])
+    print(
+        f"{entry.library} {entry.algorithm} {entry.env} {entry.seed}: {result['mean']:.1f}"
+        f" after {result['seconds']:.0f} s",
+        flush=True,
+    )
+    return False
+
+
+# ---------------------------------------------------------------------- the table
+
+
+def scores(path: Path = STORE) -> dict[tuple[str, str], dict[str, dict[int, float]]]:
+    """Return (algorithm, environment) -> library -> seed -> score, of budgets that still count."""
+    budgets = {task.env: task.budgets() for task in TASKS}
+    found: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    for line in read(path):
+        algorithm, env = line["algorithm"], line["env"]
+        if budgets.get(env, {}).get(algorithm) == line["env_steps"]:
+            seeds = found.setdefault((algorithm, env), {"assay": {}, "sb3": {}})
+            seeds[line["library"]][line["seed"]] = line["mean"]
+    return found
+
+
+def table(path: Path = STORE) -> str:
+    """Return the table of all pairs, and what they say together."""
+    found = scores(path)
+    lines = [
+        "| algorithm | environment | part | steps | Assay | peer | difference | verdict |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    tally: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
+    for task in TASKS:
+        for algorithm, steps in task.budgets().items():
+            pair = found.get((algorithm, task.env))
+            if pair is None or min(len(pair["assay"]), len(pair["sb3"])) < 2:
+                continue
+            ours, theirs = (list(pair[library].values()) for library in ("assay", "sb3"))
+            tally.setdefault(algorithm, {})[task.env] = (ours, theirs)
+            difference, verdict = judged(ours, theirs)
+            name = task.env.rpartition(":")[2]
+            lines.append(
+                f"| {algorithm} | {name} | {task.part} | {steps:,} | {_mean(ours)} | "
+                f"{_mean(theirs)} | {difference.point:+.1f} [{difference.low:+.1f}, "
+                f"{difference.high:+.1f}] | {verdict} |"
+            )
+    lines += [
+        "",
+        "| algorithm | environments | better | worse | probability of improvement "
+        "| IQM Assay | IQM peer |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for algorithm, pairs in tally.items():
+        lines.append(_together(algorithm, pairs))
+    return "\n".join(lines)
+
+
+def judged(ours: Sequence[float], theirs: Sequence[float]) -> tuple[Interval, str]:
+    """Return the difference of means with its interval, and what it says."""
+    if np.ptp(ours) == 0 and np.ptp(theirs) == 0:
+        point = float(np.mean(ours) - np.mean(theirs))
+        difference = Interval(point, point, point, 0.95)
+    else:
+        difference = welch_test(ours, theirs).interval
+    if difference.low > 0:
+        return difference, "better"
+    return difference, "worse" if difference.high < 0 else "level"
+
+
+def _together(algorithm: str, pairs: Mapping[str, tuple[list[float], list[float]]]) -> str:
+    verdicts = [judged(*pair)[1] for pair in pairs.values()]
+    ours = {env: np.array(pair[0]) for env, pair in pairs.items()}
+    theirs = {env: np.array(pair[1]) for env, pair in pairs.items()}
+    wins = probability_of_improvement(ours, theirs, rng=0)
+    # 0 is the worst run that was seen in an environment, and 1 the best.
+    low = {env: min(map(min, pair)) for env, pair in pairs.items()}
+    span = {env: max(map(max, pair)) - low[env] or 1.0 for env, pair in pairs.items()}
+    iqms = []
+    for side in (ours, theirs):
+        unit = {env: (values - low[env]) / span[env] for env, values in side.items()}
+        found = stratified_bootstrap(unit, iqm, rng=0)
+        iqms.append(f"{found.point:.2f} [{found.low:.2f}, {found.high:.2f}]")
+    return (
+        f"| {algorithm} | {len(pairs)} | {verdicts.count('better')} | {verdicts.count('worse')} | "
+        f"{wins.point:.2f} [{wins.low:.2f}, {wins.high:.2f}] | {iqms[0]} | {iqms[1]} |"
+    )
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f} ({len(values)})"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, or show."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    runner = commands.add_parser("run", help="run what is missing")
+    runner.add_argument("--part", choices=("all", "development", "held out"), default="all")
+    runner.add_argument("--algorithms", default="", help="some of: " + ", ".join(_PEERS))
+    runner.add_argument("--envs", default="", help="some environments, by id")
+    runner.add_argument("--library", choices=("assay", "sb3"), help="one of the two alone")
+    runner.add_argument("--seeds", type=int, default=SEEDS)
+    runner.add_argument("--jobs", type=int, default=1)
+    runner.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="for Assay alone")
+    for command in (runner, commands.add_parser("table", help="show what there is")):
+        command.add_argument("--out", type=Path, default=STORE)
+    commands.add_parser("one").add_argument("spec", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.command == "one":
+        asked, settings = json.loads(options.spec)
+        print(json.dumps(run(Entry(**asked), settings)))
+        return 0
+    if options.command == "table":
+        print(table(options.out))
+        return 0
+    algorithms = _known(options.algorithms, _PEERS, "algorithm")
+    envs = _known(options.envs, [task.env for task in TASKS], "environment")
+    if options.set and options.out == STORE:
+        raise ConfigError("--set is for trials, which are not evidence.", "Name a file with --out.")
+    todo = entries(options.part, algorithms, envs, options.seeds)
+    if options.library:
+        todo = [entry for entry in todo if entry.library == options.library]
+    return int(measure(todo, parse_assignments(options.set), options.out, options.jobs) > 0)
+
+
+def _known(text: str, known: Any, what: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"Unknown {what} '{name}'. {nearest(name, list(known))}")
+    return names
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except AssayError as error:
+        print(error, file=sys.stderr)
+        sys.exit(EXIT_USER_ERROR)
