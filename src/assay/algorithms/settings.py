@@ -31,8 +31,7 @@ from assay.networks.normalize import RunningNormalizer
 from assay.networks.rnn import Kind
 from assay.optim.update import Step
 
-ENVS = 8  # environments of an on-policy run without a preset
-ROLLOUT = 2048  # transitions of its rollouts
+ROLLOUT = 2048  # transitions of a rollout of PPO without a preset
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 Unused = Iterator[tuple[str, str]]  # name of a setting, and why nothing reads it
@@ -337,7 +336,7 @@ class ValueSettings(
             "batch_size": 64,
             "train_every": 4,
             "updates": 2,
-            "target_every": 250,
+            "tau": 0.005,
             "epsilon": linear(1.0, 0.05, 0.2),
             "hidden": (128, 128),
         }
@@ -375,11 +374,14 @@ class PolicyGradientSettings(NormalizeSettings, NetworkSettings, RolloutSettings
     @classmethod
     def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return several environments, and normalised numbers where actions are a Box."""
-        fit = super().fitted(problem, given) | {"num_envs": ENVS}
-        if isinstance(problem.spaces.action, Box):
-            fit["normalize_reward"] = True
-            fit["normalize_obs"] = RunningNormalizer(problem.spaces.observation).active
-        return fit
+        fit = super().fitted(problem, given)
+        if not isinstance(problem.spaces.action, Box):
+            return fit | {"num_envs": 8}
+        return fit | {
+            "num_envs": 4,  # more of them have shorter rollouts, which was worse on Box2D
+            "normalize_reward": True,
+            "normalize_obs": RunningNormalizer(problem.spaces.observation).active,
+        }
 
     def gaussian(self, space: Any) -> dict[str, Any]:
         """Return what a policy head over an action space takes of these settings."""
@@ -419,18 +421,18 @@ class ProximalSettings(PolicyGradientSettings):
         chunk = given.get(
             "chunk", cls.model_fields["chunk"].default if "chunk" in cls.model_fields else 1
         )
-        return fit | _cut(given, chunk, 256 if images else 64)
+        return fit | _cut({**fit, **given}, chunk, 256 if images else 64)
 
 
 def _cut(given: Mapping[str, Any], chunk: int, minibatch: int) -> dict[str, int]:
     """Return a horizon and a size of minibatches that divide each other as they must.
 
     Args:
-        given: What is decided of `num_envs`, `horizon` and `minibatch_size`.
+        given: `num_envs`, and what is decided of `horizon` and `minibatch_size`.
         chunk: Steps that stay together.
         minibatch: About so many transitions are wanted, and no more than 32 minibatches.
     """
-    count = given.get("num_envs", ENVS)
+    count = given["num_envs"]
     unit = chunk  # the horizon is a multiple of it
     if "minibatch_size" in given:
         unit = math.lcm(chunk, given["minibatch_size"] // math.gcd(given["minibatch_size"], count))

@@ -1,0 +1,140 @@
+"""Defaults that are chosen by what the environment is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces as gym_spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import assay
+from assay.core import registry
+from assay.core.types import Clock, Spaces
+from assay.loops.config import RunConfig, preset, resolve
+from assay.loops.training import build_algorithm
+
+VECTOR = gym_spaces.Box(-np.inf, np.inf, (3,), np.float32)
+IMAGE = gym_spaces.Box(0, 255, (4, 84, 84), np.uint8)
+ONE_OF = gym_spaces.Discrete(5)
+BOX = gym_spaces.Box(-2.0, 2.0, (2,), np.float32)
+CHOICE = gym_spaces.Discrete(3)
+ALGORITHMS = [name for name in registry.names() if registry.get(name).spec.loop != "offline"]
+
+
+def fit(
+    algorithm: str, observation: Any = VECTOR, action: Any = None, **given: Any
+) -> tuple[RunConfig, Spaces]:
+    """Resolve settings for an environment that nobody tuned."""
+    kinds = registry.get(algorithm).spec.actions
+    action = action or (CHOICE if "Discrete" in kinds else BOX)
+    spaces = Spaces(observation, action)
+    return resolve(algorithm, "Maze-v0", given, look=lambda kwargs: (spaces, 200)), spaces
+
+
+def values(config: RunConfig) -> Mapping[str, Any]:
+    """Return all settings by name."""
+    return config.run.model_dump() | config.hyperparameters
+
+
+@pytest.mark.parametrize("observation", [VECTOR, IMAGE, ONE_OF], ids=["vector", "image", "one-hot"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_accepts_its_own_defaults(algorithm: str, observation: Any) -> None:
+    for action in (BOX, CHOICE):
+        if type(action).__name__ in registry.get(algorithm).spec.actions:
+            config, spaces = fit(algorithm, observation, action, env_steps=20_000, device="cpu")
+            build_algorithm(config, spaces, Clock(20_000))
+
+
+def test_they_depend_on_the_actions() -> None:
+    box, choice = (values(fit("ppo", action=action)[0]) for action in (BOX, CHOICE))
+    assert box["normalize_obs"] and box["normalize_reward"]
+    assert not choice["normalize_obs"]
+    assert box["num_envs"] * box["horizon"] == choice["num_envs"] * choice["horizon"] == 2048
+
+
+def test_they_depend_on_the_observation() -> None:
+    vector, image = (values(fit("dqn", observation)[0]) for observation in (VECTOR, IMAGE))
+    assert vector["double"] and vector["tau"] < 1
+    assert image["tau"] == 1 and image["lr"] == 1e-4
+
+
+def test_they_depend_on_the_budget() -> None:
+    short, long = (values(fit("sac", env_steps=n)[0]) for n in (2_000, 10_000_000))
+    assert short["learning_starts"] == 100 and long["learning_starts"] == 1_000
+    assert short["buffer_size"] == 10_000 and long["buffer_size"] == 1_000_000
+
+
+def test_what_is_given_stays() -> None:
+    found = values(fit("ppo", action=BOX, num_envs=3, epochs=2, normalize_obs=False)[0])
+    assert (found["num_envs"], found["epochs"], found["normalize_obs"]) == (3, 2, False)
+
+
+@given(
+    envs=st.integers(1, 3000) | st.none(),
+    horizon=st.integers(1, 5000) | st.none(),
+    parts=st.integers(1, 40) | st.none(),
+)
+@settings(max_examples=60, deadline=None)
+def test_rollouts_are_cut_to_fit(envs: int | None, horizon: int | None, parts: int | None) -> None:
+    asked = {"num_envs": envs, "horizon": horizon}
+    asked = {key: value for key, value in asked.items() if value is not None}
+    if parts is not None and horizon is None:
+        asked["minibatch_size"] = parts * 7
+    found = values(fit("ppo", **asked)[0])
+    size = found["num_envs"] * found["horizon"]
+    assert size % found["minibatch_size"] == 0
+    assert {key: found[key] for key in asked} == asked
+
+
+@given(envs=st.integers(1, 300), chunk=st.integers(1, 40))
+@settings(max_examples=30, deadline=None)
+def test_chunks_stay_whole(envs: int, chunk: int) -> None:
+    found = values(fit("recurrent_ppo", num_envs=envs, chunk=chunk)[0])
+    assert found["horizon"] % chunk == 0 and found["minibatch_size"] % chunk == 0
+    assert found["horizon"] * envs % found["minibatch_size"] == 0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given", "void"),
+    [
+        ("dqn", {"noisy": True}, "epsilon"),
+        ("ppo", {"network": "tests.own:net"}, "hidden"),
+    ],
+)
+def test_a_default_without_effect_is_not_taken(
+    algorithm: str, given: dict[str, Any], void: str
+) -> None:
+    config, spaces = fit(algorithm, **given)
+    hp = registry.get(algorithm).Hyperparameters(**config.hyperparameters)
+    hp.reject_unused(spaces)
+    assert getattr(hp, void) == type(hp).model_fields[void].get_default(call_default_factory=True)
+
+
+def test_a_preset_stays_what_was_tuned() -> None:
+    spaces = Spaces(VECTOR, CHOICE)
+    config = resolve("ppo", "CartPole-v1", look=lambda kwargs: (spaces, 500))
+    assert config == resolve("ppo", "CartPole-v1")
+    assert preset("ppo", "CartPole-v1")["horizon"] == values(config)["horizon"]
+
+
+def test_a_configuration_that_is_given_whole_is_not_looked_at() -> None:
+    config, _ = fit("ppo")
+
+    def refuse(kwargs: Mapping[str, Any]) -> Any:
+        raise AssertionError("it was looked at")
+
+    assert resolve("ppo", "Maze-v0", config.to_dict(), look=refuse, use_preset=False) == config
+
+
+def test_they_are_in_the_runs_configuration(tmp_path: Path) -> None:
+    run = assay.train(
+        "ppo", "MountainCar-v0", preset=False, env_steps=64, num_envs=2, horizon=16,
+        eval_episodes=1, root=tmp_path, compile=False,
+    )  # fmt: skip
+    assert run.config.hyperparameters["epochs"] == 10
+    assert run.config.hyperparameters["minibatch_size"] == 32
