@@ -11,10 +11,12 @@ Deviations: advantages may be generalised (gae_lambda below 1; the paper's n-ste
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from pydantic import Field
 from torch import Tensor
 
@@ -24,7 +26,7 @@ from assay.algorithms.settings import PolicyGradientSettings
 from assay.buffers.rollout import Rollout
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
-from assay.core.types import Spaces, action_mask, pack, unpack
+from assay.core.types import Problem, Spaces, action_mask, pack, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
 from assay.networks.actor_critic import ActorCritic
@@ -52,6 +54,14 @@ class A2C(Algorithm):
             None, gt=0, description="Bound of weights pi/mu for data of older policies; null: none."
         )
         optimizer: Literal["rmsprop", "adam"] = Field("rmsprop", description="Optimizer.")
+
+        @classmethod
+        def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
+            """Return small rollouts: each is one update, and a short run needs many of them."""
+            fit = super().fitted(problem, given)
+            if isinstance(problem.spaces.action, Box):
+                return fit | {"num_envs": 4, "horizon": 8}
+            return fit | {"num_envs": 2}
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)

@@ -14,6 +14,8 @@ gradients are clipped; invalid actions (masks) are excluded from the greedy choi
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from gymnasium.spaces import Discrete
@@ -26,7 +28,7 @@ from assay.algorithms.value_learning import draw_transitions, learn_values
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
-from assay.core.types import Batch, Spaces, action_mask, unpack
+from assay.core.types import Batch, Problem, Spaces, action_mask, unpack
 from assay.functional import distributional
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import AtomHead, SupportMean
@@ -47,6 +49,11 @@ class C51(Algorithm):
         atoms: int = Field(51, ge=2, description="Atoms of the distribution of returns.")
         v_min: float = Field(-10.0, description="Lowest return, after normalize_reward.")
         v_max: float = Field(10.0, description="Highest return, after normalize_reward.")
+
+        @classmethod
+        def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
+            """Return rewards that are scaled to the support of the distribution."""
+            return super().fitted(problem, given) | {"normalize_reward": True}
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)

@@ -32,6 +32,7 @@ from assay.algorithms.settings import (
     EntropySettings,
     HindsightSettings,
     NormalizeRewardSettings,
+    Unused,
 )
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
@@ -39,6 +40,7 @@ from assay.core.schedules import Schedule, constant
 from assay.core.types import Batch, Spaces, Tree, tree_map, unpack
 from assay.functional import targets
 from assay.networks.batchnorm import batch_statistics, batchnorm_mlp
+from assay.networks.custom import SIMBA
 from assay.networks.encoders import make_encoder
 from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Temperature
@@ -95,6 +97,11 @@ class CrossQ(Algorithm):
         renorm_warmup: int = Field(
             100_000, ge=0, description="Batches of plain normalisation before renormalisation."
         )
+
+        def unused(self, spaces: Spaces) -> Unused:
+            """Yield the network with layer norms, because it has batch norms."""
+            if self.network == SIMBA:
+                yield "network", "because the networks of CrossQ are normalised by batches"
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)

@@ -20,6 +20,7 @@ truncated episodes bootstrap; invalid actions (masks) are excluded from the gree
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import (
+    ON_VECTORS,
     MemorySettings,
     NetworkSettings,
     NormalizeSettings,
@@ -41,9 +43,19 @@ from assay.algorithms.settings import (
 from assay.algorithms.value_learning import learn_values
 from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
+from assay.core.images import has_images
 from assay.core.registry import register
 from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
-from assay.core.types import SequenceBatch, Spaces, Tree, action_mask, pack, tree_map, unpack
+from assay.core.types import (
+    Problem,
+    SequenceBatch,
+    Spaces,
+    Tree,
+    action_mask,
+    pack,
+    tree_map,
+    unpack,
+)
 from assay.functional import returns, targets
 from assay.functional.rescaling import rescale, unrescale
 from assay.networks.encoders import make_encoder
@@ -106,6 +118,18 @@ class R2D2(Algorithm):
             0.0, ge=0,
             description="Environment i of N explores with epsilon^(1 + alpha i / (N - 1)).",
         )  # fmt: skip
+
+        @classmethod
+        def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
+            """Return short sequences and frequent updates on vectors; the fields suit images."""
+            fit = super().fitted(problem, given)
+            if has_images(problem.spaces.observation):
+                return fit
+            sequences = {"sequence": 16, "burn_in": 8, "overlap": 8, "batch_size": 32}
+            return fit | ON_VECTORS | sequences | {
+                "num_envs": 8, "train_every": 16, "updates": 1, "n_step": 3, "adam_eps": 1e-5,
+                "epsilon": linear(1.0, 0.05, 0.3),
+            }  # fmt: skip
 
         def unused(self, spaces: Spaces) -> Unused:
             """Yield the shape of the rescaling where there is none."""

@@ -18,6 +18,8 @@ invalid actions (masks) are excluded from the greedy choice.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from gymnasium.spaces import Discrete
@@ -26,6 +28,7 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import (
+    ON_VECTORS,
     NetworkSettings,
     NormalizeSettings,
     ReplaySettings,
@@ -33,9 +36,10 @@ from assay.algorithms.settings import (
 )
 from assay.algorithms.value_learning import draw_transitions, learn_values
 from assay.buffers.replay_protocol import Replay
+from assay.core.images import has_images
 from assay.core.registry import register
 from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
-from assay.core.types import Batch, Spaces, action_mask, unpack
+from assay.core.types import Batch, Problem, Spaces, action_mask, unpack
 from assay.functional import distributional
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import AtomHead, SupportMean
@@ -65,6 +69,12 @@ class Rainbow(Algorithm):
         priority_beta: ProbabilitySchedule = Field(
             linear(0.4, 1.0), description="Importance correction, annealed to 1."
         )
+
+        @classmethod
+        def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
+            """Return rewards that are scaled to the support, and more learning on vectors."""
+            fit = super().fitted(problem, given) | {"normalize_reward": True}
+            return fit if has_images(problem.spaces.observation) else fit | ON_VECTORS
 
         def encoder_only(self) -> tuple[str, ...]:
             """Return the settings that the streams do not read."""

@@ -36,7 +36,7 @@ from assay.core.types import Batch, Spaces, Tree, action_mask, unpack
 from assay.functional import targets
 from assay.functional.distributions import policy_distribution
 from assay.networks.encoders import make_encoder
-from assay.networks.heads import EnsembleMLP, QEnsemble, policy_head
+from assay.networks.heads import QEnsemble, make_ensemble, policy_head
 from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Temperature
 from assay.optim.rules import Adam
@@ -51,7 +51,7 @@ class DiscreteCritic(nn.Module):
         super().__init__()
         self.encoder = make_encoder(space, **hp.encoder(hidden=()), init="torch")
         sizes = (self.encoder.out_features, *hp.hidden, actions)
-        self.members = EnsembleMLP(2, sizes, hp.activation, init="torch")
+        self.members = make_ensemble(2, sizes, activation=hp.activation, network=hp.network)
 
     def forward(self, obs: Tree) -> Tensor:
         """Return Q of every action for both members."""

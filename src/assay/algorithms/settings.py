@@ -26,12 +26,16 @@ from assay.core.images import has_images, only_images
 from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
 from assay.core.types import Problem, Spaces
 from assay.functional.layout import gaussian_scale
-from assay.networks.custom import DEFAULT
+from assay.networks.custom import BUILT_IN, DEFAULT, SIMBA
 from assay.networks.normalize import RunningNormalizer
 from assay.networks.rnn import Kind
 from assay.optim.update import Step
 
 ROLLOUT = 2048  # transitions of a rollout of PPO without a preset
+# What action values on vectors learn with, without a preset.
+ON_VECTORS: dict[str, Any] = {
+    "lr": constant(5e-4), "batch_size": 64, "train_every": 4, "updates": 2, "tau": 0.005,
+}  # fmt: skip
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 Unused = Iterator[tuple[str, str]]  # name of a setting, and why nothing reads it
@@ -178,7 +182,7 @@ class NetworkSettings(Settings):
     activation: Activation = Field("relu", description="Nonlinearity of the hidden layers.")
     cnn: Literal["nature", "impala"] = Field("nature", description="Image encoder.")
     network: str = Field(
-        DEFAULT, description="Encoder: mlp (with a CNN for images), or package.module:name."
+        DEFAULT, description="mlp or simba (with a CNN for images), or package.module:name."
     )
 
     def encoder(self, **other: Any) -> dict[str, Any]:
@@ -192,7 +196,9 @@ class NetworkSettings(Settings):
 
     def unused(self, spaces: Spaces) -> Unused:
         """Yield the settings of the CNN or of the MLP where no encoder reads them."""
-        if self.network != DEFAULT:
+        if self.network == SIMBA:
+            yield "activation", "with network=simba"
+        if self.network not in BUILT_IN:
             for name in ("cnn", *self.encoder_only()):
                 yield name, f"with network={self.network}"
             return
@@ -330,16 +336,8 @@ class ValueSettings(
         fit = super().fitted(problem, given)
         if has_images(problem.spaces.observation):
             return fit
-        return fit | {
-            "lr": constant(5e-4),
-            "double": True,
-            "batch_size": 64,
-            "train_every": 4,
-            "updates": 2,
-            "tau": 0.005,
-            "epsilon": linear(1.0, 0.05, 0.2),
-            "hidden": (128, 128),
-        }
+        own = {"double": True, "epsilon": linear(1.0, 0.05, 0.2), "hidden": (128, 128)}
+        return fit | ON_VECTORS | own
 
     def needs(self, **more: Any) -> ReplayNeeds:
         """Return the replay that these settings ask for, prioritised or not."""

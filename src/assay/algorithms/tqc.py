@@ -40,7 +40,7 @@ from assay.core.registry import register
 from assay.core.types import Batch, Spaces, Tree, unpack
 from assay.functional.distributional import atom_targets, quantile_midpoints
 from assay.networks.encoders import make_encoder
-from assay.networks.heads import EnsembleMLP
+from assay.networks.heads import make_ensemble
 from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Temperature
 from assay.optim.rules import Adam
@@ -61,7 +61,9 @@ class QuantileCritic(nn.Module):
         super().__init__()
         self.encoder = make_encoder(space, **hp.encoder(hidden=()), init="torch")
         sizes = (self.encoder.out_features + action_size, *hp.hidden, hp.n_quantiles)
-        self.members = EnsembleMLP(hp.n_critics, sizes, hp.activation, init="torch")
+        self.members = make_ensemble(
+            hp.n_critics, sizes, activation=hp.activation, network=hp.network
+        )
         self.register_buffer("tau", quantile_midpoints(hp.n_quantiles), persistent=False)
 
     def forward(self, obs: Tree, action: Tensor) -> Tensor:

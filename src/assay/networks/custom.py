@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Factory = Callable[[Any], nn.Module]
 DEFAULT = "mlp"  # the encoder of `assay.networks.encoders`: an MLP, and CNNs for images
+SIMBA = "simba"  # the same with residual blocks in place of the MLP
+BUILT_IN = (DEFAULT, SIMBA)
 
 _registered: dict[str, Factory] = {}
 
@@ -115,7 +117,7 @@ def find_factory(name: str) -> Factory:
     if not colon:
         if name not in _registered:
             raise ConfigError(
-                f"network='{name}' is not registered. {nearest(name, [DEFAULT, *_registered])}",
+                f"network='{name}' is not registered. {nearest(name, [*BUILT_IN, *_registered])}",
                 "Use package.module:name for a class or function of your own, or "
                 "assay.register_network.",
             )
@@ -138,7 +140,7 @@ def find_factory(name: str) -> Factory:
 
 def source_key(name: str) -> str:
     """Return what stands for a factory's code in the key of a compiled step."""
-    if name == DEFAULT:
+    if name in BUILT_IN:
         return ""
     factory = find_factory(name)
     try:

@@ -18,8 +18,9 @@ from assay.core.errors import SpaceError
 from assay.core.images import is_image
 from assay.core.types import ACTION_MASK
 from assay.networks.conv import byte_scale, make_cnn
-from assay.networks.custom import DEFAULT, CustomEncoder
+from assay.networks.custom import BUILT_IN, DEFAULT, SIMBA, CustomEncoder
 from assay.networks.mlp import Init, mlp
+from assay.networks.simba import residual_trunk
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -109,7 +110,8 @@ def make_encoder(
         hidden: Widths of the MLP; empty to pass the flat observation on.
         activation: Activation of the MLP.
         cnn: "nature" or "impala", for images.
-        network: "mlp", or a network of the user's own, for which only `space` counts.
+        network: "mlp", "simba" (residual blocks, which have one activation and one
+            initialisation), or a network of the user's own, for which only `space` counts.
         init: Initialisation of all layers.
         noisy: Use `NoisyLinear` layers in the MLP, and as the dense layer of the CNNs.
 
@@ -119,7 +121,7 @@ def make_encoder(
     """
     from gymnasium import spaces
 
-    if network != DEFAULT:
+    if network not in BUILT_IN:
         return CustomEncoder(network, space)
     items: list[tuple[str | None, gym.Space[Any]]]
     if isinstance(space, spaces.Dict):
@@ -136,7 +138,10 @@ def make_encoder(
         return Encoder(None, None, image_keys, cnns, width)
     flat = FlatObservation(entries)
     sizes = (flat.out_features, *hidden)
-    trunk = mlp(sizes, activation, init=init, activate_output=True, noisy=noisy)
+    if network == SIMBA and hidden:
+        trunk = residual_trunk(flat.out_features, hidden)
+    else:
+        trunk = mlp(sizes, activation, init=init, activate_output=True, noisy=noisy)
     return Encoder(flat, trunk, image_keys, cnns, width + sizes[-1])
 
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from assay.core.errors import ConfigError
 from assay.functional.distributions import DiagGaussian, Distribution, TanhGaussian
 from assay.functional.layout import box_scale
-from assay.networks.custom import DEFAULT
+from assay.networks.custom import DEFAULT, SIMBA
 from assay.networks.encoders import make_encoder
 from assay.networks.mlp import HIDDEN_GAIN, Init, make_activation, make_linear, mlp
+from assay.networks.simba import ResidualEnsemble
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -302,6 +303,15 @@ class EnsembleMLP(nn.Module):
         return x
 
 
+def make_ensemble(
+    members: int, sizes: Sequence[int], *, activation: str, network: str, init: Init = "torch"
+) -> nn.Module:
+    """Return several networks of one shape: residual ones with `network="simba"`, else MLPs."""
+    if network == SIMBA:
+        return ResidualEnsemble(members, sizes)
+    return EnsembleMLP(members, sizes, activation, init=init)
+
+
 class QEnsemble(nn.Module):
     """Critics Q_i(s, a) that share an input: (obs, action [B, n]) -> [members, B].
 
@@ -315,7 +325,7 @@ class QEnsemble(nn.Module):
         hidden: Widths of the hidden layers.
         activation: Activation of the hidden layers.
         cnn: "nature" or "impala", for images.
-        network: Encoder before the critics, see `make_encoder`.
+        network: See `make_encoder` and `make_ensemble`.
         init: Initialisation of all layers.
     """
 
@@ -336,7 +346,9 @@ class QEnsemble(nn.Module):
             observation_space, hidden=(), cnn=cnn, network=network, init=init
         )
         sizes = (self.encoder.out_features + action_size, *hidden, 1)
-        self.ensemble = EnsembleMLP(members, sizes, activation, init=init)
+        self.ensemble = make_ensemble(
+            members, sizes, activation=activation, network=network, init=init
+        )
 
     def forward(
         self,

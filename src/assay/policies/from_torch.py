@@ -26,8 +26,9 @@ from assay.networks.heads import (
 from assay.networks.noisy import NoisyLinear
 from assay.networks.quantile import ActionValues
 from assay.networks.rnn import GRU, LSTM
+from assay.networks.simba import ResidualBlock
 from assay.policies.description import Entry
-from assay.policies.layers import Activation, BatchNorm, Dense, LayerNorm, NoisyDense
+from assay.policies.layers import Activation, BatchNorm, Dense, LayerNorm, NoisyDense, Residual
 from assay.policies.numpy_network import Described, GaussianParams, SquashedParams
 from assay.policies.parts import ActivationName, Layer
 from assay.policies.recurrent import Gates, Recurrent
@@ -146,6 +147,11 @@ class _Writer:
             if module.bias is None or len(module.normalized_shape) != 1:
                 raise UnsupportedError("a layer normalisation without bias or over several axes")
             return LayerNorm(**self._named(module, prefix, "weight", "bias"), eps=module.eps)
+        if isinstance(module, ResidualBlock):
+            norm: Any = self._plain(module.norm, f"{prefix}.norm")
+            up: Any = self._plain(module.up, f"{prefix}.up")
+            down: Any = self._plain(module.down, f"{prefix}.down")
+            return Residual(norm=norm, up=up.model_copy(update={"activation": "relu"}), down=down)
         if isinstance(module, BatchRenorm):
             return BatchNorm(
                 **self._named(module, prefix, "weight", "bias", "mean", "variance"), eps=module.eps

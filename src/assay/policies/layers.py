@@ -321,7 +321,43 @@ class Activation(Layer):
         return ActivationForward(ACTIVATIONS[self.activation])
 
 
-Plain = Dense | NoisyDense | LayerNorm | BatchNorm | Activation
+class ResidualForward:
+    """What a layer norm and two dense layers make of an input, added to it."""
+
+    def __init__(self, norm: Forward, up: Forward, down: Forward) -> None:
+        self.norm = norm
+        self.up = up
+        self.down = down
+
+    def __call__(self, x: Array) -> Array:
+        """Return an array of the same shape."""
+        out = self.down(self.up(self.norm(x)))
+        out += x
+        return out
+
+
+class Residual(Layer):
+    """x + W2 relu(W1 norm(x) + b1) + b2, W1 [inside, n], W2 [n, inside]."""
+
+    kind: Literal["residual"] = "residual"
+    norm: LayerNorm
+    up: Dense
+    down: Dense
+
+    def check(self, shapes: Shapes, width: int) -> int:
+        """Check the three layers."""
+        self.norm.check(shapes, width)
+        out = self.down.check(shapes, self.up.check(shapes, width))
+        if out != width:
+            raise ModelError(f"A residual block gives {out} numbers of {width}; expected as many.")
+        return width
+
+    def build(self, arrays: Arrays) -> ResidualForward:
+        """Return the layer."""
+        return ResidualForward(*(part.build(arrays) for part in (self.norm, self.up, self.down)))
+
+
+Plain = Dense | NoisyDense | LayerNorm | BatchNorm | Activation | Residual
 
 
 class Chain:
