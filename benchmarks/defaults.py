@@ -4,8 +4,9 @@
     python benchmarks/defaults.py table
 
 Every run is a process of its own on one thread, and a line of `evidence/defaults.jsonl`: what is
-there is not run again, so the table grows. The libraries take turns. Both are judged by the same
-episodes of the deterministic policy after the last step. Settings for a trial of other defaults
+there is not run again, so the table grows. A line of Assay with other defaults than today's does
+not count any more. The libraries take turns. Both are judged by the same episodes of the
+deterministic policy after the last step. Settings for a trial of other defaults
 (`--set epochs=4 --out trial.jsonl`) go to a file of their own.
 """
 
@@ -19,12 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import evidence
 import gymnasium as gym
 import numpy as np
 
@@ -37,6 +39,7 @@ from assay.evaluation.statistics import (
     stratified_bootstrap,
     welch_test,
 )
+from assay.loops.config import RunConfig
 
 STORE = Path(__file__).resolve().parent / "evidence" / "defaults.jsonl"
 SEEDS = 5
@@ -114,10 +117,9 @@ class Entry:
     seed: int
     env_steps: int
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Return what names it in the store."""
-        return (self.library, self.algorithm, self.env, self.seed, self.env_steps)
+    def line(self) -> dict[str, Any]:
+        """Return it as the beginning of a line of the store."""
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 # ---------------------------------------------------------------------- one run, in a child
@@ -172,10 +174,11 @@ def run(entry: Entry, settings: Mapping[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     start = time.perf_counter()
     learn = _assay if entry.library == "assay" else _peer
-    act, make_env = learn(entry, settings)
+    act, make_env, config = learn(entry, settings)
     seconds = time.perf_counter() - start
     returns = play(make_env, act, 10_000 + 100 * entry.seed)
     return {
+        "config": config,
         "mean": round(float(np.mean(returns)), 4),
         "seconds": round(seconds, 1),
         "returns": [round(value, 3) for value in returns],
@@ -205,7 +208,12 @@ def _assay(entry: Entry, settings: Mapping[str, Any]) -> Any:
         limited = made.spec is not None and made.spec.max_episode_steps is not None
         return made if limited else gym.wrappers.TimeLimit(made, LONGEST)
 
-    return act, raw
+    return act, raw, config_hash(run.config)
+
+
+def config_hash(config: RunConfig) -> str:
+    """Return a name for what a run learned with."""
+    return evidence.config_hash({"envs": config.run.num_envs, **config.hyperparameters})
 
 
 def _peer(entry: Entry, settings: Mapping[str, Any]) -> Any:
@@ -223,7 +231,7 @@ def _peer(entry: Entry, settings: Mapping[str, Any]) -> Any:
         action, memory[0] = model.predict(obs, state, starts, deterministic=True)
         return action.item() if action.ndim == 0 else action
 
-    return act, lambda: make(entry.env)
+    return act, lambda: make(entry.env), ""
 
 
 # ---------------------------------------------------------------------- all runs, in the parent
@@ -253,10 +261,43 @@ def read(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def current(lines: Sequence[dict[str, Any]], **settings: Any) -> Iterator[tuple[Entry, float]]:
+    """Yield the runs that count: of budgets of the suite, and of Assay with today's defaults."""
+    budgets = {task.env: task.budgets() for task in TASKS}
+    today: dict[tuple[str, str], str] = {}
+    for line in lines:
+        entry = Entry(**{name: line[name] for name in Entry.__slots__})
+        where = entry.algorithm, entry.env
+        if budgets.get(entry.env, {}).get(entry.algorithm) != entry.env_steps:
+            continue
+        if entry.library == "assay":
+            if where not in today:
+                today[where] = _today(entry, settings) or line["config"]
+            if line["config"] != today[where]:
+                continue
+        yield entry, line["mean"]
+
+
+def _today(entry: Entry, settings: Mapping[str, Any]) -> str | None:
+    """Return the name of today's defaults, or None where the environment is not installed."""
+    from assay.envs.make import look_at
+    from assay.loops.config import resolve
+
+    given = {"env_steps": entry.env_steps, **settings}
+    try:
+        config = resolve(
+            entry.algorithm, entry.env, given, use_preset=False,
+            look=lambda kwargs: look_at(entry.env, kwargs),
+        )  # fmt: skip
+    except AssayError:
+        return None
+    return config_hash(config)
+
+
 def measure(todo: Sequence[Entry], settings: Mapping[str, Any], out: Path, jobs: int) -> int:
     """Run what is missing, and return how many runs failed."""
-    done = {Entry(**{k: line[k] for k in Entry.__slots__}).key for line in read(out)}
-    todo = [entry for entry in todo if entry.key not in done]
+    done = {entry for entry, _ in current(read(out), **settings)}
+    todo = [entry for entry in todo if entry not in done]
     print(f"{len(todo)} runs to do, {jobs} at a time", flush=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(jobs) as pool:
@@ -264,7 +305,7 @@ def measure(todo: Sequence[Entry], settings: Mapping[str, Any], out: Path, jobs:
 
 
 def _launch(entry: Entry, settings: Mapping[str, Any], out: Path) -> bool:
-    asked = {name: getattr(entry, name) for name in Entry.__slots__}
+    asked = entry.line()
     own = settings if entry.library == "assay" else {}
     command = [sys.executable, __file__, "one", json.dumps([asked, dict(own)])]
     threads = {n: "1" for n in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
@@ -297,14 +338,11 @@ def _launch(entry: Entry, settings: Mapping[str, Any], out: Path) -> bool:
 
 
 def scores(path: Path = STORE) -> dict[tuple[str, str], dict[str, dict[int, float]]]:
-    """Return (algorithm, environment) -> library -> seed -> score, of budgets that still count."""
-    budgets = {task.env: task.budgets() for task in TASKS}
+    """Return (algorithm, environment) -> library -> seed -> score."""
     found: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
-    for line in read(path):
-        algorithm, env = line["algorithm"], line["env"]
-        if budgets.get(env, {}).get(algorithm) == line["env_steps"]:
-            seeds = found.setdefault((algorithm, env), {"assay": {}, "sb3": {}})
-            seeds[line["library"]][line["seed"]] = line["mean"]
+    for entry, mean in current(read(path)):
+        seeds = found.setdefault((entry.algorithm, entry.env), {"assay": {}, "sb3": {}})
+        seeds[entry.library][entry.seed] = mean
     return found
 
 
@@ -330,6 +368,8 @@ def table(path: Path = STORE) -> str:
                 f"{_mean(theirs)} | {difference.point:+.1f} [{difference.low:+.1f}, "
                 f"{difference.high:+.1f}] | {verdict} |"
             )
+    if not tally:
+        return "Not measured yet: `python benchmarks/defaults.py run`."
     lines += [
         "",
         "| algorithm | environments | better | worse | probability of improvement "

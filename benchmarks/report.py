@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import defaults
 import evidence
 from cases import CASES, COMPARISONS, GROUPS, Case, Measure, cases_of
 from evidence import EvidenceError, Ratio
@@ -234,6 +235,7 @@ def tables() -> dict[str, str]:
         "phases": phases,
         "memory": memory_line(),
         "gate": plain_table("gate", "python benchmarks/gate.py --store"),
+        "defaults": defaults.table(),
         "server": server_table(),
         "server-learning": plain_table("server_learning", "python benchmarks/server_learning.py"),
         "systems": plain_table("systems", "python benchmarks/systems.py --store"),
