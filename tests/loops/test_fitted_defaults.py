@@ -115,6 +115,19 @@ def test_a_default_without_effect_is_not_taken(
     assert getattr(hp, void) == type(hp).model_fields[void].get_default(call_default_factory=True)
 
 
+@pytest.mark.parametrize("given", [{"target_every": 10}, {"epsilon": 0.3}])
+def test_a_default_that_would_void_what_is_given_is_not_taken(given: dict[str, Any]) -> None:
+    config, spaces = fit("dqn", **given)
+    registry.get("dqn").Hyperparameters(**config.hyperparameters).reject_unused(spaces)
+    assert values(config)["double"]
+    assert (values(config)["tau"] == 1) == ("target_every" in given)
+
+
+def test_a_support_that_is_given_is_in_the_units_of_rewards() -> None:
+    assert values(fit("c51")[0])["normalize_reward"]
+    assert not values(fit("c51", v_min=0, v_max=12)[0])["normalize_reward"]
+
+
 def test_a_preset_stays_what_was_tuned() -> None:
     spaces = Spaces(VECTOR, CHOICE)
     config = resolve("ppo", "CartPole-v1", look=lambda kwargs: (spaces, 500))

@@ -654,7 +654,9 @@ class TestObjects:
 
 def test_nothing_to_learn_from_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="learning_starts=100 leaves nothing"):
-        assay.train("dqn", "CartPole-v1", env_steps=100, preset=False, root=tmp_path)
+        assay.train(
+            "dqn", "CartPole-v1", env_steps=100, learning_starts=100, preset=False, root=tmp_path
+        )
     assert not list(tmp_path.iterdir())
 
 

@@ -53,7 +53,8 @@ class C51(Algorithm):
         @classmethod
         def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
             """Return rewards that are scaled to the support of the distribution."""
-            return super().fitted(problem, given) | {"normalize_reward": True}
+            scaled = not {"v_min", "v_max"} & given.keys()
+            return super().fitted(problem, given) | {"normalize_reward": scaled}
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)

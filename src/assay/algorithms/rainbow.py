@@ -73,7 +73,8 @@ class Rainbow(Algorithm):
         @classmethod
         def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
             """Return rewards that are scaled to the support, and more learning on vectors."""
-            fit = super().fitted(problem, given) | {"normalize_reward": True}
+            scaled = not {"v_min", "v_max"} & given.keys()
+            fit = super().fitted(problem, given) | {"normalize_reward": scaled}
             return fit if has_images(problem.spaces.observation) else fit | ON_VECTORS
 
         def encoder_only(self) -> tuple[str, ...]:

@@ -260,19 +260,27 @@ def resolve(
 def _fit(
     problem: Problem, hp: Settings, run: OnlineSettings, given: set[str]
 ) -> tuple[Settings, OnlineSettings]:
-    """Return the settings with defaults for a problem in place of those that were not given."""
-    decided = {k: getattr(hp if k in type(hp).model_fields else run, k) for k in given}
-    fitted = {k: v for k, v in hp.fitted(problem, decided).items() if k not in given}
+    """Return the settings with defaults for a problem in place of those that were not given.
+
+    A default is not taken where it would have no effect beside what was given, or would leave
+    something that was given without effect.
+    """
     own = type(hp).model_fields
-    fit = hp.model_copy(update={k: v for k, v in fitted.items() if k in own})
-    # What the user set may leave a fitted setting without effect.
-    void = {
-        name: own[name].get_default(call_default_factory=True)
-        for name, _ in fit.all_unused(problem.spaces)
-        if name in fitted
-    }
-    rest = {k: v for k, v in fitted.items() if k not in own}
-    return fit.model_copy(update=void), run.model_copy(update=rest)
+    decided = {k: getattr(hp if k in own else run, k) for k in given}
+    fitted = {k: v for k, v in hp.fitted(problem, decided).items() if k not in given}
+    run = run.model_copy(update={k: v for k, v in fitted.items() if k not in own})
+    before = _unused(hp, problem)
+    for name in [name for name in fitted if name in own]:  # in order
+        trial = hp.model_copy(update={name: fitted[name]})
+        if not (_unused(trial, problem) - before) & given:
+            hp = trial
+    void = _unused(hp, problem) & fitted.keys()
+    defaults = {name: own[name].get_default(call_default_factory=True) for name in void}
+    return hp.model_copy(update=defaults), run
+
+
+def _unused(hp: Settings, problem: Problem) -> set[str]:
+    return {name for name, _ in hp.all_unused(problem.spaces)}
 
 
 def _refuse_clashes(algorithm: str, clashes: set[str]) -> None:
