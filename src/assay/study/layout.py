@@ -181,16 +181,18 @@ class Study:
             except AssayError as error:
                 reason = f"state.json cannot be read: {error.message.rstrip('.')}; it is derived "
                 problems.append(Problem(0, reason + "from the ledger, and can be deleted"))
-        chain = self._chain()
+        chain, refusal = self._chain()
         if chain:
             anchors[self.ref] = chain[0]
         reading = self.ledger.read(anchors)
         if not reading.problems:
-            problems += self._unchained(reading.events, chain)
+            problems += self._unchained(reading.events, chain, refusal)
             problems += disagreements(kept, reading.events) if kept is not None else []
         return Reading(reading.events, [*reading.problems, *problems], reading.size)
 
-    def _unchained(self, events: Sequence[Event], chain: Sequence[Head]) -> list[Problem]:
+    def _unchained(
+        self, events: Sequence[Event], chain: Sequence[Head], refusal: str
+    ) -> list[Problem]:
         """Say where the heads that Git noted, one commit after another, are not the ledger's."""
         begun = [event for event in events if event.kind == kinds.ANCHORED]
         if not begun or not begun[-1].data["ref"]:
@@ -199,7 +201,7 @@ class Study:
             reason = f"its head was noted in {begun[-1].data['ref']}, and this is {self.ref}"
             return [Problem(begun[-1].seq, f"{reason}: it is the ledger of another study")]
         if not chain:
-            return [Problem(0, f"{_GONE} {self.ref}, {_WHY_GONE}")]
+            return [Problem(0, f"{_GONE} {self.ref}, {_WHY_GONE}{refusal}")]
         hashes = {event.seq: event.hash for event in events}
         for noted in chain:
             if hashes.get(noted.seq) != noted.hash:
@@ -366,17 +368,17 @@ class Study:
             return None
         return _head(commit.partition("\n\n")[2])
 
-    def _chain(self) -> list[Head]:
-        """Return all heads that the Git ref noted, the newest first."""
+    def _chain(self) -> tuple[list[Head], str]:
+        """Return all heads that the Git ref noted, the newest first, and why there are none."""
         if not (self.root / ".git").exists():
-            return []
+            return [], ""
         try:
             lines = git(self.root, "rev-list", "--format=%B", self.ref).splitlines()
-        except GitError:
-            return []
+        except GitError as error:
+            return [], f" ({' '.join(error.message.rstrip('.').split())})"
         heads = [_head(line) for line in lines if line.startswith("{")]
         # A note that says nothing stands for no event, so that it is found wrong.
-        return [head or Head(-1, "") for head in heads]
+        return [head or Head(-1, "") for head in heads], ""
 
     def _note(self, head: Head) -> bool:
         """Note a head in a commit upon those that the Git ref has; say whether Git did."""
