@@ -97,6 +97,10 @@ def test_a_wrong_option_is_a_mistake_too(cli: Cli) -> None:
         (["train", "ppo", "CartPole-v1", "seed=2", "--seed", "3"], ["seed is given twice"]),
         (["train", "ppo", "CartPole-v1", "env=Pendulum-v1"], ["env: Pendulum-v1", "CartPole-v1"]),
         (["train", "ppo", "CartPole-v1", "--config", "none.yaml"], ["'none.yaml'"]),
+        (["train"], ["Nothing names the algorithm", "assay train ALGO ENV", "--config"]),
+        (["train", "lr=1e-3"], ["Nothing names the algorithm"]),
+        (["train", "ppo", "lr=1e-3"], ["Nothing names the environment", "ENV"]),
+        (["train", "ppo", "lr=1e-3", "CartPole-v1"], ["'CartPole-v1' is not a setting"]),
         (["train", "ppo", "CartPole-v1", "--name", "../up"], ["'../up' cannot be the name"]),
         (["train", "ppo", "CartPole-v1", "--root", "/dev/null/runs"], ["/dev/null/runs"]),
         (["train", "ppo", "no_such_module:Maze-v0"], ["no module 'no_such_module'"]),
@@ -129,6 +133,19 @@ def test_the_command_line_overrides_settings_of_a_file(cli: Cli, tmp_path: Path)
     assert "algorithm: sac" in failed(cli(*TRAIN, "--config", file))
     file.write_text("lr: [\n")
     assert "not readable YAML" in failed(cli(*TRAIN, "--config", file))
+
+
+def test_a_file_that_does_not_name_a_task(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("algorithm: ppo\n")
+    assert "Nothing names the environment" in failed(cli("train", "--config", file))
+    file.write_text("algorithm: ppo\nenv: CartPole-v1\n")
+    message = failed(cli("train", "ppo", "Acrobot-v1", "--config", file))
+    assert "The file says env: CartPole-v1, but the command line says Acrobot-v1" in message
+    message = failed(cli("train", "--config", file, "env=Acrobot-v1"))
+    assert "env: CartPole-v1" in message and "Acrobot-v1" in message
+    file.write_text("algorithm: ppo\nenv: Maze\nenv_is_object: true\n")
+    assert "was given as an object" in failed(cli("train", "--config", file))
 
 
 def test_a_name_that_is_taken_offers_to_resume(cli: Cli, runs: Path) -> None:

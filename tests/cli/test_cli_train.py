@@ -130,6 +130,27 @@ def test_what_is_set_is_what_is_run(cli: Cli, root: Path, tmp_path: Path) -> Non
     assert config["run"]["device"] == "cpu"
 
 
+def test_a_run_s_own_configuration_starts_it_again(cli: Cli, root: Path) -> None:
+    """Bit for bit, alone and as the settings of a group, without ALGO and ENV."""
+    assert cli(*TRAIN, "epochs=2", "--seed", 5, "--no-preset", "--name", "x").exit_code == 0
+    file = root / "x" / "config.yaml"
+    result = cli("train", "--config", file, "--name", "y")
+    assert result.exit_code == 0, result.output
+    assert (root / "y" / "config.yaml").read_text() == file.read_text()
+    assert_same_run(root / "x", root / "y")
+    result = cli("train", "--config", file, "threads=1", "--seeds", 1, "--name", "g")
+    assert result.exit_code == 0, result.output
+    assert_same_run(root / "x", root / "g" / "seed-5")
+
+
+def test_a_file_may_name_the_environment_alone(cli: Cli, root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("env: CartPole-v1\nenv_steps: 256\n")
+    result = cli("train", "ppo", *TINY, "eval_episodes=1", "--config", file, "--name", "x")
+    assert result.exit_code == 0, result.output
+    assert RunDirectory.open(root / "x").info["env"] == "CartPole-v1"
+
+
 def test_json_is_all_there_is_on_stdout(start: Start, root: Path) -> None:
     process = start(*TRAIN, "--json", "--name", "x")
     stdout, stderr = process.communicate()

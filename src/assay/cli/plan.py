@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,62 @@ class Plan:
         )
 
 
+def split_words(words: Sequence[str | None]) -> tuple[list[str], list[str]]:
+    """Return the names and the `key=value` items of a command line, which begins with the names.
+
+    Both names can be left out, so an item may stand where the command line expects a name.
+
+    Raises:
+        ConfigError: There are more than two names, or one stands behind an item.
+    """
+    given = [word for word in words if word is not None]
+    items = [i for i, word in enumerate(given) if "=" in word]
+    count = items[0] if items else len(given)
+    names, settings = given[:count], given[count:]
+    extra = [*names[2:], *(word for word in settings if "=" not in word)]
+    if extra:
+        raise ConfigError(
+            f"'{extra[0]}' is not a setting.", "Use ALGO ENV key=value, such as lr=3e-4."
+        )
+    return names, settings
+
+
+def choose_task(
+    names: Sequence[str], file_settings: Mapping[str, Any], settings: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Return the algorithm and the environment of a run.
+
+    Args:
+        names: The algorithm, the environment, or nothing, from the command line.
+        file_settings: Settings of the YAML file, which may name both.
+        settings: Settings of the command line, which may name both.
+
+    Raises:
+        ConfigError: Nothing names one of them, two places name different ones, or a file names an
+            environment that was an object.
+    """
+    chosen = []
+    given = dict(zip(("algorithm", "env"), names, strict=False))
+    for key, what in (("algorithm", "ALGO"), ("env", "ENV")):
+        named = given.get(key) or settings.get(key) or file_settings.get(key)
+        if named is None:
+            raise ConfigError(
+                f"Nothing names the {'environment' if key == 'env' else key}.",
+                f"Give {what} on the command line (assay train ALGO ENV), or a --config file "
+                f"with '{key}: ...'.",
+            )
+        _refuse_other(key, str(named), file_settings, "The file")
+        _refuse_other(key, str(named), settings, "A setting")
+        chosen.append(str(named))
+    if file_settings.get("env_is_object"):
+        raise ConfigError(
+            f"The file is of a run whose environment '{chosen[1]}' was given as an object, which "
+            "no file holds.",
+            "Start it from Python: assay.train(algorithm, env, config=...).",
+        )
+    return chosen[0], chosen[1]
+
+
 def read_settings(
     assignments: list[str], config: Path | None, options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -119,9 +175,6 @@ def make_plan(
     from assay.loops import config as settings_module
     from assay.loops.training import build_algorithm, choose_device
 
-    for key, value in (("algorithm", algorithm), ("env", env)):
-        _refuse_other(key, value, file_settings, "The file")
-        _refuse_other(key, value, settings, "A setting")
     layers = (algorithm, env, file_settings, settings)
     config = settings_module.resolve(
         *layers, use_preset=use_preset, look=lambda kwargs: look_at(env, kwargs)

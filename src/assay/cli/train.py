@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 def train(
     algorithm: str = typer.Argument(
-        ..., metavar="ALGO", help="The algorithm, such as ppo (see `assay algorithms`)."
+        None, metavar="ALGO", help="The algorithm, such as ppo (see `assay algorithms`)."
     ),
     env: str = typer.Argument(
-        ..., metavar="ENV", help="The environment's id, such as CartPole-v1 or my_module:Maze-v0."
+        None, metavar="ENV", help="The environment's id, such as CartPole-v1 or my_module:Maze-v0."
     ),
     settings: list[str] = typer.Argument(
         None, metavar="[KEY=VALUE]...", help="Settings, such as env_steps=100_000 lr=3e-4."
@@ -40,7 +40,12 @@ def train(
         None, "--name", help="Name of the run or group; generated if missing."
     ),
     device: str = typer.Option(None, "--device", help="auto, cpu, cuda or cuda:N."),
-    config: Path = typer.Option(None, "--config", help="A YAML file with settings."),
+    config: Path = typer.Option(
+        None,
+        "--config",
+        help="A YAML file with settings. If it names algorithm and env, as a run's config.yaml "
+        "does, ALGO and ENV can be left out.",
+    ),
     root: RunsRoot = None,
     jobs: int = typer.Option(
         None, "--jobs", min=1, help="Most seeds to train at once; by default one per core."
@@ -55,20 +60,23 @@ def train(
     """Train an agent.
 
     Settings come from the algorithm's defaults, the shipped preset, --config, and KEY=VALUE, where
-    later ones override earlier ones. Ctrl-C saves the run, and `assay resume` continues it.
+    later ones override earlier ones. `assay train --config RUN/config.yaml` starts the same run
+    again. Ctrl-C saves the run, and `assay resume` continues it.
     """
-    from assay.cli.plan import make_plan, read_settings
+    from assay.cli.plan import choose_task, make_plan, read_settings, split_words
     from assay.runs.directory import unique_name
 
     if stop_with_stdin:
         from assay.cli.seeds import stop_with_stdin as watch_stdin
 
         watch_stdin()
-    file_settings, given = read_settings(settings or [], config, {"seed": seed, "device": device})
+    names, settings = split_words([algorithm, env, *(settings or [])])
+    file_settings, given = read_settings(settings, config, {"seed": seed, "device": device})
     place = runs_root(root)
     if seeds is None:
         _refuse_taken(place, name)
-    plan = make_plan(algorithm, env, file_settings, given, use_preset=preset)
+    task = choose_task(names, file_settings, given)
+    plan = make_plan(*task, file_settings, given, use_preset=preset)
     if seeds is None:
         if not quiet:
             output.note(plan.describe())
@@ -85,13 +93,13 @@ def train(
     options += ["--config", str(config)] if config is not None else []
     options += ["--device", device] if device is not None else []
     options += [] if preset else ["--no-preset"]
-    own = [item for item in settings or [] if item.partition("=")[0].strip() != "seed"]
+    own = [item for item in settings if item.partition("=")[0].strip() != "seed"]
     if plan.config.run.threads == 0:
         # One thread each, and in the configuration: a seed that is resumed alone must not use more,
         # because sums over several threads differ in the last bits.
         own.append("threads=1")
     todo = [
-        _job(plan, place, group, number, [algorithm, env, *own, *options])
+        _job(plan, place, group, number, [*task, *own, *options])
         for number in range(first, first + seeds)
     ]
     if not quiet:
@@ -103,7 +111,7 @@ def train(
         replay_bytes=plan.replay_bytes,
         quiet=quiet,
         as_json=as_json,
-        again=lambda left: _again([algorithm, env, *own, *options], group, left),
+        again=lambda left: _again([*task, *own, *options], group, left),
     )
 
 
