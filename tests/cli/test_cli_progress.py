@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from assay.cli import algorithms, find_run, output, results, seeds
-from assay.cli.progress import LINE_SECONDS, Bars, Progress
+from assay.cli import algorithms, find_run, output, progress, results, seeds
+from assay.cli.progress import LINE_SECONDS, Bars, Progress, curve
 from assay.core.types import Clock
+from assay.evaluation.formatting import number
 from assay.loops.events import Evaluated, Logged, RunStarted
+from assay.runs.directory import RunDirectory
 
 
 def lines_of(bars: Bars) -> list[str]:
@@ -61,7 +63,7 @@ def test_a_slow_run_still_gives_a_line_now_and_then() -> None:
 
 def test_more_steps_than_the_budget_are_all_of_it() -> None:
     bars = make_bars()
-    bars.update("x", 1100, 1000, evaluation=1.0)
+    bars.update("x", 1100, 1000, evaluations=[1.0])
     assert lines_of(bars) == ["x: 1,000 of 1,000 env_steps (100%), evaluation 1.00"]
 
 
@@ -74,6 +76,53 @@ def test_a_terminal_gets_a_bar_with_speed_return_and_time_left() -> None:
     shown = bars.console.file.getvalue()  # type: ignore[attr-defined]
     for words in ("seed 1", "50%", "1,234 steps/s, return 8.5", "waiting", "seed 3 failed: no"):
         assert words in shown
+
+
+def test_a_terminal_shows_the_learning_curve() -> None:
+    bars = make_bars("bar")
+    progress, clock = Progress(bars, "ppo"), Clock(1000)
+    with bars:
+        for steps, mean in ((100, 10.0), (200, 45.0), (300, 80.0)):
+            clock.env_steps = steps
+            progress(Evaluated(clock, SimpleNamespace(mean=mean)))
+    shown = bars.console.file.getvalue()  # type: ignore[attr-defined]
+    assert "▁▅█" in shown and "evaluation 80" in shown
+
+
+def test_the_curve_of_ten_evaluations_fits_a_narrow_terminal() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    bars = Bars("bar", console=console)
+    with bars:
+        bars.update("ppo", 500, 1000, speed=22_000.0, score=480.0, evaluations=range(10))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"{curve(range(10))} 22,000 steps/s, return 480.0, evaluation 9.00 --:--" in shown
+
+
+def test_a_terminal_without_unicode_gets_the_figures_alone() -> None:
+    console = Console(file=io.TextIOWrapper(io.BytesIO(), "ascii"), width=120, force_terminal=True)
+    bars = Bars("bar", console=console)
+    with bars:
+        bars.update("x", 1, 10, evaluations=[1.0, 2.0])
+    console.file.seek(0)
+    assert "evaluation 2" in console.file.read()
+
+
+def test_a_curve_of_what_cannot_be_drawn() -> None:
+    assert curve([]) == ""
+    assert curve([5.0, 5.0]) == "▅▅"
+    assert curve([float("nan"), 1.0, 2.0]) == "▁█"
+    assert len(curve(range(1000), width=7)) == 7
+
+
+def test_a_resumed_run_goes_on_with_its_curve(made_runs: Path) -> None:
+    bars = make_bars("bar")
+    progress, clock = Progress(bars, "ppo"), Clock(512)
+    with bars:
+        progress(RunStarted(made_runs / "a" / "seed-1", clock, resumed=True))
+        progress(Evaluated(clock, SimpleNamespace(mean=1e9)))
+    means = [e["mean"] for e in RunDirectory.open(made_runs / "a" / "seed-1").evals()]
+    assert len(means) == 2
+    assert curve([*means, 1e9]) in bars.console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_closed_stderr_does_not_stop_the_run() -> None:
@@ -90,7 +139,7 @@ def test_a_closed_stderr_does_not_stop_the_run() -> None:
 def test_silent_mode_prints_nothing() -> None:
     bars = make_bars("silent")
     with bars:
-        bars.update("x", 1000, 1000, evaluation=1.0)
+        bars.update("x", 1000, 1000, evaluations=[1.0])
         bars.message("x")
     assert lines_of(bars) == []
 
@@ -103,7 +152,7 @@ def test_json_output_has_no_nan_or_infinity(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_examples_in_the_docstrings_are_true() -> None:
-    for module in (output, algorithms):
+    for module in (output, algorithms, progress):
         assert doctest.testmod(module).failed == 0
 
 
@@ -187,6 +236,17 @@ class Vanishing:
 def test_a_run_may_vanish_while_it_is_read() -> None:
     job = seeds.Job("seed 1", ("train",), Vanishing(), 100)  # type: ignore[arg-type]
     seeds._Pool([job], 1, Bars("silent"))._look(job)
+
+
+def test_each_evaluation_of_a_seed_makes_a_line(made_runs: Path) -> None:
+    bars = make_bars(now=lambda: 0.0)
+    job = seeds.Job("seed 1", ("train",), made_runs / "a" / "seed-1", 512)
+    pool = seeds._Pool([job], 1, bars)
+    pool._look(job)
+    pool._look(job)
+    (line,) = lines_of(bars)
+    last = RunDirectory.open(job.path).evals()[-1]["mean"]
+    assert f"evaluation {number(last)}" in line
 
 
 def test_every_stop_is_sent_to_a_child_once() -> None:

@@ -1,11 +1,13 @@
-"""Progress of a run: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run: a bar and the learning curve on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -25,6 +27,8 @@ RETURN = "rollout/return_mean"
 EVALUATION = "eval/return_mean"
 LINE_SHARE = 1 / 8  # of the budget between two lines, where no evaluation makes one
 LINE_SECONDS = 60.0  # and the longest time between two lines
+_LEVELS = "▁▂▃▄▅▆▇█"
+_CURVE_WIDTH = 20
 
 
 def speed_metric(unit: Unit) -> str:
@@ -41,6 +45,30 @@ def choose_mode(*, quiet: bool, as_json: bool) -> Mode:
     return "silent" if as_json else "lines"
 
 
+def curve(values: Sequence[float], width: int = _CURVE_WIDTH) -> str:
+    """Draw values as a line of blocks, from the lowest to the highest of them.
+
+    More than `width` values are averaged in groups of neighbours.
+
+    Example:
+        >>> curve([0.0, 10.0, 20.0, 70.0])
+        '▁▂▃█'
+        >>> curve([0.0, 0.0, 7.0, 7.0], width=2)
+        '▁█'
+    """
+    values = [value for value in values if math.isfinite(value)]
+    size = len(values)
+    if size > width:
+        ends = [size * i // width for i in range(width + 1)]
+        groups = [values[a:b] for a, b in pairwise(ends)]
+        values = [sum(group) / len(group) for group in groups]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    # Without a scale, one value or equal ones are neither high nor low.
+    scale = (len(_LEVELS) - 1) / (high - low) if high > low else 0.0
+    base = 0.0 if scale else (len(_LEVELS) - 1) / 2
+    return "".join(_LEVELS[round(base + (value - low) * scale)] for value in values)
+
+
 @dataclass(slots=True)
 class _Line:
     """The state of a run, and when it was last printed."""
@@ -50,7 +78,7 @@ class _Line:
     unit: Unit
     speed: float | None = None
     score: float | None = None
-    evaluation: float | None = None
+    evaluations: Sequence[float] = ()
     task: TaskID | None = None
     printed_share: float = 0.0
     printed_at: float = 0.0
@@ -62,8 +90,8 @@ class _Line:
             parts.append(f"{self.speed:,.0f} {word}/s")
         if self.score is not None:
             parts.append(f"return {number(self.score)}")
-        if self.evaluation is not None:
-            parts.append(f"evaluation {number(self.evaluation)}")
+        if self.evaluations:
+            parts.append(f"evaluation {number(self.evaluations[-1])}")
         return ", ".join(parts)
 
 
@@ -114,7 +142,7 @@ class Bars:
         unit: Unit = "env_steps",
         speed: float | None = None,
         score: float | None = None,
-        evaluation: float | None = None,
+        evaluations: Sequence[float] | None = None,
         state: str = "",
     ) -> None:
         """Show how far the run called `label` is; a value that is None stays as it was.
@@ -126,7 +154,7 @@ class Bars:
             unit: What both are counted in.
             speed: Of these, per second.
             score: Recent return in training.
-            evaluation: Mean return of a new evaluation.
+            evaluations: Mean returns of all evaluations so far; each new one makes a line.
             state: A word to show in place of the values, such as "waiting".
         """
         if self.mode == "silent":
@@ -137,11 +165,12 @@ class Bars:
         line.count, line.total = min(count, total), total
         line.speed = line.speed if speed is None else speed
         line.score = line.score if score is None else score
-        line.evaluation = line.evaluation if evaluation is None else evaluation
+        known = len(line.evaluations)
+        line.evaluations = line.evaluations if evaluations is None else list(evaluations)
         if self._display is not None:
             self._draw(label, line, state)
         elif not state:
-            self._print(label, line, evaluation is not None)
+            self._print(label, line, len(line.evaluations) > known)
 
     def message(self, text: str) -> None:
         """Print a line above the bars."""
@@ -155,12 +184,14 @@ class Bars:
 
     def _draw(self, label: str, line: _Line, state: str) -> None:
         if line.task is None:
-            line.task = self._display.add_task(label, total=line.total, figures="")
+            line.task = self._display.add_task(label, total=line.total, figures="", curve="")
+        drawable = self.console.encoding.lower().startswith("utf")
         self._display.update(
             line.task,
             total=line.total,
             completed=line.count,
             figures=state or line.figures(),
+            curve=curve(line.evaluations) if drawable else "",
         )
 
     def _print(self, label: str, line: _Line, evaluated: bool) -> None:
@@ -193,22 +224,24 @@ class Progress:
         self.bars = bars
         self.label = label
         self.path: Path | None = None
+        self._evaluations: list[float] = []
 
     def __call__(self, event: Event) -> None:
         """Show an event of the run."""
         from assay.loops.events import Evaluated, Logged, RunStarted
 
         clock = event.clock
-        speed = score = evaluation = None
+        speed = score = None
         if isinstance(event, RunStarted):
             self.path = event.path
             if event.resumed:
                 self.bars.message(f"{self.label}: resumed at {clock.unit}={clock.count:,}")
+                self._evaluations = _evaluated_before(event.path)
         elif isinstance(event, Logged):
             speed = event.metrics.get(speed_metric(clock.unit))
             score = event.metrics.get(RETURN)
         elif isinstance(event, Evaluated):
-            evaluation = event.result.mean
+            self._evaluations.append(event.result.mean)
         self.bars.update(
             self.label,
             clock.count,
@@ -216,8 +249,21 @@ class Progress:
             unit=clock.unit,
             speed=speed,
             score=score,
-            evaluation=evaluation,
+            evaluations=self._evaluations,
         )
+
+
+def _evaluated_before(path: Path) -> list[float]:
+    """Return the mean returns of the evaluations of a run that is resumed."""
+    from assay.core.errors import RunError
+    from assay.runs.directory import RunDirectory
+    from assay.runs.metrics import read_records
+
+    try:
+        records = list(read_records(RunDirectory.open(path).metrics_path))
+    except RunError:  # the curve begins here, then
+        return []
+    return [r.metrics[EVALUATION] for r in records if EVALUATION in r.metrics]
 
 
 def _make_display(console: Console) -> Any:
@@ -233,6 +279,7 @@ def _make_display(console: Console) -> Any:
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),
         TaskProgressColumn(),
+        TextColumn("{task.fields[curve]}", markup=False, style="green"),
         TextColumn("{task.fields[figures]}", markup=False),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
         console=console,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from assay.cli import output
-from assay.cli.progress import RETURN, Bars, speed_metric
+from assay.cli.progress import EVALUATION, RETURN, Bars, speed_metric
 from assay.core.types import Unit
 
 STOP_WITH_STDIN = "--stop-with-stdin"
@@ -151,7 +151,7 @@ class _Pool:
         self.parallel = max(1, parallel)
         self.bars = bars
         self.stops = 0
-        self.seen: dict[str, tuple[int, dict[str, float] | None]] = {}  # bytes, newest values
+        self.seen: dict[str, tuple[int, _Seen | None]] = {}  # bytes of metrics, and what they say
 
     def run(self) -> list[Outcome]:
         for job in self.waiting:
@@ -203,19 +203,20 @@ class _Pool:
         with contextlib.suppress(OSError):  # not there yet, or gone with a run that never started
             size = path.stat().st_size
         if size != self.seen.get(job.label, (0, None))[0]:
-            self.seen[job.label] = (size, _newest(path))
-        values = self.seen.get(job.label, (0, None))[1]
-        if values is None:
+            self.seen[job.label] = (size, _read_seen(path))
+        seen = self.seen.get(job.label, (0, None))[1]
+        if seen is None:
             waits = state or "starting"
             self.bars.update(job.label, 0, job.total, unit=job.unit, state=waits)
             return
         self.bars.update(
             job.label,
-            int(values["count"]),
+            seen.count,
             job.total,
             unit=job.unit,
-            speed=values.get(speed_metric(job.unit)),
-            score=values.get(RETURN),
+            speed=seen.values.get(speed_metric(job.unit)),
+            score=seen.values.get(RETURN),
+            evaluations=seen.evaluations,
             state=state,
         )
 
@@ -255,16 +256,30 @@ class _Pool:
                 signal.signal(number, handler)
 
 
-def _newest(path: Path) -> dict[str, float] | None:
-    """Return the last value of every metric, with `count`; None if there is none yet."""
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """How far a run is by its metrics: the last value of each, and all evaluations."""
+
+    count: int
+    values: dict[str, float]
+    evaluations: list[float]
+
+
+def _read_seen(path: Path) -> _Seen | None:
+    """Return what the metrics of a run say; None if there are none yet."""
     from assay.core.errors import RunError
     from assay.runs.metrics import read_records
 
     values: dict[str, float] = {}
+    evaluations: list[float] = []
+    count = None
     with contextlib.suppress(RunError):  # it may be readable next time
         for record in read_records(path):
-            values |= {**record.metrics, "count": record.count}
-    return values or None
+            count = record.count
+            values |= record.metrics
+            if EVALUATION in record.metrics:
+                evaluations.append(record.metrics[EVALUATION])
+    return None if count is None else _Seen(count, values, evaluations)
 
 
 def _was_stopped(code: int, stops: int) -> bool:
