@@ -278,23 +278,33 @@ class TestSteps:
         assert algorithm.needs.expected_updates(1000, 2) == updates
 
     @pytest.mark.parametrize(
-        ("settings", "mode"),
+        ("settings", "env_steps", "compiler", "worth"),
         [
-            ({"sequence": 8, "burn_in": 4}, "compiled"),
-            ({"sequence": 20, "burn_in": 4}, "eager"),  # unrolled, it would compile for minutes
+            ({"sequence": 8, "burn_in": 4}, 10_000_000, True, True),
+            ({"sequence": 8, "burn_in": 4}, 10_000_000, False, False),
+            ({"sequence": 8, "burn_in": 4}, 1_000, True, False),
+            # Unrolled, it would compile for minutes.
+            ({"sequence": 20, "burn_in": 4}, 10_000_000, True, False),
         ],
     )
-    def test_long_runs_are_compiled_unless_that_takes_too_long(
-        self, settings: dict[str, Any], mode: str, monkeypatch: pytest.MonkeyPatch
+    def test_long_runs_are_worth_compiling_unless_that_takes_too_long(
+        self,
+        settings: dict[str, Any],
+        env_steps: int,
+        compiler: bool,
+        worth: bool,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr("assay.optim.mode.has_compiler", lambda: True)
-        run = {"device": "cpu", "compile": "auto", "env_steps": 10_000_000, "hidden": (4,)}
+        monkeypatch.setattr("assay.algorithms.base.has_compiler", lambda: compiler)
+        monkeypatch.setenv("ASSAY_COMPILE", "auto")
+        run = {"device": "cpu", "compile": "auto", "env_steps": env_steps, "hidden": (4,)}
         config = resolve(
             "r2d2", "none", run, {"overlap": 2, "n_step": 1} | settings, use_preset=False
         )
-        clock = Clock(10_000_000)
+        clock = Clock(env_steps)
         algorithm = build_algorithm(config, Spaces(OBS, spaces.Discrete(2)), clock)
-        assert algorithm.step.mode == algorithm.mode() == mode
+        assert algorithm.step.mode == algorithm.mode() == "auto"
+        assert algorithm.is_worth_compiling is worth
         assert algorithm.mode(torch.device("cuda")) == "cuda_graph"
 
 

@@ -16,7 +16,7 @@ from assay.cli import algorithms, find_run, output, progress, results, seeds
 from assay.cli.progress import LINE_SECONDS, Bars, Progress, curve
 from assay.core.types import Clock
 from assay.evaluation.formatting import number
-from assay.loops.events import Evaluated, Logged, RunStarted
+from assay.loops.events import Evaluated, Logged, RunStarted, StepsCompiled
 from assay.runs.directory import RunDirectory
 
 
@@ -49,6 +49,17 @@ def test_lines_come_with_evaluations_and_not_with_every_log() -> None:
         progress(Logged(clock, {}))
     assert len(lines_of(bars)) == 2
     assert progress.path == Path("runs/x")
+
+
+def test_a_line_says_when_updates_are_compiled() -> None:
+    bars = make_bars(now=lambda: 0.0)
+    progress, clock = Progress(bars, "ppo"), Clock(1000, updates=1234)
+    progress(StepsCompiled(clock, {"step": 0}))
+    progress(StepsCompiled(clock, {"step": 1234}))
+    assert lines_of(bars) == [
+        "ppo: compiled updates, from the cache",
+        "ppo: eager updates, compiled ones from update 1,234 on",
+    ]
 
 
 def test_a_slow_run_still_gives_a_line_now_and_then() -> None:

@@ -172,25 +172,28 @@ def test_quiet_prints_the_result_only(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "gpu", "mode"),
+    ("settings", "gpu", "words"),
     [
-        ({"env_steps": 1000}, False, "eager"),
-        ({"env_steps": 10_000_000}, False, "compiled"),
-        ({"env_steps": 10_000_000, "compile": False}, False, "eager"),
-        ({"env_steps": 1000}, True, "cuda_graph"),
-        ({"env_steps": 1000, "compile": False}, True, "eager"),
+        ({"env_steps": 1000}, False, "eager updates unless compiled ones are cached"),
+        ({"env_steps": 10_000_000}, False, "eager updates until compiled ones are ready"),
+        ({"env_steps": 10_000_000, "compile": False}, False, "eager updates"),
+        ({"env_steps": 1000, "compile": True}, False, "compiled updates"),
+        ({"env_steps": 1000}, True, "cuda graph updates"),
+        ({"env_steps": 1000, "compile": False}, True, "eager updates"),
     ],
 )
 def test_the_plan_says_how_updates_will_run(
-    settings: dict[str, Any], gpu: bool, mode: str, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], gpu: bool, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("assay.optim.mode.has_compiler", lambda: True)
+    monkeypatch.setenv("ASSAY_COMPILE", "auto")
+    for module in ("optim.mode", "algorithms.base"):
+        monkeypatch.setattr(f"assay.{module}.has_compiler", lambda: True)
     device = torch.device("cuda" if gpu else "cpu")
     monkeypatch.setattr(
         "assay.loops.training.choose_device",
         lambda name: device if name == "auto" else torch.device(name),
     )
-    assert make_plan("ppo", "CartPole-v1", {}, settings).mode == mode
+    assert make_plan("ppo", "CartPole-v1", {}, settings).updates == words
 
 
 def test_the_memory_of_the_replay_is_printed_before_it_is_needed(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""How steps are executed: what is asked for, where, and for how long."""
+"""How steps are executed: what is asked for, and where."""
 
 from __future__ import annotations
 
@@ -10,38 +10,50 @@ import torch
 
 from assay.core.errors import ConfigError
 from assay.optim import mode as mode_module
-from assay.optim.mode import UPDATES_THAT_PAY, choose_mode, has_compiler
+from assay.optim.mode import VARIABLE, choose_mode, has_compiler
+
+
+@pytest.fixture(autouse=True)
+def _default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
 
 
 @pytest.mark.parametrize(
-    ("compile", "device", "updates", "compiler", "mode"),
+    ("compile", "device", "mode"),
     [
-        (False, "cpu", 10**9, True, "eager"),
-        (False, "cuda", 10**9, True, "eager"),
-        (True, "cpu", 1, True, "compiled"),
-        ("auto", "cpu", UPDATES_THAT_PAY, True, "compiled"),
-        ("auto", "cpu", UPDATES_THAT_PAY - 1, True, "eager"),
-        ("auto", "cpu", 10**9, False, "eager"),
-        ("auto", "cuda", 1, False, "cuda_graph"),
-        ("auto", "mps", 10**9, True, "eager"),
+        (False, "cpu", "eager"),
+        (False, "cuda", "eager"),
+        (True, "cpu", "compiled"),
+        (True, "cuda", "cuda_graph"),
+        ("auto", "cpu", "auto"),
+        ("auto", "cuda", "cuda_graph"),
+        ("auto", "mps", "eager"),
     ],
 )
-def test_mode(
-    compile: Any,
-    device: str,
-    updates: int,
-    compiler: bool,
-    mode: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(mode_module, "has_compiler", lambda: compiler)
-    assert choose_mode(compile, torch.device(device), updates) == mode
+def test_mode(compile: Any, device: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mode_module, "has_compiler", lambda: True)
+    assert choose_mode(compile, torch.device(device)) == mode
+
+
+def test_what_is_cached_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mode_module, "has_compiler", lambda: False)
+    assert choose_mode("auto", torch.device("cpu")) == "auto"
+
+
+def test_auto_can_be_turned_off_for_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mode_module, "has_compiler", lambda: True)
+    monkeypatch.setenv(VARIABLE, "false")
+    assert choose_mode("auto", torch.device("cpu")) == "eager"
+    assert choose_mode(True, torch.device("cpu")) == "compiled"
+    monkeypatch.setenv(VARIABLE, "off")
+    with pytest.raises(ConfigError, match="ASSAY_COMPILE=off in the environment"):
+        choose_mode("auto", torch.device("cpu"))
 
 
 def test_compiling_on_demand_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mode_module, "has_compiler", lambda: False)
     with pytest.raises(ConfigError, match="compile=true needs a C\\+\\+ compiler"):
-        choose_mode(True, torch.device("cpu"), 1)
+        choose_mode(True, torch.device("cpu"))
 
 
 def test_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

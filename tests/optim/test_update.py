@@ -381,9 +381,123 @@ class TestChoice:
             Step([Objective("fit", module, squared(module))], mode=mode)
             for mode in ("compiled", "eager")
         )
-        with pytest.warns(UserWarning, match=r"were compiled; .* eagerly, .* no C\+\+ compiler"):
+        with pytest.warns(UserWarning, match=r"were compiled; .* eagerly, .* compile=false"):
             eager.load_state(compiled.state())
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             compiled.load_state(compiled.state())
             eager.load_state(eager.state())
+
+
+def auto(module: nn.Module | None = None) -> Step:
+    module = net() if module is None else module
+    return Step([Objective("fit", module, squared(module))], mode="auto", key="auto")
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Step], None]:
+    """Let the traced program stand for the compiled one; return what puts a step in the cache."""
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+
+    def runner(self: Step, signature: Any, inputs: list[Tensor]) -> Any:
+        assert self.is_cached, "this would be compiled while the run waits"
+        state = self._state_tensors()
+        program = self._program(list(signature.names), signature.gather)
+        return lambda batch: program(*state, *batch)
+
+    monkeypatch.setattr(Step, "_make_runner", runner)
+
+    def put(step: Step) -> None:
+        directory = compile_cache.steps_path()
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "it.pt2").touch()
+        (directory / f"{step.cache_name}.graph").write_text('["it", [], []]')
+
+    return put
+
+
+class TestAuto:
+    def test_it_begins_eagerly_and_changes_where_it_is_told(
+        self, fake: Callable[[Step], None]
+    ) -> None:
+        module = net()
+        eager, step = Step([Objective("fit", module, squared(module))]), auto()
+        assert not step.awaits_compiled  # nobody knows what to compile yet
+        for seed in range(3):
+            assert torch.equal(step(data(seed), 0.05), eager(data(seed), 0.05))
+            assert step.mode == "eager" and step.awaits_compiled
+        fake(step)
+        step(data(3), 0.05)
+        assert step.mode == "eager"  # what is in the cache changes nothing by itself
+        step.compiled_from = step.updates + 1
+        step(data(4), 0.05)
+        assert step.mode == "eager" and not step.awaits_compiled
+        step(data(5), 0.05)
+        assert step.mode == "compiled"
+
+    def test_what_is_cached_is_used_at_once(self, fake: Callable[[Step], None]) -> None:
+        first, second = auto(), auto()
+        first(data(), 0.05)
+        fake(first)
+        second(data(), 0.05)
+        assert (second.mode, second.compiled_from) == ("compiled", 0)
+        assert_same_steps(first, second, **TOLERANCE)
+        other = auto()
+        other(data(size=9), 0.05)  # of another shape, it is another program
+        assert other.mode == "eager"
+
+    def test_a_resumed_step_goes_on_as_it_was(self, fake: Callable[[Step], None]) -> None:
+        step = auto()
+        step(data(), 0.05)
+        fake(step)
+        resumed = auto()
+        resumed.load_state(step.state())
+        resumed(data(1), 0.05)
+        assert resumed.mode == "eager" and resumed.awaits_compiled
+        resumed.compiled_from = resumed.updates
+        resumed(data(1), 0.05)
+        again = auto()
+        again.load_state(resumed.state())
+        assert (again.mode, again.compiled_from) == ("compiled", 2)
+        again(data(2), 0.05)
+        assert again.mode == "compiled" and not again.awaits_compiled
+
+    def test_a_step_that_was_saved_before_its_first_update_is_still_open(
+        self, fake: Callable[[Step], None]
+    ) -> None:
+        step = auto()
+        step.load_state(state_from_bytes(state_to_bytes(auto().state())))
+        assert step.mode == "auto"
+
+    def test_a_cache_that_cannot_be_written_can_be_read(
+        self, fake: Callable[[Step], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        step = auto()
+        step(data(), 0.05)
+        fake(step)
+
+        def refuse(*args: Any, **options: Any) -> None:
+            raise OSError("read-only file system")
+
+        monkeypatch.setattr(Path, "mkdir", refuse)
+        assert step.seen is not None
+        step.prepare(step.seen)  # it is there already
+
+    def test_what_a_killed_compiler_left_is_removed(self, tmp_path: Path) -> None:
+        left, other = tmp_path / "it.abc.build", tmp_path / "other.abc.build"
+        for directory in (left, other):
+            directory.mkdir()
+        with compile_cache._scratch(tmp_path, "it") as scratch:
+            assert scratch.is_dir() and not left.exists() and other.is_dir()
+        assert not scratch.exists()
+
+    def test_a_damaged_note_is_no_cached_step(self, fake: Callable[[Step], None]) -> None:
+        step = auto()
+        step(data(), 0.05)
+        fake(step)
+        assert step.is_cached
+        note = compile_cache.steps_path() / f"{step.cache_name}.graph"
+        note.write_text('["it", [')
+        assert not step.is_cached
+        note.write_text('["gone", [], []]')
+        assert not step.is_cached

@@ -23,12 +23,13 @@ from assay.core import seeding
 from assay.core.config import Settings
 from assay.core.errors import SpaceError
 from assay.core.registry import AlgorithmSpec
+from assay.core.schedules import Schedule
 from assay.core.types import Action, Batch, Clock, Collected, Metrics, Spaces, State, Tree, pack
 from assay.networks.custom import DEFAULT, source_key
 from assay.networks.normalize import RewardScaler, RunningNormalizer
 from assay.networks.state_dict import load_module, refuse_unsaved, to_array
 from assay.networks.tensors import to_device
-from assay.optim.mode import Mode, choose_mode
+from assay.optim.mode import UPDATES_THAT_PAY, Mode, choose_mode, has_compiler
 from assay.optim.noise import NoiseSpec
 from assay.optim.parameters import modules_besides
 from assay.optim.update import Objective, Polyak, Step, mean_metrics
@@ -114,7 +115,7 @@ class Context:
         seed: The run's seed; every stream of the algorithm is derived from it.
         num_envs: Environments that act in parallel.
         device: Where the networks live.
-        compile: Whether optimizer steps are compiled; "auto" does when it pays.
+        compile: Whether optimizer steps are compiled; "auto" does as soon as that costs no time.
         learns: Whether updates will follow; an agent that was loaded only acts.
     """
 
@@ -141,7 +142,7 @@ class Algorithm(ABC):
     needs: RolloutNeeds | ReplayNeeds | DatasetNeeds
     policy: Policy
     gives_extras: ClassVar[bool] = False  # off-policy: `act` returns extras that the replay keeps
-    auto_compiles: bool = True  # whether compile=auto may compile its optimizer steps
+    auto_compiles: bool = True  # whether compile=auto may compile steps that are not cached
 
     def __init__(self, spaces: Spaces, hp: Any, context: Context) -> None:
         kind = type(spaces.action).__name__
@@ -294,11 +295,15 @@ class Algorithm(ABC):
 
     def mode(self, device: torch.device | None = None) -> Mode:
         """Return how the optimizer steps of this run execute, here or on another device."""
-        context, device = self.context, device or self.device
-        if not context.learns:
+        if not self.context.learns:
             return "eager"
+        return choose_mode(self.context.compile, device or self.device)
+
+    @property
+    def is_worth_compiling(self) -> bool:
+        """Return whether the run is long enough to compile its steps in the background."""
         updates = self.needs.expected_updates(self.clock.total, self.num_envs)
-        return choose_mode(context.compile, device, updates if self.auto_compiles else 0)
+        return self.auto_compiles and updates >= UPDATES_THAT_PAY and has_compiler()
 
     def make_step(
         self,
@@ -321,12 +326,14 @@ class Algorithm(ABC):
         own = [o.module for o in objectives]
         own += [module for p in polyak for module in (p.target, p.source)]
         network = source_key(getattr(self.hp, "network", DEFAULT))
+        # Schedules do not shape a step: losses and rules get their numbers as inputs.
+        settings = {k: v for k, v in self.hp if not isinstance(v, Schedule)}
         return Step(
             objectives,
             reads=modules_besides(own, list(self.modules.values())),
             polyak=polyak,
             mode=self.mode(),
-            key=f"{self.spec.name}{self.hp!r}{self.spaces!r}{network}",
+            key=f"{self.spec.name}{settings!r}{self.spaces!r}{network}",
             noise=noise,
             seed=seeding.derive_seed(self.context.seed, "step", len(self.steps)),
             share=share,

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from assay.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    import torch
+
+    from assay.algorithms.base import Algorithm
     from assay.loops.config import RunConfig
 
 
@@ -21,7 +24,7 @@ class Plan:
         config: The fully resolved configuration.
         preset: "used", "none shipped" or "off".
         device: Where the networks will be.
-        mode: How optimizer steps will be executed.
+        updates: How optimizer steps will be executed, in words.
         source: Where the data comes from.
         replay_capacity: Transitions that the replay will hold, if there is one.
         replay_bytes: What it will allocate when full.
@@ -31,7 +34,7 @@ class Plan:
     config: RunConfig
     preset: str
     device: str
-    mode: str
+    updates: str
     source: str
     replay_capacity: int | None
     replay_bytes: int
@@ -45,7 +48,7 @@ class Plan:
             self.source,
             f"on {self.device}",
             f"preset {self.preset}",
-            f"{self.mode.replace('_', ' ')} updates",
+            self.updates,
         ]
         if self.replay_capacity is not None:
             from assay.buffers.allocation import human_bytes
@@ -209,12 +212,22 @@ def make_plan(
         config=config,
         preset="off" if not use_preset else "used" if shipped else "none shipped",
         device=str(device),
-        mode=built.mode(device),
+        updates=_updates(built, device),
         source=source,
         replay_capacity=capacity,
         replay_bytes=size,
         fitted=_differences(config, plain),
     )
+
+
+def _updates(algorithm: Algorithm, device: torch.device) -> str:
+    """Return in words how the optimizer steps of a run will be executed."""
+    mode = algorithm.mode(device)
+    if mode != "auto":
+        return f"{mode.replace('_', ' ')} updates"
+    if algorithm.is_worth_compiling:
+        return "eager updates until compiled ones are ready"
+    return "eager updates unless compiled ones are cached"
 
 
 def _differences(config: RunConfig, plain: RunConfig) -> dict[str, Any]:

@@ -228,7 +228,7 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         """Show an event of the run."""
-        from assay.loops.events import Evaluated, Logged, RunStarted
+        from assay.loops.events import Evaluated, Logged, RunStarted, StepsCompiled
 
         clock = event.clock
         speed = score = None
@@ -237,6 +237,12 @@ class Progress:
             if event.resumed:
                 self.bars.message(f"{self.label}: resumed at {clock.unit}={clock.count:,}")
                 self._evaluations = _evaluated_before(event.path)
+        elif isinstance(event, StepsCompiled):
+            cached = not any(event.steps.values())
+            words = "compiled updates, from the cache"
+            if not cached:
+                words = f"eager updates, compiled ones from update {clock.updates:,} on"
+            self.bars.message(f"{self.label}: {words}")
         elif isinstance(event, Logged):
             speed = event.metrics.get(speed_metric(clock.unit))
             score = event.metrics.get(RETURN)

@@ -44,7 +44,7 @@ class RunSettings(Model):
     seed: int = Field(1, ge=0, description="The one seed that all randomness comes from.")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
     compile: Literal["auto"] | bool = Field(
-        "auto", description="Compile optimizer steps: yes, no, or when it pays."
+        "auto", description="Compile optimizer steps: yes, no, or as soon as that costs no time."
     )
     threads: int = Field(0, ge=0, description="Torch threads; 0 chooses by the network.")
     backend: Literal["auto", "native", "vector", "sync", "processes"] = Field(

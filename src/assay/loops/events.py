@@ -5,7 +5,7 @@ A callback is any callable of one event. Returning `STOP` ends training at a goo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -72,6 +72,20 @@ class CheckpointSaved:
 
 
 @dataclass(frozen=True, slots=True)
+class StepsCompiled:
+    """Optimizer steps that began eagerly are compiled.
+
+    Attributes:
+        clock: The counts of the run.
+        steps: The update of each step from which on it is compiled, by the step's name; 0 if it
+            was in the cache when the run began.
+    """
+
+    clock: Clock
+    steps: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """Training ended; status is "done", "interrupted" or "failed"."""
 
@@ -80,5 +94,5 @@ class RunEnded:
     status: str
 
 
-Event = RunStarted | Logged | Evaluated | CheckpointSaved | RunEnded
+Event = RunStarted | Logged | Evaluated | CheckpointSaved | StepsCompiled | RunEnded
 Callback = Callable[[Event], Any]

@@ -23,9 +23,10 @@ from assay.core import registry
 from assay.core.config import Model, UnusedSettingError, parse
 from assay.core.errors import AssayError, ConfigError, RunError
 from assay.core.images import has_images
-from assay.core.types import Clock, tree_leaves
+from assay.core.types import Clock, State, tree_leaves
 from assay.envs.make import make_vector
 from assay.envs.space_codec import space_to_state
+from assay.loops.background_compile import BackgroundCompile
 from assay.loops.config import OnlineSettings, RunConfig, preset
 from assay.loops.events import (
     STOP,
@@ -37,6 +38,7 @@ from assay.loops.events import (
     Logged,
     RunEnded,
     RunStarted,
+    StepsCompiled,
 )
 from assay.loops.table import make_loop
 from assay.runs import checkpoint
@@ -46,6 +48,7 @@ from assay.runs.metrics import Record
 from assay.runs.sinks import make_sinks
 
 Evaluator = Callable[[Algorithm, Clock], Evaluation]
+_LOOKS = 100  # times in a run that it looks for compiled steps
 
 
 class Due:
@@ -165,15 +168,18 @@ class Training:
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(settings.threads or _threads(self.env.spaces.observation))
         self.algorithm = build_algorithm(config, self.env.spaces, self.clock)
+        self.compiling = BackgroundCompile(self.algorithm, config, self._spaces())
         self.loop = make_loop(self.algorithm, self.env, settings)
         self.sinks = make_sinks(settings.sinks, run, config.to_dict())
         self.stop_requested = False
         self._started, self._count_before = 0.0, 0  # of this session, for the speed
         self._last_checkpoint: Path | None = None
+        self._written_down: dict[str, int] = {}  # when steps were compiled, as events.jsonl has it
 
     def run(self, resume_from: Path | None = None) -> Status:
         """Train to the end of the budget and return the status: "done" or "interrupted"."""
         try:
+            self._recall_compiled()
             if resume_from is None:
                 self._forget_lines()
                 self.loop.start()
@@ -199,15 +205,23 @@ class Training:
         log = Due(settings.log_every, clock.count)
         evaluate = Due(settings.eval_every, clock.count)
         save = Due(settings.checkpoint_every, clock.count)
+        look = Due(None if self.compiling.is_over else -(-clock.total // _LOOKS), clock.count)
         self._started, self._count_before = self.now(), clock.count
         iterate, total = self.loop.iterate, clock.total
         with _interrupts(self):
             while clock.count < total and not self.stop_requested:
                 iterate()
                 count = clock.count
-                if count < log.next and count < evaluate.next and count < save.next:
+                if (
+                    count < log.next
+                    and count < evaluate.next
+                    and count < save.next
+                    and count < look.next
+                ):
                     continue
                 last = count >= total
+                if look(count):
+                    self._change_to_compiled()
                 if log(count) and not last:
                     self._log()
                 if evaluate(count) and not last:
@@ -272,17 +286,10 @@ class Training:
                     "Lower lr; the last checkpoint is intact.",
                 )
         self.sinks.flush()
-        sections["run"] = Section(
-            {
-                "env_steps": clock.env_steps,
-                "updates": clock.updates,
-                "episodes": clock.episodes,
-                "sinks": self.sinks.state(),
-                "observation": space_to_state(self.env.observations.source),
-                "mask_size": self.env.observations.mask_size,
-                "action": space_to_state(self.env.actions.source),
-            }
-        )
+        counts = {
+            "env_steps": clock.env_steps, "updates": clock.updates, "episodes": clock.episodes,
+        }  # fmt: skip
+        sections["run"] = Section(counts | {"sinks": self.sinks.state()} | self._spaces())
         directory = self.run_directory.checkpoints_path
         path = checkpoint.write_checkpoint(
             directory,
@@ -294,6 +301,46 @@ class Training:
         self._last_checkpoint = path
         checkpoint.prune(directory, self.config.run.keep_checkpoints)
         self._emit(CheckpointSaved(clock, path))
+
+    def _spaces(self) -> State:
+        """Return the environment's own spaces and its masks, from which an agent's are made."""
+        return {
+            "observation": space_to_state(self.env.observations.source),
+            "mask_size": self.env.observations.mask_size,
+            "action": space_to_state(self.env.actions.source),
+        }
+
+    def _change_to_compiled(self) -> None:
+        """Let steps be compiled from here on for which that is possible by now.
+
+        Compiled numbers differ from eager ones in the last bits. So the moment is written down
+        first: a run that is resumed from before it changes at the same update.
+        """
+        steps = self.algorithm.steps
+        begun = {n: s.compiled_from for n, s in steps.items() if s.compiled_from is not None}
+        now = {name: steps[name].updates for name in self.compiling.ready()}
+        new = {n: at for n, at in (begun | now).items() if n not in self._written_down}
+        if not new:
+            return
+        event = StepsCompiled(self.clock, new)
+        try:
+            self._write_down(event)
+        except RunError:  # the disk is full, which whatever matters more will report
+            return
+        for name, at in new.items():
+            steps[name].compiled_from = at
+        self._written_down |= new
+        self._tell(event)
+
+    def _recall_compiled(self) -> None:
+        """Change where this run did, if it was ended before the checkpoint that would know."""
+        for event in self.run_directory.events():
+            if event.get("kind") == StepsCompiled.__name__:
+                self._written_down |= event["steps"]
+        steps = self.algorithm.steps
+        for name, at in self._written_down.items():
+            if name in steps and steps[name].auto:
+                steps[name].compiled_from = at
 
     def _forget_lines(self) -> None:
         """Drop what a run logged that was killed before its first checkpoint."""
@@ -315,6 +362,7 @@ class Training:
     def _close(self) -> None:
         with contextlib.ExitStack() as stack:  # each of them, whatever the others raise
             stack.callback(torch.set_num_threads, self._threads_before)
+            stack.callback(self.compiling.close, finished=self.clock.is_over)
             stack.callback(self.run_directory.unlock)
             stack.callback(self.env.close)
             stack.callback(self.sinks.close)
@@ -337,15 +385,23 @@ class Training:
     def _emit(self, event: Event) -> None:
         if not isinstance(event, (Logged, Evaluated)):  # those are in metrics.jsonl and eval/
             self._note(event)
+        self._tell(event)
+
+    def _tell(self, event: Event) -> None:
         for callback in self.callbacks:
             if callback(event) is STOP:
                 self.stop_requested = True
 
     def _note(self, event: Event) -> None:
         with contextlib.suppress(RunError):  # a full disk has been reported by what mattered
-            clock = event.clock
-            where = {clock.unit: clock.count}
-            self.run_directory.log_event(type(event).__name__, **where, pid=os.getpid())
+            self._write_down(event)
+
+    def _write_down(self, event: Event) -> None:
+        clock = event.clock
+        fields: dict[str, Any] = {clock.unit: clock.count, "pid": os.getpid()}
+        if isinstance(event, StepsCompiled):
+            fields |= {"updates": clock.updates, "steps": dict(event.steps)}
+        self.run_directory.log_event(type(event).__name__, **fields)
 
 
 def _threads(space: Any) -> int:

@@ -7,17 +7,20 @@ ever out of date, and several processes may fill it at the same time.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +36,59 @@ class CompileError(RuntimeError):
     """A step cannot be compiled here; it runs eagerly instead."""
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled program on disk.
+
+    Attributes:
+        path: The file.
+        metrics: Names of the metrics that it returns.
+        outputs: Names of what it returns of each item.
+    """
+
+    path: Path
+    metrics: list[str]
+    outputs: list[str]
+
+
+def steps_path() -> Path:
+    """Return the directory of compiled steps."""
+    return cache_root() / "steps"
+
+
+def step_name(
+    shapes: Sequence[tuple[Sequence[int], torch.dtype]], *, key: str, packages: set[str]
+) -> str:
+    """Return the name of a program in the cache, which is known before it is traced.
+
+    Args:
+        shapes: Of all tensors that it takes.
+        key: What shapes the program besides its source.
+        packages: Packages that hold its source, besides this one.
+    """
+    sources = [_package_source(name) for name in sorted({"assay", *packages})]
+    return _fingerprint(sources, key, [(tuple(shape), str(dtype)) for shape, dtype in shapes])
+
+
+def find(name: str) -> Compiled | None:
+    """Return what was compiled under a name, or None. Nothing is written or waited for."""
+    directory = steps_path()
+    try:
+        inner, metrics, outputs = json.loads((directory / f"{name}.graph").read_text())
+    except (OSError, ValueError):
+        return None
+    path = directory / f"{inner}.pt2"
+    return Compiled(path, metrics, outputs) if path.exists() else None
+
+
 def compiled(
     program: Program,
     example: list[Tensor],
     *,
-    key: str,
-    packages: set[str],
+    name: str,
     names: Callable[[], tuple[list[str], list[str]]],
-) -> tuple[Path, list[str], list[str]]:
-    """Return the compiled program's path, metric and output names, compiling only what is new.
+) -> Compiled:
+    """Return the compiled program, compiling only what is new.
 
     Two levels: (source, settings, shapes) names a traced graph without tracing; the graph's own
     text names the binary. So a second run neither traces nor compiles, and a change that leaves
@@ -50,34 +97,33 @@ def compiled(
     Args:
         program: Takes the tensors of `example`, updates some in place, and returns the results.
         example: Tensors of the shapes that the program will be given.
-        key: What shapes the program besides its source.
-        packages: Further packages that hold its source.
+        name: Its `step_name`.
         names: Returns the names of metrics and outputs once the program has been traced.
 
     Raises:
         CompileError: Torch cannot compile it here.
+        OSError: The cache cannot be written.
         TypeError: The program reads a tensor that is not among its inputs.
     """
-    shapes = [(tuple(t.shape), str(t.dtype)) for t in example]
-    sources = [_package_source(name) for name in sorted({"assay", *packages})]
-    outer = _fingerprint(sources, key, shapes)
-    directory = cache_root() / "steps"
+    directory = steps_path()
+    found = find(name)
+    if found is not None:
+        return found
     directory.mkdir(parents=True, exist_ok=True)
-    note = directory / f"{outer}.graph"
-    with (directory / f"{outer}.lock").open("w") as lock:
+    with (directory / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # parallel seeds want the same step: one makes it
-        if note.exists():
-            inner, metrics, outputs = json.loads(note.read_text())
-            if (directory / f"{inner}.pt2").exists():
-                return directory / f"{inner}.pt2", metrics, outputs
+        found = find(name)
+        if found is not None:
+            return found
         graph = _trace(program, example)
-        inner = _fingerprint(graph.code, shapes)
+        inner = _fingerprint(graph.code, [(tuple(t.shape), str(t.dtype)) for t in example])
         path = directory / f"{inner}.pt2"
         if not path.exists():
-            _build(graph, example, path)
+            with _scratch(directory, name) as scratch:
+                _build(graph, example, path, scratch)
         metrics, outputs = names()
-        _write_atomically(note, json.dumps([inner, metrics, outputs]))
-        return path, metrics, outputs
+        _write_atomically(directory / f"{name}.graph", json.dumps([inner, metrics, outputs]))
+        return Compiled(path, metrics, outputs)
 
 
 def load(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
@@ -142,13 +188,25 @@ class _Wrapped(nn.Module):
         return self.graph(*tensors)
 
 
-def _build(graph: Any, example: list[Tensor], path: Path) -> None:
+@contextlib.contextmanager
+def _scratch(directory: Path, name: str) -> Iterator[Path]:
+    """Make a directory to build a step in; only one process at a time may build it.
+
+    What is there already was left by a process that was killed.
+    """
+    for left in directory.glob(f"{name}.*.build"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{name}.", suffix=".build", dir=directory) as scratch:
+        yield Path(scratch)
+
+
+def _build(graph: Any, example: list[Tensor], path: Path, scratch: Path) -> None:
     import torch._inductor
 
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         copies = tuple(t.detach().clone() for t in example)
-        package = Path(scratch) / "step.pt2"
+        package = scratch / "step.pt2"
         try:
             exported = torch.export.export(_Wrapped(graph), copies)
             torch._inductor.aoti_compile_and_package(exported, package_path=str(package))

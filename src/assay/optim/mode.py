@@ -10,21 +10,24 @@ import torch
 
 from assay.core.errors import ConfigError
 
-Mode = Literal["eager", "compiled", "cuda_graph"]
+# "auto" is compiled if that lies in the cache when the run begins, and eager otherwise, until there
+# is a compiled step.
+Mode = Literal["eager", "compiled", "cuda_graph", "auto"]
 
-# Below this many updates of a small network, compiling (10 to 30 s) costs more than it saves
-# (about 1 ms an update). What is in the cache does not count: the numbers of a run must not depend
-# on what was trained before it.
-UPDATES_THAT_PAY = 30_000
+# Compiling in the background takes 10 to 30 s of a core that is otherwise idle. A run of fewer
+# updates of a small network is over in two seconds; most such runs are never repeated.
+UPDATES_THAT_PAY = 2_000
+VARIABLE = "ASSAY_COMPILE"
 
 
-def choose_mode(
-    compile: Literal["auto"] | bool, device: torch.device, expected_updates: float
-) -> Mode:
-    """Decide how a run's steps are executed; a resumed run keeps what it began with.
+def choose_mode(compile: Literal["auto"] | bool, device: torch.device) -> Mode:
+    """Decide how a run's steps are executed.
 
-    A GPU always uses CUDA graphs unless compilation is off. On a CPU, "auto" compiles when a C++
-    compiler is there and the run is long enough to pay for it.
+    A GPU always uses CUDA graphs unless compilation is off. `$ASSAY_COMPILE=false` makes "auto"
+    eager, for those whose numbers must not depend on what is in the cache.
+
+    Raises:
+        ConfigError: What was asked for is not possible here.
     """
     if compile is False:
         return "eager"
@@ -35,11 +38,21 @@ def choose_mode(
             "compile=true needs a C++ compiler, and none is on the path.",
             "Install one (on Debian: apt install g++), or use compile=auto.",
         )
-    if device.type != "cpu" or not has_compiler():
+    if device.type != "cpu":
         return "eager"
-    if compile is True or expected_updates >= UPDATES_THAT_PAY:
+    if compile is True:
         return "compiled"
-    return "eager"
+    return "auto" if _auto_is_on() else "eager"
+
+
+def _auto_is_on() -> bool:
+    given = os.environ.get(VARIABLE, "auto").lower()
+    if given not in ("auto", "false"):
+        raise ConfigError(
+            f"{VARIABLE}={given} in the environment.",
+            "Use auto or false: it says what compile=auto means here.",
+        )
+    return given == "auto"
 
 
 def has_compiler() -> bool:

@@ -4,7 +4,7 @@ A loss is a plain function of a batch over modules. `Step` turns one or more los
 update (gradient, clipping, an optimizer's rule on one flat buffer per module, Polyak averaging of
 targets) and runs it eagerly, compiled as one native function (AOTInductor, kept in a cache on
 disk, so that the second run starts at once), or as one CUDA graph, with the same result to
-floating-point tolerance.
+floating-point tolerance. A step may begin eagerly and be compiled from some update on.
 
 A loss must be pure: no random numbers of its own (noise is part of the batch), no branching on
 values, no tensors that change other than module parameters, module buffers and the batch.
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from assay.core.errors import CheckpointError
 from assay.core.types import State
 from assay.optim import compile_cache, cuda_graph
-from assay.optim.compile_cache import CompileError, Program
+from assay.optim.compile_cache import Compiled, CompileError, Program
 from assay.optim.mode import Mode
 from assay.optim.noise import NoiseSource, NoiseSpec
 from assay.optim.parameters import flatten_parameters, swapped, views_of
@@ -60,6 +60,21 @@ class Polyak:
     tau: float
 
 
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a step is called with, as far as it shapes the compiled one.
+
+    Attributes:
+        names: Of the batch.
+        inputs: Shape and type of each tensor: the batch, the noise, and the index if there is one.
+        gather: Whether there is an index.
+    """
+
+    names: tuple[str, ...]
+    inputs: tuple[tuple[tuple[int, ...], torch.dtype], ...]
+    gather: bool
+
+
 class Step:
     """The update of one or several modules, ready to be called.
 
@@ -79,6 +94,9 @@ class Step:
     Attributes:
         updates: How often it was called, checkpoints included.
         outputs: What the last call reported of each item.
+        compiled_from: The update from which on a step that began eagerly is compiled, once that
+            is decided.
+        seen: What an "auto" step was first called with in this process.
 
     Example:
         >>> net = nn.Linear(1, 1, bias=False)
@@ -106,6 +124,9 @@ class Step:
         self.objectives = list(objectives)
         self.polyak = list(polyak)
         self.mode: Mode = mode
+        self.auto = mode == "auto"
+        self.compiled_from: int | None = None
+        self.seen: Signature | None = None
         self.key = key
         self.updates = 0
         self.metric_names: list[str] = []
@@ -197,15 +218,16 @@ class Step:
             metrics = {"names": self.metric_names, "total": total, "count": self._summed}
         noise = None if self.noise is None else self.noise.state()
         return {
-            "mode": self.mode, "updates": self.updates, "moments": moments, "metrics": metrics,
-            "noise": noise,
+            "mode": self.mode, "compiled_from": self.compiled_from, "updates": self.updates,
+            "moments": moments, "metrics": metrics, "noise": noise,
         }  # fmt: skip
 
     def load_state(self, state: State) -> None:
         """Restore what `state` returned, in place.
 
-        A run that was eager stays eager, also where a compiler has appeared since: compiled
-        numbers differ in the last bits. One that was compiled cannot always stay so.
+        Compiled numbers differ in the last bits, so a run that was eager stays eager until it is
+        decided otherwise, whatever is in the cache by now. One that was compiled cannot always stay
+        so.
 
         Raises:
             CheckpointError: An earlier version of Assay saved it.
@@ -220,12 +242,14 @@ class Step:
         if state["mode"] == "compiled" and self.mode == "eager":
             warnings.warn(
                 "This run's optimizer steps were compiled; from now on they run eagerly, because "
-                "there is no C++ compiler here or compile=false. That is slower and differs in the "
-                "last bits.",
+                "compile=false or ASSAY_COMPILE=false. That is slower and differs in the last "
+                "bits.",
                 stacklevel=2,
             )
-        if state["mode"] == "eager":
-            self.mode = "eager"
+        if state["mode"] == "eager" or (self.auto and state["mode"] == "compiled"):
+            self.mode = state["mode"]
+        if state.get("compiled_from") is not None:
+            self.compiled_from = int(state["compiled_from"])
         self.updates = int(state["updates"])
         for name, tensors in self.moments.items():
             saved = state["moments"][name]
@@ -247,6 +271,10 @@ class Step:
         drawn: dict[str, Tensor] = {}
         if self.noise is not None and self.mode != "cuda_graph":  # a graph draws its own
             drawn = self.noise.draw()
+        if self.auto and self.seen is None:
+            self._begin(batch, drawn, index)
+        if self.updates == self.compiled_from and self.mode == "eager":
+            self.mode = "compiled"
         if self.mode != "eager":
             inputs = [*batch.values(), *drawn.values()]
             inputs += [] if index is None else [index]
@@ -369,13 +397,53 @@ class Step:
 
         return program
 
+    def _begin(
+        self, batch: Mapping[str, Tensor], drawn: Mapping[str, Tensor], index: Tensor | None
+    ) -> None:
+        """Decide how an "auto" step begins: compiled if it lies in the cache, else eagerly."""
+        inputs = [*batch.values(), *drawn.values(), *([] if index is None else [index])]
+        shapes = tuple((tuple(t.shape), t.dtype) for t in inputs)
+        self.seen = Signature(tuple(batch), shapes, gather=index is not None)
+        if self.mode != "auto":  # the run is resumed, and goes on as it was
+            return
+        if self.compiled_from is None and self.is_cached:
+            self.compiled_from = self.updates
+        self.mode = "eager"
+
+    @property
+    def awaits_compiled(self) -> bool:
+        """Return whether it runs eagerly only until there is a compiled step."""
+        return self.auto and self.seen is not None and self.compiled_from is None
+
+    @property
+    def cache_name(self) -> str:
+        """Return the name of the compiled step in the cache; it must have been called before."""
+        assert self.seen is not None
+        return self._cache_name(self.seen)
+
+    @property
+    def is_cached(self) -> bool:
+        """Return whether the compiled step lies in the cache."""
+        return compile_cache.find(self.cache_name) is not None
+
+    def prepare(self, signature: Signature) -> None:
+        """Compile for calls of a signature into the cache, if it is not there yet.
+
+        Raises:
+            CompileError: Torch cannot compile it here.
+            OSError: The cache cannot be written.
+        """
+        device = self._lr.device
+        inputs = [torch.zeros(shape, dtype=kind, device=device) for shape, kind in signature.inputs]
+        self._compiled(signature, inputs)
+
     def _runner(self, names: list[str], inputs: list[Tensor], gather: bool) -> Runner | None:
         """Return what does an update of such inputs, or None if that cannot be compiled."""
-        signature = (tuple(names), tuple((tuple(t.shape), t.dtype) for t in inputs))
-        runner = self._runners.get(signature)
+        key = (tuple(names), tuple((tuple(t.shape), t.dtype) for t in inputs))
+        runner = self._runners.get(key)
         if runner is None:
             try:
-                runner = self._make_runner(names, inputs, gather)
+                runner = self._make_runner(Signature(*key, gather), inputs)
             except (CompileError, OSError, RuntimeError) as error:
                 if self.mode != "compiled":
                     raise
@@ -383,24 +451,35 @@ class Step:
                 warnings.warn(f"{reason} Optimizer steps run eagerly.", stacklevel=4)
                 self.mode = "eager"
                 return None
-            self._runners[signature] = runner
+            self._runners[key] = runner
         return runner
 
-    def _make_runner(self, names: list[str], inputs: list[Tensor], gather: bool) -> Runner:
-        program, state = self._program(names, gather), self._state_tensors()
+    def _make_runner(self, signature: Signature, inputs: list[Tensor]) -> Runner:
+        state, gather = self._state_tensors(), signature.gather
         if self.mode == "cuda_graph":
+            program = self._program(list(signature.names), gather)
             generator = None if self.noise is None else self.noise.generator
             return cuda_graph.record(program, state, inputs, repeated=gather, generator=generator)
-        rules = [(o.name, o.loss.__qualname__, o.rule) for o in self.objectives]
-        key = repr([self.key, names, rules, [p.tau for p in self.polyak]])
-        packages = {o.loss.__module__.partition(".")[0] for o in self.objectives} - {"assay"}
-        path, self.metric_names, self.output_names = compile_cache.compiled(
-            program, [*state, *inputs], key=key, packages=packages,
-            names=lambda: (self.metric_names, self.output_names),
-        )  # fmt: skip
-        run = compile_cache.load(path)
+        found = self._compiled(signature, inputs)
+        self.metric_names, self.output_names = found.metrics, found.outputs
+        run = compile_cache.load(found.path)
         # The state tensors never move (all updates are in place), so they are bound once.
         return lambda batch: run([*state, *batch])
+
+    def _compiled(self, signature: Signature, inputs: list[Tensor]) -> Compiled:
+        return compile_cache.compiled(
+            self._program(list(signature.names), signature.gather),
+            [*self._state_tensors(), *inputs],
+            name=self._cache_name(signature),
+            names=lambda: (self.metric_names, self.output_names),
+        )
+
+    def _cache_name(self, signature: Signature) -> str:
+        rules = [(o.name, o.loss.__qualname__, o.rule) for o in self.objectives]
+        key = repr([self.key, list(signature.names), rules, [p.tau for p in self.polyak]])
+        packages = {o.loss.__module__.partition(".")[0] for o in self.objectives} - {"assay"}
+        shapes = [(tuple(t.shape), t.dtype) for t in self._state_tensors()]
+        return compile_cache.step_name([*shapes, *signature.inputs], key=key, packages=packages)
 
 
 def mean_metrics(steps: Iterable[Step]) -> dict[str, float]:

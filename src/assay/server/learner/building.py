@@ -18,6 +18,7 @@ from assay.core.types import Clock, Spaces
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.loops.config import OnlineSettings, RunConfig, preset, resolve
 from assay.loops.training import build_algorithm
+from assay.optim.mode import has_compiler
 from assay.policies.heads import StochasticHead
 from assay.server.learner.messages import LearnerSettings
 from assay.server.spec import PolicySpec, gym_space
@@ -124,8 +125,11 @@ def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
         values["horizon"] *= num_envs
     if "importance_clip" in values and "importance_clip" not in given:
         values["importance_clip"] = IMPORTANCE_CLIP
+    # A learner has no end, so compiling pays wherever it is possible.
+    possible = has_compiler() or settings.device != "cpu"
+    compile = possible if settings.compile == "auto" else settings.compile
     run = config.run.model_copy(
-        update={"num_envs": 1, "device": settings.device, "compile": settings.compile}
+        update={"num_envs": 1, "device": settings.device, "compile": compile}
     )
     return config.model_copy(update={"run": run, "hyperparameters": values})
 

@@ -31,7 +31,7 @@ class LearnerSettings(Model):
     device: str = Field("cpu", description="cpu, or the GPU that is lent: cuda or cuda:N.")
     threads: int = Field(1, ge=1, description="Torch threads.")
     compile: Literal["auto"] | bool = Field(
-        False, description="Compile optimizer steps: yes, no, or when it pays."
+        False, description="Compile optimizer steps: yes, no, or where that is possible."
     )
     max_lag: Annotated[int, Field(ge=0)] | Literal["auto"] | None = Field(
         "auto",
