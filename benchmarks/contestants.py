@@ -1,10 +1,10 @@
 """The code that is timed: Assay through its public API, and each peer the way its docs show.
 
-Every function runs alone in a fresh process that is bound to one core, with its imports done. Two
-clocks: `seconds` is the training loop alone (SB3's `learn`, skrl's `train`, Assay's own
-`time/elapsed`); `seconds_to_return` starts before environments and model are made, and ends with
-the evaluation that reaches the goal. What is left on: Assay writes its metrics to disk a hundred
-times a run; the peers log nothing.
+Every function runs alone in a fresh process that is bound to one core. Two clocks: `seconds` is the
+training loop alone (SB3's `learn`, skrl's `train`, Assay's own `time/elapsed`); `seconds_to_return`
+starts before environments and model are made, with all imports done, or with the process where an
+entry says so, and ends with the evaluation that reaches the goal. What is left on: Assay writes its
+metrics to disk a hundred times a run; the peers log nothing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,19 @@ from cases import EVAL_EPISODES, EVAL_EVERY, GOAL_RETURN, Entry
 Result = dict[str, Any]
 
 
-def run(entry: Entry, seed: int) -> Result:
-    """Run one entry and return its measurements."""
+def run(entry: Entry, seed: int, launched: float | None = None) -> Result:
+    """Run one entry and return its measurements.
+
+    Args:
+        entry: What to run.
+        seed: Its seed.
+        launched: When its process was started, by `time.monotonic`, if that is when its clock
+            starts.
+    """
     import torch
 
     torch.set_num_threads(1)
-    functions: dict[tuple[str, str], Callable[[Entry, int], Result]] = {
+    functions: dict[tuple[str, str], Callable[[Entry, int, float | None], Result]] = {
         ("sb3", "ppo"): _sb3,
         ("sb3", "dqn"): _sb3,
         ("sb3", "sac"): _sb3,
@@ -34,7 +41,7 @@ def run(entry: Entry, seed: int) -> Result:
         ("sb3-contrib", "tqc"): _sb3,
         ("skrl", "ppo"): _skrl_ppo,
     }
-    result = functions.get((entry.library, entry.algorithm), _assay)(entry, seed)
+    result = functions.get((entry.library, entry.algorithm), _assay)(entry, seed, launched)
     seconds = result["seconds"]
     return result | {
         "seconds": round(seconds, 4),
@@ -59,7 +66,7 @@ def _result(
 # ---------------------------------------------------------------------- Assay
 
 
-def _assay(entry: Entry, seed: int) -> Result:
+def _assay(entry: Entry, seed: int, launched: float | None) -> Result:
     from assay import api, events
     from assay.loops.config import resolve
 
@@ -75,8 +82,10 @@ def _assay(entry: Entry, seed: int) -> Result:
         "checkpoint_every": 0,
         "sinks": (),
     }
-    resolve(entry.algorithm, entry.env, settings, use_preset=entry.preset)  # imports the algorithm
-    _import_lazy_parts(entry.env)
+    if launched is None:
+        # This imports the algorithm.
+        resolve(entry.algorithm, entry.env, settings, use_preset=entry.preset)
+        _import_lazy_parts(entry.env)
     seen: dict[str, Any] = {"reached": None}
 
     def watch(event: events.Event) -> Any:
@@ -85,14 +94,14 @@ def _assay(entry: Entry, seed: int) -> Result:
         elif isinstance(event, events.Evaluated):
             seen["return"] = event.result.mean
             if entry.until_return and event.result.mean >= GOAL_RETURN:
-                seen["reached"] = time.perf_counter() - start
+                seen["reached"] = time.monotonic() - start
                 return events.STOP
         elif isinstance(event, events.RunEnded):
             seen["clock"] = event.clock
         return None
 
     with tempfile.TemporaryDirectory() as root:
-        start = time.perf_counter()
+        start = time.monotonic() if launched is None else launched
         api.train(
             entry.algorithm, entry.env, root=root, preset=entry.preset, callbacks=[watch],
             **settings,
@@ -110,15 +119,16 @@ _SB3_CLASSES = {
 }  # fmt: skip
 
 
-def _sb3(entry: Entry, seed: int) -> Result:
+def _sb3(entry: Entry, seed: int, launched: float | None) -> Result:
     module, _, name = _SB3_CLASSES[entry.algorithm].partition(".")
     kind = getattr(importlib.import_module(module), name)
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
 
-    _import_lazy_parts(entry.env)
-    start = time.perf_counter()
+    if launched is None:
+        _import_lazy_parts(entry.env)
+    start = time.monotonic() if launched is None else launched
     reached: list[float] = []
     # As many environments as episodes, so that an evaluation is one batched pass.
     judge_env = make_vec_env(entry.env, n_envs=EVAL_EPISODES, seed=10_000 + seed)
@@ -138,7 +148,7 @@ def _sb3(entry: Entry, seed: int) -> Result:
             self.due += EVAL_EVERY
             if judge(self.model) < GOAL_RETURN:
                 return True
-            reached.append(time.perf_counter() - start)
+            reached.append(time.monotonic() - start)
             return False
 
     settings = dict(entry.settings)
@@ -150,9 +160,9 @@ def _sb3(entry: Entry, seed: int) -> Result:
     policy = "MlpLstmPolicy" if entry.algorithm == "recurrent_ppo" else "MlpPolicy"
     model = kind(policy, env, seed=seed, device="cpu", verbose=0, **settings)
     callback = UntilReturn() if entry.until_return else None
-    began = time.perf_counter()
+    began = time.monotonic()
     model.learn(entry.env_steps, callback=callback, log_interval=None)
-    seconds = time.perf_counter() - began
+    seconds = time.monotonic() - began
     learner = model.critic if entry.algorithm in ("sac", "tqc") else model.policy
     return _result(
         seconds, model.num_timesteps, _adam_steps(learner.optimizer), judge(model),
@@ -181,7 +191,7 @@ def _adam_steps(optimizer: Any) -> int:
 # ---------------------------------------------------------------------- skrl
 
 
-def _skrl_ppo(entry: Entry, seed: int) -> Result:
+def _skrl_ppo(entry: Entry, seed: int, launched: float | None) -> Result:
     import gymnasium as gym
     import torch
     from skrl.agents.torch.ppo import PPO, PPO_CFG
@@ -241,9 +251,9 @@ def _skrl_ppo(entry: Entry, seed: int) -> Result:
         "disable_progressbar": True, "close_environment_at_exit": False,
     }  # fmt: skip
     trainer = SequentialTrainer(env=env, agents=agent, cfg=options)
-    began = time.perf_counter()
+    began = time.monotonic()
     trainer.train()
-    seconds = time.perf_counter() - began
+    seconds = time.monotonic() - began
 
     def act(obs: Any) -> Any:
         with torch.no_grad():

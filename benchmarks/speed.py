@@ -20,6 +20,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,11 @@ def child(spec: dict[str, Any]) -> dict[str, Any]:
     pinned = pin(spec["core"])
     import contestants
 
-    entry = ENTRIES[spec["entry"]]
+    entry = dataclasses.replace(ENTRIES[spec["entry"]], compile=spec["compile"])
     if spec["steps"] is not None:
         entry = scaled(entry, spec["steps"])
-    return contestants.run(entry, spec["seed"]) | {"pinned": pinned}
+    launched = spec["launched"] if entry.from_command else None
+    return contestants.run(entry, spec["seed"], launched) | {"pinned": pinned}
 
 
 def launch(
@@ -77,7 +79,8 @@ def launch(
     Raises:
         AssayError: The process failed; the end of what it wrote is shown.
     """
-    with tempfile.TemporaryDirectory() as scratch:
+    # A compiler in the background may still be at work in a cold entry's cache.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         place = Path(scratch) if entry.cold else cache
         answer = Path(scratch) / "answer.json"
         threads = {n: "1" for n in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
@@ -85,10 +88,14 @@ def launch(
             **os.environ,
             **threads,
             "ASSAY_CACHE": str(place / "assay"),
+            "ASSAY_COMPILE": "auto",
             # Torch has a cache of its own, which would make a cold run lukewarm.
             "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
         }
-        spec = {"entry": entry.name, "seed": seed, "core": core, "steps": steps}
+        spec = {
+            "entry": entry.name, "seed": seed, "core": core, "steps": steps,
+            "compile": entry.compile, "launched": time.monotonic(),
+        }  # fmt: skip
         command = [sys.executable, __file__, "--child", json.dumps(spec), str(answer)]
         done = subprocess.run(
             command,
@@ -123,7 +130,8 @@ def measure(
             for entry in entries:
                 if entry.compile is not False and not entry.cold:
                     print(f"{race.name}: compiling for {entry.name}", flush=True)
-                    launch(entry, 0, core, Path(cache), WARM_STEPS)
+                    first = dataclasses.replace(entry, compile=True)  # which waits for it
+                    launch(first, 0, core, Path(cache), WARM_STEPS)
             for repeat in range(1 if quick else race.repeats):
                 for entry in entries:
                     load = os.getloadavg()[0]

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import cases  # noqa: E402
+import contestants  # noqa: E402
 import evidence  # noqa: E402
 import learning  # noqa: E402
 import memory  # noqa: E402
@@ -153,7 +154,7 @@ def test_every_comparison_is_between_entries_of_its_race() -> None:
     assert len(cases.ENTRIES) == sum(len(race.entries) for race in cases.RACES.values())
     assert all(race.repeats >= 3 for race in cases.RACES.values())
     targets = sorted(c.target for c in cases.COMPARISONS if c.target is not None)
-    assert targets == [1.2, 1.5, 1.5, 1.5, 1.9, 4, 5, 5, 10, 12]
+    assert targets == [1.2, 1.5, 1.5, 1.5, 1.9, 2, 4, 5, 5, 6, 10, 12, 12]
 
 
 def test_entries_of_assay_resolve_and_equal_settings_are_equal() -> None:
@@ -417,7 +418,7 @@ def test_less_time_is_faster_and_a_goal_not_reached_takes_for_ever() -> None:
 
 def test_the_speed_table_states_every_target_and_whether_it_is_met(tmp_path: Path) -> None:
     found = []
-    for name in ("speed", "speed-contrib"):
+    for name in ("speed", "speed-contrib", "speed-default"):
         path = tmp_path / f"{name}.json"
         evidence.write_json(path, speed_content(name))
         found.append(evidence.read_speed(path))
@@ -426,7 +427,7 @@ def test_the_speed_table_states_every_target_and_whether_it_is_met(tmp_path: Pat
     rows = [line for line in table.splitlines() if line.startswith("| ") and " / " in line]
     assert len(rows) == len(cases.COMPARISONS)
     assert all("| 12.0x [12.0x, 12.0x] |" in row for row in rows)
-    assert sum("| yes |" in row for row in rows) == 10
+    assert sum("| yes |" in row for row in rows) == 13
     slow = speed_content()
     for run in slow["runs"]:
         if run["entry"] == "assay-dqn-compiled":
@@ -626,13 +627,33 @@ def test_only_files_whose_races_were_all_run_are_stored(
     content = speed_content("speed-contrib")
     assert speed.store(content, ["qrdqn", "tqc"]) == []
     (stored,) = speed.store(content, ["qrdqn", "recurrent_ppo", "tqc", "sac"])
-    assert stored.name == "speed-contrib.json" and not files[0].exists()
+    assert stored.name == "speed-contrib.json" and not any(
+        path.exists() for path in files if path.name != stored.name
+    )
     assert len(evidence.read_speed(stored)["runs"]) == 3 * 3 * 3
+
+
+def test_time_from_the_command_starts_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contestants, "GOAL_RETURN", 0.0)
+    monkeypatch.setattr(contestants, "EVAL_EVERY", 1024)
+    entry = dataclasses.replace(cases.ENTRIES["assay-ppo-475-first"], env_steps=4096)
+    launched = time.monotonic() - 1_000_000.0
+    found = [contestants.run(entry, 1, start) for start in (None, launched)]
+    assert found[0]["seconds_to_return"] < 1_000_000.0 < found[1]["seconds_to_return"]
+    assert all(one["env_steps"] == 1024 for one in found)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["assay-ppo-eager", "sb3-ppo", "skrl-ppo-tuned", "sb3-sac", "contrib-recurrent_ppo"]
+    "name",
+    [
+        "assay-ppo-eager",
+        "assay-ppo-default",
+        "sb3-ppo",
+        "skrl-ppo-tuned",
+        "sb3-sac",
+        "contrib-recurrent_ppo",
+    ],
 )
 def test_an_entry_is_measured_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
     entry = cases.ENTRIES[name]
