@@ -100,6 +100,14 @@ class TestLoss:
         # value_coef 0.5 is of the plain mean square, 5/3
         assert loss.item() == pytest.approx(-0.8 + 0.5 * 5 / 3 - 0.1 * entropy, abs=1e-6)
 
+    @pytest.mark.parametrize("normalize", [False, True])
+    def test_weights_that_are_all_1_can_be_left_out(self, normalize: bool) -> None:
+        algorithm = table(normalize_advantage=normalize)
+        rows = batch(**{k: v[:3] for k, v in ITEMS.items()})
+        weighted = algorithm._loss(rows)
+        plain = algorithm._loss({k: v for k, v in rows.items() if "weight" not in k})
+        torch.testing.assert_close(plain, weighted)
+
     def test_normalises_over_valid_items(self) -> None:
         # Advantages 2, 1, -1: mean 2/3, squares 16/9, 1/9, 25/9, so std = sqrt(42/9 / 2) = 1.5275
         std = math.sqrt(42 / 18)
@@ -192,6 +200,9 @@ class TestUpdate:
         # d0 = 1 - 1 = 0; d2 = 2 + 1/2 - 2 = 1/2
         assert prepared["advantage"].tolist() == [0.0, 0.0, 0.5]
         assert prepared["weight"].tolist() == [1.0, 0.0, 1.0]
+        assert prepared["policy_weight"].tolist() == [1.0, 1.0, 1.0]
+        data.whole, data.valid[:] = True, True
+        assert not {"weight", "policy_weight"} & algorithm._prepare(data).keys()
 
     def test_every_epoch_sees_every_row_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[Any] = []

@@ -65,6 +65,15 @@ def test_categorical_masks_by_hand():
     assert grad[0, 0] == 0
 
 
+def test_log_prob_and_entropy_of_one_softmax_keep_to_the_mask():
+    dist = policy_distribution(spaces.Discrete(3))
+    params, mask = logs(0.5, 0.25, 0.25), torch.tensor([[True, True, False]])
+    log_prob, entropy = dist.log_prob_entropy(params, torch.tensor([1]), mask)
+    assert log_prob.item() == pytest.approx(math.log(1 / 3))
+    # -(2/3 log 2/3 + 1/3 log 1/3)
+    assert entropy.item() == pytest.approx(math.log(3) - 2 / 3 * math.log(2))
+
+
 def test_masked_actions_are_never_sampled():
     torch.manual_seed(0)
     for name in ("discrete", "multi_discrete", "multi_discrete_equal", "multi_binary"):
@@ -169,6 +178,8 @@ def test_all_spaces_have_one_interface(name, leading):
     again, log_prob = dist.sample_log_prob(params, noise)
     torch.testing.assert_close(again, action)
     torch.testing.assert_close(log_prob, dist.log_prob(params, action))
+    both = dist.log_prob_entropy(params, action)
+    torch.testing.assert_close(both, (dist.log_prob(params, action), dist.entropy(params)))
     assert log_prob.shape == dist.entropy(params).shape == leading
     assert dist.mode(params).shape == action.shape
     # No action is more likely than the mode.

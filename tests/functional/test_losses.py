@@ -160,6 +160,14 @@ def test_steps_of_others_count_in_the_mean_alone():
     assert entropy.item() == 2
 
 
+@pytest.mark.parametrize("normalize", [False, True])
+def test_without_weights_every_step_is_the_policy_s(normalize):
+    rows, ones = (t(1, 3, 8), t(2, 4, 6)), (t(1, 1, 1), t(1, 1, 1))
+    found = policy_terms(*rows, None, None, normalize=normalize)
+    expected = policy_terms(*rows, *ones, normalize=normalize)
+    torch.testing.assert_close(found, expected)
+
+
 def test_explained_variance_by_hand():
     # Var[target] = 2/3, residuals (0, 0, 1): variance 2/9 -> 1 - 1/3
     value = explained_variance(t(1, 2, 2), t(1, 2, 3))

@@ -16,6 +16,9 @@ from assay.buffers.rollout import Rollout
 from assay.core.types import Action, Clock, Transition, tree_leaves
 from assay.envs.make import make_vector
 from assay.loops.collect import Collector, EpisodeStatistics, _allowed_choices
+from assay.loops.config import OnlineSettings
+from assay.loops.on_policy import OnPolicyLoop
+from assay.testing.algorithms import make_algorithm
 from assay.testing.envs import Corridor, Counting, Identity
 
 T, F = True, False
@@ -401,3 +404,18 @@ class TestState:
 
 def gym_vector() -> Any:
     return make_vector(lambda: gym.make("CartPole-v1"), 2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_rollout_is_whole_unless_steps_may_be_resets(mode: AutoresetMode) -> None:
+    envs = SyncVectorEnv([partial(gym.make, "CartPole-v1")] * 2, autoreset_mode=mode)
+    with make_vector(envs) as vector:
+        algorithm = make_algorithm(
+            "ppo", vector.spaces.observation, vector.spaces.action, num_envs=2, horizon=64,
+            minibatch_size=64, hidden=(4,),
+        )  # fmt: skip
+        loop: Any = OnPolicyLoop(algorithm, vector, OnlineSettings())
+        loop.start()
+        loop.iterate()
+        assert loop.rollout.whole is (mode is not AutoresetMode.NEXT_STEP)
+        assert loop.rollout.valid.all() == loop.rollout.whole

@@ -140,9 +140,10 @@ class PPO(Algorithm):
             "value": value,
             "advantage": advantage,
             "target": target,
-            "weight": data.valid.astype(np.float32),
-            "policy_weight": data.policy_weight,
         }
+        if not data.whole:  # plain means are cheaper than weighted ones
+            flat["weight"] = data.valid.astype(np.float32)
+            flat["policy_weight"] = data.policy_weight
         size = data.length * data.num_envs
         tensors = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in flat.items()}
         return pack("obs", obs) | {k: v.to(self.device) for k, v in tensors.items()} | novel
@@ -166,12 +167,11 @@ class PPO(Algorithm):
         return batch, advantage, target
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        hp, weight, policy_weight = self.hp, batch["weight"], batch["policy_weight"]
+        hp, weight, policy_weight = self.hp, batch.get("weight"), batch.get("policy_weight")
         obs = unpack("obs", batch)
         mask = action_mask(obs)
         params, value = self.net(obs)
-        log_prob = self.distribution.log_prob(params, batch["action"], mask)
-        entropy = self.distribution.entropy(params, mask)
+        log_prob, entropy = self.distribution.log_prob_entropy(params, batch["action"], mask)
         advantage, entropy = losses.policy_terms(
             batch["advantage"], entropy, weight, policy_weight, normalize=hp.normalize_advantage
         )
@@ -180,10 +180,12 @@ class PPO(Algorithm):
             log_prob, batch["log_prob"], advantage, batch["clip"], weight
         )
         heads = 2 if hp.rnd else 1  # value: [B] or [B, 2]
+        value_weight = weight
+        if weight is not None and heads > 1:
+            value_weight = weight[:, None].expand_as(value)
         value_loss = losses.value_loss(
-            value, batch["target"], weight if heads == 1 else weight[:, None].expand_as(value),
-            old_value=batch["value"], clip=hp.value_clip,
-        )  # fmt: skip
+            value, batch["target"], value_weight, old_value=batch["value"], clip=hp.value_clip
+        )
         # value_loss carries the paper's one half; the customary coefficient 0.5 does not. It is a
         # mean over the heads, whose losses are to be added.
         loss = policy.loss + 2 * hp.value_coef * heads * value_loss

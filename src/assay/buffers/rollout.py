@@ -71,11 +71,13 @@ class Rollout:
         length: T.
         num_envs: N.
         extras: What one row of every extra looks like; without it, the first `write` tells.
+        whole: Whether every row will be a transition of the policy's own.
 
     Attributes:
         spaces: What is stored.
         length: T.
         num_envs: N.
+        whole: Whether `valid` and `policy_weight` are 1 everywhere, in this and in every rollout.
         obs: [T, N, ...] or a flat dict of such.
         action: [T, N, ...].
         reward: [T, N] float32.
@@ -109,6 +111,8 @@ class Rollout:
         length: int,
         num_envs: int,
         extras: Mapping[str, Spec] | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
         def full(spec: Spec) -> Spec:
             return Spec((length, num_envs, *spec.shape), spec.dtype)
@@ -128,6 +132,7 @@ class Rollout:
         what = f"A rollout of {length:,} steps of {num_envs:,} environments"
         require_memory(tree_bytes(plan), what)
         self.spaces, self.length, self.num_envs = spaces, length, num_envs
+        self.whole = whole
         self._arrays: dict[str, Any] = allocate(plan)
         self.obs = self._arrays["obs"]
         self.action = self._arrays["action"]

@@ -51,6 +51,7 @@ class Batched:
         self.num_envs = env.num_envs
         self.always_finite = trusted
         self.mode = autoreset_mode(env, name)
+        self.resets_in_steps = self.mode is AutoresetMode.NEXT_STEP
         self.actions = ActionMap(env.single_action_space)
         self._masked = not trusted and self._finds_mask()
         size = self.actions.mask_size if self._masked else None

@@ -86,6 +86,7 @@ class Vector:
         observations: Converts raw observations of a single environment or a batch.
         actions: Converts canonical actions to the environment's own.
         steps: How often `step` was called.
+        resets_in_steps: Whether rows may be resets in place of transitions (NEXT_STEP autoreset).
     """
 
     def __init__(self, backend: Backend, name: str, frame_stack: int | None = None) -> None:
@@ -97,6 +98,7 @@ class Vector:
         self.actions = backend.actions
         self.spaces = Spaces(backend.observations.space, backend.actions.space)
         self.steps = 0
+        self.resets_in_steps = bool(getattr(backend, "resets_in_steps", False))
         self.step: Callable[[NDArray[Any]], Step] = self._stepper()
 
     def reset(self, seed: int) -> Tree:

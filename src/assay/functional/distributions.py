@@ -47,6 +47,12 @@ class Distribution:
         """Return the entropy [...]."""
         raise NotImplementedError
 
+    def log_prob_entropy(
+        self, params: Tensor, action: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return what `log_prob` and `entropy` do, sharing what they have in common."""
+        return self.log_prob(params, action, mask), self.entropy(params, mask)
+
     def sample(self, params: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the action [..., *action_shape] that `noise` selects."""
         raise NotImplementedError
@@ -77,9 +83,14 @@ class Categorical(Distribution):
 
     def entropy(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the entropy [...] over the valid actions."""
-        # H = -sum p log p; a masked action has p = 0 and a finite log p
+        return _entropy(self.log_probs(params, mask))
+
+    def log_prob_entropy(
+        self, params: Tensor, action: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return log p(action) and the entropy, of one softmax."""
         log_probs = self.log_probs(params, mask)
-        return -(log_probs.exp() * log_probs).sum(-1)
+        return _pick(log_probs, action.long()), _entropy(log_probs)
 
     def sample(self, params: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return argmax(logits + Gumbel noise) [...]."""
@@ -291,6 +302,11 @@ def _pick(table: Tensor, index: Tensor) -> Tensor:
             f"action has shape {tuple(index.shape)}; expected {tuple(table.shape[:-1])}."
         )
     return table.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+
+
+def _entropy(log_probs: Tensor) -> Tensor:
+    # H = -sum p log p; a masked action has p = 0 and a finite log p
+    return -(log_probs.exp() * log_probs).sum(-1)
 
 
 def _gaussian_log_prob(z: Tensor, log_std: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from assay.functional.checks import check_rank, check_same_shape
@@ -70,8 +71,10 @@ def ppo_policy_loss(
     )
     log_ratio = (log_prob - old_log_prob).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
     ratio = log_ratio.exp()
-    # L = -E[min(ratio A, clip(ratio, 1 - eps, 1 + eps) A)]
-    surrogate = torch.minimum(ratio * advantage, _limit(ratio, 1.0 - clip, 1.0 + clip) * advantage)
+    # L = -E[min(ratio A, clip(ratio, 1 - eps, 1 + eps) A)]. Only the bound in the direction that A
+    # pushes the ratio can be the minimum, and it has no gradient.
+    bound = advantage + clip * advantage.abs()
+    surrogate = torch.minimum(ratio * advantage, bound)
     loss = -weighted_mean(surrogate, weight)
     kl = weighted_mean(approx_kl(log_ratio.detach()), weight)
     clipped = ((ratio.detach() - 1.0).abs() > clip).to(ratio.dtype)
@@ -96,13 +99,13 @@ def value_loss(
         clip: How far the prediction may move from `old_value` before its gradient is cut.
     """
     check_same_shape(value=value, target=target, weight=weight, old_value=old_value)
-    error = (value - target).square()
+    error = F.mse_loss(value, target, reduction="none")
     if clip is not None:
         if old_value is None:
             raise ValueError("clip is given without old_value; expected both or neither.")
         # L = 1/2 E[max((V - R)^2, (V_old + clip(V - V_old, -eps, eps) - R)^2)]
         near = old_value + _limit(value - old_value, -clip, clip)
-        error = torch.maximum(error, (near - target).square())
+        error = torch.maximum(error, F.mse_loss(near, target, reduction="none"))
     return 0.5 * weighted_mean(error, weight)
 
 
@@ -178,8 +181,8 @@ def normalize_advantages(
 def policy_terms(
     advantage: Tensor,
     entropy: Tensor,
-    weight: Tensor,
-    policy_weight: Tensor,
+    weight: Tensor | None,
+    policy_weight: Tensor | None,
     *,
     normalize: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -191,10 +194,13 @@ def policy_terms(
     Args:
         advantage: [B].
         entropy: [B].
-        weight: [B], 1 for transitions and 0 for rows that are none.
-        policy_weight: [B], 1 where the policy chose the action, else 0.
+        weight: [B], 1 for transitions and 0 for rows that are none; None if both weights are 1
+            everywhere.
+        policy_weight: [B], 1 where the policy chose the action, else 0; or None.
         normalize: Standardise the advantages of the policy's own steps.
     """
+    if weight is None or policy_weight is None:
+        return normalize_advantages(advantage) if normalize else advantage, entropy.mean()
     if normalize:
         advantage = normalize_advantages(advantage, weight * policy_weight)
     return advantage * policy_weight, weighted_mean(entropy * policy_weight, weight)

@@ -20,7 +20,9 @@ class OnPolicyLoop:
         self.algorithm = algorithm
         self.clock = algorithm.clock
         self.collector = Collector(env, algorithm, self.clock, run.seed)
-        self.rollout = Rollout(env.spaces, needs.horizon, env.num_envs)
+        self.rollout = Rollout(
+            env.spaces, needs.horizon, env.num_envs, whole=not env.resets_in_steps
+        )
 
     def start(self) -> None:
         """Reset the environments."""

@@ -151,6 +151,8 @@ class Step:
                 self.moments[o.name] = o.rule.init(self.flats[o.module])
                 self.counts[o.name] = torch.zeros((), device=device)
         self.noise = NoiseSource(noise, device, seed) if noise else None
+        # Listing them takes longer than some losses.
+        self._parameters = {o.name: list(o.module.parameters()) for o in self.objectives}
         self._lr = torch.zeros(len(self.objectives), device=device)
         self._lr_values: tuple[float, ...] = ()
         self._runners: dict[tuple[Any, ...], Runner] = {}
@@ -287,26 +289,23 @@ class Step:
         metrics: dict[str, Tensor] = {}
         for o, lr in zip(self.objectives, rates, strict=True):
             loss, extra = o.loss(batch)
-            parameters = list(o.module.parameters())
-            grads = _gradients(loss, parameters)
+            grads = _gradients(loss, self._parameters[o.name])
             with torch.no_grad():
-                norm = self._move(o, parameters, grads, lr)
+                norm = self._move(o, grads, lr)
             metrics |= self._collect(o, loss, norm, extra)
         with torch.no_grad():
             for p in self.polyak:
                 self.flats[p.target].lerp_(self.flats[p.source], p.tau)
         return self._stack(metrics)
 
-    def _move(
-        self, o: Objective, parameters: list[nn.Parameter], grads: list[Tensor], lr: float
-    ) -> Tensor:
+    def _move(self, o: Objective, grads: list[Tensor], lr: float) -> Tensor:
         """Move the parameters of an objective in place, and return the norm of its gradient."""
         flat, count, grad = self.flats[o.module], self.counts[o.name], _joined(grads)
         norm = torch.linalg.vector_norm(grad)
         if o.rule.agc is None:
             [grad] = o.rule.clip([grad], [flat], norm)
         else:  # each tensor has a bound of its own
-            grad = _joined(o.rule.clip(grads, parameters, norm))
+            grad = _joined(o.rule.clip(grads, self._parameters[o.name], norm))
         count.add_(1)
         o.rule.move(flat, grad, self.moments[o.name], o.rule.rate(lr, count), count)
         return norm
