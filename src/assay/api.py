@@ -21,6 +21,7 @@ from assay.core.types import Clock, Spaces, Tree, tree_leaves
 from assay.envs.make import EnvLike, look_at, make_vector
 from assay.envs.space_codec import space_from_state
 from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap
+from assay.envs.start_check import check_start
 from assay.envs.vector import Vector
 from assay.evaluation.evaluate import EvaluationResult, evaluate, save_evaluation
 from assay.loops.config import RunConfig, resolve
@@ -279,7 +280,9 @@ def load(path: Path | str, *, checkpoint_path: Path | None = None) -> Agent:
     names = ("weights", "normalisers", "algorithm", "run")
     sections = checkpoint.read_checkpoint(place, names)
     saved = sections["run"]
-    observations = ObservationMap(space_from_state(saved["observation"]), saved["mask_size"])
+    observations = ObservationMap(
+        space_from_state(saved["observation"]), saved["mask_size"], config.run.embed_text
+    )
     actions = ActionMap(space_from_state(saved["action"]))
     run = config.run.model_copy(update={"device": "cpu"})
     clock = run.clock()
@@ -317,7 +320,7 @@ def evaluate_agent(
 
 def evaluation_vector(config: RunConfig, env: Any, episodes: int) -> Vector | None:
     """Make environments for evaluation, apart from those that train; None if they cannot be."""
-    run = config.run
+    run, settings = config.run, config.run.env_settings()
     count = min(episodes, 16)
     if env is None and config.env_is_object:
         raise RunError(
@@ -326,22 +329,21 @@ def evaluation_vector(config: RunConfig, env: Any, episodes: int) -> Vector | No
         )
     if env is None:
         backend = run.backend if run.backend != "processes" else "auto"
-        return make_vector(
-            config.env, count, backend=backend, env_kwargs=run.env_kwargs, training=False
-        )
+        return make_vector(config.env, count, backend=backend, training=False, **settings)
     if isinstance(env, gym.vector.VectorEnv):
         # A wrapper around it cannot be made again, and the scores would be another task's.
         if env.spec is None or env is not env.unwrapped:
             return None
         kwargs = {k: v for k, v in env.spec.kwargs.items() if k not in _OF_VECTORS}
-        return make_vector(env.spec.id, count, env_kwargs=kwargs, training=False)
+        same = settings | {"env_kwargs": kwargs}
+        return make_vector(env.spec.id, count, training=False, **same)
     if isinstance(env, gym.Env):
         try:
             own = copy.deepcopy(env)
         except Exception:  # an object may refuse to be copied in any way it likes
             return None
-        return make_vector(own, 1, training=False)
-    return make_vector(env, count, env_kwargs=run.env_kwargs, training=False)
+        return make_vector(own, 1, training=False, **settings)
+    return make_vector(env, count, training=False, **settings)
 
 
 def _training(
@@ -363,8 +365,27 @@ def _training(
             save_evaluation(directory, clock.count, result, unit=clock.unit)
             return result
 
-    training = Training(config, directory, env=env, evaluator=evaluator, callbacks=callbacks)
+    try:
+        if vector is not None:
+            check_start(vector)
+        training = Training(config, directory, env=env, evaluator=evaluator, callbacks=callbacks)
+        _tell_left_out(training.env)
+    except BaseException:
+        _close(vector)
+        raise
     return training, vector
+
+
+def _tell_left_out(vector: Vector) -> None:
+    """Say once that the agent will not see some texts."""
+    names = vector.observations.left_out
+    if names:
+        listed = ", ".join(f"'{name}'" for name in names)
+        warnings.warn(
+            f"Observations of '{vector.name}' have text in {listed}, which is left out. Set "
+            "embed_text=64 to let the agent see it as 64 numbers.",
+            stacklevel=4,
+        )
 
 
 def _close(vector: Vector | None) -> None:

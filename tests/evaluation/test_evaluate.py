@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from assay.core.errors import ConfigError, EnvError, RunError
+from assay.core.errors import ConfigError, RunError
 from assay.core.types import Action
 from assay.envs.make import make_vector
 from assay.evaluation.evaluate import (
@@ -236,14 +236,22 @@ def test_a_damaged_evaluation_is_named(make_run: Any, content: str) -> None:
         load_evaluations(run)
 
 
-def test_an_episode_that_never_ends_is_an_error() -> None:
-    with pytest.raises(EnvError, match="did not end within 3 steps"):
-        evaluate(Constant(), Walk, episodes=4, seed=5, max_episode_steps=3)
-    longest = int(evaluate(Constant(), Walk, episodes=4, seed=5).lengths.max())
-    evaluate(Constant(), Walk, episodes=4, seed=5, max_episode_steps=longest)
+def test_episodes_are_truncated_where_it_was_asked_for() -> None:
+    whole = evaluate(Constant(), Walk, episodes=4, seed=5)
+    limit = int(whole.lengths.max()) - 1
+    cut = evaluate(Constant(), Walk, episodes=4, seed=5, max_episode_steps=limit)
+    longer = whole.lengths > limit
+    assert longer.any() and not longer.all()
+    assert np.array_equal(cut.lengths, np.minimum(whole.lengths, limit))
+    assert np.array_equal(cut.truncated, whole.truncated | longer)
+    assert np.array_equal(cut.terminated, whole.terminated & ~longer)
+    assert np.array_equal(cut.returns[~longer], whole.returns[~longer])
 
 
-@pytest.mark.parametrize("wrong", [{"episodes": 0}, {"episodes": 2, "num_envs": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"episodes": 0}, {"episodes": 2, "num_envs": 0}, {"episodes": 2, "max_episode_steps": 0}],
+)
 def test_numbers_below_one_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="expected at least 1"):
         evaluate(Constant(), Walk, seed=1, **wrong)

@@ -75,7 +75,8 @@ def _film(run: Run, seed: int, video_format: str) -> Path:
 
     def make(render_mode: str) -> Any:
         settings = {**config.run.env_kwargs, "render_mode": render_mode}
-        return make_env(config.env, env_kwargs=settings)
+        limit = config.run.max_episode_steps
+        return make_env(config.env, env_kwargs=settings, max_episode_steps=limit)
 
     name = f"{agent.clock.count:012d}-seed{seed}.{video_format.lower()}"
     return record(agent.policy, make, run.directory.videos_path / name, seed=seed).path

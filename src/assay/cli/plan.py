@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,14 +180,12 @@ def make_plan(
     from assay.loops.training import build_algorithm, choose_device
 
     layers = (algorithm, env, file_settings, settings)
-    config = settings_module.resolve(
-        *layers, use_preset=use_preset, look=lambda kwargs: look_at(env, kwargs)
-    )
+    config = settings_module.resolve(*layers, use_preset=use_preset, look=partial(look_at, env))
     plain = settings_module.resolve(*layers, use_preset=use_preset)
     run = config.run
     device = choose_device(run.device)
     backend = "auto" if run.backend == "processes" else run.backend
-    with make_vector(config.env, 1, backend=backend, env_kwargs=run.env_kwargs) as vector:
+    with make_vector(config.env, 1, backend=backend, **run.env_settings()) as vector:
         spaces, frame_stack = vector.spaces, vector.frame_stack
         observations, actions = vector.observations, vector.actions
     # A trial on the CPU: several seeds may share one GPU, and the parent needs none of it.

@@ -34,6 +34,8 @@ _SHARED = {
     "repeat_action_probability",
 }
 
+_FRAMES = 108_000  # half an hour: ALE's limit where none is set
+
 
 class AtariSettings(Model):
     """How Atari games are preprocessed."""
@@ -59,6 +61,12 @@ def preprocesses(spec: EnvSpec, env_kwargs: dict[str, Any], settings: AtariSetti
     return is_atari(spec) and settings.preprocess and "obs_type" not in env_kwargs
 
 
+def atari_limit(spec: EnvSpec, env_kwargs: dict[str, Any], settings: AtariSettings) -> int:
+    """Return after how many steps ALE truncates a game that is to be preprocessed."""
+    frames = {**spec.kwargs, **env_kwargs}.get("max_num_frames_per_episode") or _FRAMES
+    return int(frames) // settings.frame_skip
+
+
 def has_vector(spec: EnvSpec, env_kwargs: dict[str, Any]) -> bool:
     """Return whether ALE's vector environment supports these settings."""
     return {*spec.kwargs, *env_kwargs} - {"frameskip"} <= _SHARED
@@ -70,12 +78,24 @@ def make_atari_vector(
     env_kwargs: dict[str, Any],
     settings: AtariSettings,
     training: bool,
+    limit: int | None = None,
 ) -> VectorEnv[Any, Any, Any]:
-    """Make ALE's vector environment, which steps the games in threads."""
+    """Make ALE's vector environment, which steps the games in threads.
+
+    Args:
+        spec: The game.
+        num_envs: How many.
+        env_kwargs: Settings of the game.
+        settings: The preprocessing.
+        training: Whether what is for training only applies.
+        limit: Steps after which a game is truncated; None: as the game's spec says.
+    """
     from ale_py.vector_env import AtariVectorEnv
 
     _refuse_frame_skip(env_kwargs)
     shared = {k: v for k, v in {**spec.kwargs, **env_kwargs}.items() if k in _SHARED}
+    if limit is not None:  # it counts no-ops neither as steps nor as frames
+        shared["max_num_frames_per_episode"] = limit * settings.frame_skip
     # It writes its mode into a dict that all vector environments share. Give it a copy, and restore
     # the shared one, or others would seem to declare a mode.
     before = dict(VectorEnv.metadata)
@@ -99,10 +119,17 @@ def make_atari_vector(
 
 
 def make_atari(
-    spec: EnvSpec, env_kwargs: dict[str, Any], settings: AtariSettings, training: bool
+    spec: EnvSpec,
+    env_kwargs: dict[str, Any],
+    settings: AtariSettings,
+    training: bool,
+    limit: int | None = None,
 ) -> gym.Env[Any, Any]:
-    """Make one preprocessed game."""
+    """Make one preprocessed game; the arguments are those of `make_atari_vector`."""
     _refuse_frame_skip(env_kwargs)
+    if limit is not None:  # ALE's own limit counts no-ops as well; it must not come first
+        most = limit * settings.frame_skip + settings.noop_max
+        env_kwargs = {**env_kwargs, "max_num_frames_per_episode": most}
     env = gym.make(spec, **env_kwargs, frameskip=1, disable_env_checker=True)
     env = gym.wrappers.AtariPreprocessing(
         env,
@@ -111,6 +138,8 @@ def make_atari(
         screen_size=settings.size,
     )
     env = gym.wrappers.FrameStackObservation(env, settings.frame_stack, padding_type="zero")
+    if limit is not None:  # of the game, not of a life
+        env = gym.wrappers.TimeLimit(env, limit)
     if training and settings.terminal_on_life_loss:
         env = LifeLoss(env)
     if training and settings.clip_reward:

@@ -18,8 +18,10 @@ from assay.core.errors import AssayError, EnvError
 from assay.core.types import ACTION_MASK
 from assay.envs.env_errors import env_failure
 from assay.envs.env_snapshot import save_env_state
+from assay.envs.limits import EPISODE_BOUND
 from assay.envs.make import make_env
 from assay.envs.native import NATIVE
+from assay.envs.screen import refuse_human
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.envs.sync import BadRewardError, as_number
 
@@ -108,7 +110,9 @@ def check_env(
 
 def _make(env: Any, env_kwargs: Mapping[str, Any] | None) -> gym.Env[Any, Any]:
     if isinstance(env, str):
-        return make_env(env, env_kwargs=env_kwargs)
+        made = make_env(env, env_kwargs=env_kwargs)
+        refuse_human(made, env)
+        return made
     if isinstance(env, gym.Env):
         return env
     if not callable(env) or isinstance(env, gym.vector.VectorEnv):
@@ -155,7 +159,7 @@ def _roll(
 ) -> tuple[_Trace, float]:
     """Take random actions; return what happened and how long the environment took."""
     trace = _Trace()
-    mapped = ObservationMap(env.observation_space)
+    mapped = ObservationMap(env.observation_space, text=0)
     env.action_space.seed(seed)
     seconds, length = 0.0, 0
     call = "reset()"
@@ -223,11 +227,15 @@ def _as_declared(raw: np.ndarray[Any, Any], space: gym.Space[Any]) -> Any:
 
 def _spaces(env: gym.Env[Any, Any]) -> CheckResult:
     try:
-        observation = ObservationMap(env.observation_space).space
+        observations = ObservationMap(env.observation_space, text=0)
         action = ActionMap(env.action_space).space
     except AssayError as error:
         return CheckResult("spaces", False, error.message, error.fix)
-    return CheckResult("spaces", True, f"observation space {observation}, action space {action}")
+    detail = f"observation space {observations.space}, action space {action}"
+    if observations.left_out:
+        detail += f"; texts are left out: {', '.join(observations.left_out)}"
+        return CheckResult("spaces", True, detail, "Train with embed_text=64 to use them.")
+    return CheckResult("spaces", True, detail)
 
 
 def _observations(trace: _Trace) -> CheckResult:
@@ -300,8 +308,8 @@ def _episodes(trace: _Trace, steps: int) -> CheckResult:
             "episodes",
             True,
             f"no episode ended within {steps} random steps",
-            "Give the environment a time limit: env_kwargs max_episode_steps, or "
-            "gymnasium.wrappers.TimeLimit.",
+            f"Train with max_episode_steps=N, or wrap it in gymnasium.wrappers.TimeLimit; an "
+            f"episode without a limit is truncated after {EPISODE_BOUND:,} steps.",
         )
     shortest, longest = min(trace.lengths), max(trace.lengths)
     detail = (

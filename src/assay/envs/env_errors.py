@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from assay.core.errors import AssayError, EnvError
+from assay.envs.screen import is_headless, opengl_fix, was_drawing
 
 _HERE = str(Path(__file__).parent)
 SEED_BITS = 0x3FFFFFFF  # seeds fit 32 bits, with room for `seed + i`: some environments need that
@@ -23,7 +24,10 @@ def env_failure(error: BaseException, doing: str) -> AssayError:
         return error
     own = error.with_traceback(_outside(error.__traceback__))
     text = "".join(traceback.format_exception(own)).rstrip()
-    return EnvError(f"{doing}: {type(error).__name__}: {error}\n{text}")
+    message = f"{doing}: {type(error).__name__}: {error}\n{text}"
+    if is_headless() and was_drawing(error):
+        return EnvError(message, f"It was drawing, and there is no screen here. {opengl_fix()}")
+    return EnvError(message)
 
 
 def raised_here(error: BaseException) -> bool:

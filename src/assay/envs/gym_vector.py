@@ -37,6 +37,7 @@ class Batched:
         trusted: Whether its arrays are known to be new, canonical and of the right type, with
             `final_obs` dense and present if and only if a row is done. That is true of the native
             ones, which also refuse actions that are not finite and cannot leave the finite range.
+        text: The width of the array that a text in an observation becomes; 0 leaves it out.
 
     Raises:
         EnvError: It cannot be reset, or does not declare its autoreset mode.
@@ -44,7 +45,11 @@ class Batched:
     """
 
     def __init__(
-        self, env: gym.vector.VectorEnv[Any, Any, Any], name: str, trusted: bool = False
+        self,
+        env: gym.vector.VectorEnv[Any, Any, Any],
+        name: str,
+        trusted: bool = False,
+        text: int = 0,
     ) -> None:
         self.env = env
         self.name = name
@@ -55,7 +60,7 @@ class Batched:
         self.actions = ActionMap(env.single_action_space)
         self._masked = not trusted and self._finds_mask()
         size = self.actions.mask_size if self._masked else None
-        self.observations = ObservationMap(env.single_observation_space, size)
+        self.observations = ObservationMap(env.single_observation_space, size, text)
         # Gymnasium's own vector environments can be set to return the same arrays every time.
         self._copies = getattr(env.unwrapped, "copy", True) is False
         self._nowhere = np.zeros(self.num_envs, np.bool_)

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from assay.core.errors import AssayError, EnvError, MissingExtraError
 from assay.core.types import Spaces
 from assay.envs.atari import (
     AtariSettings,
+    atari_limit,
     has_vector,
     is_atari,
     make_atari,
@@ -29,10 +31,11 @@ from assay.envs.atari import (
 )
 from assay.envs.env_errors import env_failure
 from assay.envs.gym_vector import Batched
+from assay.envs.limits import EPISODE_BOUND, Factory, make_limited, own_limit
 from assay.envs.native import NATIVE, make_native
 from assay.envs.native.base import NativeVectorEnv
 from assay.envs.robotics import PACKAGE, fix_joint_types, is_robotics, register_robotics
-from assay.envs.sync import Factory, Sync
+from assay.envs.sync import Sync
 from assay.envs.vector import Vector
 
 BackendName = Literal["auto", "native", "vector", "sync", "processes"]
@@ -52,12 +55,32 @@ _EXTRAS = {
 _MAKE_KWARGS = {"max_episode_steps", "render_mode"}
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The arguments of `make_vector` besides the environment."""
+
+    num_envs: int | None
+    backend: BackendName
+    kwargs: dict[str, Any]
+    limit: int | None
+    text: int
+    atari: AtariSettings
+    training: bool
+    workers: int | None
+
+    @property
+    def count(self) -> int:
+        return 1 if self.num_envs is None else self.num_envs
+
+
 def make_vector(
     env: EnvLike,
     num_envs: int | None = None,
     *,
     backend: BackendName = "auto",
     env_kwargs: Mapping[str, Any] | None = None,
+    max_episode_steps: int | None = None,
+    embed_text: int = 0,
     atari: AtariSettings | None = None,
     training: bool = True,
     workers: int | None = None,
@@ -71,6 +94,10 @@ def make_vector(
         backend: "native" (batched NumPy), "vector" (the id's own vector version), "sync" (one after
             the other), "processes", or "auto": the first of the first three that is available.
         env_kwargs: Settings of the environment itself.
+        max_episode_steps: Truncate episodes after so many steps; None: the environment's own limit.
+            Where an id or a factory has none, episodes are truncated after `EPISODE_BOUND` steps,
+            with a warning.
+        embed_text: The width of the array that a text in an observation becomes; 0 leaves it out.
         atari: Preprocessing of Atari games.
         training: Whether training-only preprocessing applies (Atari's lost lives, clipped rewards).
         workers: How many processes; by default one per core, and never more than environments.
@@ -85,20 +112,35 @@ def make_vector(
         ...     envs.reset(seed=1).shape
         (8, 4)
     """
-    kwargs = dict(env_kwargs or {})
     if backend not in _BACKENDS:
         raise EnvError(f"Unknown backend '{backend}'.", f"Use one of: {', '.join(_BACKENDS)}.")
     if num_envs is not None and (isinstance(num_envs, bool) or num_envs < 1):
         raise EnvError(f"num_envs={num_envs}; a positive integer was expected.")
+    if max_episode_steps is not None and (
+        isinstance(max_episode_steps, bool) or max_episode_steps < 1
+    ):
+        raise EnvError(f"max_episode_steps={max_episode_steps}; a positive integer was expected.")
+    asked = _Asked(
+        num_envs,
+        backend,
+        dict(env_kwargs or {}),
+        max_episode_steps,
+        embed_text,
+        atari or AtariSettings(),
+        training,
+        workers,
+    )
     if isinstance(env, gym.vector.VectorEnv):
-        return _from_vector_env(env, num_envs, backend, kwargs)
-    count = 1 if num_envs is None else num_envs
+        return _from_vector_env(env, asked)
     if isinstance(env, gym.Env):
-        return _from_env(env, count, backend, kwargs)
+        return _from_env(env, asked)
     if isinstance(env, str):
-        return _from_id(env, count, backend, kwargs, atari or AtariSettings(), training, workers)
+        return _from_id(env, asked)
     if callable(env):
-        return _from_factory(partial(env, **kwargs), _name_of(env), count, backend, workers)
+        name, factory = _name_of(env), partial(env, **asked.kwargs)
+        if asked.limit is not None:
+            factory = partial(make_limited, factory, name, asked.limit)
+        return _from_factory(factory, name, asked, limit=asked.limit)
     raise EnvError(
         f"{env!r} is a {type(env).__name__}; an environment was expected.",
         "Give a Gymnasium id, a gymnasium.Env, a gymnasium.vector.VectorEnv, or a function that "
@@ -107,7 +149,11 @@ def make_vector(
 
 
 def look_at(
-    env: EnvLike, env_kwargs: Mapping[str, Any], backend: BackendName = "auto"
+    env: EnvLike,
+    *,
+    env_kwargs: Mapping[str, Any],
+    max_episode_steps: int | None = None,
+    embed_text: int = 0,
 ) -> tuple[Spaces, int | None]:
     """Return what an agent sees and does in an environment, and its time limit.
 
@@ -117,19 +163,20 @@ def look_at(
         AssayError: As `make_vector` does.
     """
     vector = make_vector(
-        env, backend="auto" if backend == "processes" else backend, env_kwargs=env_kwargs
+        env, env_kwargs=env_kwargs, max_episode_steps=max_episode_steps, embed_text=embed_text
     )
     spec: Any = find_spec(env) if isinstance(env, str) else getattr(env, "spec", None)
     if not isinstance(env, gym.Env | gym.vector.VectorEnv):
         vector.close()
-    limit = env_kwargs.get("max_episode_steps", getattr(spec, "max_episode_steps", None))
-    return vector.spaces, limit
+    own = env_kwargs.get("max_episode_steps", getattr(spec, "max_episode_steps", None))
+    return vector.spaces, max_episode_steps or own
 
 
 def make_env(
     env_id: str,
     *,
     env_kwargs: Mapping[str, Any] | None = None,
+    max_episode_steps: int | None = None,
     atari: AtariSettings | None = None,
     training: bool = False,
 ) -> gym.Env[Any, Any]:
@@ -139,11 +186,11 @@ def make_env(
         EnvError: The id is unknown, a setting is, or the environment cannot be made.
         MissingExtraError: A package that it needs is not installed.
     """
-    kwargs = dict(env_kwargs or {})
+    kwargs, limit = _take_limit(env_id, dict(env_kwargs or {}), max_episode_steps)
     spec = find_spec(env_id)
     _refuse_unknown_kwargs(spec, spec.entry_point, kwargs)
     try:
-        return _make_one(spec, kwargs, atari or AtariSettings(), training)
+        return _make_one(spec, kwargs, atari or AtariSettings(), training, limit)
     except Exception as error:
         raise _making_failure(error, spec) from error
 
@@ -153,7 +200,7 @@ def find_spec(env_id: str) -> EnvSpec:
 
     Raises:
         EnvError: There is none; the nearest id is suggested.
-        MissingExtraError: It is an Atari game or a robot, and their package is not installed.
+        MissingExtraError: It belongs to a package that is not installed.
     """
     module, _, name = env_id.rpartition(":")
     if module:
@@ -206,64 +253,62 @@ def _register_atari() -> None:
     gym.register_envs(ale)
 
 
-def _from_vector_env(
-    env: gym.vector.VectorEnv[Any, Any, Any],
-    num_envs: int | None,
-    backend: str,
-    kwargs: dict[str, Any],
-) -> Vector:
+def _from_vector_env(env: gym.vector.VectorEnv[Any, Any, Any], asked: _Asked) -> Vector:
     name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-    _refuse_for_object(name, kwargs, backend, ("auto", "vector"))
-    if num_envs is not None and num_envs != env.num_envs:
+    _refuse_for_object(name, asked, ("auto", "vector"))
+    if asked.limit is not None:
         raise EnvError(
-            f"num_envs={num_envs}, but the vector environment '{name}' has {env.num_envs}.",
+            f"max_episode_steps={asked.limit} cannot be set for the vector environment '{name}', "
+            "which ends its episodes itself.",
+            "Set the limit where you make it, or give the environment's id or a factory.",
+        )
+    if asked.num_envs is not None and asked.num_envs != env.num_envs:
+        raise EnvError(
+            f"num_envs={asked.num_envs}, but the vector environment '{name}' has {env.num_envs}.",
             f"Leave num_envs out, or set it to {env.num_envs}.",
         )
-    return Vector(Batched(env, name), name)
+    own = None if env.spec is None else env.spec.max_episode_steps
+    return Vector(Batched(env, name, text=asked.text), name, limit=own)
 
 
-def _from_env(
-    env: gym.Env[Any, Any], num_envs: int, backend: str, kwargs: dict[str, Any]
-) -> Vector:
+def _from_env(env: gym.Env[Any, Any], asked: _Asked) -> Vector:
     name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-    _refuse_for_object(name, kwargs, backend, ("auto", "sync"))
-    if num_envs != 1:
+    _refuse_for_object(name, asked, ("auto", "sync"))
+    if asked.count != 1:
         raise EnvError(
-            f"num_envs={num_envs}, but '{name}' is one environment, which cannot be copied.",
+            f"num_envs={asked.count}, but '{name}' is one environment, which cannot be copied.",
             "Give a function that makes the environment, or set num_envs=1.",
         )
-    return Vector(Sync([lambda: env], name), name)
+    made = env if asked.limit is None else make_limited(lambda: env, name, asked.limit)
+    return Vector(Sync([lambda: made], name, text=asked.text), name, limit=own_limit(made))
 
 
 def _from_factory(
     factory: Factory,
     name: str,
-    num_envs: int,
-    backend: str,
-    workers: int | None,
+    asked: _Asked,
     frame_stack: int | None = None,
+    limit: int | None = None,
+    bound: int | None = EPISODE_BOUND,
 ) -> Vector:
-    if backend not in ("auto", "sync", "processes"):
+    if asked.backend not in ("auto", "sync", "processes"):
         raise EnvError(
-            f"The backend '{backend}' needs an environment's id, not the factory '{name}'.",
+            f"The backend '{asked.backend}' needs an environment's id, not the factory '{name}'.",
             "Use the backend sync or processes.",
         )
-    if backend == "processes":
+    factories = [factory] * asked.count
+    if asked.backend == "processes":
         from assay.envs.processes import Processes
 
-        return Vector(Processes([factory] * num_envs, name, workers), name, frame_stack)
-    return Vector(Sync([factory] * num_envs, name), name, frame_stack)
+        processes = Processes(factories, name, asked.workers, bound, asked.text)
+        return Vector(processes, name, frame_stack, limit)
+    sync = Sync(factories, name, bound, asked.text)
+    return Vector(sync, name, frame_stack, limit or own_limit(sync.first_env()))
 
 
-def _from_id(
-    env_id: str,
-    num_envs: int,
-    backend: str,
-    kwargs: dict[str, Any],
-    settings: AtariSettings,
-    training: bool,
-    workers: int | None,
-) -> Vector:
+def _from_id(env_id: str, asked: _Asked) -> Vector:
+    kwargs, limit = _take_limit(env_id, asked.kwargs, asked.limit)
+    backend, settings, training = asked.backend, asked.atari, asked.training
     native_fits = env_id in NATIVE and not kwargs
     if backend == "native" and not native_fits:
         reason = f"has no setting {sorted(kwargs)}" if env_id in NATIVE else "does not exist"
@@ -272,49 +317,89 @@ def _from_id(
             f"Use the backend auto. Native ones: {', '.join(sorted(NATIVE))}.",
         )
     if backend == "native" or (backend == "auto" and native_fits):
-        return Vector(Batched(make_native(env_id, num_envs), env_id, trusted=True), env_id)
+        native = make_native(env_id, asked.count, limit)
+        batched = Batched(native, env_id, trusted=True, text=asked.text)
+        return Vector(batched, env_id, limit=native.max_episode_steps)
     spec = find_spec(env_id)
     atari = preprocesses(spec, kwargs, settings)
     stack = settings.frame_stack if atari else None
-    vectorised = _vector_fits(spec, kwargs, atari)
+    vectorised = _vector_fits(spec, kwargs, atari, limit)
     if backend == "vector" and not vectorised:
+        unfit = _with_limit(kwargs, limit)
         raise EnvError(
             f"'{spec.id}' has no vector version that fits"
-            + (f" the settings {kwargs}." if kwargs else "."),
+            + (f" the settings {unfit}." if unfit else "."),
             "Use the backend auto or sync.",
         )
+    declared = limit or (atari_limit(spec, kwargs, settings) if atari else spec.max_episode_steps)
     try:
         if vectorised and backend in ("auto", "vector"):
             if atari:
-                env = make_atari_vector(spec, num_envs, kwargs, settings, training)
+                env = make_atari_vector(spec, asked.count, kwargs, settings, training, limit)
             else:
                 _refuse_unknown_kwargs(spec, spec.vector_entry_point, kwargs)
                 env = gym.make_vec(
-                    spec, num_envs, vectorization_mode="vector_entry_point", **kwargs
+                    spec,
+                    asked.count,
+                    vectorization_mode="vector_entry_point",
+                    **_with_limit(kwargs, limit),
                 )
             ours = isinstance(env, NativeVectorEnv)
-            return Vector(Batched(env, spec.id, trusted=ours), spec.id, stack)
+            return Vector(Batched(env, spec.id, ours, asked.text), spec.id, stack, declared)
         _refuse_unknown_kwargs(spec, spec.entry_point, kwargs)
     except Exception as error:
         raise _making_failure(error, spec) from error
-    make_one = partial(_make_one_or_explain, spec, kwargs, settings, training)
-    return _from_factory(make_one, spec.id, num_envs, backend, workers, stack)
+    make_one = partial(_make_one_or_explain, spec, kwargs, settings, training, limit)
+    # ALE ends games itself, which no wrapper shows.
+    bound = None if is_atari(spec) else EPISODE_BOUND
+    return _from_factory(make_one, spec.id, asked, stack, declared, bound)
 
 
-def _vector_fits(spec: EnvSpec, kwargs: dict[str, Any], atari: bool) -> bool:
+def _take_limit(
+    env_id: str, kwargs: dict[str, Any], limit: int | None
+) -> tuple[dict[str, Any], int | None]:
+    """Return an id's settings without its time limit, and the limit, wherever it was given."""
+    inside = kwargs.get("max_episode_steps")
+    if inside is not None and limit is not None and inside != limit:
+        raise EnvError(
+            f"max_episode_steps={limit}, but env_kwargs say max_episode_steps={inside} for "
+            f"'{env_id}'.",
+            "Give it once.",
+        )
+    rest = {key: value for key, value in kwargs.items() if key != "max_episode_steps"}
+    return rest, inside if limit is None else limit
+
+
+def _with_limit(kwargs: dict[str, Any], limit: int | None) -> dict[str, Any]:
+    return kwargs if limit is None else {**kwargs, "max_episode_steps": limit}
+
+
+def _vector_fits(spec: EnvSpec, kwargs: dict[str, Any], atari: bool, limit: int | None) -> bool:
     # A single environment renders in every mode, and vector versions take no wrappers.
     if "render_mode" in kwargs or spec.additional_wrappers:
         return False
     if is_atari(spec):
         return atari and has_vector(spec, kwargs)
-    return spec.vector_entry_point is not None
+    if spec.vector_entry_point is None:
+        return False
+    return limit is None or _takes_limit(spec.vector_entry_point)
+
+
+def _takes_limit(entry_point: Any) -> bool:
+    parameters = _parameters(entry_point)
+    return parameters is None or "max_episode_steps" in parameters
 
 
 def _make_one(
-    spec: EnvSpec, kwargs: dict[str, Any], settings: AtariSettings, training: bool
+    spec: EnvSpec,
+    kwargs: dict[str, Any],
+    settings: AtariSettings,
+    training: bool,
+    limit: int | None,
 ) -> gym.Env[Any, Any]:
     if preprocesses(spec, kwargs, settings):
-        return make_atari(spec, kwargs, settings, training)
+        return make_atari(spec, kwargs, settings, training, limit)
+    kwargs = _with_limit(kwargs, limit)
     if str(spec.entry_point).startswith(PACKAGE):
         fix_joint_types()
     # The same checks are done here and by `assay envs check`; in every step they would cost time.
@@ -342,28 +427,40 @@ def _silence_mujoco(spec: EnvSpec) -> Iterator[None]:
 
 
 def _make_one_or_explain(
-    spec: EnvSpec, kwargs: dict[str, Any], settings: AtariSettings, training: bool
+    spec: EnvSpec,
+    kwargs: dict[str, Any],
+    settings: AtariSettings,
+    training: bool,
+    limit: int | None,
 ) -> gym.Env[Any, Any]:
     try:
-        return _make_one(spec, kwargs, settings, training)
+        return _make_one(spec, kwargs, settings, training, limit)
     except Exception as error:
         raise _making_failure(error, spec) from error
 
 
 def _refuse_unknown_kwargs(spec: EnvSpec, entry_point: Any, kwargs: dict[str, Any]) -> None:
-    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    try:
-        parameters = inspect.signature(creator).parameters
-    except (TypeError, ValueError):
+    parameters = _parameters(entry_point)
+    if parameters is None:
         return
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    known = (set(parameters) | _MAKE_KWARGS) - {"self", "num_envs"}
+    known = (parameters | _MAKE_KWARGS) - {"self", "num_envs"}
     for key in kwargs:
         if key not in known:
             close = difflib.get_close_matches(key, known, n=1)
             hint = f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(sorted(known))}."
             raise EnvError(f"'{spec.id}' has no setting '{key}'.", hint)
+
+
+def _parameters(entry_point: Any) -> set[str] | None:
+    """Return the names of an entry point's parameters, or None if it takes any."""
+    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    try:
+        parameters = inspect.signature(creator).parameters
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return None
+    return set(parameters)
 
 
 def _making_failure(error: Exception, spec: EnvSpec) -> AssayError:
@@ -378,17 +475,15 @@ def _making_failure(error: Exception, spec: EnvSpec) -> AssayError:
     return env_failure(error, f"'{spec.id}' could not be made")
 
 
-def _refuse_for_object(
-    name: str, kwargs: dict[str, Any], backend: str, fitting: tuple[str, ...]
-) -> None:
-    if kwargs:
+def _refuse_for_object(name: str, asked: _Asked, fitting: tuple[str, ...]) -> None:
+    if asked.kwargs:
         raise EnvError(
-            f"The environment '{name}' exists already, so {sorted(kwargs)} cannot be set.",
+            f"The environment '{name}' exists already, so {sorted(asked.kwargs)} cannot be set.",
             "Set them where you make it.",
         )
-    if backend not in fitting:
+    if asked.backend not in fitting:
         raise EnvError(
-            f"The backend '{backend}' does not fit '{name}', which exists already.",
+            f"The backend '{asked.backend}' does not fit '{name}', which exists already.",
             "Give a function that makes the environment, or leave the backend out.",
         )
 

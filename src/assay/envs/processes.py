@@ -32,9 +32,10 @@ from numpy.typing import NDArray
 from assay.core import errors
 from assay.core.errors import AssayError, EnvError
 from assay.core.types import State, Tree, tree_map
+from assay.envs.limits import Factory, warn_unending
 from assay.envs.spaces import ActionMap, ObservationMap
-from assay.envs.sync import Factory, Step, in_order
-from assay.envs.worker import NONE_DONE, SOME_DONE, STEP, Arena
+from assay.envs.sync import Step, in_order
+from assay.envs.worker import CUT_OFF, NONE_DONE, SOME_DONE, STEP, Arena
 
 _PATIENCE_S = 5.0  # how long a worker may take to close its environments
 
@@ -133,6 +134,8 @@ class Processes:
         factories: One per environment; they are sent to the workers by cloudpickle.
         name: The environment's name in messages.
         workers: How many processes; by default one per core, and never more than environments.
+        bound: Where to truncate the episodes of environments without a time limit; None: nowhere.
+        text: The width of the array that a text in an observation becomes; 0 leaves it out.
 
     Raises:
         EnvError: A factory cannot be sent, or an environment cannot be made.
@@ -141,8 +144,18 @@ class Processes:
 
     always_finite = False
 
-    def __init__(self, factories: Sequence[Factory], name: str, workers: int | None = None) -> None:
+    def __init__(
+        self,
+        factories: Sequence[Factory],
+        name: str,
+        workers: int | None = None,
+        bound: int | None = None,
+        text: int = 0,
+    ) -> None:
         self.num_envs = len(factories)
+        self._text = text
+        self.name = name
+        self._bound = bound  # None once it was warned of
         self._factory = factories[0]
         self._lent: Any = None
         if workers is not None and workers < 1:
@@ -170,7 +183,10 @@ class Processes:
             self._agree(
                 name,
                 self._exchange(
-                    [pickle.dumps(("make", (payload, name, link.first))) for link, payload in jobs]
+                    [
+                        pickle.dumps(("make", (payload, name, link.first, bound, text)))
+                        for link, payload in jobs
+                    ]
                 ),
             )
             size = Arena(None, self.observations, self.actions, self.num_envs).size
@@ -194,7 +210,7 @@ class Processes:
                     f"environment 0: {answer[0]}, {answer[2]} instead of {observation}, {action}.",
                     "Make all copies with the same spaces.",
                 )
-        self.observations = ObservationMap(observation, mask_size)
+        self.observations = ObservationMap(observation, mask_size, self._text)
         self.actions = ActionMap(action)
 
     def _call(self, command: str, *arguments: Any) -> list[Any]:
@@ -228,7 +244,7 @@ class Processes:
         links = self._open()
         arena = self._arena
         arena.actions[...] = actions
-        some_done = False
+        some_done = cut_off = False
         try:
             for link in links:
                 link.send_bytes(STEP)
@@ -236,11 +252,16 @@ class Processes:
                 message = link.receive_bytes()
                 if message == SOME_DONE:
                     some_done = True
+                elif message == CUT_OFF:
+                    some_done = cut_off = True
                 elif message != NONE_DONE:
                     link.receive(message)
         except BaseException:
             self.close()  # for the same reason as in `_exchange`
             raise
+        if cut_off and self._bound is not None:
+            warn_unending(self.name, self._bound)
+            self._bound = None
         return (
             tree_map(np.copy, arena.obs),
             arena.reward.copy(),

@@ -9,6 +9,7 @@ import numpy as np
 
 from assay.core.errors import CheckpointError
 from assay.core.types import State
+from assay.envs.text import TEXT, is_text
 
 
 def space_to_state(space: gym.Space[Any]) -> State:
@@ -25,6 +26,8 @@ def space_to_state(space: gym.Space[Any]) -> State:
         return {"kind": "MultiDiscrete", "nvec": space.nvec, "start": space.start}
     if isinstance(space, gym.spaces.MultiBinary):
         return {"kind": "MultiBinary", "shape": list(space.shape)}
+    if is_text(space):
+        return {"kind": "Text"}
     raise TypeError(f"{space} is not supported")
 
 
@@ -48,4 +51,6 @@ def space_from_state(state: State) -> gym.Space[Any]:
         return gym.spaces.MultiDiscrete(np.asarray(state["nvec"]), start=np.asarray(state["start"]))
     if kind == "MultiBinary":
         return gym.spaces.MultiBinary(state["shape"])
+    if kind == "Text":
+        return TEXT
     raise CheckpointError(f"The checkpoint holds a space of unknown kind '{kind}'.")

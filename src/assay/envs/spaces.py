@@ -6,10 +6,12 @@ are flattened with keys such as "arm/joints" or "0". Within a leaf:
 | declared                       | canonical                                             |
 |--------------------------------|-------------------------------------------------------|
 | Box of uint8                   | unchanged (images)                                    |
+| Box of bool, 3 or 4 axes       | Box of uint8, 0 and 1 (images of flags)               |
 | Box of any other dtype         | Box of float32; a shape of () becomes (1,)            |
 | Discrete                       | Discrete that starts at 0                             |
 | MultiDiscrete, MultiBinary     | one-dimensional, starting at 0                        |
 | an entry called "action_mask"  | MultiBinary (int8)                                    |
+| Text                           | left out, or a Box of float32, or refused             |
 
 An action is one of Box (float32), Discrete, MultiDiscrete or MultiBinary, one-dimensional and
 starting at 0. A space that is canonical already stays the same object.
@@ -28,6 +30,9 @@ from numpy.typing import NDArray
 
 from assay.core.errors import SpaceError
 from assay.core.types import ACTION_MASK, Tree
+from assay.envs.text import embed, is_text, plain_text
+
+Path = tuple[str | int, ...]  # keys and indices that lead to an entry of an observation
 
 OBS = "obs"  # the entry of a bare observation that comes with an action mask
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -53,7 +58,7 @@ class Leaf:
     """
 
     key: str
-    path: tuple[str | int, ...]
+    path: Path
     source: gym.Space[Any]
     space: gym.Space[Any]
     shape: tuple[int, ...]
@@ -72,6 +77,9 @@ class Leaf:
         if self.start is not None:
             array = array - self.start
         if array.dtype != self.dtype:
+            whole = self.dtype.kind != "f"
+            if array.dtype.kind not in ("biu" if whole else "biuf"):
+                raise BadObservationError(self._mismatch(array.shape[1:], array.dtype))
             array = array.astype(self.dtype)
         if array.shape[1:] != self.shape:
             declared = self.source.shape or ()
@@ -104,12 +112,34 @@ class Leaf:
         )
 
 
+class TextLeaf(Leaf):
+    """A text of an observation, as an array."""
+
+    __slots__ = ()
+
+    def batch(self, raw: Any) -> NDArray[Any]:
+        """Convert the texts of several environments."""
+        return np.stack([self.row(text) for text in raw])
+
+    def row(self, raw: Any) -> NDArray[Any]:
+        """Convert one environment's text."""
+        if not isinstance(raw, str):
+            entry = f"entry '{self.key}' of the observation" if self.path else "the observation"
+            raise BadObservationError(f"{entry} is a {type(raw).__name__}, not a string")
+        return embed(raw, self.shape[0])
+
+
 class ObservationMap:
     """Turn raw observations of a space into canonical ones.
 
     Args:
         space: The observation space of a single environment, as it declares it.
         mask_size: The length of an action mask that arrives next to the observation, or None.
+        text: The width of the array that a text becomes; 0 leaves texts out, None refuses them.
+
+    Attributes:
+        source: The space as it was declared, with every kind of text as `assay.envs.text.TEXT`.
+        left_out: The names of texts that are left out.
 
     Raises:
         SpaceError: A part of the space is not supported.
@@ -120,13 +150,21 @@ class ObservationMap:
         Dict('a/b': Discrete(3))
     """
 
-    def __init__(self, space: gym.Space[Any], mask_size: int | None = None) -> None:
-        self.source = space
+    def __init__(
+        self, space: gym.Space[Any], mask_size: int | None = None, text: int | None = None
+    ) -> None:
+        self.source = space = plain_text(space)
         self.mask_size = mask_size
         bare = not isinstance(space, (spaces.Dict, spaces.Tuple))
         alone = bare and mask_size is not None
-        self.leaves = (_leaf(space, OBS, ()),) if alone else tuple(_walk(space, ()))
-        _refuse_clashes(self.leaves, mask_size)
+        declared = [(OBS, (), space)] if alone else list(_walk(space, ()))
+        skip = [key for key, _, part in declared if is_text(part)] if text == 0 else []
+        self.left_out = tuple(skip)
+        kept = [entry for entry in declared if entry[0] not in skip]
+        self.leaves = tuple(_leaf(part, key, path, text) for key, path, part in kept)
+        _refuse_clashes(self.leaves, mask_size, self.left_out)
+        if text and not any(isinstance(leaf, TextLeaf) for leaf in self.leaves):
+            raise SpaceError(f"embed_text={text}, but {space} has no text.", "Leave it out.")
         self.bare = bare and mask_size is None
         if self.bare:
             self.space: gym.Space[Any] = self.leaves[0].space
@@ -147,7 +185,8 @@ class ObservationMap:
             return {prefix: self.leaves[0]}
         leaves = list(self.leaves)
         if self.mask_size is not None:
-            leaves.append(_leaf(spaces.MultiBinary(self.mask_size), ACTION_MASK, (ACTION_MASK,)))
+            mask = spaces.MultiBinary(self.mask_size)
+            leaves.append(_leaf(mask, ACTION_MASK, (ACTION_MASK,), None))
         return {f"{prefix}/{leaf.key}": leaf for leaf in leaves}
 
     def batch(self, raw: Any, mask: NDArray[Any] | None = None) -> Tree:
@@ -293,7 +332,8 @@ class ActionMap:
         self.to_env = lambda actions: actions.astype(dtype).reshape(-1, *shape)
 
 
-def _walk(space: gym.Space[Any], path: tuple[str | int, ...]) -> Iterator[Leaf]:
+def _walk(space: gym.Space[Any], path: Path) -> Iterator[tuple[str, Path, gym.Space[Any]]]:
+    """Yield name, path and space of every entry of an observation."""
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
             yield from _walk(part, (*path, key))
@@ -301,10 +341,13 @@ def _walk(space: gym.Space[Any], path: tuple[str | int, ...]) -> Iterator[Leaf]:
         for index, part in enumerate(space.spaces):
             yield from _walk(part, (*path, index))
     else:
-        yield _leaf(space, "/".join(map(str, path)), path)
+        yield "/".join(map(str, path)), path, space
 
 
-def _leaf(space: gym.Space[Any], key: str, path: tuple[str | int, ...]) -> Leaf:
+def _leaf(space: gym.Space[Any], key: str, path: Path, text: int | None) -> Leaf:
+    if text and is_text(space):
+        box = spaces.Box(-1.0, 1.0, (text,), np.float32)
+        return TextLeaf(key, path, space, box, box.shape, np.dtype(np.float32), None)
     if not isinstance(space, _LEAVES):
         where = f"Entry '{key}' of the observation space" if path else "The observation space"
         raise SpaceError(
@@ -330,7 +373,8 @@ def _leaf(space: gym.Space[Any], key: str, path: tuple[str | int, ...]) -> Leaf:
         if len(space.shape) != 1:
             canonical = spaces.MultiBinary(int(np.prod(space.shape)))
     elif space.dtype not in (np.float32, np.uint8) or space.shape == ():
-        dtype = np.uint8 if space.dtype == np.uint8 else np.float32
+        flags = space.dtype == np.bool_ and len(space.shape) in (3, 4)
+        dtype = np.uint8 if space.dtype == np.uint8 or flags else np.float32
         canonical = _float_box(space, space.shape or (1,), dtype)
     shape, dtype_ = canonical.shape, canonical.dtype
     assert shape is not None and dtype_ is not None
@@ -339,8 +383,15 @@ def _leaf(space: gym.Space[Any], key: str, path: tuple[str | int, ...]) -> Leaf:
     return Leaf(key, path, space, canonical, shape, np.dtype(dtype_), start)
 
 
-def _refuse_clashes(leaves: tuple[Leaf, ...], mask_size: int | None) -> None:
+def _refuse_clashes(
+    leaves: tuple[Leaf, ...], mask_size: int | None, left_out: tuple[str, ...]
+) -> None:
     keys = [leaf.key for leaf in leaves]
+    if not keys and left_out:
+        raise SpaceError(
+            "The observation is text alone, and texts are left out.",
+            "Set embed_text, the width of the array that a text becomes: embed_text=64.",
+        )
     if not keys:
         raise SpaceError(
             "The observation space has no entries.", f"Supported are {_SUPPORTED}, not empty."

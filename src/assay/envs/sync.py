@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -21,9 +21,11 @@ from assay.core.errors import AssayError, EnvError
 from assay.core.types import ACTION_MASK, State, Tree
 from assay.envs.env_errors import SEED_BITS, env_failure, raised_here
 from assay.envs.env_snapshot import load_env_state, save_env_state
+from assay.envs.limits import EpisodeBound, Factory, own_limit, warn_unending
+from assay.envs.screen import refuse_human
 from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap, has_mask
+from assay.envs.text import plain_text
 
-Factory = Callable[[], gym.Env[Any, Any]]
 Step = tuple[
     Tree,
     NDArray[np.floating[Any]],
@@ -43,20 +45,32 @@ class Group:
         factories: One per environment.
         name: The environment's name in messages.
         first: The number of the first one, for messages.
+        bound: Where to truncate the episodes of environments without a time limit; None: nowhere.
+        text: The width of the array that a text in an observation becomes; 0 leaves it out.
 
     Attributes:
         observations: How raw observations become canonical.
         actions: How canonical actions become the environment's own.
         success: Success in the infos of the last step, 1 or 0; NaN where it is not reported.
+        cut_off: Whether the bound has ended an episode, so far.
 
     Raises:
         EnvError: An environment cannot be made or reset, or they differ in their spaces.
         SpaceError: A space is not supported.
     """
 
-    def __init__(self, factories: Sequence[Factory], name: str, first: int = 0) -> None:
+    def __init__(
+        self,
+        factories: Sequence[Factory],
+        name: str,
+        first: int = 0,
+        bound: int | None = None,
+        text: int = 0,
+    ) -> None:
         self.name = name
         self.first = first
+        self.bound = bound
+        self.cut_off = False
         self.envs: list[gym.Env[Any, Any]] = []
         try:
             for index, factory in enumerate(factories):
@@ -64,7 +78,7 @@ class Group:
             self.actions = ActionMap(self.envs[0].action_space)
             self._mask_source = self._find_mask()
             size = None if self._mask_source is None else self.actions.mask_size
-            self.observations = ObservationMap(self.envs[0].observation_space, size)
+            self.observations = ObservationMap(self.envs[0].observation_space, size, text)
             self.success = np.full(len(self.envs), np.nan)
         except BaseException:
             self.close()
@@ -89,12 +103,15 @@ class Group:
                     f"'{self.name}' has {attribute}={space!r}; a gymnasium space was expected.",
                     f"Set self.{attribute} in the environment's __init__.",
                 )
-            if self.envs and space != getattr(self.envs[0], attribute):
+            if self.envs and plain_text(space) != plain_text(getattr(self.envs[0], attribute)):
                 raise EnvError(
                     f"Environment {self.first + index} of '{self.name}' has {attribute} {space}, "
                     f"environment {self.first} has {getattr(self.envs[0], attribute)}.",
                     "Make all copies with the same spaces.",
                 )
+        refuse_human(env, self.name)
+        if self.bound is not None and own_limit(env) is None:
+            return EpisodeBound(env, self.bound)
         return env
 
     def _find_mask(self) -> MaskSource:
@@ -156,6 +173,8 @@ class Group:
                     if final is None:
                         final = self.observations.zeros(len(self.envs))
                     some_done = True
+                    if env.__class__ is EpisodeBound and env.cut_off:
+                        self.cut_off = True
                     if masked:
                         self._write_final(final, index, raw, info, terminated=term)
                     else:
@@ -276,8 +295,11 @@ class Sync:
 
     always_finite = False
 
-    def __init__(self, factories: Sequence[Factory], name: str) -> None:
-        self.group = Group(factories, name)
+    def __init__(
+        self, factories: Sequence[Factory], name: str, bound: int | None = None, text: int = 0
+    ) -> None:
+        self.group = Group(factories, name, bound=bound, text=text)
+        self._bound = bound  # None once it was warned of
         self.num_envs = len(factories)
         self.observations = self.group.observations
         self.actions = self.group.actions
@@ -296,6 +318,9 @@ class Sync:
         terminated, truncated = np.empty(n, np.bool_), np.empty(n, np.bool_)
         # A copy, because an environment may change the action that it is given.
         final = self.group.step(actions.copy(), obs, reward, terminated, truncated)
+        if self.group.cut_off and self._bound is not None:
+            warn_unending(self.group.name, self._bound)
+            self._bound = None
         return obs, reward, terminated, truncated, None, final
 
     def get_state(self) -> State | None:

@@ -79,6 +79,7 @@ class Vector:
         name: Their name in messages.
         frame_stack: How many frames an image observation stacks, newest last; None if it is not a
             stack. A replay then stores each frame once.
+        limit: The time limit of their episodes, if it is known.
 
     Attributes:
         num_envs: N.
@@ -89,10 +90,17 @@ class Vector:
         resets_in_steps: Whether rows may be resets in place of transitions (NEXT_STEP autoreset).
     """
 
-    def __init__(self, backend: Backend, name: str, frame_stack: int | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        name: str,
+        frame_stack: int | None = None,
+        limit: int | None = None,
+    ) -> None:
         self.backend = backend
         self.name = name
         self.frame_stack = frame_stack
+        self.limit = limit
         self.num_envs = backend.num_envs
         self.observations = backend.observations
         self.actions = backend.actions

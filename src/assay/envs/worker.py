@@ -28,6 +28,7 @@ from assay.envs.sync import Group
 STEP = b"s"
 NONE_DONE = b"0"
 SOME_DONE = b"1"
+CUT_OFF = b"2"  # some are done, and the bound has ended an episode
 _ALIGNMENT = 64  # a cache line, so that two workers never write to the same one
 
 
@@ -113,8 +114,10 @@ class _Worker:
             except AssayError as error:
                 self.pipe.send(("error", (type(error).__name__, error.message, error.fix)))
 
-    def make(self, factories: bytes, name: str, first: int) -> tuple[Any, Any, Any]:
-        group = Group(pickle.loads(factories), name, first)
+    def make(
+        self, factories: bytes, name: str, first: int, bound: int | None, text: int
+    ) -> tuple[Any, Any, Any]:
+        group = Group(pickle.loads(factories), name, first, bound, text)
         self.group = group
         return group.observations.source, group.observations.mask_size, group.actions.source
 
@@ -134,8 +137,11 @@ class _Worker:
 
     def step(self) -> bytes:
         # A copy, so that an environment cannot keep or change the shared array.
-        done = self._made().step(self.actions.copy(), self.obs, *self.out, self.final)
-        return NONE_DONE if done is None else SOME_DONE
+        group = self._made()
+        done = group.step(self.actions.copy(), self.obs, *self.out, self.final)
+        if done is None:
+            return NONE_DONE
+        return CUT_OFF if group.cut_off else SOME_DONE
 
     def get_state(self) -> Any:
         return self._made().get_state()

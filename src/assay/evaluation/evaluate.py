@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.core.errors import ConfigError, EnvError, RunError
+from assay.core.errors import ConfigError, RunError
 from assay.core.seeding import derive_seed
 from assay.core.types import Action, Tree, Unit, tree_map
 from assay.evaluation import statistics
@@ -161,7 +161,7 @@ def evaluate(
     seed: int,
     num_envs: int = DEFAULT_NUM_ENVS,
     explore: bool = False,
-    max_episode_steps: int = 1_000_000,
+    max_episode_steps: int | None = None,
 ) -> EvaluationResult:
     """Play `episodes` episodes and return every one of them.
 
@@ -174,14 +174,16 @@ def evaluate(
         seed: Fixes every episode; the result does not depend on `num_envs`.
         num_envs: The most environments to step at once.
         explore: Whether the agent acts as in training.
-        max_episode_steps: An episode that is longer is an error: it may never end.
+        max_episode_steps: Where to truncate episodes. By default the environment's own limit; where
+            it is not known, `assay.envs.limits.EPISODE_BOUND`, with a warning.
 
     Raises:
-        ConfigError: `episodes` or `num_envs` is below 1.
-        EnvError: The environment is broken, or an episode does not end.
+        ConfigError: A number is below 1.
+        EnvError: The environment is broken.
     """
-    for name, value in (("episodes", episodes), ("num_envs", num_envs)):
-        if value < 1:
+    numbers = {"episodes": episodes, "num_envs": num_envs, "max_episode_steps": max_episode_steps}
+    for name, value in numbers.items():
+        if value is not None and value < 1:
             raise ConfigError(f"{name}={value}: expected at least 1.")
     # Here, so that reading evaluations does not import Gymnasium.
     import gymnasium as gym
@@ -252,15 +254,21 @@ def clip_to_space(actions: Any, space: Any) -> Any:
 
 
 def _evaluate(
-    agent: Agent, vector: Vector, episodes: int, seed: int, explore: bool, limit: int
+    agent: Agent, vector: Vector, episodes: int, seed: int, explore: bool, limit: int | None
 ) -> EvaluationResult:
     """Run as many rounds as needed, each of one episode per environment."""
+    from assay.envs.limits import EPISODE_BOUND, warn_unending
+
     n = vector.num_envs
+    bound = max(EPISODE_BOUND, vector.limit or 0) if limit is None else limit
     parts = [
-        _play_round(agent, vector, episode_seed(seed, k), min(n, episodes - k), explore, limit)
+        _play_round(agent, vector, episode_seed(seed, k), min(n, episodes - k), explore, bound)
         for k in range(0, episodes, n)
     ]
-    returns, lengths, terminated, truncated, seen = map(np.concatenate, zip(*parts, strict=True))
+    columns = map(np.concatenate, zip(*parts, strict=True))
+    returns, lengths, terminated, truncated, seen, unfinished = columns
+    if limit is None and unfinished.any():
+        warn_unending(vector.name, bound)
     seeds = episode_seed(seed, 0) + np.arange(episodes)
     success = None if np.isnan(seen).any() else seen > 0
     return EvaluationResult(seed, returns, lengths, terminated, truncated, seeds, success)
@@ -269,10 +277,10 @@ def _evaluate(
 def _play_round(
     agent: Agent, vector: Vector, first_seed: int, wanted: int, explore: bool, limit: int
 ) -> tuple[NDArray[Any], ...]:
-    """Return the results of one episode in each of `wanted` rows.
+    """Return the results of one episode in each of `wanted` rows, none longer than `limit`.
 
-    That is (returns, lengths, terminated, truncated, success); success is NaN where it is not
-    reported.
+    That is (returns, lengths, terminated, truncated, success, unfinished); success is NaN where it
+    is not reported, and unfinished are the episodes that only `limit` has ended.
     """
     n = vector.num_envs
     returns, lengths = np.zeros(n), np.zeros(n, np.int64)
@@ -293,18 +301,14 @@ def _play_round(
         cut_off |= playing & truncated
         reported = vector.success
         if reported is not None:
-            success[playing & over] = reported[playing & over]
+            success[playing] = reported[playing]  # that of an episode's last step remains
         playing &= ~over
         if not playing.any():
-            columns = returns, lengths, ended, cut_off, success
-            return tuple(column[:wanted] for column in columns)
+            break
         # A new episode must not start with the carry of an old one, counted or not.
         carry = _restart(agent, action.carry, over if valid is None else over | ~valid)
-    raise EnvError(
-        f"An episode of '{vector.name}' (seed {first_seed + int(playing.argmax())}) did not end "
-        f"within {limit:,} steps.",
-        "Wrap the environment in gymnasium.wrappers.TimeLimit, or raise max_episode_steps.",
-    )
+    columns = returns, lengths, ended, cut_off | playing, success, playing
+    return tuple(column[:wanted] for column in columns)
 
 
 def _restart(agent: Agent, carry: Tree, rows: NDArray[np.bool_]) -> Tree:

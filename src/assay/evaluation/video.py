@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError, EnvError, MissingExtraError
 from assay.envs.make import make_env, make_vector
+from assay.envs.screen import offscreen, opengl_fix
 from assay.evaluation.evaluate import Agent, clip_to_space, episode_seed
 from assay.runs.files import replacing
 
@@ -83,7 +82,7 @@ def record(
     if fps is not None and fps <= 0:
         raise ConfigError(f"fps={fps}: expected a positive number.")
     open_writer = _writer_for(path)
-    with _offscreen():
+    with offscreen():
         camera = _Camera(_make_drawable(env))
         with make_vector(camera, 1) as vector:
             rate = fps or float(camera.metadata.get("render_fps") or _DEFAULT_FPS)
@@ -159,11 +158,7 @@ class _Camera(gym.Wrapper[Any, Any, Any, Any]):
     def _cannot_draw(self, name: str, reason: str) -> EnvError:
         fix = "Make sure that the environment's render() returns an image in the mode 'rgb_array'."
         if any("mujoco" in kind.__module__ for kind in type(self.unwrapped).__mro__):
-            fix = (
-                "MuJoCo renders with OpenGL. Without a screen set MUJOCO_GL=egl (with a GPU's "
-                "driver, or on Debian: apt install libegl1 libgl1-mesa-dri) or MUJOCO_GL=osmesa "
-                f"(apt install libosmesa6); it is {os.environ.get('MUJOCO_GL')!r} now."
-            )
+            fix = opengl_fix()
         return EnvError(f"'{name}' cannot be rendered: {reason}.", fix)
 
 
@@ -192,22 +187,6 @@ def _parameters(function: Callable[..., Any]) -> set[str]:
         return set(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return set()
-
-
-@contextmanager
-def _offscreen() -> Iterator[None]:
-    """Let SDL and MuJoCo render without a screen if there is none and nothing else is set."""
-    headless = sys.platform.startswith("linux") and not (
-        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    )
-    wanted = {"SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"} if headless else {}
-    added = {name: value for name, value in wanted.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
 
 
 # Files

@@ -21,8 +21,8 @@ from assay.core.config import Model, Settings, parse
 from assay.core.errors import ConfigError, nearest
 from assay.core.types import Clock, Problem, Spaces, Unit
 
-# Finds the spaces and the time limit of an environment that is made with some settings.
-Look = Callable[[Mapping[str, Any]], tuple[Spaces, int | None]]
+# Finds the spaces and the time limit of an environment that is made with `env_settings` of a run.
+Look = Callable[..., tuple[Spaces, int | None]]
 
 _OBJECT = " (object)"  # what the names of environments ended in that were given as objects
 # Settings of a preset that belong together: with another number of environments they do not fit.
@@ -53,6 +53,12 @@ class RunSettings(Model):
     env_kwargs: dict[str, Any] = Field(
         default_factory=dict, description="Arguments for the environment's constructor."
     )
+    max_episode_steps: int | None = Field(
+        None, gt=0, description="Steps after which episodes are truncated; null: the env's limit."
+    )
+    embed_text: int = Field(
+        0, ge=0, description="Numbers that a text in an observation becomes; 0: it is left out."
+    )
     eval_every: int | None = Field(
         None, ge=0, description="Steps (offline: updates) between evaluations; 0: only at the end."
     )
@@ -72,6 +78,11 @@ class RunSettings(Model):
     def total(self) -> int:
         """Return the budget, in `unit`."""
         return int(getattr(self, self.unit))
+
+    def env_settings(self) -> dict[str, Any]:
+        """Return what decides which environment it is, by the names of `make_vector`."""
+        names = ("env_kwargs", "max_episode_steps", "embed_text")
+        return {name: getattr(self, name) for name in names}
 
     def clock(self) -> Clock:
         """Return the clock of a run that begins."""
@@ -216,8 +227,8 @@ def resolve(
         use_preset: Start from the shipped preset.
         num_envs: How many environments a given object holds, if it is one.
         env_is_object: Whether the environment is given as an object.
-        look: Looks at the environment, with the settings of its constructor. Without it, defaults
-            are those of the fields.
+        look: Looks at the environment, with `RunSettings.env_settings` as arguments. Without it,
+            defaults are those of the fields.
 
     Raises:
         ConfigError: An unknown key or a value out of range, with the nearest name.
@@ -251,7 +262,7 @@ def resolve(
     run = parse(model, {k: v for k, v in values.items() if k in run_fields}, what="the run")
     left_open = (hp_fields | {"num_envs"}) - set(values)
     if look is not None and left_open and not shipped and isinstance(run, OnlineSettings):
-        spaces, limit = look(run.env_kwargs)
+        spaces, limit = look(**run.env_settings())
         problem = Problem(spaces, run.env_steps, limit)
         hp, run = _fit(problem, hp, run, set(values))
     return RunConfig(**asked, run=run.resolved(), hyperparameters=hp.model_dump(mode="json"))

@@ -163,7 +163,7 @@ class Training:
             config.env if env is None else env,
             settings.num_envs if isinstance(settings, OnlineSettings) else None,
             backend=settings.backend,
-            env_kwargs=settings.env_kwargs,
+            **settings.env_settings(),
         )
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(settings.threads or _threads(self.env.spaces.observation))

@@ -21,12 +21,13 @@ NATIVE: dict[str, str] = {
 """Gymnasium ids that have a native version, each as `module:Class`."""
 
 
-def make_native(id: str, num_envs: int) -> NativeVectorEnv:
-    """Build the native version of a Gymnasium id, with that id's spec and time limit.
+def make_native(id: str, num_envs: int, max_episode_steps: int | None = None) -> NativeVectorEnv:
+    """Build the native version of a Gymnasium id, with that id's spec.
 
     Args:
         id: One of the keys of `NATIVE`.
         num_envs: How many copies to step at once.
+        max_episode_steps: The time limit; None: that of the id.
 
     Raises:
         EnvError: The id has no native version, or `num_envs` is not a positive integer.
@@ -49,7 +50,7 @@ def make_native(id: str, num_envs: int) -> NativeVectorEnv:
     spec = gymnasium.spec(id)
     module, name = NATIVE[id].split(":")
     env: NativeVectorEnv = getattr(importlib.import_module(module), name)(
-        num_envs, max_episode_steps=spec.max_episode_steps
+        num_envs, max_episode_steps=max_episode_steps or spec.max_episode_steps
     )
     env.spec = spec
     return env

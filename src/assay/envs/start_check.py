@@ -1,0 +1,90 @@
+"""A few random steps before a run begins, so that a broken environment is known at once.
+
+`Vector` itself refuses rewards that are not finite numbers and observations of another shape or
+dtype than their space. What it does not look at in every step is checked here: whether the
+observations lie in their space.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.core.errors import EnvError
+from assay.core.types import Tree, action_mask
+from assay.envs.spaces import Leaf
+from assay.envs.vector import Vector
+
+_STEPS = 8
+
+
+def check_start(vector: Vector) -> None:
+    """Reset environments and take a few random actions.
+
+    Native environments are known to be right, and are left alone.
+
+    Raises:
+        EnvError: They fail, or violate Gymnasium's API.
+    """
+    if vector.backend.always_finite:
+        return
+    space = copy.deepcopy(vector.spaces.action)  # its random numbers may be the environment's
+    space.seed(0)
+    obs = vector.reset(0)
+    warned = _look(vector, obs)
+    for _ in range(_STEPS):
+        obs = vector.step(_sample(space, vector.num_envs, action_mask(obs)))[0]
+        warned = warned or _look(vector, obs)
+
+
+def _sample(space: gym.Space[Any], rows: int, mask: NDArray[Any] | None) -> NDArray[Any]:
+    if mask is None:
+        return np.stack([space.sample() for _ in range(rows)])
+    return np.stack([space.sample(mask=_for_gymnasium(space, row)) for row in mask])
+
+
+def _for_gymnasium(space: gym.Space[Any], row: NDArray[Any]) -> Any:
+    """Return an action mask in the form that a space's `sample` takes."""
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return tuple(np.split(row.astype(np.int8), np.cumsum(space.nvec)[:-1]))
+    if isinstance(space, gym.spaces.MultiBinary):
+        return np.where(row, 2, 0).astype(np.int8)  # 2: either value
+    return row.astype(np.int8)
+
+
+def _look(vector: Vector, obs: Tree) -> bool:
+    """Warn of the first number outside of its Box, and return whether there is one.
+
+    Raises:
+        EnvError: An integer is outside of its space: a network has no input for it.
+    """
+    for leaf in vector.observations.leaves:
+        array = obs if vector.observations.bare else obs[leaf.key]
+        low, high = _bounds(leaf)
+        outside = np.argwhere((array < low) | (array > high))
+        if len(outside):
+            value = array[tuple(outside[0])]
+            entry = f"entry '{leaf.key}' of an observation" if leaf.path else "an observation"
+            found = f"'{vector.name}' returned {value} in {entry}, outside of {leaf.source}."
+            fix = "Widen the space, or clip what you return."
+            if leaf.dtype.kind != "f":
+                raise EnvError(found, fix)
+            warnings.warn(f"{found} {fix}", stacklevel=3)
+            return True
+    return False
+
+
+def _bounds(leaf: Leaf) -> tuple[Any, Any]:
+    space = leaf.space
+    if isinstance(space, gym.spaces.Box):
+        return space.low, space.high
+    if isinstance(space, gym.spaces.Discrete):
+        return 0, space.n - 1
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return 0, space.nvec - 1
+    return 0, 1
