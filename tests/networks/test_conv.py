@@ -76,10 +76,23 @@ def test_cnn_traces_with_gradients(name, assert_traces):
     assert fn(*seen)[0].shape == (2, net.out_features)
 
 
+@pytest.mark.parametrize(
+    ("shape", "flat"),
+    [
+        ((10, 10, 4), 16 * 8 * 8),  # MinAtar
+        ((7, 7, 3), 16 * 5 * 5),  # MiniGrid
+        ((3, 32, 35), 16 * 15 * 17),
+        ((2, 5, 1), 16 * 1 * 4),
+    ],
+)
+def test_small_images_get_one_small_convolution(shape, flat):
+    net = make_cnn("nature", image(*shape))
+    assert (net.linear.in_features, net.out_features) == (flat, 128)
+    assert net(torch.randint(0, 256, (2, *shape), dtype=torch.uint8)).shape == (2, 128)
+    assert make_cnn("impala", image(*shape)).out_features == 256
+
+
 def test_mistakes_are_named():
-    with pytest.raises(SpaceError, match=r"\(10, 10\) pixels are too small"):
-        make_cnn("nature", image(10, 10, 4))
-    make_cnn("impala", image(10, 10, 4))
     with pytest.raises(ConfigError, match="Did you mean 'impala'"):
         make_cnn("impalla", image(10, 10, 4))
     with pytest.raises(SpaceError, match="is not an image"):

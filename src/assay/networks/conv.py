@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 _NATURE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
+_NATURE_LEAST = 36  # pixels that these need
 
 
 def byte_scale(space: gym.Space[Any]) -> float:
@@ -87,41 +88,41 @@ class ToChannels(nn.Module):
 class NatureCNN(nn.Module):
     """The network of DQN (Nature 518, 2015): three convolutions and a linear layer, all ReLU.
 
+    Images of less than 36 pixels are too small for it. They get the network of MinAtar's DQN
+    (arXiv:1903.03176) instead: one convolution with 16 filters of 3 by 3 pixels and a linear layer
+    of 128. From 16 pixels on, the convolution takes every second pixel.
+
     Args:
-        space: Image space, at least 36 pixels high and wide.
-        out_features: Width of the linear layer.
+        space: Image space.
+        out_features: Width of the linear layer; None: 512, or 128 for small images.
         init: Initialisation of all layers.
         noisy: Let the linear layer be noisy.
-
-    Raises:
-        SpaceError: The image is too small for the three convolutions.
     """
 
     def __init__(
         self,
         space: gym.Space[Any],
-        out_features: int = 512,
+        out_features: int | None = None,
         init: Init = "orthogonal",
         noisy: bool = False,
     ) -> None:
         super().__init__()
         self.to_channels = ToChannels(space)
         channels, *size = self.to_channels.shape
-        self.out_features = out_features
+        shape: tuple[tuple[int, int, int], ...] = _NATURE_LAYERS
+        width = 512
+        if min(size) < _NATURE_LEAST:
+            shape = ((16, min(3, *size), 1 if min(size) < 16 else 2),)
+            width = 128
+        self.out_features = out_features or width
         layers: list[nn.Module] = []
-        for out_channels, kernel, stride in _NATURE_LAYERS:
+        for out_channels, kernel, stride in shape:
             conv = nn.Conv2d(channels, out_channels, kernel, stride)
             layers += [initialise(conv, HIDDEN_GAIN, init), nn.ReLU()]
             channels, size = out_channels, [(n - kernel) // stride + 1 for n in size]
-            if min(size) < 1:
-                raise SpaceError(
-                    f"Images of {self.to_channels.shape[1:]} pixels are too small for cnn='nature';"
-                    " expected at least (36, 36).",
-                    "Choose cnn=impala, or enlarge the images.",
-                )
         self.convolutions = nn.Sequential(*layers, nn.Flatten())
-        width = channels * size[0] * size[1]
-        self.linear = make_linear(width, out_features, gain=HIDDEN_GAIN, init=init, noisy=noisy)
+        flat = channels * size[0] * size[1]
+        self.linear = make_linear(flat, self.out_features, gain=HIDDEN_GAIN, init=init, noisy=noisy)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features [B, out_features]."""
