@@ -19,21 +19,24 @@ def list_envs(
     as_json: AsJson = False,
 ) -> None:
     """List the environments that can be trained on by their id."""
-    import importlib
-    from contextlib import suppress
-
     import gymnasium as gym
 
+    import assay.envs.tasks  # noqa: F401 (registers them)
+    from assay.envs.families import load_all
     from assay.envs.native import NATIVE
 
-    with suppress(ImportError):
-        gym.register_envs(importlib.import_module("ale_py"))
+    missing = load_all()
     ids = sorted(name for name in gym.registry if pattern.lower() in name.lower())
     rows = [(name, "native" if name in NATIVE else _home(gym.registry[name])) for name in ids]
     if as_json:
         output.print_json([{"id": name, "from": home} for name, home in rows])
         return
     output.show(output.table(("id", "from"), rows))
+    for family in missing:
+        output.note(
+            f"{family.name} is not installed ({family.example} and others): "
+            f"pip install 'assay[{family.extra}]'"
+        )
 
 
 @app.command("check")
@@ -80,7 +83,7 @@ def _row(result: Any) -> tuple[str, str, str]:
 
 def _home(spec: Any) -> str:
     """Return the package that an environment's code comes from."""
-    entry = spec.entry_point
+    entry = getattr(spec.entry_point, "func", spec.entry_point)  # a partial's own function
     module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
     parts = module.split(".")
     return ".".join(parts[:3] if parts[:2] == ["gymnasium", "envs"] else parts[:1])

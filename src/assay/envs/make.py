@@ -7,7 +7,6 @@ import difflib
 import importlib
 import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,12 +28,15 @@ from assay.envs.atari import (
     make_atari_vector,
     preprocesses,
 )
+from assay.envs.dm_control import is_dm_control, make_dm_control, pixel_stack
 from assay.envs.env_errors import env_failure
+from assay.envs.families import ATARI, family_of
 from assay.envs.gym_vector import Batched
 from assay.envs.limits import EPISODE_BOUND, Factory, make_limited, own_limit
+from assay.envs.minigrid import Symbols, is_minigrid
 from assay.envs.native import NATIVE, make_native
 from assay.envs.native.base import NativeVectorEnv
-from assay.envs.robotics import PACKAGE, fix_joint_types, is_robotics, register_robotics
+from assay.envs.robotics import PACKAGE, fix_joint_types
 from assay.envs.sync import Sync
 from assay.envs.vector import Vector
 
@@ -206,14 +208,15 @@ def find_spec(env_id: str) -> EnvSpec:
     if module:
         _import(module, env_id)
     if name not in gym.registry:
-        _register_atari()
-    if name not in gym.registry and is_robotics(name) and not register_robotics():
-        raise MissingExtraError("gymnasium-robotics", "robotics", f"The environment '{name}'")
+        family = family_of(name)
+        if family is not None:
+            family.load(name)
+        else:
+            with contextlib.suppress(MissingExtraError):
+                ATARI.load()  # older ids of games look like any other
     spec = gym.registry.get(name)
     if spec is not None:
         return spec
-    if "ale_py" not in sys.modules and re.match(r"ALE/|\w+NoFrameskip-v\d+$", name):
-        raise MissingExtraError("ale-py", "atari", f"The environment '{name}'")
     close = difflib.get_close_matches(name, gym.registry, n=1, cutoff=0.6)
     lower = {known.lower(): known for known in gym.registry}
     close = close or [lower[m] for m in difflib.get_close_matches(name.lower(), lower, n=1)]
@@ -241,16 +244,6 @@ def _import(module: str, env_id: str) -> None:
         raise env_failure(error, f"The module '{module}' could not be imported") from error
     except Exception as error:
         raise env_failure(error, f"The module '{module}' could not be imported") from error
-
-
-def _register_atari() -> None:
-    """Register ALE's ids; it does not do so by itself."""
-    try:
-        ale = importlib.import_module("ale_py")
-    except ImportError:
-        return
-    ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # no banner
-    gym.register_envs(ale)
 
 
 def _from_vector_env(env: gym.vector.VectorEnv[Any, Any, Any], asked: _Asked) -> Vector:
@@ -323,6 +316,8 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
     spec = find_spec(env_id)
     atari = preprocesses(spec, kwargs, settings)
     stack = settings.frame_stack if atari else None
+    if is_dm_control(spec):
+        stack = pixel_stack(kwargs)
     vectorised = _vector_fits(spec, kwargs, atari, limit)
     if backend == "vector" and not vectorised:
         unfit = _with_limit(kwargs, limit)
@@ -349,7 +344,10 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
         _refuse_unknown_kwargs(spec, spec.entry_point, kwargs)
     except Exception as error:
         raise _making_failure(error, spec) from error
-    make_one = partial(_make_one_or_explain, spec, kwargs, settings, training, limit)
+    # A worker process finds the spec of dm_control again: unpacking it would import dm_control
+    # before anything could choose how it renders.
+    known = env_id if is_dm_control(spec) else spec
+    make_one = partial(_make_one_or_explain, known, kwargs, settings, training, limit)
     # ALE ends games itself, which no wrapper shows.
     bound = None if is_atari(spec) else EPISODE_BOUND
     return _from_factory(make_one, spec.id, asked, stack, declared, bound)
@@ -400,11 +398,14 @@ def _make_one(
     if preprocesses(spec, kwargs, settings):
         return make_atari(spec, kwargs, settings, training, limit)
     kwargs = _with_limit(kwargs, limit)
+    if is_dm_control(spec):
+        return make_dm_control(spec, kwargs)
     if str(spec.entry_point).startswith(PACKAGE):
         fix_joint_types()
     # The same checks are done here and by `assay envs check`; in every step they would cost time.
     with _silence_mujoco(spec):
-        return gym.make(spec, disable_env_checker=True, **kwargs)
+        env = gym.make(spec, disable_env_checker=True, **kwargs)
+    return Symbols(env) if is_minigrid(spec) else env
 
 
 @contextlib.contextmanager
@@ -427,12 +428,13 @@ def _silence_mujoco(spec: EnvSpec) -> Iterator[None]:
 
 
 def _make_one_or_explain(
-    spec: EnvSpec,
+    known: EnvSpec | str,
     kwargs: dict[str, Any],
     settings: AtariSettings,
     training: bool,
     limit: int | None,
 ) -> gym.Env[Any, Any]:
+    spec = find_spec(known) if isinstance(known, str) else known
     try:
         return _make_one(spec, kwargs, settings, training, limit)
     except Exception as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,25 +15,16 @@ import gymnasium as gym
 import numpy as np
 
 PACKAGE = "gymnasium_robotics"
-_IDS = re.compile(r"(Fetch|HandReach|HandManipulate|AdroitHand|FrankaKitchen|PointMaze|AntMaze)")
 
 
-def is_robotics(name: str) -> bool:
-    """Return whether an id looks like one of Gymnasium-Robotics."""
-    return _IDS.match(name) is not None
+def register_robotics() -> None:
+    """Register the ids of Gymnasium-Robotics.
 
-
-def register_robotics() -> bool:
-    """Register the ids of Gymnasium-Robotics, and return whether it is installed."""
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):  # a notice on other environments' rewards
-            package = importlib.import_module(PACKAGE)
-    except ModuleNotFoundError as error:
-        if error.name != PACKAGE:
-            raise
-        return False
-    gym.register_envs(package)
-    return True
+    Raises:
+        ModuleNotFoundError: It is not installed.
+    """
+    with contextlib.redirect_stderr(io.StringIO()):  # a notice on other environments' rewards
+        gym.register_envs(importlib.import_module(PACKAGE))
 
 
 def fix_joint_types() -> None:

@@ -1,0 +1,106 @@
+"""Packages of environments that register their ids only when they are imported.
+
+An id of such a family imports its package. If that is not installed, the error names the extra.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gymnasium as gym
+
+from assay.core.errors import MissingExtraError
+from assay.envs.dm_control import register_dm_control
+from assay.envs.robotics import register_robotics
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Environments of one package.
+
+    Attributes:
+        name: What people call it.
+        ids: Matches the ids.
+        example: One of them.
+        package: What has to be installed.
+        extra: The extra that brings it.
+        register: Registers the ids; raises ModuleNotFoundError if the package is missing.
+    """
+
+    name: str
+    ids: re.Pattern[str]
+    example: str
+    package: str
+    extra: str
+    register: Callable[[], None]
+
+    def load(self, env_id: str | None = None) -> None:
+        """Register the ids.
+
+        Raises:
+            MissingExtraError: The package is not installed.
+        """
+        try:
+            self.register()
+        except ModuleNotFoundError:
+            what = f"The environment '{env_id}'" if env_id else self.name
+            raise MissingExtraError(self.package, self.extra, what) from None
+
+
+def _register_atari() -> None:
+    ale = importlib.import_module("ale_py")
+    ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # no banner
+    gym.register_envs(ale)
+
+
+def _register_minatar() -> None:
+    package = importlib.import_module("minatar.gym")
+    if "MinAtar/Breakout-v1" not in gym.registry:
+        package.register_envs()
+
+
+def _register_minigrid() -> None:
+    gym.register_envs(importlib.import_module("minigrid"))
+
+
+ATARI = Family(
+    "Atari", re.compile(r"ALE/|\w+NoFrameskip-v\d+$"), "ALE/Pong-v5",
+    "ale-py", "atari", _register_atari,
+)  # fmt: skip
+ROBOTICS = Family(
+    "Gymnasium-Robotics",
+    re.compile(r"Fetch|HandReach|HandManipulate|AdroitHand|FrankaKitchen|PointMaze|AntMaze"),
+    "FetchReach-v4", "gymnasium-robotics", "robotics", register_robotics,
+)  # fmt: skip
+MINIGRID = Family(
+    "MiniGrid", re.compile(r"MiniGrid-|BabyAI-"), "MiniGrid-Empty-5x5-v0",
+    "minigrid", "minigrid", _register_minigrid,
+)  # fmt: skip
+MINATAR = Family(
+    "MinAtar", re.compile(r"MinAtar/"), "MinAtar/Breakout-v1",
+    "minatar", "minatar", _register_minatar,
+)  # fmt: skip
+DM_CONTROL = Family(
+    "dm_control", re.compile(r"dm_control/"), "dm_control/cartpole-swingup-v0",
+    "shimmy[dm-control]", "dm-control", register_dm_control,
+)  # fmt: skip
+FAMILIES = (ATARI, ROBOTICS, MINIGRID, MINATAR, DM_CONTROL)
+
+
+def family_of(env_id: str) -> Family | None:
+    """Return the family that an id belongs to by its form."""
+    return next((family for family in FAMILIES if family.ids.match(env_id)), None)
+
+
+def load_all() -> tuple[Family, ...]:
+    """Register the ids of all families, and return those that are not installed."""
+    missing = []
+    for family in FAMILIES:
+        try:
+            family.load()
+        except MissingExtraError:
+            missing.append(family)
+    return tuple(missing)

@@ -1,0 +1,208 @@
+"""Packages of environments train by their id alone, or say which extra brings them."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import assay
+from assay.core.errors import EnvError, MissingExtraError
+from assay.envs import dm_control, families
+from assay.envs.checks import check_env
+from assay.envs.families import FAMILIES, Family, family_of
+from assay.envs.make import find_spec, make_vector
+from assay.envs.start_check import check_start
+from assay.loops.events import CheckpointSaved
+from assay.testing.algorithms import assert_same_run
+
+GRID, MINATAR = "MiniGrid-Empty-5x5-v0", "MinAtar/Breakout-v1"
+SUITE = "dm_control/cartpole-swingup-v0"
+ON_POLICY: dict[str, Any] = {
+    "env_steps": 256, "num_envs": 2, "horizon": 32, "minibatch_size": 32, "epochs": 1,
+}  # fmt: skip
+OFF_POLICY: dict[str, Any] = {
+    "env_steps": 160, "num_envs": 1, "learning_starts": 32, "train_every": 8, "batch_size": 8,
+    "buffer_size": 200,
+}  # fmt: skip
+QUIET: dict[str, Any] = {
+    "eval_every": 0, "eval_episodes": 1, "checkpoint_every": 64, "log_every": 64, "sinks": (),
+    "compile": False, "preset": False, "seed": 5, "max_episode_steps": 40, "device": "cpu",
+}  # fmt: skip
+
+
+def needs(module: str) -> Any:
+    return pytest.mark.skipif(
+        importlib.util.find_spec(module) is None, reason=f"{module} is not installed"
+    )
+
+
+minigrid, minatar, suite = needs("minigrid"), needs("minatar"), needs("dm_control")
+CASES = [
+    pytest.param("ppo", GRID, {}, marks=minigrid),
+    pytest.param("dqn", GRID, {"embed_text": 8}, marks=minigrid),
+    pytest.param("dqn", MINATAR, {}, marks=minatar),
+    pytest.param("ppo", MINATAR, {}, marks=minatar),
+    pytest.param("ppo", SUITE, {}, marks=suite),
+    pytest.param("sac", SUITE, {"hidden": (16,)}, marks=suite),
+]
+
+
+def settings_of(algorithm: str, more: dict[str, Any]) -> dict[str, Any]:
+    size = ON_POLICY if algorithm == "ppo" else OFF_POLICY
+    return QUIET | size | more
+
+
+@pytest.mark.filterwarnings("ignore:Observations of")
+@pytest.mark.parametrize(("algorithm", "env", "more"), CASES)
+def test_a_family_trains_and_resumes_exactly(
+    algorithm: str, env: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = settings_of(algorithm, more)
+
+    def stop(event: Any) -> Any:
+        return assay.STOP if isinstance(event, CheckpointSaved) else None
+
+    whole = assay.train(algorithm, env, root=tmp_path, name="whole", **settings)
+    parts = assay.train(algorithm, env, root=tmp_path, name="parts", callbacks=[stop], **settings)
+    assert parts.status == "interrupted"
+    assert_same_run(whole.path, assay.resume(parts.path).path)
+    assert whole.evaluate(1).lengths.max() <= 40
+
+
+def draws_offscreen() -> bool:
+    """Return whether dm_control can render here; in a process of its own, for it may abort."""
+    code = (
+        "from assay.envs.make import make_vector; "
+        f"make_vector('{SUITE}', env_kwargs={{'pixels': 8}}).reset(0)"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+@suite
+def test_the_suite_trains_from_pixels(tmp_path: Path) -> None:
+    if not draws_offscreen():
+        pytest.skip("OpenGL does not render here")
+    kwargs = {"env_kwargs": {"pixels": 40}}
+    settings = settings_of("sac", kwargs) | {"env_steps": 80, "hidden": (16,)}
+    run = assay.train("sac", SUITE, root=tmp_path, **settings)
+    space = run.agent().observations.space
+    assert space == gym.spaces.Box(0, 255, (3, 40, 40, 3), np.uint8)
+    envs = make_vector(SUITE, 2, env_kwargs={"pixels": 16, "frame_stack": 2, "camera_id": 1})
+    obs = envs.reset(seed=0)
+    assert (obs.shape, envs.frame_stack) == ((2, 2, 16, 16, 3), 2)
+    assert obs.std() > 5  # something is drawn
+    single = make_vector(SUITE, 1, env_kwargs={"pixels": 16, "frame_stack": 1})
+    assert (single.reset(seed=0).shape, single.frame_stack) == ((1, 16, 16, 3), None)
+
+
+@suite
+@pytest.mark.parametrize("wrong", [{"frame_stack": 2}, {"camera_id": 1}])
+def test_settings_of_images_need_images(wrong: dict[str, int]) -> None:
+    with pytest.raises(EnvError, match=r"has no effect on .* without pixels"):
+        make_vector(SUITE, env_kwargs=wrong)
+
+
+@suite
+def test_the_suite_truncates_and_copies_differ() -> None:
+    envs = make_vector(SUITE, 2)
+    assert set(envs.spaces.observation) == {"position", "velocity"}
+    assert envs.spaces.action == gym.spaces.Box(-1, 1, (1,), np.float32)
+    obs = envs.reset(seed=0)
+    assert not np.array_equal(obs["position"][0], obs["position"][1])
+    for _ in range(999):
+        _, _, _, truncated, _, final = envs.step(np.zeros((2, 1), np.float32))
+        assert not truncated.any() and final is None
+    _, _, terminated, truncated, _, final = envs.step(np.zeros((2, 1), np.float32))
+    assert truncated.all() and not terminated.any() and final is not None
+
+
+@suite
+def test_fields_that_mujoco_has_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = importlib.import_module("dm_control.mujoco.wrapper.mjbindings.sizes")
+    table = {"mjmodel": {"qpos0": 1, "gone": 2}, "mjdata": {"qpos": 1, "lost": 3}}
+    monkeypatch.setattr(sizes, "array_sizes", table)
+    dm_control._drop_missing_fields()
+    assert table == {"mjmodel": {"qpos0": 1}, "mjdata": {"qpos": 1}}
+
+
+@minigrid
+def test_minigrids_objects_are_not_taken_for_brightness() -> None:
+    envs = make_vector(GRID, 1)
+    assert envs.spaces.observation["image"].high.max() == 10
+    obs = envs.reset(seed=0)
+    assert 2 < obs["image"].max() <= 10
+    own = gym.make(GRID).reset(seed=0)[0]["image"]
+    assert np.array_equal(obs["image"][0], own)
+
+
+@minatar
+def test_minatars_flags_are_bytes() -> None:
+    envs = make_vector(MINATAR, 1)
+    assert envs.spaces.observation == gym.spaces.Box(0, 1, (10, 10, 4), np.uint8)
+    obs = envs.reset(seed=0)
+    assert obs.dtype == np.uint8 and set(np.unique(obs)) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param(GRID, marks=minigrid),
+        pytest.param("MiniGrid-DoorKey-5x5-v0", marks=minigrid),
+        pytest.param("BabyAI-GoToRedBall-v0", marks=minigrid),
+        pytest.param("MinAtar/SpaceInvaders-v0", marks=minatar),
+        pytest.param(SUITE, marks=suite),
+        pytest.param("dm_control/walker-walk-v0", marks=suite),
+        pytest.param("ALE/Pong-v5", marks=needs("ale_py")),
+        pytest.param("FetchReach-v4", marks=needs("gymnasium_robotics")),
+        pytest.param("PointMaze_UMaze-v3", marks=needs("gymnasium_robotics")),
+    ],
+)
+def test_their_environments_pass_the_checks(env: str) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*outside of")
+        check_start(make_vector(env, 2))
+    failed = [result for result in check_env(env, steps=30) if not result.ok]
+    assert failed == []
+
+
+# ---------------------------------------------------------------------- what is not installed
+
+
+def gone() -> None:
+    raise ModuleNotFoundError("No module named 'it'", name="it")
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_an_id_of_a_missing_package_names_the_extra(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert family_of(family.example) is family
+    without = [
+        one if one is not family else Family(*(getattr(one, f) for f in FIELDS), gone)
+        for one in FAMILIES
+    ]
+    monkeypatch.setattr(families, "FAMILIES", tuple(without))
+    registry = {key: spec for key, spec in gym.registry.items() if not family.ids.match(key)}
+    monkeypatch.setattr(gym, "registry", registry)
+    with pytest.raises(MissingExtraError) as caught:
+        find_spec(family.example)
+    assert f"'{family.example}' needs the package '{family.package}'" in caught.value.message
+    assert f"assay[{family.extra}]" in (caught.value.fix or "")
+    assert [one.name for one in families.load_all()] == [family.name]
+
+
+FIELDS = ("name", "ids", "example", "package", "extra")
+
+
+def test_an_id_that_a_family_does_not_have_gets_the_nearest() -> None:
+    pytest.importorskip("minigrid")
+    with pytest.raises(EnvError, match="Did you mean 'MiniGrid-Empty-"):
+        find_spec("MiniGrid-Empty-5x5-v9")
