@@ -65,7 +65,8 @@ class IntFlags(Counter):
 @pytest.mark.parametrize(
     ("env", "failing", "detail"),
     [
-        (partial(Constant, spaces.Text(3), "a"), "spaces", "Text"),
+        (partial(Constant, spaces.Text(3), "a"), "spaces", "text alone"),
+        (partial(Constant, spaces.Sequence(spaces.Discrete(2)), ()), "spaces", "Sequence"),
         (partial(Constant, spaces.Box(0, 1, (2,)), np.zeros(3)), "observations", r"shape \(3,\)"),
         (partial(Spoiler, "nan_obs"), "observations", "not finite"),
         (LeavesBounds, "observation range", "not in Box"),
@@ -89,7 +90,7 @@ def test_advice() -> None:
     limit = check(partial(Counter, 5))["episodes"]
     assert limit.ok and "truncated" in limit.fix
     assert check(partial(Counter, 5, truncates=True))["episodes"].fix is None
-    assert "time limit" in check(partial(Counter, 10**6))["episodes"].fix
+    assert "max_episode_steps=N" in check(partial(Counter, 10**6))["episodes"].fix
     box = spaces.Box(0, 1, (1,))
     obs = np.zeros(1, np.float32)
     wide = check(partial(Constant, box, obs, spaces.Box(-1000, 1000, (1,))))["actions"]

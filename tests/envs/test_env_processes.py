@@ -97,8 +97,8 @@ def test_failures_while_making_keep_their_kind() -> None:
 
     with pytest.raises(EnvError, match="no such arena"):
         make(broken)
-    with pytest.raises(SpaceError, match="Text"):
-        make(partial(Constant, spaces.Text(3), "a"))
+    with pytest.raises(SpaceError, match="Sequence"):
+        make(partial(Constant, spaces.Sequence(spaces.Discrete(2)), ()))
     lock = threading.Lock()
     with pytest.raises(EnvError, match="cannot be sent to a worker"):
         make(lambda: lock)

@@ -122,10 +122,9 @@ def test_a_mask_inside_the_observation_is_left_there_as_int8() -> None:
 @pytest.mark.parametrize(
     ("space", "name"),
     [
-        (spaces.Text(5), "Text"),
         (spaces.Sequence(spaces.Discrete(2)), "Sequence"),
         (spaces.Graph(spaces.Box(0, 1), None), "Graph"),
-        (spaces.Dict(words=spaces.Text(5)), "'words'.*Text"),
+        (spaces.Dict(words=spaces.Sequence(spaces.Discrete(2))), "'words'.*Sequence"),
     ],
 )
 def test_unsupported_observations_are_refused(space: gym.Space, name: str) -> None:

@@ -610,11 +610,11 @@ class TestEnvironments:
 
         class Odd(Counting):
             def __deepcopy__(self, memo: Any) -> Any:
-                self.observation_space = spaces.Text(5)
+                self.observation_space = spaces.Sequence(spaces.Discrete(2))
                 return self
 
         config = resolve("a2c", "none", {"env_steps": 100}, use_preset=False, env_is_object=True)
-        with pytest.raises(AssayError, match="Text"):
+        with pytest.raises(AssayError, match="Sequence"):
             evaluation_vector(config, Odd(), 2)
 
 
