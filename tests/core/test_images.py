@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from assay.core.images import has_images, is_image
+from assay.core.images import has_images, has_large_images, is_image
 from assay.core.types import Spaces
 from assay.networks.encoders import make_encoder
 from assay.networks.normalize import RunningNormalizer
@@ -64,3 +64,11 @@ def test_tables_of_several_agents_are_numbers_to_all() -> None:
     assert RunningNormalizer(AGENTS).active
     ppo = make_algorithm("ppo", AGENTS, spaces.Discrete(2), horizon=8, minibatch_size=8)
     assert ppo.spaces == Spaces(AGENTS, spaces.Discrete(2)) and not ppo.net.shared
+
+
+def test_small_images_are_not_worth_several_threads() -> None:
+    grid, flags = box(7, 7, 3), box(10, 10, 10)
+    assert not has_large_images(spaces.Dict({"image": grid, "direction": spaces.Discrete(4)}))
+    assert not has_large_images(flags)
+    assert not has_large_images(box(2000, dtype=np.float32))
+    assert has_large_images(box(36, 36)) and has_large_images(box(4, 84, 84))

@@ -41,10 +41,19 @@ def is_image(space: gym.Space[Any]) -> bool:
 
 def has_images(space: gym.Space[Any]) -> bool:
     """Return whether a space, or an entry of a Dict, holds images."""
+    return bool(_images(space))
+
+
+def has_large_images(space: gym.Space[Any]) -> bool:
+    """Return whether some image is worth several threads: 36 by 36 numbers, or more."""
+    return any(np.prod(image.shape or ()) >= 36 * 36 for image in _images(space))
+
+
+def _images(space: gym.Space[Any]) -> list[gym.Space[Any]]:
     from gymnasium import spaces
 
     parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
-    return any(is_image(part) for part in parts)
+    return [part for part in parts if is_image(part)]
 
 
 def only_images(space: gym.Space[Any]) -> bool:

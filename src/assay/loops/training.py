@@ -22,7 +22,7 @@ from assay.algorithms.base import Algorithm, Context
 from assay.core import registry
 from assay.core.config import Model, UnusedSettingError, parse
 from assay.core.errors import AssayError, ConfigError, RunError
-from assay.core.images import has_images
+from assay.core.images import has_large_images
 from assay.core.types import Clock, State, tree_leaves
 from assay.envs.make import make_vector
 from assay.envs.space_codec import space_to_state
@@ -405,8 +405,8 @@ class Training:
 
 
 def _threads(space: Any) -> int:
-    """Small networks run fastest on one thread; image encoders use what there is."""
-    return len(os.sched_getaffinity(0)) if has_images(space) else 1
+    """Small networks run fastest on one thread; encoders of large images use what there is."""
+    return len(os.sched_getaffinity(0)) if has_large_images(space) else 1
 
 
 @contextlib.contextmanager
