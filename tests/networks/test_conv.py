@@ -41,10 +41,12 @@ def test_pixels_land_where_they_belong_and_bytes_are_scaled():
     np.testing.assert_allclose(out[1, 2 * 3 + 1].numpy(), stack[1, 2, :, :, 1] / 255.0, rtol=1e-6)
 
 
-def test_floats_and_small_integers_are_left_alone():
+def test_floats_are_left_alone_and_bytes_are_scaled_by_their_bound():
     x = torch.full((1, 3, 6, 5), 7.0)
     assert ToChannels(image(3, 6, 5, dtype=np.float32))(x).max() == 7
-    assert ToChannels(image(3, 6, 5, high=8))(x.to(torch.uint8)).max() == 7
+    # Objects are numbered up to a bound of their own; flags are 0 and 1 already.
+    assert ToChannels(image(3, 6, 5, high=8))(x.to(torch.uint8)).max() == pytest.approx(7 / 8)
+    assert ToChannels(image(3, 6, 5, high=1))(torch.ones(2, 3, 6, 5)).max() == 1
 
 
 def test_nature_by_its_published_sizes():

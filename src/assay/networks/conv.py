@@ -1,8 +1,8 @@
 """Convolutional networks for images: Nature (DQN) and IMPALA (residual).
 
 `assay.core.images` says what an image is. Channels may come first or last; pixels of type uint8
-with a range of 255 are scaled to [0, 1] here, so that images travel and are stored as bytes. Float
-images are left alone.
+are scaled to [0, 1] by their upper bound here, so that images travel and are stored as bytes.
+Float images are left alone.
 """
 
 from __future__ import annotations
@@ -34,6 +34,16 @@ def byte_scale(space: gym.Space[Any]) -> float:
     return 1.0 / 255.0 if whole else 1.0
 
 
+def pixel_scale(space: gym.Space[Any]) -> float:
+    """Return what scales the bytes of an image to [0, 1]: 1/255, or 1/10 for objects up to 10.
+
+    Larger numbers drive the features of a new network so far that a policy stops to explore.
+    """
+    if space.dtype != np.uint8:
+        return 1.0
+    return 1.0 / max(int(space.high.max()), 1)  # type: ignore[attr-defined]
+
+
 def _channels_first(shape: tuple[int, ...]) -> bool:
     first, middle, last = shape
     if middle == last:
@@ -61,7 +71,7 @@ class ToChannels(nn.Module):
         shape = tuple(int(n) for n in space.shape or ())
         order: tuple[int, ...]
         sizes: tuple[int, ...]
-        self.scale = byte_scale(space)
+        self.scale = pixel_scale(space)
         if len(shape) == 2:
             order, sizes = (0, 1, 2), (1, *shape)
         elif len(shape) == 3 and _channels_first(shape):
