@@ -99,6 +99,8 @@ def test_the_suite_trains_from_pixels(tmp_path: Path) -> None:
     obs = envs.reset(seed=0)
     assert (obs.shape, envs.frame_stack) == ((2, 2, 16, 16, 3), 2)
     assert obs.std() > 5  # something is drawn
+    with make_vector(SUITE, 1, backend="processes", env_kwargs={"pixels": 16}) as apart:
+        assert apart.reset(seed=0).std() > 5
     single = make_vector(SUITE, 1, env_kwargs={"pixels": 16, "frame_stack": 1})
     assert (single.reset(seed=0).shape, single.frame_stack) == ((1, 16, 16, 3), None)
 

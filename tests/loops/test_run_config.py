@@ -15,6 +15,7 @@ import assay.presets
 from assay.core import registry
 from assay.core.errors import ConfigError
 from assay.core.types import Clock, Spaces
+from assay.envs.make import look_at
 from assay.loops import config
 from assay.loops.config import (
     OfflineSettings,
@@ -194,3 +195,18 @@ class TestObjects:
         (shelf / "ppo.yaml").write_text("Maze-v0: {lr: 0.1}")
         config = resolve("ppo", "Maze-v0", env_is_object=True)
         assert config.hyperparameters["lr"] == 0.1
+
+
+def test_the_environment_is_looked_at_as_the_run_will_make_it() -> None:
+    seen: list[Any] = []
+
+    def look(settings: Any) -> Any:
+        seen.append(dict(settings))
+        return look_at("FrozenLake-v1", settings)
+
+    given = {"env_kwargs": {"map_name": "8x8"}, "max_episode_steps": 7}
+    resolve("ppo", "FrozenLake-v1", given, look=look)
+    assert seen == [given | {"embed_text": 0}]
+    spaces, limit = look_at("FrozenLake-v1", seen[0])
+    assert (spaces.observation.n, limit) == (64, 7)
+    assert look_at("FrozenLake-v1", {})[1] == 100

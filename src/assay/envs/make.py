@@ -150,28 +150,25 @@ def make_vector(
     )
 
 
-def look_at(
-    env: EnvLike,
-    *,
-    env_kwargs: Mapping[str, Any],
-    max_episode_steps: int | None = None,
-    embed_text: int = 0,
-) -> tuple[Spaces, int | None]:
+def look_at(env: EnvLike, settings: Mapping[str, Any]) -> tuple[Spaces, int | None]:
     """Return what an agent sees and does in an environment, and its time limit.
 
     An environment that is given as an object stays as it is, and open.
 
+    Args:
+        env: What `make_vector` takes.
+        settings: `env_kwargs`, `max_episode_steps` and `embed_text` for it.
+
     Raises:
         AssayError: As `make_vector` does.
     """
-    vector = make_vector(
-        env, env_kwargs=env_kwargs, max_episode_steps=max_episode_steps, embed_text=embed_text
-    )
+    vector = make_vector(env, **settings)
     spec: Any = find_spec(env) if isinstance(env, str) else getattr(env, "spec", None)
     if not isinstance(env, gym.Env | gym.vector.VectorEnv):
         vector.close()
-    own = env_kwargs.get("max_episode_steps", getattr(spec, "max_episode_steps", None))
-    return vector.spaces, max_episode_steps or own
+    inside = settings.get("env_kwargs") or {}
+    own = inside.get("max_episode_steps", getattr(spec, "max_episode_steps", None))
+    return vector.spaces, settings.get("max_episode_steps") or own
 
 
 def make_env(

@@ -22,7 +22,7 @@ from assay.core.errors import ConfigError, nearest
 from assay.core.types import Clock, Problem, Spaces, Unit
 
 # Finds the spaces and the time limit of an environment that is made with `env_settings` of a run.
-Look = Callable[..., tuple[Spaces, int | None]]
+Look = Callable[[Mapping[str, Any]], tuple[Spaces, int | None]]
 
 _OBJECT = " (object)"  # what the names of environments ended in that were given as objects
 # Settings of a preset that belong together: with another number of environments they do not fit.
@@ -227,8 +227,8 @@ def resolve(
         use_preset: Start from the shipped preset.
         num_envs: How many environments a given object holds, if it is one.
         env_is_object: Whether the environment is given as an object.
-        look: Looks at the environment, with `RunSettings.env_settings` as arguments. Without it,
-            defaults are those of the fields.
+        look: Looks at the environment, given `RunSettings.env_settings`. Without it, defaults are
+            those of the fields.
 
     Raises:
         ConfigError: An unknown key or a value out of range, with the nearest name.
@@ -262,7 +262,7 @@ def resolve(
     run = parse(model, {k: v for k, v in values.items() if k in run_fields}, what="the run")
     left_open = (hp_fields | {"num_envs"}) - set(values)
     if look is not None and left_open and not shipped and isinstance(run, OnlineSettings):
-        spaces, limit = look(**run.env_settings())
+        spaces, limit = look(run.env_settings())
         problem = Problem(spaces, run.env_steps, limit)
         hp, run = _fit(problem, hp, run, set(values))
     return RunConfig(**asked, run=run.resolved(), hyperparameters=hp.model_dump(mode="json"))
