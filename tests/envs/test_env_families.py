@@ -110,6 +110,8 @@ def test_the_suite_trains_from_pixels(tmp_path: Path) -> None:
 def test_settings_of_images_need_images(wrong: dict[str, int]) -> None:
     with pytest.raises(EnvError, match=r"has no effect on .* without pixels"):
         make_vector(SUITE, env_kwargs=wrong)
+    with pytest.raises(EnvError, match=r"no setting 'pixel'.\nDid you mean 'pixels'"):
+        make_vector(SUITE, env_kwargs={"pixel": 84})
 
 
 @suite

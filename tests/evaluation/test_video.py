@@ -157,6 +157,24 @@ def test_a_failure_to_render_is_explained_and_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
+class Tiny(Fade):
+    """Draws eight by ten pixels in brightness from 0 to 1, as MinAtar does."""
+
+    def render(self) -> Any:
+        frame = np.zeros((8, 10, 3))
+        frame[0, 0] = 1.0
+        return frame
+
+
+def test_a_tiny_picture_of_floats_is_drawn_large(tmp_path: Path) -> None:
+    path = tmp_path / "a.gif"
+    record(Still(), Tiny, path, seed=4)
+    with Image.open(path) as image:
+        assert image.size == (160, 128)
+        colours = image.convert("RGB")
+        assert [colours.getpixel(at) for at in ((15, 15), (16, 0))] == [(255,) * 3, (0,) * 3]
+
+
 def test_a_factory_with_its_own_render_mode_is_used_as_it_is(tmp_path: Path) -> None:
     assert record(Still(), lambda: Fade("rgb_array"), tmp_path / "a.gif", seed=4).path.exists()
 

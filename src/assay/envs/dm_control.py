@@ -14,10 +14,15 @@ import gymnasium as gym
 from gymnasium import wrappers
 from gymnasium.envs.registration import EnvSpec
 
-from assay.core.errors import EnvError
+from assay.core.errors import EnvError, nearest
 from assay.envs.screen import is_headless
 
 NAMESPACE = "dm_control"
+# What Shimmy takes, of its own and for dm_control; Gymnasium; and what is added here.
+_SETTINGS = (
+    "task_kwargs", "environment_kwargs", "visualize_reward", "random_state", "render_mode",
+    "render_kwargs", "max_episode_steps", "pixels", "frame_stack", "camera_id",
+)  # fmt: skip
 _STACK = 3  # images that are stacked if nothing else is said: one image shows no velocity
 
 
@@ -90,9 +95,12 @@ def make_dm_control(spec: EnvSpec, env_kwargs: dict[str, Any]) -> gym.Env[Any, A
             state; `frame_stack`: how many of them; `camera_id`: whose.
 
     Raises:
-        EnvError: A setting of images without `pixels`.
+        EnvError: An unknown setting, or one of images without `pixels`.
     """
     register_dm_control()  # a worker process has not done so
+    for name in env_kwargs:
+        if name not in _SETTINGS:
+            raise EnvError(f"'{spec.id}' has no setting '{name}'.", nearest(name, _SETTINGS))
     kwargs = dict(env_kwargs)
     size, stack = kwargs.pop("pixels", None), kwargs.pop("frame_stack", None)
     camera = kwargs.pop("camera_id", None)

@@ -29,6 +29,7 @@ Frame = NDArray[np.uint8]  # [height, width, 3]
 Write = Callable[[Frame], None]
 
 _DEFAULT_FPS = 30
+_TINY, _VISIBLE = 32, 160  # pixels of the longer side
 # GIFs count in hundredths of a second, and viewers slow down frames of less than two.
 _SHORTEST_DELAY = 2
 
@@ -147,19 +148,33 @@ class _Camera(gym.Wrapper[Any, Any, Any, Any]):
             raise MissingExtraError("pygame", "classic", f"Drawing '{name}'") from error
         except Exception as error:
             raise self._cannot_draw(name, f"{type(error).__name__}: {error}") from error
-        image = np.asarray(frame)
+        image = _as_bytes(np.asarray(frame))
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             found = "nothing" if frame is None else f"a {image.dtype} array of {image.shape}"
             raise self._cannot_draw(
                 name, f"render() returned {found}, not uint8 [height, width, 3]"
             )
-        self.write(image)
+        self.write(_enlarge(image))
 
     def _cannot_draw(self, name: str, reason: str) -> EnvError:
         fix = "Make sure that the environment's render() returns an image in the mode 'rgb_array'."
         if any("mujoco" in kind.__module__ for kind in type(self.unwrapped).__mro__):
             fix = opengl_fix()
         return EnvError(f"'{name}' cannot be rendered: {reason}.", fix)
+
+
+def _as_bytes(image: NDArray[Any]) -> NDArray[Any]:
+    """Return brightness from 0 to 1, which some environments draw in, as bytes."""
+    if image.dtype.kind != "f" or not image.size or image.min() < 0 or image.max() > 1:
+        return image
+    return (image * 255).round().astype(np.uint8)
+
+
+def _enlarge(image: Frame) -> Frame:
+    """Draw every pixel of a tiny image as a square, so that there is something to see."""
+    longer = max(image.shape[:2])
+    times = _VISIBLE // longer
+    return image if longer >= _TINY else image.repeat(times, 0).repeat(times, 1)
 
 
 def _make_drawable(env: str | Callable[..., gym.Env[Any, Any]]) -> gym.Env[Any, Any]:
