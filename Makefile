@@ -18,7 +18,7 @@ PACKAGES := git-packages cpp-packages postgres-packages openssl-packages
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts cpp bench docs proto clean
+.PHONY: help setup demo test lint types contracts cpp bench defaults docs proto clean
 .PHONY: $(PACKAGES)
 
 help: ## Show this list
@@ -57,6 +57,10 @@ bench: $(BENCH_STAMP) cpp ## Measure speed side by side with the peers, in .venv
 	$(BENCH_BIN)/python benchmarks/priorities.py $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/server.py $(if $(ARGS),--quick,--store)
 
+defaults: $(BENCH_STAMP) ## Measure defaults against the peers' defaults; goes on where it was (hours)
+	$(BENCH_BIN)/python benchmarks/defaults.py run --jobs $(JOBS) $(ARGS)
+	$(BENCH_BIN)/python benchmarks/report.py
+
 docs: setup ## Run every snippet of the documentation
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/test_docs.py $(ARGS)
 
@@ -86,4 +90,4 @@ $(STAMP): pyproject.toml constraints.txt
 	$(call install,.venv,-e '.[all$(comma)dev]')
 
 $(BENCH_STAMP): pyproject.toml constraints.txt Makefile
-	$(call install,.venv-bench,-e '.[server]' pytest $(PEERS))
+	$(call install,.venv-bench,-e '.[server$(comma)box2d$(comma)mujoco$(comma)minatar$(comma)minigrid$(comma)dm-control]' pytest $(PEERS))

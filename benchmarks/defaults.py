@@ -287,7 +287,7 @@ def _today(entry: Entry, settings: Mapping[str, Any]) -> str | None:
     try:
         config = resolve(
             entry.algorithm, entry.env, given, use_preset=False,
-            look=lambda kwargs: look_at(entry.env, kwargs),
+            look=lambda settings: look_at(entry.env, settings),
         )  # fmt: skip
     except AssayError:
         return None
