@@ -78,8 +78,14 @@ class Agent:
                 f"The observation does not fit the agent: {error}.",
                 f"Give one of {self.observations.source}, or a batch of such.",
             ) from None
+        rows = len(tree_leaves(batch)[0])
         if self._carry is None:
-            self._carry = self.policy.initial_carry(len(tree_leaves(batch)[0]))
+            self._carry = self.policy.initial_carry(rows)
+        elif (kept := len(tree_leaves(self._carry)[0])) != rows:
+            raise AssayError(
+                f"The agent remembers {kept} episodes, and was given {rows} observations.",
+                "Call reset() before another number of episodes begins.",
+            )
         choice = self.policy.act(batch, self._carry, explore)
         self._carry = choice.carry
         to_env = self.actions.to_env

@@ -21,6 +21,7 @@ from assay.loops.training import build_algorithm
 from assay.networks.normalize import RunningNormalizer
 from assay.optim.noise import NoiseSpec
 from assay.optim.update import Objective, Step
+from assay.policies.heads import DeterministicHead
 from assay.testing.algorithms import CannedReplay, make_algorithm, make_batch
 
 BOX, OBS = spaces.Box(-1.0, 1.0, (1,), np.float32), spaces.Box(-9.0, 9.0, (2,), np.float32)
@@ -388,3 +389,23 @@ def test_an_unbounded_box_has_a_clear_answer(name: str) -> None:
     else:
         with pytest.raises(SpaceError, match="finite bounds"):
             build_algorithm(config, Spaces(OBS, free), Clock(100))
+
+
+class Early(Noisy):
+    """Makes its policy before its steps."""
+
+    def make_step(self, *args: Any, **kwargs: Any) -> Any:
+        self.policy = self.make_policy(self.net, DeterministicHead(BOX, lambda: 0.0))
+        return super().make_step(*args, **kwargs)
+
+
+def test_a_policy_that_would_act_on_with_old_parameters_is_refused() -> None:
+    with pytest.raises(TypeError, match="Early calls make_policy before make_step"):
+        Early(1)
+
+
+def test_an_optimizer_of_torch_is_refused() -> None:
+    algorithm: Any = Noisy(1)
+    algorithm.optimizer = torch.optim.Adam(algorithm.net.parameters())
+    with pytest.raises(TypeError, match="'optimizer' holds state that no checkpoint"):
+        algorithm.state()

@@ -56,6 +56,21 @@ class Unseeded(Counter):
         return np.array([random.random()], np.float32)
 
 
+class NewActions(Counter):
+    """Makes a new action space at every reset, and shows what was done."""
+
+    def reset(self, **kwargs):
+        self.action_space, self.last = spaces.Discrete(50), 0
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        self.last = action
+        return super().step(action)
+
+    def observe(self):
+        return np.array([self.last / 50], np.float32)
+
+
 class IntFlags(Counter):
     def step(self, action):
         obs, reward, terminated, truncated, info = super().step(action)
@@ -84,6 +99,10 @@ def test_faults_are_found(env, failing: str, detail: str) -> None:
     results = check(env)
     assert [name for name, result in results.items() if not result.ok] == [failing]
     assert re.search(detail, results[failing].detail)
+
+
+def test_actions_are_the_same_where_their_space_is_not() -> None:
+    assert check(NewActions)["determinism"].ok
 
 
 def test_advice() -> None:

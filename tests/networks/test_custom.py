@@ -163,3 +163,40 @@ def test_mistakes_are_named(name: str, words: str, package: Path) -> None:
 def test_settings_of_the_mlp_are_unused(package: Path) -> None:
     with pytest.raises(ConfigError, match=r"hidden=.*no effect with network=user_networks:Wave"):
         make_algorithm("dqn", BOX, spaces.Discrete(2), network="user_networks:Wave", hidden=(7,))
+
+
+class Dropping(nn.Module):
+    """Has a layer that acts otherwise in training."""
+
+    def __init__(self, space: Any, layer: nn.Module | None = None) -> None:
+        super().__init__()
+        self.out_features = 4
+        self.net = nn.Sequential(nn.Linear(space.shape[0], 4), layer or nn.Dropout())
+
+    def forward(self, obs: Any) -> Any:
+        return self.net(obs)
+
+
+class Normalising(Dropping):
+    """Has another one."""
+
+    def __init__(self, space: Any) -> None:
+        super().__init__(space, nn.BatchNorm1d(4))
+
+
+def failing(space: Any) -> nn.Module:
+    """Fail as a user's code may."""
+    raise KeyError("width")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Dropping", "has a Dropout, which computes something else in training"),
+        ("Normalising", "has a BatchNorm1d"),
+        ("failing", "cannot be made: KeyError: 'width'"),
+    ],
+)
+def test_a_network_that_cannot_be_used_is_refused(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        CustomEncoder(f"{__name__}:{name}", BOX)

@@ -171,6 +171,7 @@ class Algorithm(ABC):
         if getattr(hp, "normalize_reward", False):
             self.reward_scale = RewardScaler(context.num_envs, hp.gamma)
         self._notes: Metrics = {}
+        self._policy_made = False
 
     @abstractmethod
     def update(self, data: Any) -> None:
@@ -190,6 +191,7 @@ class Algorithm(ABC):
             head: Decides by these.
             **options: `behaviour` and `levels` of `Policy`.
         """
+        self._policy_made = True
         return Policy(
             self.spaces,
             network,
@@ -323,6 +325,12 @@ class Algorithm(ABC):
             noise: Random numbers that every update draws on the device and adds to the batch.
             share: A step whose optimizer state this one continues.
         """
+        if self._policy_made:
+            raise TypeError(
+                f"{type(self).__name__} calls make_policy before make_step. A step moves the "
+                "parameters into one buffer, and the policy would go on with the old ones. Call "
+                "make_step first."
+            )
         own = [o.module for o in objectives]
         own += [module for p in polyak for module in (p.target, p.source)]
         network = source_key(getattr(self.hp, "network", DEFAULT))

@@ -378,7 +378,7 @@ class PolicyGradientSettings(NormalizeSettings, NetworkSettings, RolloutSettings
         return fit | {
             "num_envs": 4,  # more of them have shorter rollouts, which was worse on Box2D
             "normalize_reward": True,
-            "normalize_obs": RunningNormalizer(problem.spaces.observation).active,
+            "normalize_obs": _can_normalize(problem),
         }
 
     def gaussian(self, space: Any) -> dict[str, Any]:
@@ -415,11 +415,15 @@ class ProximalSettings(PolicyGradientSettings):
         if images:
             fit |= {"lr": linear(2.5e-4, 0.0), "entropy_coef": constant(0.01), "epochs": 4}
         else:
-            fit |= {"epochs": 10}
+            fit |= {"epochs": 10, "normalize_obs": _can_normalize(problem)}
         chunk = given.get(
             "chunk", cls.model_fields["chunk"].default if "chunk" in cls.model_fields else 1
         )
         return fit | _cut({**fit, **given}, chunk, 256 if images else 64)
+
+
+def _can_normalize(problem: Problem) -> bool:
+    return RunningNormalizer(problem.spaces.observation).active
 
 
 def _cut(given: Mapping[str, Any], chunk: int, minibatch: int) -> dict[str, int]:

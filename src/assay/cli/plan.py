@@ -23,7 +23,7 @@ class Plan:
 
     Attributes:
         config: The fully resolved configuration.
-        preset: "used", "none shipped" or "off".
+        preset: "used", "none" or "off".
         device: Where the networks will be.
         updates: How optimizer steps will be executed, in words.
         source: Where the data comes from.
@@ -209,7 +209,7 @@ def make_plan(
     shipped = settings_module.preset(config.algorithm, config.env)
     return Plan(
         config=config,
-        preset="off" if not use_preset else "used" if shipped else "none shipped",
+        preset="off" if not use_preset else "used" if shipped else "none",
         device=str(device),
         updates=_updates(built, device),
         source=source,

@@ -50,6 +50,7 @@ class CheckResult:
 class _Trace:
     """What happened while random actions were taken."""
 
+    actions: list[Any] = field(default_factory=list)
     rewards: list[Any] = field(default_factory=list)
     flags: list[tuple[Any, Any]] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)  # of finished episodes
@@ -155,9 +156,16 @@ def _check_made(
 
 
 def _roll(
-    env: gym.Env[Any, Any], steps: int, seed: int, clock: Callable[[], float]
+    env: gym.Env[Any, Any],
+    steps: int,
+    seed: int,
+    clock: Callable[[], float],
+    again: _Trace | None = None,
 ) -> tuple[_Trace, float]:
-    """Take random actions; return what happened and how long the environment took."""
+    """Take random actions, or those of a trace again; return what happened, and the time it took.
+
+    Actions are kept: an environment may make a new action space when it is reset.
+    """
     trace = _Trace()
     mapped = ObservationMap(env.observation_space, text=0)
     env.action_space.seed(seed)
@@ -168,7 +176,8 @@ def _roll(
         _look(mapped, trace, obs, info)
         for _ in range(steps):
             call = "step()"
-            action = _sample(env, info)
+            action = _sample(env, info) if again is None else again.actions[len(trace.actions)]
+            trace.actions.append(action)
             start = clock()
             obs, reward, terminated, truncated, info = env.step(action)
             seconds += clock() - start
@@ -286,7 +295,7 @@ def _flags(trace: _Trace) -> CheckResult:
 def _determinism(
     env: gym.Env[Any, Any], trace: _Trace, steps: int, seed: int, clock: Callable[[], float]
 ) -> CheckResult:
-    again, _ = _roll(env, min(steps, _REPEATED_STEPS), seed, clock)
+    again, _ = _roll(env, min(len(trace.actions), _REPEATED_STEPS), seed, clock, trace)
     pairs = zip(trace.fingerprint, again.fingerprint, strict=False)
     same = all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
     same = same and trace.flags[: len(again.flags)] == again.flags

@@ -69,7 +69,15 @@ class CustomEncoder(nn.Module):
     def __init__(self, name: str, space: gym.Space[Any]) -> None:
         super().__init__()
         self.name = name
-        net = find_factory(name)(space)
+        try:
+            net = find_factory(name)(space)
+        except ConfigError:
+            raise
+        except Exception as error:  # a user's code may fail in any way
+            raise ConfigError(
+                f"network={name} cannot be made: {type(error).__name__}: {error}",
+                "Its factory gets the observation space, and returns an nn.Module.",
+            ) from error
         width = getattr(net, "out_features", None)
         if not isinstance(net, nn.Module) or not isinstance(width, int):
             raise ConfigError(
@@ -78,6 +86,7 @@ class CustomEncoder(nn.Module):
                 "Set self.out_features to the width of the features that forward returns.",
             )
         self.net, self.out_features = net, width
+        _refuse_modes(name, net)
         self._check(space)
 
     def forward(self, obs: Tree) -> Tensor:
@@ -107,6 +116,18 @@ class CustomEncoder(nn.Module):
             )
 
 
+def _refuse_modes(name: str, net: nn.Module) -> None:
+    """Refuse layers that act otherwise in training: acting and learning use one network."""
+    for kind in (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase):
+        found = next((part for part in net.modules() if isinstance(part, kind)), None)
+        if found is not None:
+            raise ConfigError(
+                f"network={name} has a {type(found).__name__}, which computes something else in "
+                "training than in evaluation; an agent acts with the network that it trains.",
+                "Use nn.LayerNorm to normalise, and leave dropout out.",
+            )
+
+
 def find_factory(name: str) -> Factory:
     """Return the factory of a registered name, or of `package.module:name`.
 
@@ -124,7 +145,7 @@ def find_factory(name: str) -> Factory:
         return _registered[name]
     try:
         module = _import(module_name)
-    except ImportError as error:
+    except Exception as error:  # a user's module may fail in any way
         raise ConfigError(
             f"network='{name}': cannot import '{module_name}': {error}.",
             "Run from the directory that holds it, or install it.",

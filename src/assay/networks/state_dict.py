@@ -42,10 +42,10 @@ def refuse_unsaved(name: str, value: Any) -> None:
     """Refuse attributes that a checkpoint would silently lose."""
     parts = value.values() if isinstance(value, dict) else value
     inner = list(parts) if isinstance(value, (list, tuple, dict)) else [value]
-    kinds = (nn.Module, Tensor, torch.Generator)
+    kinds = (nn.Module, Tensor, torch.Generator, torch.optim.Optimizer)
     if any(isinstance(part, kinds) or hasattr(part, "load_state") for part in inner):
         raise TypeError(
             f"The attribute '{name}' holds state that no checkpoint would contain. Use "
-            "nn.ModuleList or nn.ModuleDict, register a buffer of a module, or give each part an "
-            "attribute of its own."
+            "nn.ModuleList or nn.ModuleDict, register a buffer of a module, give each part an "
+            "attribute of its own, or make_step in place of an optimizer of torch."
         )

@@ -42,6 +42,7 @@ CARRY, NEXT_CARRY = "carry", "next_carry"
 _OBSERVATIONS = 64
 _TOLERANCE = 1e-4  # of actions in [-1, 1]; float32 sums in another order differ by less
 _REACH = 10.0  # how far from zero, or from the bound nearest to it, observations are drawn
+_FAR = 1_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,8 @@ def sample_observations(
 ) -> Tree:
     """Draw observations [count, ...] of a canonical space, far enough to exercise a policy.
 
-    Numbers are drawn within 10 of the one nearest to zero. Action masks allow at least one action.
+    A half of the numbers is drawn within 10 of the one nearest to zero, and the other within 1,000:
+    a policy may see prices. Action masks allow at least one action.
     """
     rng = derive_rng(seed, "export")
     if isinstance(space, gym.spaces.Dict):
@@ -145,8 +147,12 @@ def _sample(space: gym.Space[Any], count: int, rng: np.random.Generator) -> NDAr
         if space.dtype == np.uint8:
             return rng.integers(space.low, space.high, (count, *space.shape), np.uint8, True)
         centre = np.clip(0.0, space.low, space.high)
-        low, high = np.maximum(space.low, centre - _REACH), np.minimum(space.high, centre + _REACH)
-        return rng.uniform(low, high, (count, *space.shape)).astype(space.dtype)
+        parts = []
+        for reach, rows in ((_REACH, count - count // 2), (_FAR, count // 2)):
+            low = np.maximum(space.low, centre - reach)
+            high = np.minimum(space.high, centre + reach)
+            parts.append(rng.uniform(low, high, (rows, *space.shape)).astype(space.dtype))
+        return np.concatenate(parts)
     if isinstance(space, gym.spaces.Discrete):
         return rng.integers(space.n, size=count)
     if isinstance(space, gym.spaces.MultiDiscrete):

@@ -18,6 +18,7 @@ from assay.core.types import Clock, Spaces
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.loops.config import OnlineSettings, RunConfig, preset, resolve
 from assay.loops.training import build_algorithm
+from assay.networks.custom import BUILT_IN, DEFAULT
 from assay.optim.mode import has_compiler
 from assay.policies.heads import StochasticHead
 from assay.server.learner.messages import LearnerSettings
@@ -116,6 +117,13 @@ def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
             f"Unknown setting for {cls.spec.name}: '{key}'. "
             f"{nearest(key, known | {*RUN_SETTINGS, PRESET})}",
             f"`assay algorithms {cls.spec.name}` lists all of them.",
+        )
+    network = given.get("network", DEFAULT)
+    if network not in BUILT_IN:
+        # A client must not choose which code runs here.
+        raise ConfigError(
+            f"network={network!r}: a policy on a server has one of Assay's own networks.",
+            f"Use one of: {', '.join(BUILT_IN)}.",
         )
     # Policies of one server must not draw the same numbers.
     given.setdefault("seed", seeding.derive_seed(settings.seed, "policy", spec.name))
