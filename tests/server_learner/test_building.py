@@ -24,4 +24,6 @@ def test_a_client_does_not_choose_the_code_of_the_server(
     spec = make_spec("p", env.observation_space, env.action_space, "ppo", {"network": "evil:x"})
     with pytest.raises(ConfigError, match="one of Assay's own networks"):
         configure(spec, read_settings(""))
+    with pytest.raises(ConfigError, match="algorithm='evil:x': string should match"):
+        make_spec("p", env.observation_space, env.action_space, "evil:x", {})
     assert not (tmp_path / "touched").exists()

@@ -1,7 +1,8 @@
 """The one registry of algorithms: name -> class and facts about it.
 
 Built-in algorithms are the modules of `assay.algorithms`; third parties add theirs through the
-entry-point group `assay.algorithms`. Looking up a name imports that algorithm only.
+entry-point group `assay.algorithms`. Looking up a name imports that algorithm only. One that is not
+installed is named by where it is: `my_package.my_module:MyAlgorithm`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
-from assay.core.errors import ConfigError, nearest
+from assay.core.errors import AssayError, ConfigError, nearest
+from assay.core.imports import import_named
 
 Loop = Literal["on_policy", "off_policy", "offline"]
 ENTRY_POINTS = "assay.algorithms"
@@ -83,10 +85,15 @@ def get(name: str) -> Any:
     Raises:
         ConfigError: No algorithm has that name; the nearest one is suggested.
     """
+    if ":" in name:
+        return _named(name)
     known = names()
     key = name.lower().replace("-", "_")
     if key not in known:
-        raise ConfigError(f"Unknown algorithm '{name}'. {nearest(name, known)}")
+        raise ConfigError(
+            f"Unknown algorithm '{name}'. {nearest(name, known)}",
+            "Install the package that brings it, or name it as package.module:Class.",
+        )
     entry = _third_party().get(key)
     module = entry.load() if entry else importlib.import_module(f"assay.algorithms.{key}")
     if isinstance(module, type):
@@ -95,3 +102,23 @@ def get(name: str) -> Any:
         if isinstance(value, type) and getattr(getattr(value, "spec", None), "name", None) == key:
             return value
     raise ConfigError(f"The module of algorithm '{name}' registers no algorithm of that name.")
+
+
+def _named(name: str) -> Any:
+    """Return the algorithm class `package.module:Class`."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_named(module), attribute, None)
+    except AssayError:
+        raise
+    except Exception as error:  # a user's module may fail in any way
+        raise ConfigError(
+            f"The algorithm '{name}' cannot be imported: {type(error).__name__}: {error}.",
+            "Run from the directory that holds the module, or install it.",
+        ) from error
+    if not isinstance(getattr(found, "spec", None), AlgorithmSpec):
+        raise ConfigError(
+            f"'{module}' has no algorithm '{attribute}'.",
+            "Name a class with the decorator assay.core.registry.register.",
+        )
+    return found

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +15,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 import assay.envs.tasks  # noqa: F401 (registers them)
 from assay.core.errors import AssayError, EnvError, MissingExtraError
+from assay.core.imports import import_named
 from assay.core.types import Spaces
 from assay.envs.atari import (
     AtariSettings,
@@ -226,12 +224,8 @@ def find_spec(env_id: str) -> EnvSpec:
 
 
 def _import(module: str, env_id: str) -> None:
-    # A console script does not have the current directory on its path, where `python -m` has it.
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.append(here)
     try:
-        importlib.import_module(module)
+        import_named(module)
     except ModuleNotFoundError as error:
         if error.name is not None and (module + ".").startswith(error.name + "."):
             raise EnvError(

@@ -234,7 +234,8 @@ def resolve(
         ConfigError: An unknown key or a value out of range, with the nearest name.
     """
     cls = registry.get(algorithm)
-    name, model = cls.spec.name, settings_model(cls.spec.loop)
+    name = algorithm if ":" in algorithm else cls.spec.name  # where it is found again
+    model = settings_model(cls.spec.loop)
     hp_fields, run_fields = set(cls.Hyperparameters.model_fields), set(model.model_fields)
     _refuse_clashes(name, hp_fields & run_fields)
     values = preset(name, env) if use_preset else {}

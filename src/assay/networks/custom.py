@@ -9,9 +9,7 @@ are built behind it.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import ConfigError, nearest
+from assay.core.imports import import_named
 from assay.core.types import ACTION_MASK, Tree
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ def find_factory(name: str) -> Factory:
             )
         return _registered[name]
     try:
-        module = _import(module_name)
+        module = import_named(module_name)
     except Exception as error:  # a user's module may fail in any way
         raise ConfigError(
             f"network='{name}': cannot import '{module_name}': {error}.",
@@ -169,19 +168,6 @@ def source_key(name: str) -> str:
     except (OSError, TypeError):
         return f"{name}{id(factory)}"  # typed in: unknown to another process
     return name + hashlib.sha256(source).hexdigest()
-
-
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        here = str(Path.cwd())
-        if error.name != name.partition(".")[0] or here in sys.path:
-            raise
-        # An installed command does not look where it is run. Last, so that it hides nothing.
-        sys.path.append(here)
-        importlib.invalidate_caches()
-        return importlib.import_module(name)
 
 
 def _blank(space: gym.Space[Any]) -> Tree:

@@ -120,7 +120,7 @@ def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
         )
     network = given.get("network", DEFAULT)
     if network not in BUILT_IN:
-        # A client must not choose which code runs here.
+        # A client must not choose which code runs here; `PolicySpec` checks the algorithm.
         raise ConfigError(
             f"network={network!r}: a policy on a server has one of Assay's own networks.",
             f"Use one of: {', '.join(BUILT_IN)}.",

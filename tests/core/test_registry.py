@@ -1,0 +1,60 @@
+"""Algorithms that are found by their place, without being installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import assay
+from assay.core import registry
+from assay.core.errors import ConfigError
+
+SOURCE = '''
+from assay.algorithms.a2c import A2C
+from assay.core.registry import register
+
+
+@register(loop="on_policy", actions=("Discrete",), family="trial", paper="trial")
+class Mine(A2C):
+    """A2C under another name."""
+'''
+
+
+class TestNamedByItsPlace:
+    @pytest.fixture(autouse=True)
+    def _beside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        (tmp_path / "own_learner.py").write_text(SOURCE)
+        (tmp_path / "broken_learner.py").write_text("1 / 0")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+        yield
+        sys.modules.pop("own_learner", None)
+
+    def test_it_is_trained_and_resumed(self, tmp_path: Path) -> None:
+        name = "own_learner:Mine"
+        settings = {"env_steps": 200, "eval_episodes": 1, "sinks": (), "compile": False}
+
+        def stop(event: Any) -> Any:
+            return assay.STOP if isinstance(event, assay.events.Logged) else None
+
+        run = assay.train(name, "CartPole-v1", root=tmp_path, callbacks=[stop], **settings)
+        assert run.config.algorithm == name and run.status == "interrupted"
+        assert assay.resume(run.path).status == "done"
+        assert assay.load(run.path).algorithm.spec.summary == "A2C under another name."
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("own_learner:Yours", "'own_learner' has no algorithm 'Yours'"),
+            ("own_learner:A2", "'own_learner' has no algorithm 'A2'"),
+            ("broken_learner:X", "cannot be imported: ZeroDivisionError"),
+            ("no_learner:X", "No module named 'no_learner'"),
+        ],
+    )
+    def test_a_wrong_name_is_explained(self, name: str, words: str) -> None:
+        with pytest.raises(ConfigError, match=words):
+            registry.get(name)
