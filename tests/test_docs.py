@@ -126,7 +126,7 @@ def test_examples_run_and_print_what_their_last_line_says(name: str, tmp_path: P
 
 def test_architecture_names_what_exists() -> None:
     text = (ROOT / "docs/architecture.md").read_text()
-    walk = text[text.index("## The walk") : text.index("## What was rejected")]
+    walk = text[text.index("## One training step") : text.index("## What was rejected")]
     names: set[str] = set()
     for info in pkgutil.walk_packages(assay.__path__, "assay."):
         if info.name.endswith("__main__"):

@@ -297,7 +297,7 @@ class Jackpot(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin anew."""
+        """Begin again."""
         super().reset(seed=seed)
         return np.ones(1, np.float32), {}
 

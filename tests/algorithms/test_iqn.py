@@ -292,7 +292,7 @@ class Lottery(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin anew."""
+        """Begin again."""
         super().reset(seed=seed)
         return np.ones(1, np.float32), {}
 

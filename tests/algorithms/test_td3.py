@@ -158,7 +158,7 @@ class TestUpdate:
         assert counts == {"critic": 5, "actor": 2}
         assert int(algorithm.critic_step.state()["moments"]["critic"]["count"]) == 5
 
-    def test_target_noise_is_drawn_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_target_noise_is_drawn_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         algorithm = table()
         drawn: list[torch.Tensor] = []
         noise = algorithm.noise

@@ -87,7 +87,7 @@ def test_a_changed_byte_of_the_evidence_is_named(copy: Path) -> None:
     assert len(found) == 1 and "r2d2-recall.json" in found[0].reason
     assert "was changed since" in found[0].reason
     assert any("r2d2-recall.json" in line for line in adopt.check(root, directory))
-    # Adopting it anew supersedes what was there, and the ledger's beginning stays as it is.
+    # Adopting it again supersedes what was there, and the ledger's beginning stays as it is.
     ledger = Study(root, "memory", "r2d2-recall").ledger.path
     before = ledger.read_bytes()
     adopt.build(root, directory)

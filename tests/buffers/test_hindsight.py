@@ -1,4 +1,4 @@
-"""Hindsight replay: the contract, which goals it takes, and what it computes anew for them."""
+"""Hindsight replay: the contract, which goals it takes, and what it computes again for them."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class TestGoals:
         own = {0: {-1}, 1: {-1}, 2: {-1}, 3: {4}}
         assert goals_of(make_and_fill(ratio=0.0)) == own
 
-    def test_reward_and_end_are_computed_anew(self) -> None:
+    def test_reward_and_end_are_computed_again(self) -> None:
         replay = make_replay("final")
         episodes(replay, 2, 3)  # the second is truncated, so nothing was reached
         for _ in range(10):

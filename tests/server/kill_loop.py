@@ -57,7 +57,7 @@ class Writer:
             os._exit(9)
 
     def run(self, epoch: int, base: int) -> None:
-        # A short journal, so that it begins anew now and then.
+        # A short journal, so that it begins again now and then.
         place = self.directory / "registry"
         registry = SqliteRegistry(place, sync=self.sync, snapshot_after=7)
         store = Store(self.directory, registry, segment_bytes=SEGMENT_BYTES, sync=self.sync)
@@ -194,7 +194,7 @@ def main() -> None:
         stored = loop.check()
     sys.stdout.write(
         f"{options.kills} kills, {loop.acked} acknowledged, {stored} stored, "
-        f"{loop.version} versions, {loop.cuts} torn ends mended, 0 lost, 0 duplicated\n"
+        f"{loop.version} versions, {loop.cuts} torn ends repaired, 0 lost, 0 duplicated\n"
     )
 
 

@@ -46,7 +46,7 @@ class TestRebuiltEveryTime(RegistryContract):
 
 
 class TestSnapshotEveryTime(RegistryContract):
-    """The same, with a journal that begins anew whenever it is opened again."""
+    """The same, with a journal that begins again whenever it is opened again."""
 
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Callable[[], Registry]:
@@ -94,7 +94,7 @@ def damage(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["zeroed", "cut", "scrambled", "gone"])
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_a_damaged_database_is_built_anew(tmp_path: Path, how: str, snapshot: bool) -> None:
+def test_a_damaged_database_is_built_again(tmp_path: Path, how: str, snapshot: bool) -> None:
     registry, text = filled(tmp_path)
     registry.close()
     if snapshot:
@@ -125,7 +125,7 @@ def test_a_database_that_lost_its_last_changes_catches_up(tmp_path: Path) -> Non
     again.close()
 
 
-def test_a_journal_that_lost_its_end_is_written_anew(tmp_path: Path) -> None:
+def test_a_journal_that_lost_its_end_is_written_again(tmp_path: Path) -> None:
     registry, text = filled(tmp_path)
     registry.close()
     (segment,) = (tmp_path / JOURNAL).glob("*.seg")

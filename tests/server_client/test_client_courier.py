@@ -96,7 +96,7 @@ def test_two_processes_with_one_name_do_not_fight_for_it():
     assert "taken over" in courier.trouble
     # About once a minute: after 0, 5+3, ... seconds, and so on.
     assert 4 <= len(reports) <= 7
-    # It had the session for long: the next fence begins anew.
+    # It had the session for long: the next fence begins again.
     waited, _, _ = pauses([fenced] * 4, lambda n: 100.0 if n == 3 else 1.0)
     assert waited == pytest.approx([5, 10, 5, 10])
 

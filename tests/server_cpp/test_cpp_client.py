@@ -186,7 +186,7 @@ def test_a_refused_spec_is_said_and_the_system_goes_on(tmp_path: Path) -> None:
         )
         assert process.stderr is not None
         try:
-            line = process.stderr.readline()  # it waits in close() for a mending that never comes
+            line = process.stderr.readline()  # it waits in close() for a repairing that never comes
             assert "action.n is 3 as registered, 4 as given" in line
         finally:
             process.kill()

@@ -49,13 +49,13 @@ class Result:
     unanswered: int = 0
     sessions: int = 0
     versions: int = 0
-    mended: int = 0
+    repaired: int = 0
     problems: list[str] = field(default_factory=list)
 
     def line(self) -> str:
         return (
             f"{self.kills} kills, {self.acknowledged} steps acknowledged, {self.stored} stored, "
-            f"{self.sessions} sessions, {self.versions} versions, {self.mended} repairs, "
+            f"{self.sessions} sessions, {self.versions} versions, {self.repaired} repairs, "
             f"{self.lost} lost, {self.doubled} duplicated, {self.unanswered} decisions missed"
         )
 
@@ -82,7 +82,7 @@ def run(
                 forge.fork(learner, **options)
                 if kill % 2:
                     forge.ready()
-                    result.mended += len(forge.repairs)
+                    result.repaired += len(forge.repairs)
                     before = [player.acknowledged for player in players]
                     until(
                         lambda before=before: any(
@@ -98,7 +98,7 @@ def run(
                 if progress is not None and (kill + 1) % 100 == 0:
                     progress(f"{kill + 1} kills")
             forge.start(learner, **options)
-            result.mended += len(forge.repairs)
+            result.repaired += len(forge.repairs)
             for player in players:
                 if not player.finish():
                     result.problems.append(f"{player.name} kept {player.connection.status()}")

@@ -95,7 +95,7 @@ class Forge:
         address: Where a client reaches whatever gateway runs now.
         pid: Of that gateway.
         port: Where it listens; 0 for a Unix socket.
-        repairs: What it had to mend when it started.
+        repairs: What it had to fix when it started.
         log: What its gateways wrote to stderr.
     """
 

@@ -52,7 +52,7 @@ def test_committed_batches_that_the_disk_has_lost_are_named() -> None:
             last = segments(forge)[-1]
             os.truncate(last, last.stat().st_size - 10)
             forge.start()
-            # Acknowledged, and gone with the disk: this cannot be mended, but it is said.
+            # Acknowledged, and gone with the disk: this cannot be repaired, but it is said.
             assert any("lost" in one and "'ada'" in one for one in forge.repairs), forge.repairs
             player.play(10)
             assert player.finish(), player.connection.status()
@@ -104,10 +104,10 @@ def test_a_corrupt_index_is_built_anew_and_reported() -> None:
             registry = Path(forge.config["data"]) / "registry"
             database = registry / DATABASE
             database.write_bytes(os.urandom(database.stat().st_size))
-            for end in ("-wal", "-shm"):  # which would mend it
+            for end in ("-wal", "-shm"):  # which would fix it
                 (registry / f"{DATABASE}{end}").unlink(missing_ok=True)
             forge.start()
-            assert any("built anew" in one for one in forge.repairs), forge.repairs
+            assert any("built again" in one for one in forge.repairs), forge.repairs
             assert forge.metric("assay_steps_total") == 40
             player.play(10)
             assert player.finish(), player.connection.status()

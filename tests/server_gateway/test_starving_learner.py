@@ -36,7 +36,7 @@ def test_steps_are_judged_by_the_window() -> None:
     assert one.look(counts(1000 + WINDOW, 900 + WINDOW)) and one.starving
     assert (one.left_out, one.of) == (WINDOW, WINDOW)
     assert not one.look(counts(1000 + 2 * WINDOW, 900 + 2 * WINDOW)) and one.starving
-    # A learner that begins anew counts from its checkpoint.
+    # A learner that begins again counts from its checkpoint.
     assert not one.look(counts(500, 400)) and one.starving
     assert one.look(counts(500 + WINDOW, 400 + WINDOW // 2)) and not one.starving
 

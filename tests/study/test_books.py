@@ -59,7 +59,7 @@ def ran(study: Study, name: str, phase: str, seed: int, outcome: str | None = "d
 
 
 def rewritten(study: Study, old: str, new: str) -> None:
-    """Replace a text in the ledger and chain everything behind it anew, as a forger would."""
+    """Replace a text in the ledger and chain everything behind it again, as a forger would."""
     previous, lines = GENESIS, []
     for line in study.ledger.path.read_text().replace(old, new).splitlines():
         event = json.loads(line)
@@ -148,7 +148,7 @@ class TestSync:
 
 class TestAnUnreadableState:
     @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff"])
-    def test_it_hides_nothing_and_is_made_anew(self, study: Study, data: bytes) -> None:
+    def test_it_hides_nothing_and_is_made_again(self, study: Study, data: bytes) -> None:
         study.sync()
         state = (study.path / "state.json").read_bytes()
         (study.path / "state.json").write_bytes(data)
@@ -166,7 +166,7 @@ class TestAnUnreadableState:
         study.sync()
         (study.path / "state.json").write_bytes(b"")
         git(study, "update-ref", "-d", study.ref)
-        study.anchor_anew("ada", "this is a clone")
+        study.anchor_again("ada", "this is a clone")
         assert study.problems() == []
 
     def test_it_is_no_way_to_launder(self, study: Study) -> None:
@@ -217,13 +217,13 @@ class TestForgery:
         study.sync()
         git(study, "update-ref", "-d", study.ref)
         with pytest.raises(StudyError, match="needs a reason"):
-            study.anchor_anew("ada", " ")
-        study.anchor_anew("ada", "this is a clone")
+            study.anchor_again("ada", " ")
+        study.anchor_again("ada", "this is a clone")
         assert study.problems() == [] and study.anchors()[study.ref] == study.ledger.head()
         assert list(study.ledger.events())[-1].data == {"ref": study.ref, "why": "this is a clone"}
         shutil.rmtree(study.root / ".git")
         assert "which is gone" in str(study.problems()[0])
-        study.anchor_anew("ada", "moved out of Git")
+        study.anchor_again("ada", "moved out of Git")
         assert study.problems() == [] and study.state().progress.anchored == ""
 
     def test_anchoring_anew_is_no_way_to_launder(self, study: Study) -> None:
@@ -231,7 +231,7 @@ class TestForgery:
         git(study, "update-ref", "-d", study.ref)
         rewritten(study, '"by":"ada"', '"by":"eve"')
         with pytest.raises(StudyError, match="history was rewritten"):
-            study.anchor_anew("eve", "because")
+            study.anchor_again("eve", "because")
 
     @pytest.mark.parametrize(
         ("old", "new", "reason"),

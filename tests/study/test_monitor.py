@@ -71,7 +71,7 @@ class TestWatch:
         assert watch.look(0.0) is None
         assert watch.look(59.0) is None
         path = tmp_path / "out/log.jsonl"
-        os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))  # written anew, with the same size
+        os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))  # written again, with the same size
         assert watch.look(100.0) is None
         assert watch.look(159.0) is None
         assert watch.look(161.0) == "it has written nothing for 1 minutes"

@@ -401,7 +401,7 @@ class TestIncomplete:
         assert "end was cut off" in page(study).text
         assert "> **Attention:**" in report.report(study)
 
-    def test_a_ledger_that_was_written_anew(self, study: Study) -> None:
+    def test_a_ledger_that_was_written_again(self, study: Study) -> None:
         study.sync()
         path, head = study.path / "state.json", study.ledger.head().hash
         path.write_text(path.read_text().replace(head, "1" * 64))

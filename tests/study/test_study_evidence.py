@@ -117,7 +117,7 @@ def test_the_line_of_a_problem_is_that_of_its_event(study: Study) -> None:
 
 @pytest.fixture(scope="module")
 def decided(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """Return a study with an incumbent that earned it; its contract was agreed on anew once."""
+    """Return a study with an incumbent that earned it; its contract was agreed on again once."""
     study = make_study(
         tmp_path_factory.mktemp("decided"), budget={"wall_clock_hours": 9, "runs": 60}
     )
@@ -157,7 +157,7 @@ def won(decided: Study, tmp_path: Path) -> Study:
 
 
 def rewritten(study: Study, change: Callable[[dict], object]) -> None:
-    """Change events, chain them anew and note that everywhere, as a thorough forger would."""
+    """Change events, chain them again and note that everywhere, as a thorough forger would."""
     previous, lines = "0" * 64, []
     for line in study.ledger.path.read_text().splitlines():
         event = json.loads(line)
@@ -191,7 +191,7 @@ def test_an_incumbent_without_runs_or_verdicts(study: Study, steps: tuple[str, .
         assert any("its verdict in promotion is: none" in reason for reason in found), found
 
 
-def test_a_measurement_that_was_changed_and_everything_chained_anew(won: Study) -> None:
+def test_a_measurement_that_was_changed_and_everything_chained_again(won: Study) -> None:
     def worse(event: dict) -> None:
         if event["kind"] == kinds.MEASURED and event["data"]["run"].startswith("base-promotion"):
             event["data"]["metrics"]["return"] -= 50.0
@@ -203,7 +203,7 @@ def test_a_measurement_that_was_changed_and_everything_chained_anew(won: Study) 
     for words in (
         "return of run base-promotion-1 is 102.0 by its files, not 52.0",
         "the verdict on c2 in promotion does not follow: its effect is 59",
-        "the ref was made anew",
+        "the ref was made again",
     ):
         assert any(words in reason for reason in found), (words, found)
 

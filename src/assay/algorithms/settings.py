@@ -226,7 +226,7 @@ class HeadSettings(Settings):
 class MemorySettings(HeadSettings):
     """A memory between encoder and head; to be combined with `NetworkSettings`."""
 
-    memory: Kind = Field("lstm", description="What remembers.")
+    memory: Kind = Field("lstm", description="Kind of memory.")
     memory_size: int = Field(64, gt=0, description="Width of the memory.")
     memory_layers: int = Field(1, gt=0, description="Layers of the memory.")
     heads: int = Field(4, gt=0, description="Attention heads (transformer).")
@@ -299,7 +299,7 @@ class EntropySettings(Settings):
     """The temperature of the maximum-entropy algorithms."""
 
     alpha_lr: Schedule | None = Field(
-        None, description="Learning rate of the temperature; null is lr."
+        None, description="Learning rate of the temperature; null: the same as lr."
     )
     alpha: Alpha = Field("auto", description="Temperature; auto learns it.")
     alpha_init: float = Field(1.0, gt=0, description="Where a learned temperature starts.")
@@ -348,7 +348,7 @@ class ActorCriticSettings(NetworkSettings, ReplaySettings):
     """An actor and critics that learn from a replay."""
 
     critic_lr: Schedule | None = Field(
-        None, description="Learning rate of the critics; null is lr."
+        None, description="Learning rate of the critics; null: the same as lr."
     )
     max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
     batch_size: int = Field(256, gt=0, description="Transitions per gradient step.")
@@ -402,8 +402,10 @@ class ProximalSettings(PolicyGradientSettings):
     normalize_advantage: bool = Field(True, description="Standardise per minibatch.")
     epochs: int = Field(4, gt=0, description="Passes over each rollout.")
     minibatch_size: int = Field(128, gt=0, description="Transitions per gradient step.")
-    gae_lambda: float = Field(0.95, ge=0, le=1, description="Bias-variance of advantages.")
-    clip: Schedule = Field(constant(0.2), description="Trust region of the ratio.")
+    gae_lambda: float = Field(
+        0.95, ge=0, le=1, description="Lambda of GAE: 0 is the TD error, 1 the full return."
+    )
+    clip: Schedule = Field(constant(0.2), description="Clip range of the probability ratio.")
     value_clip: float | None = Field(None, gt=0, description="Clip value changes to this.")
     target_kl: float | None = Field(None, gt=0, description="End epochs beyond this KL.")
 

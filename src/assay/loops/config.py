@@ -66,7 +66,7 @@ class RunSettings(Model):
     checkpoint_every: int | None = Field(
         None, ge=0, description="Steps (offline: updates) between checkpoints; 0: only at the end."
     )
-    keep_checkpoints: int = Field(2, ge=1, description="Checkpoints kept; older ones go.")
+    keep_checkpoints: int = Field(2, ge=1, description="Checkpoints kept; older ones are deleted.")
     log_every: int | None = Field(
         None, ge=1, description="Steps (offline: updates) between log lines."
     )

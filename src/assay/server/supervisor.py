@@ -287,7 +287,7 @@ class Supervisor:
     def resume(self) -> None:
         """Go on learning after a pause, or try again after a failure.
 
-        After a failure what was passed over is tried again, too: somebody may have mended what
+        After a failure what was passed over is tried again, too: somebody may have repaired what
         learners died of.
         """
         with self._wake:

@@ -98,7 +98,7 @@ def adopt(
     """Adopt all results that the study rests on, and put down what they say to the claims.
 
     What is on record as it is now is passed over, so that doing it twice adds nothing. A result
-    that changed is adopted anew and supersedes what it was; one that is not among the sources any
+    that changed is adopted again and supersedes what it was; one that is not among the sources any
     more is withdrawn.
 
     Returns:

@@ -54,8 +54,8 @@ def missing(
 
     Args:
         study: Whose ledger is asked.
-        contract: As it was just read; read anew if None.
-        events: Of the ledger, as they were just read; read anew if None.
+        contract: As it was just read; read again if None.
+        events: Of the ledger, as they were just read; read again if None.
     """
     given = study.ledger.events() if events is None else events
     return unapproved(contract or study.contract(), last_words(given))

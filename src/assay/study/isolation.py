@@ -166,7 +166,7 @@ def _apply(place: Path, patch: str) -> None:
     except GitError as error:
         raise StudyError(
             f"The patch does not apply: {error.message}",
-            "Make it anew against the incumbent's commit, or HEAD where there is none.",
+            "Make it again against the incumbent's commit, or HEAD where there is none.",
         ) from None
 
 

@@ -133,7 +133,7 @@ class Study:
             raise StudyError(
                 f"Candidate '{name}' belongs to {candidate.task}/{candidate.study}, not to "
                 f"{self.task}/{self.name}.",
-                "Studies share no candidates: propose it anew in this one.",
+                "Studies share no candidates: propose it again in this one.",
             )
         if candidate.id != name:
             raise StudyError(f"'{path}' calls itself '{candidate.id}'; expected '{name}'.")
@@ -209,7 +209,7 @@ class Study:
                 return [Problem(noted.seq, f"{reason}: history was rewritten")]
         if chain[-1].seq > begun[-1].seq:
             reason = f"the commits of {self.ref} begin with event {chain[-1].seq}, and it was "
-            reason += f"noted there from event {begun[-1].seq} on: the ref was made anew"
+            reason += f"noted there from event {begun[-1].seq} on: the ref was made again"
             return [Problem(begun[-1].seq, reason)]
         return []
 
@@ -243,7 +243,7 @@ class Study:
 
         Raises:
             AssayError: The ledger does not continue what was noted before, so that it is not noted
-                anew; or the place cannot be written to.
+                again; or the place cannot be written to.
         """
         if self.flat or not self.ledger.path.exists() or self._noted_already():
             return
@@ -251,12 +251,12 @@ class Study:
             book = self._continued()
             if book is None:
                 reading = self.examine()
-                # What is derived is made anew, whatever state.json says.
+                # What is derived is made again, whatever state.json says.
                 broken = [p for p in reading.problems if not p.reason.startswith(_DERIVED)]
                 if broken:
                     raise LedgerError(
                         f"The ledger of {self.task}/{self.name} is damaged, {broken[0]}.",
-                        "Run `assay study verify`; its head is not noted anew until it is mended.",
+                        "Run `assay study verify`; its head is not noted until it is repaired.",
                     )
                 book = Book.read(reading.events)
             if not book.anchored and self._note(book.head):
@@ -266,7 +266,7 @@ class Study:
             if book.anchored and not self._note(book.head):
                 raise StudyError(f"Git refused to note the ledger's head in {self.ref}.")
 
-    def anchor_anew(self, actor: str, why: str) -> None:
+    def anchor_again(self, actor: str, why: str) -> None:
         """Note the ledger's head in the Git ref again, after the ref was lost.
 
         A clone does not bring the refs of a study along, and a repository may be moved out of Git.
@@ -276,12 +276,12 @@ class Study:
             StudyError: There is no reason given, or something else is wrong with the books.
         """
         if not why.strip():
-            raise StudyError("Anchoring anew needs a reason.", "Say it with --why TEXT.")
+            raise StudyError("Anchoring again needs a reason.", "Say it with --why TEXT.")
         others = [p for p in self.problems() if not p.reason.startswith((_GONE, *_DERIVED))]
         if others:
             raise StudyError(
                 f"The ledger of {self.task}/{self.name} is damaged, {others[0]}.",
-                "Its head is not noted anew until it is mended.",
+                "Its head is not noted again until it is repaired.",
             )
         with self.ledger.transaction() as writer:
             ref = self.ref if self._note(writer.head) else ""
@@ -563,7 +563,7 @@ def _parsed(path: Path, values: Any, model: type[ModelT]) -> ModelT:
     if version != VERSION:
         raise StudyError(
             f"'{path}' has schema version {version!r}; this version of Assay knows {VERSION}.",
-            "Open it with the version of Assay that wrote it, or write the file anew.",
+            "Open it with the version of Assay that wrote it, or write the file again.",
         )
     return parse(model, values, what=f"'{path}'")
 

@@ -3,7 +3,7 @@
 A line is the event as canonical JSON with its hash as the last key. The hash covers the bytes
 before it, which include the hash of the event before, so that an edited, removed, inserted or
 moved line breaks the chain where it happened. What a chain cannot show by itself, that its end was
-cut off or that all of it was written anew, shows against the heads that were anchored elsewhere.
+cut off or that all of it was written again, shows against the heads that were anchored elsewhere.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ def _runs(
                 raise StudyError(
                     f"Candidate '{name}' names probe '{plan.id}' and does not set "
                     f"{plan.parameter}, alone, to one of its values ({_list(plan.values)}).",
-                    "A probe moves one parameter at a time: propose it anew.",
+                    "A probe moves one parameter at a time: propose it again.",
                 )
             continue
         # A success that was defined once the results were known is none.

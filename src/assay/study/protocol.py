@@ -35,7 +35,7 @@ def protected_files(root: Path, contract: Contract) -> dict[str, str]:
         if not paths:
             raise StudyError(
                 f"'{pattern}' is protected but matches no file in '{root}'.",
-                "Mend the pattern: a file that is not there cannot be held to what it was.",
+                "Fix the pattern: a file that is not there cannot be held to what it was.",
             )
         found |= {path: fingerprint(root / path) for path in paths}
     for path in matching(root, f"{EXTRACTORS}/**"):

@@ -89,7 +89,7 @@ def without_git(root: Path) -> list[str]:
         place = "is a Git repository without a commit"
     return [
         f"'{root}' {place}: patches are refused, runs use the files as they lie there and cannot "
-        "say which code they ran, and a ledger that is written anew as a whole does not show"
+        "say which code they ran, and a ledger that is written again as a whole does not show"
     ]
 
 
@@ -141,7 +141,7 @@ def _movable(root: Path) -> dict[str, str]:
     if damage:
         raise StudyError(
             f"The ledger of the flat layout is damaged, {damage[0]}.",
-            "Nothing is moved until it is mended; copy the directory, and look at the line.",
+            "Nothing is moved until it is repaired; copy the directory, and look at the line.",
         )
     if book.held:
         raise StudyError(f"Run '{next(iter(book.held))}' is under way.", "Wait until it is over.")

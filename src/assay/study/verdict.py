@@ -162,7 +162,7 @@ def _refuse_again(events: Sequence[Event], name: str, phase: Phase, other: str) 
 def _standard(study: Study, events: Sequence[Event], agreed: Contract) -> dict[str, object]:
     """Return what a candidate was judged by, so that the verdict can be read without the contract.
 
-    What is in the contract may be agreed on anew later; a verdict stands as it was given.
+    What is in the contract may be agreed on again later; a verdict stands as it was given.
     """
     metric, evaluation = agreed.metrics.primary, agreed.evaluation
     return {

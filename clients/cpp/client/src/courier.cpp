@@ -15,7 +15,7 @@ double steadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Refusals that only a person can mend: asking again soon would not help.
+/// Refusals that only a person can fix: asking again soon would not help.
 bool needsPerson(int reason) {
   return reason == reason::kUnauthenticated || reason == reason::kPermissionDenied ||
          reason == reason::kUnsupportedProtocol || reason == reason::kSpecConflict ||

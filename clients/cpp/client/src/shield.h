@@ -17,9 +17,9 @@ class Shield {
   /// @param holdSteps How many steps a choice stays before it may change.
   Shield(const ParsedSpec& spec, double maxChange, std::uint64_t holdSteps);
 
-  /// Mend numbers; return the flags of what was changed, or -1 where they are not finite.
+  /// Fix numbers; return the flags of what was changed, or -1 where they are not finite.
   int apply(Span<float> action) noexcept;
-  /// Mend choices; a mask that is empty allows all.
+  /// Fix choices; a mask that is empty allows all.
   int apply(Span<std::int64_t> action, Span<const std::uint8_t> mask) noexcept;
 
  private:

@@ -56,7 +56,7 @@ TEST(Fuzz, MutatedFilesAreRefusedOrAct) {
   for (int round = 0; round < rounds; ++round) {
     Bytes file = originals[static_cast<std::size_t>(round) % originals.size()];
     mutate(file, random);
-    // A header that was cut or grown is often found out by its length: mend that in half of them.
+    // A header that was cut or grown is often found out by its length: fix that in half of them.
     if (file.size() > 8 && random.uniform() < 0.5) {
       const auto end = std::find(file.rbegin(), file.rend(), '}').base();
       const auto size = static_cast<std::uint64_t>(std::max<std::ptrdiff_t>(

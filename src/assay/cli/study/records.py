@@ -118,7 +118,7 @@ def anchor(
 ) -> None:
     """Record the ledger's head in Git again, after a clone that did not fetch refs/rlxp."""
     found = call.read()
-    found.anchor_anew(call.actor, why)
+    found.anchor_again(call.actor, why)
     call.show({"ref": found.ref}, f"The ledger's head is recorded in {found.ref}.")
 
 

@@ -1,4 +1,4 @@
-"""Write the Python modules of the wire format anew: `python -m assay.server.protocol.generate`."""
+"""Write the Python modules of the wire format again: `python -m assay.server.protocol.generate`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def generate(out: Path) -> list[Path]:
     # The path below SOURCE is what makes the modules import each other by their full names.
     options = [f"--{kind}_out={out}" for kind in ("python", "pyi", "grpc_python")]
     if protoc.main(["protoc", f"-I{SOURCE}", *options, PROTO]):
-        raise AssayError(f"protoc refused '{PROTO}'.", "Mend what it names above.")
+        raise AssayError(f"protoc refused '{PROTO}'.", "Fix what it names above.")
     stem = out / Path(PROTO).with_suffix("")
     return [stem.with_name(stem.name + end) for end in ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")]
 

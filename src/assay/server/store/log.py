@@ -434,7 +434,7 @@ class SegmentLog:
     def _refuse_broken(self) -> None:
         if self.broken:
             raise StoreError(
-                f"The log '{self.directory}' could not be written or mended; it takes nothing.",
+                f"The log '{self.directory}' could not be written or repaired; it takes nothing.",
                 "Check the disk, then start the server again.",
             )
 

@@ -28,7 +28,7 @@ _LOCK_SECONDS = 5.0
 class PostgresRegistry(SqlRegistry):
     """A registry in a schema of a PostgreSQL database.
 
-    A connection that breaks is made anew for the next call; the call that it broke in is refused,
+    A connection that breaks is made again for the next call; the call that it broke in is refused,
     and whether it took effect shows in what is read next.
 
     Args:
@@ -37,7 +37,7 @@ class PostgresRegistry(SqlRegistry):
         clock: Seconds since the epoch.
 
     Attributes:
-        repairs: Nothing: mending is PostgreSQL's own affair.
+        repairs: Nothing: repairing is PostgreSQL's own affair.
 
     Raises:
         StoreError: It cannot be reached, or another server uses this schema.
@@ -67,7 +67,7 @@ class PostgresRegistry(SqlRegistry):
 
     @property
     def broken(self) -> bool:
-        """Say no: a connection that fails is opened anew."""
+        """Say no: a connection that fails is opened again."""
         return False
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ class Meter:
     """Counts what clients send against their quotas.
 
     A client may send a quota's worth at once and then as much as the quota allows in time. Counts
-    begin anew with the process.
+    begin again with the process.
 
     Args:
         clock: Steady seconds, so that a change of the wall clock means nothing.

@@ -220,7 +220,7 @@ class Registry(Protocol):
 
     @property
     def repairs(self) -> Sequence[str]:
-        """Say what was found damaged and mended when it was opened, a sentence each."""
+        """Say what was found damaged and repaired when it was opened, a sentence each."""
 
     @property
     def broken(self) -> bool:
@@ -292,7 +292,7 @@ class Registry(Protocol):
     def trim(self, policy: str, before: int) -> int:
         """Take consumed batches off the index for good, and return how many.
 
-        Their sessions stay committed as they were, also in an index that is built anew.
+        Their sessions stay committed as they were, also in an index that is built again.
         """
 
     def totals(self, policy: str) -> Totals:

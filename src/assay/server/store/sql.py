@@ -321,13 +321,13 @@ class SqlRegistry:
             sql = f"SELECT {_BATCH} FROM batches {where} ORDER BY position"
             lost = [_batch(row) for row in self._rows(sql, policy, position)]
             self._run(f"DELETE FROM batches {where}", policy, position)
-            self._mark_anew(policy)
+            self._mark_again(policy)
             return lost
 
         found: list[IndexedBatch] = self._write_index(work)
         return found
 
-    def _mark_anew(self, policy: str) -> None:
+    def _mark_again(self, policy: str) -> None:
         """Count the marks of a policy from what is indexed and what was trimmed."""
         columns = "policy, client, epoch, committed, batches, steps, bytes, position"
         self._run("DELETE FROM marks WHERE policy = ?", policy)
@@ -357,7 +357,7 @@ class SqlRegistry:
     def _do_trim(self, policy: str, before: int, marks: list[list[Any]]) -> None:
         self._add_marks("trimmed", [(policy, *mark) for mark in marks])
         self._run("DELETE FROM batches WHERE policy = ? AND position < ?", policy, before)
-        self._mark_anew(policy)
+        self._mark_again(policy)
 
     def totals(self, policy: str) -> Totals:
         """Return how much was ever committed."""

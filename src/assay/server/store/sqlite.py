@@ -1,4 +1,4 @@
-"""The registry in SQLite: the embedded default, which can be built anew from plain files.
+"""The registry in SQLite: the embedded default, which can be built again from plain files.
 
 Every change is noted in a journal (a segment log) and synced before the database commits it. So
 the database is a view: one that is damaged, deleted, or lost its last transactions in a power cut
@@ -37,7 +37,7 @@ _TROUBLE = frozenset(
         sqlite3.SQLITE_CANTOPEN,
     }
 )
-SNAPSHOT_AFTER = 20_000  # changes; then the journal begins anew with a copy of the tables
+SNAPSHOT_AFTER = 20_000  # changes; then the journal begins again with a copy of the tables
 
 
 class SqliteRegistry(SqlRegistry):
@@ -47,10 +47,10 @@ class SqliteRegistry(SqlRegistry):
         directory: Made if missing. One process uses it at a time; the store sees to that.
         clock: Seconds since the epoch.
         sync: How the journal is brought to the disk.
-        snapshot_after: How many changes the journal holds before it begins anew.
+        snapshot_after: How many changes the journal holds before it begins again.
 
     Attributes:
-        repairs: What was found damaged and mended, a sentence each.
+        repairs: What was found damaged and repaired, a sentence each.
 
     Raises:
         StoreError: The directory cannot be written, or is of a newer version of Assay.
@@ -81,7 +81,7 @@ class SqliteRegistry(SqlRegistry):
 
     @property
     def broken(self) -> bool:
-        """Return whether the journal could not be mended after a failure."""
+        """Return whether the journal could not be repaired after a failure."""
         return self._journal.broken
 
     def close(self) -> None:
@@ -99,14 +99,14 @@ class SqliteRegistry(SqlRegistry):
         except sqlite3.DatabaseError as error:
             if not _is_damage(error):
                 raise _failed(error) from None
-            # A view of the journal and the segments is not worth mending.
+            # A view of the journal and the segments is not worth repairing.
             aside = path.with_name(f"{path.name}.damaged")
             for end in ("", "-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(f"{path}{end}", f"{aside}{end}")
             self.repairs.append(
                 f"The index '{path.name}' was damaged ({error}). It was moved to '{aside.name}' "
-                "and built anew from the journal and the segments"
+                "and built again from the journal and the segments"
             )
             try:
                 return self._connect(path)
@@ -148,10 +148,10 @@ class SqliteRegistry(SqlRegistry):
         if applied > self._journal.last:
             self.repairs.append(
                 f"The journal '{self._journal.directory}' lost changes {self._journal.last + 1} "
-                f"to {applied}, which the index still knew; it was written anew"
+                f"to {applied}, which the index still knew; it was written again"
             )
             self._journal.skip_to(applied)
-            self._begin_journal_anew()
+            self._begin_journal_again()
             return
         lost = False
         for found in self._journal.scan(applied):
@@ -177,13 +177,13 @@ class SqliteRegistry(SqlRegistry):
                 )
         if lost or any(not one.cut for one in self._journal.damage):
             # It could not be built again from what the journal has now.
-            self._begin_journal_anew()
+            self._begin_journal_again()
 
     def _shorten_journal(self) -> None:
         if self._journal.last - self._noted("snapshot") > self._snapshot_after:
-            self._begin_journal_anew()
+            self._begin_journal_again()
 
-    def _begin_journal_anew(self) -> None:
+    def _begin_journal_again(self) -> None:
         """Write all tables into a new segment, and drop the segments before it."""
         tables = {
             name: self._rows(f"SELECT * FROM {name}")
@@ -210,7 +210,7 @@ class SqliteRegistry(SqlRegistry):
             self._run(f"DELETE FROM {name}")
             self._run_many(f"INSERT INTO {name} VALUES ({places})", rows)
         for row in self._rows("SELECT name FROM policies"):
-            self._mark_anew(row[0])
+            self._mark_again(row[0])
 
     def _noted(self, name: str) -> int:
         return self._number("SELECT value FROM meta WHERE name = ?", name)
@@ -309,5 +309,5 @@ def _failed(error: OSError | OverflowError | sqlite3.Error) -> RejectionError:
         return StoreError.of(error, "write the registry")
     return StoreError(
         f"The registry's database failed: {str(error).rstrip('.')}.",
-        "Free some space; if that is not it, start the server again, which mends the database.",
+        "Free some space; if that is not it, start the server again, which repairs the database.",
     )

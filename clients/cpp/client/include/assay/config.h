@@ -44,7 +44,7 @@ struct TlsConfig {
 struct Timing {
   double firstPause = 0.1;      ///< Before a lost connection is opened again; it doubles.
   double longestPause = 10.0;   ///< The longest of these pauses.
-  double refusedPause = 30.0;   ///< After a refusal that only a person can mend.
+  double refusedPause = 30.0;   ///< After a refusal that only a person can fix.
   double fencedPause = 5.0;     ///< After another process with this identity took over; doubles.
   double longestFenced = 300.0; ///< The longest of these pauses.
   double callSeconds = 10.0;    ///< What a single short call may take.
@@ -82,7 +82,7 @@ struct ClientConfig {
   std::string token;             ///< A bearer token.
   std::string tokenFile;         ///< A file with the token, read at every connection.
 
-  /// Told, in one line, what a person should mend; from the client's own threads.
+  /// Told, in one line, what a person should fix; from the client's own threads.
   std::function<void(const std::string&)> onProblem;
   Timing timing;
   std::function<double()> clock;  ///< Seconds that only grow; empty: the steady clock.
