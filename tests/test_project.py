@@ -23,6 +23,7 @@ SOURCE = ROOT / "src" / "assay"
 TARGETS = {
     "help",
     "setup",
+    "defaults",
     "demo",
     "test",
     "lint",
