@@ -13,9 +13,11 @@ import torch
 from gymnasium import spaces
 
 from assay.algorithms.recurrent_ppo import RecurrentPPO
+from assay.api import Agent
 from assay.buffers.rollout import Rollout, Runs
-from assay.core.errors import ConfigError
+from assay.core.errors import AssayError, ConfigError
 from assay.core.types import Spaces
+from assay.envs.spaces import ActionMap, ObservationMap
 from assay.optim.rules import Adam
 from assay.optim.update import Step
 from assay.testing.algorithms import AlgorithmContract, Rig, make_algorithm
@@ -316,3 +318,14 @@ class TestLearns:
             settings["log_std_init"] = -1.0
         rig = Rig("recurrent_ppo", partial(Identity, space), env_steps=8000, **settings)
         assert rig.train().score() > 8 * 0.85
+
+
+def test_an_agent_that_remembers_says_when_reset_is_missing() -> None:
+    observation = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    algorithm = make_algorithm("recurrent_ppo", observation, spaces.Discrete(2), memory_size=4)
+    agent = Agent(algorithm, ObservationMap(observation), ActionMap(spaces.Discrete(2)))
+    agent.act(np.zeros(3, np.float32))
+    with pytest.raises(AssayError, match="remembers 1 episodes, and was given 3 observations"):
+        agent.act(np.zeros((3, 3), np.float32))
+    agent.reset()
+    assert agent.act(np.zeros((3, 3), np.float32)).shape == (3,)
