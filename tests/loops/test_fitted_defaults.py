@@ -33,7 +33,7 @@ def fit(
     kinds = registry.get(algorithm).spec.actions
     action = action or (CHOICE if "Discrete" in kinds else BOX)
     spaces = Spaces(observation, action)
-    return resolve(algorithm, "Maze-v0", given, look=lambda kwargs: (spaces, 200)), spaces
+    return resolve(algorithm, "Maze-v0", given, look=lambda settings: spaces), spaces
 
 
 def values(config: RunConfig) -> Mapping[str, Any]:
@@ -131,9 +131,17 @@ def test_a_support_that_is_given_is_in_the_units_of_rewards() -> None:
 
 def test_a_preset_stays_what_was_tuned() -> None:
     spaces = Spaces(VECTOR, CHOICE)
-    config = resolve("ppo", "CartPole-v1", look=lambda kwargs: (spaces, 500))
+    config = resolve("ppo", "CartPole-v1", look=lambda settings: spaces)
     assert config == resolve("ppo", "CartPole-v1")
     assert preset("ppo", "CartPole-v1")["horizon"] == values(config)["horizon"]
+
+
+def test_a_preset_for_other_rollouts_leaves_them_open() -> None:
+    spaces = Spaces(VECTOR, CHOICE)
+    config = resolve("ppo", "CartPole-v1", num_envs=1, look=lambda settings: spaces)
+    found, tuned = values(config), preset("ppo", "CartPole-v1")
+    assert (found["num_envs"], found["horizon"], found["minibatch_size"]) == (1, 2048, 64)
+    assert (found["epochs"], found["gamma"]) == (tuned["epochs"], tuned["gamma"])
 
 
 def test_a_configuration_that_is_given_whole_is_not_looked_at() -> None:

@@ -207,6 +207,4 @@ def test_the_environment_is_looked_at_as_the_run_will_make_it() -> None:
     given = {"env_kwargs": {"map_name": "8x8"}, "max_episode_steps": 7}
     resolve("ppo", "FrozenLake-v1", given, look=look)
     assert seen == [given | {"embed_text": 0}]
-    spaces, limit = look_at("FrozenLake-v1", seen[0])
-    assert (spaces.observation.n, limit) == (64, 7)
-    assert look_at("FrozenLake-v1", {})[1] == 100
+    assert look_at("FrozenLake-v1", seen[0]).observation.n == 64

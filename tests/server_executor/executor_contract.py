@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -191,24 +190,17 @@ class ExecutorContract:
             wait_until(lambda: gone(pid), "the process is gone")
 
     def test_after_a_crash_the_name_can_be_used_again(self, executor: Executor) -> None:
-        handle = self.spawn(executor)
-        assert handle.call({"method": "echo"}, timeout=LONG)[0]["calls"] == 1
+        handle = self.answering(executor)
         for _ in range(2):
             with pytest.raises(LearnerCrashed):
                 handle.call({"method": "fail"}, timeout=LONG)
-            handle = self._answering(executor)
+            handle = self.answering(executor)
 
-    def _answering(self, executor: Executor) -> Handle:
-        """Return a learner that has answered its first call, after one that crashed.
-
-        A cluster may not know yet that the last one is gone, and lose the first call.
-        """
-        for _ in range(5):
-            handle = self.spawn(executor)
-            with contextlib.suppress(LearnerCrashed):
-                assert handle.call({"method": "echo"}, timeout=LONG)[0]["calls"] == 1
-                return handle
-        raise AssertionError("no learner answered")
+    def answering(self, executor: Executor) -> Handle:
+        """Return a learner that has answered its first call."""
+        handle = self.spawn(executor)
+        assert handle.call({"method": "echo"}, timeout=LONG)[0]["calls"] == 1
+        return handle
 
     # Health and ends
 

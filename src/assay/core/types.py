@@ -37,12 +37,10 @@ class Problem:
     Attributes:
         spaces: What the agent sees and does.
         env_steps: The budget.
-        max_episode_steps: The time limit of an episode, or None.
     """
 
     spaces: Spaces
     env_steps: int
-    max_episode_steps: int | None = None
 
 
 @dataclass(slots=True)

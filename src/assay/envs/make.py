@@ -148,8 +148,8 @@ def make_vector(
     )
 
 
-def look_at(env: EnvLike, settings: Mapping[str, Any]) -> tuple[Spaces, int | None]:
-    """Return what an agent sees and does in an environment, and its time limit.
+def look_at(env: EnvLike, settings: Mapping[str, Any]) -> Spaces:
+    """Return what an agent sees and does in an environment.
 
     An environment that is given as an object stays as it is, and open.
 
@@ -161,12 +161,9 @@ def look_at(env: EnvLike, settings: Mapping[str, Any]) -> tuple[Spaces, int | No
         AssayError: As `make_vector` does.
     """
     vector = make_vector(env, **settings)
-    spec: Any = find_spec(env) if isinstance(env, str) else getattr(env, "spec", None)
     if not isinstance(env, gym.Env | gym.vector.VectorEnv):
         vector.close()
-    inside = settings.get("env_kwargs") or {}
-    own = inside.get("max_episode_steps", getattr(spec, "max_episode_steps", None))
-    return vector.spaces, settings.get("max_episode_steps") or own
+    return vector.spaces
 
 
 def make_env(

@@ -21,8 +21,7 @@ from assay.core.config import Model, Settings, parse
 from assay.core.errors import ConfigError, nearest
 from assay.core.types import Clock, Problem, Spaces, Unit
 
-# Finds the spaces and the time limit of an environment that is made with `env_settings` of a run.
-Look = Callable[[Mapping[str, Any]], tuple[Spaces, int | None]]
+Look = Callable[[Mapping[str, Any]], Spaces]  # finds what there is, given `env_settings` of a run
 
 _OBJECT = " (object)"  # what the names of environments ended in that were given as objects
 # Settings of a preset that belong together: with another number of environments they do not fit.
@@ -217,8 +216,9 @@ def resolve(
 ) -> RunConfig:
     """Combine defaults, preset and the user's layers (weakest first) into one configuration.
 
-    Without a preset, what the user left open is chosen by what the environment is
-    (`Settings.fitted`).
+    What the user left open and no preset says is chosen by what the environment is
+    (`Settings.fitted`). A preset for another number of environments than a given object holds
+    says nothing about rollouts.
 
     Args:
         algorithm: Registry name.
@@ -239,9 +239,10 @@ def resolve(
     hp_fields, run_fields = set(cls.Hyperparameters.model_fields), set(model.model_fields)
     _refuse_clashes(name, hp_fields & run_fields)
     values = preset(name, env) if use_preset else {}
-    shipped = bool(values)
+    open_ones = set() if values else hp_fields | {"num_envs"}  # what is to be fitted
     if num_envs is not None and "num_envs" in run_fields:
         if values.get("num_envs", 1) != num_envs:
+            open_ones |= values.keys() & set(_ROLLOUT_SHAPE)
             values = {k: v for k, v in values.items() if k not in _ROLLOUT_SHAPE}
         values["num_envs"] = num_envs
     asked = {"algorithm": name, "env": env, "env_is_object": env_is_object}
@@ -261,25 +262,24 @@ def resolve(
         )
     hp = parse(cls.Hyperparameters, {k: v for k, v in values.items() if k in hp_fields}, what=name)
     run = parse(model, {k: v for k, v in values.items() if k in run_fields}, what="the run")
-    left_open = (hp_fields | {"num_envs"}) - set(values)
-    if look is not None and left_open and not shipped and isinstance(run, OnlineSettings):
-        spaces, limit = look(run.env_settings())
-        problem = Problem(spaces, run.env_steps, limit)
-        hp, run = _fit(problem, hp, run, set(values))
+    open_ones -= values.keys()
+    if look is not None and open_ones and isinstance(run, OnlineSettings):
+        problem = Problem(look(run.env_settings()), run.env_steps)
+        hp, run = _fit(problem, hp, run, set(values), open_ones)
     return RunConfig(**asked, run=run.resolved(), hyperparameters=hp.model_dump(mode="json"))
 
 
 def _fit(
-    problem: Problem, hp: Settings, run: OnlineSettings, given: set[str]
+    problem: Problem, hp: Settings, run: OnlineSettings, given: set[str], open_ones: set[str]
 ) -> tuple[Settings, OnlineSettings]:
-    """Return the settings with defaults for a problem in place of those that were not given.
+    """Return the settings with defaults for a problem in place of those that are open.
 
     A default is not taken where it would have no effect beside what was given, or would leave
     something that was given without effect.
     """
     own = type(hp).model_fields
     decided = {k: getattr(hp if k in own else run, k) for k in given}
-    fitted = {k: v for k, v in hp.fitted(problem, decided).items() if k not in given}
+    fitted = {k: v for k, v in hp.fitted(problem, decided).items() if k in open_ones}
     run = run.model_copy(update={k: v for k, v in fitted.items() if k not in own})
     before = _unused(hp, problem)
     for name in [name for name in fitted if name in own]:  # in order
