@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from assay.algorithms.base import Algorithm
 from assay.core import seeding
@@ -65,14 +66,14 @@ class Agent:
 
         Args:
             obs: As the environment gives it, or a batch of such.
-            mask: The action mask, where the environment has masks beside its observations.
+            mask: The action mask, where the environment gives one in `info["action_mask"]`.
             explore: Sample as in training instead of taking the best action.
 
         Raises:
-            AssayError: The observation does not have the shape the agent was trained on.
+            AssayError: The observation or the mask is not what the agent was trained on.
         """
         try:
-            batch, single = self._canonical(obs, mask)
+            batch, single = self._canonical(obs, self._checked(mask))
         except (BadObservationError, KeyError, IndexError, TypeError) as error:
             raise AssayError(
                 f"The observation does not fit the agent: {error}.",
@@ -91,6 +92,26 @@ class Agent:
         to_env = self.actions.to_env
         action = choice.action if to_env is None else to_env(choice.action)
         return action[0] if single else action
+
+    def _checked(self, mask: Any) -> NDArray[Any] | None:
+        # Without its mask the agent would choose among actions whose value it never learned.
+        size = self.observations.mask_size
+        if size is None and mask is not None:
+            raise AssayError(
+                "The agent was given a mask, and its environment gave none beside observations.",
+                "Leave mask out.",
+            )
+        if size is not None and mask is None:
+            raise AssayError(
+                "The agent was trained with action masks, and was given none.",
+                "Give it the mask of this state: agent.act(obs, mask=info['action_mask']).",
+            )
+        if size is not None and np.shape(mask)[-1:] != (size,):
+            raise AssayError(
+                f"The mask has the shape {np.shape(mask)}; expected {size} entries, 1 where an "
+                "action is allowed and 0 where not."
+            )
+        return None if mask is None else np.asarray(mask)
 
     def _canonical(self, obs: Any, mask: Any) -> tuple[Tree, bool]:
         leaf = self.observations.leaves[0]

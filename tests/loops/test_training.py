@@ -702,3 +702,22 @@ def test_spaces_that_do_not_start_at_0(train: Train, tmp_path: Path, algorithm: 
     agent = assay.load(tmp_path / "a")
     assert [agent.act(shown) for shown in (2, 3, 4)] == [-3, -2, -1]
     assert agent.act(np.array([4, 2])).tolist() == [-1, -3]
+
+
+def test_an_agent_that_learned_with_masks_asks_for_them(tmp_path: Path) -> None:
+    settings = {"env_steps": 64, "horizon": 8, "num_envs": 2, "minibatch_size": 16}
+    run = assay.train("ppo", "Taxi-v4", root=tmp_path, preset=False, **settings)
+    agent = run.agent()
+    only = np.eye(6, dtype=np.int8)[3]
+    assert agent.act(17, mask=only) == 3
+    assert agent.act([17, 18], mask=[only, only]).tolist() == [3, 3]
+    with pytest.raises(AssayError, match=r"(?s)trained with action masks.*info\['action_mask'\]"):
+        agent.act(17)
+    with pytest.raises(AssayError, match="shape \\(5,\\); expected 6 entries"):
+        agent.act(17, mask=only[:5])
+
+
+def test_an_agent_that_learned_without_masks_takes_none(tmp_path: Path) -> None:
+    run = assay.train("ppo", "CartPole-v1", root=tmp_path, preset=False, env_steps=64, horizon=8)
+    with pytest.raises(AssayError, match="gave none beside observations"):
+        run.agent().act(np.zeros(4), mask=[1, 1])
