@@ -32,6 +32,7 @@ import numpy as np
 
 from assay.core.config import parse_assignments
 from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError, nearest
+from assay.envs.families import family_of
 from assay.evaluation.statistics import (
     Interval,
     iqm,
@@ -132,8 +133,8 @@ def make(env: str) -> gym.Env[Any, Any]:
     module, _, name = env.rpartition(":")
     if module:
         importlib.import_module(module)
-    elif name.startswith("dm_control/"):
-        importlib.import_module("shimmy")
+    elif family := family_of(name):
+        family.load(name)
     made = gym.make(name)
     space = made.observation_space
     if isinstance(space, gym.spaces.Dict) and "mission" in space.spaces:  # text: nobody reads it

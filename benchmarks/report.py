@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,10 +19,13 @@ from typing import Any
 
 import defaults
 import evidence
+import numpy as np
 from cases import CASES, COMPARISONS, GROUPS, Case, Measure, cases_of
 from evidence import EvidenceError, Ratio
 
 from assay.core.errors import EXIT_USER_ERROR, AssayError
+from assay.evaluation.plots import plot_panels
+from assay.runs.metrics import Series
 
 # Where each table goes. A file without the markers of a table does not show it.
 BENCHMARKS_README = evidence.ROOT / "README.md"
@@ -101,13 +105,71 @@ def _rivalry(case: Case, content: Mapping[str, Any], directory: Path) -> list[st
     ]
 
 
-def evidence_block(cases: Sequence[Case], directory: Path = evidence.LEARNING) -> str:
+def evidence_block(page: Path, cases: Sequence[Case], directory: Path = evidence.LEARNING) -> str:
     """Return what a documentation page shows between its `evidence` markers."""
     if not cases:
         return "No learning case measures it yet."
     table, machines = case_table(cases, directory, minutes=True)
-    note = f"\n\nMeasured on {'; '.join(dict.fromkeys(machines))}." if machines else ""
-    return table + note
+    if not machines:
+        return table
+    link = os.path.relpath(picture_of(page), page.parent)
+    curves = f"![Evaluation return over environment steps]({link})"
+    return f"{table}\n\n{curves}\n\nMeasured on {'; '.join(dict.fromkeys(machines))}."
+
+
+# ---------------------------------------------------------------------- pictures
+
+
+def picture_of(page: Path) -> Path:
+    """Return where the learning curves of a documentation page are."""
+    return DOCS / "pictures" / f"{page.stem}.svg"
+
+
+def shown_cases(page: Path) -> list[Case]:
+    """Return the learning cases that a documentation page shows."""
+    if page.parent == INDEX.parent:
+        return list(cases_of(page.stem))
+    return [case for group in _TOPICS.get(page.name, ()) for case in GROUPS[group]]
+
+
+def curves_of(
+    cases: Sequence[Case], directory: Path = evidence.LEARNING
+) -> dict[str, dict[str, list[Series]]]:
+    """Return the curves of the cases that were measured: environment -> case -> seeds."""
+    panels: dict[str, dict[str, list[Series]]] = {}
+    for case in cases:
+        path = directory / f"{case.name}.json"
+        if path.exists():
+            seeds = [seed["curve"] for seed in evidence.read_learning(path)["seeds"]]
+            panels.setdefault(case.env, {})[case.name] = [
+                (np.array(curve["env_steps"]), np.array(curve["mean"], float)) for curve in seeds
+            ]
+    return panels
+
+
+def digest(panels: Mapping[str, Mapping[str, Sequence[Series]]]) -> str:
+    """Return a name for curves, by which an old picture of them is known."""
+    plain = {
+        env: {
+            name: [[part.tolist() for part in one] for one in seeds] for name, seeds in by.items()
+        }
+        for env, by in panels.items()
+    }
+    return f"curves {evidence.config_hash(plain)}"
+
+
+def drawn(page: Path) -> bool:
+    """Return whether the picture of a page shows the committed evidence."""
+    panels, picture = curves_of(shown_cases(page)), picture_of(page)
+    return not panels or (picture.exists() and digest(panels) in picture.read_text())
+
+
+def draw(page: Path) -> None:
+    """Draw the learning curves of a page, if they are not what its picture shows."""
+    if not drawn(page):
+        panels = curves_of(shown_cases(page))
+        plot_panels(panels, "eval/return_mean", picture_of(page), note=digest(panels))
+        print(f"drew {picture_of(page).name}")
 
 
 def algorithm_index() -> str:
@@ -309,13 +371,10 @@ def wanted_blocks(path: Path) -> dict[str, str]:
     """Return the tables that a file may show, by name."""
     if path == INDEX:
         return {"algorithms": algorithm_index()}
-    if path.parent == INDEX.parent:
-        return {"evidence": evidence_block(cases_of(path.stem))}
     if path.name == "systems-tasks.md":
         return {"systems": tables()["systems"]}
-    if path.parent == DOCS:
-        groups = _TOPICS[path.name]
-        return {"evidence": evidence_block([case for g in groups for case in GROUPS[g]])}
+    if path.parent in (INDEX.parent, DOCS):
+        return {"evidence": evidence_block(path, shown_cases(path))}
     return tables()
 
 
@@ -334,6 +393,7 @@ def write_blocks(paths: Sequence[Path] | None = None) -> None:
         shown = [name for name in wanted if block(text, name) is not None]
         for name in shown:
             text = with_block(text, name, wanted[name])
+        draw(path)
         if text != old:
             path.write_text(text)
             print(f"{path.name} of {path.parent.name}: {', '.join(shown)}")
@@ -381,6 +441,7 @@ def check() -> list[str]:
     wrong = []
     for path in pages():
         wrong += [f"the table '{n}' of {path.name} is out of date" for n in outdated(path)]
+        wrong += [] if drawn(path) else [f"the picture of {path.name} is out of date"]
     for case in CASES.values():
         path = evidence.LEARNING / f"{case.name}.json"
         if path.exists() and (names := stale(case, evidence.read_learning(path))):

@@ -258,9 +258,9 @@ def test_a_case_may_need_fewer_seeds_and_judge_by_success(
     assert (found["iqm"], found["goal"], found["passed"]) == (0.95, "≥ 95% success", True)
     path = tmp_path / f"{case.name}.json"
     evidence.write_json(path, found)
-    assert "| 95% [90%, 100%] | 100%, 90% | yes | 0.2 to 0.2 |" in report.evidence_block(
-        [case], tmp_path
-    )
+    shown = report.evidence_block(report.DOCS / "hindsight.md", [case], tmp_path)
+    assert "| 95% [90%, 100%] | 100%, 90% | yes | 0.2 to 0.2 |" in shown
+    assert "](pictures/hindsight.svg)" in shown
     for change in ({"success_rate": 1.0}, {"success": [1] * 99}, {"success": [2] * 100}):
         broken = copy.deepcopy(found)
         broken["seeds"][1]["evaluation"].update(change)
@@ -494,6 +494,21 @@ def test_an_edited_table_is_out_of_date_until_it_is_written_again(tmp_path: Path
     report.write_blocks([path])
     assert report.outdated(path) == []
     assert path.read_text() == report.BENCHMARKS_README.read_text()
+
+
+def test_a_picture_of_other_curves_is_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = report.DOCS / "algorithms" / "dqn.md"
+    monkeypatch.setattr(report, "picture_of", lambda page: tmp_path / f"{page.stem}.svg")
+    assert not report.drawn(page)
+    report.draw(page)
+    first = (tmp_path / "dqn.svg").read_text()
+    assert report.drawn(page) and "CartPole-v1" in first and "5 seeds" in first
+    (tmp_path / "dqn.svg").write_text(first.replace("curves ", "curves 0"))
+    assert not report.drawn(page)
+    report.draw(page)
+    assert (tmp_path / "dqn.svg").read_text() == first
 
 
 def test_a_table_is_replaced_between_its_markers_only() -> None:

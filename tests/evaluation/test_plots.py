@@ -18,6 +18,7 @@ from assay.evaluation.plots import (
     aggregate,
     plot_comparison,
     plot_curves,
+    plot_panels,
     read_curves,
     text_chart,
 )
@@ -69,7 +70,7 @@ def test_learning_curves_become_a_file(make_group: Any, tmp_path: Path) -> None:
     assert "<svg" in svg
     # Text is drawn as glyphs, with the text itself in a comment.
     for text in ("low (3 seeds)", "high (1 seed)", "environment steps", "evaluation return"):
-        assert f"<!-- {text} -->" in svg
+        assert f">{text}<" in svg
     with pytest.raises(RunError, match="no metric 'train/x'"):
         plot_curves(groups, "train/x", tmp_path / "x.png")
 
@@ -91,7 +92,18 @@ def test_a_comparison_becomes_a_file(make_group: Any, make_run: Any, tmp_path: P
         "no difference shown, 5 seeds",
         "cannot tell, 1 seed",
     ):
-        assert f"<!-- {text} -->" in svg
+        assert f">{text}<" in svg
+
+
+def test_panels_share_a_file_and_keep_a_note(tmp_path: Path) -> None:
+    rising = (np.array([0, 10]), np.array([0.0, 1.0]))
+    panels = {f"Env{i}-v0": {"ours": [rising, rising], "theirs": [rising]} for i in range(4)}
+    svg = plot_panels(panels, "eval/return_mean", tmp_path / "a.svg", note="curves 17").read_text()
+    assert svg.count(">ours (2 seeds)<") == 4 and ">Env3-v0<" in svg and "curves 17" in svg
+    again = plot_panels(panels, "eval/return_mean", tmp_path / "b.svg", note="curves 17")
+    assert again.read_text() == svg
+    with pytest.raises(ConfigError, match="at least one panel"):
+        plot_panels({}, "eval/return_mean", tmp_path / "c.svg")
 
 
 def test_unusable_files_are_refused(make_group: Any, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from assay.algorithms.base import ReplayNeeds, RolloutNeeds
 from assay.buffers.hindsight import HindsightOptions, Strategy
 from assay.core.config import Settings
 from assay.core.errors import ConfigError
-from assay.core.images import has_images, only_images
+from assay.core.images import has_images, has_large_images, only_images
 from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
 from assay.core.types import Problem, Spaces
 from assay.functional.layout import gaussian_scale
@@ -413,15 +413,21 @@ class ProximalSettings(PolicyGradientSettings):
     def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return rollouts of one size, however many environments there are, cut to fit."""
         fit = super().fitted(problem, given)
-        images = has_images(problem.spaces.observation)
-        if images:
-            fit |= {"lr": linear(2.5e-4, 0.0), "entropy_coef": constant(0.01), "epochs": 4}
+        observation = problem.spaces.observation
+        large = has_large_images(observation)
+        if has_images(observation):
+            fit |= {"entropy_coef": constant(0.01), "epochs": 4}
         else:
             fit |= {"epochs": 10, "normalize_obs": _can_normalize(problem)}
+            fit |= {"normalize_reward": True}
+        if large:
+            fit |= {"lr": linear(2.5e-4, 0.0)}
+        elif not isinstance(problem.spaces.action, Box):
+            fit |= {"lr": linear(1e-3, 0.0)}  # better than constants on choices
         chunk = given.get(
             "chunk", cls.model_fields["chunk"].default if "chunk" in cls.model_fields else 1
         )
-        return fit | _cut({**fit, **given}, chunk, 256 if images else 64)
+        return fit | _cut({**fit, **given}, chunk, 256 if large else 64)
 
 
 def _can_normalize(problem: Problem) -> bool:

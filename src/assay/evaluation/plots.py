@@ -172,6 +172,45 @@ def plot_curves(
     return _save(figure, path)
 
 
+def plot_panels(
+    panels: Mapping[str, Mapping[str, Sequence[Series]]],
+    metric: str,
+    path: Path,
+    *,
+    level: float = 0.95,
+    unit: Unit = "env_steps",
+    note: str | None = None,
+) -> Path:
+    """Draw learning curves of several environments side by side and return the file's path.
+
+    Args:
+        panels: By the title of each panel, curves by name.
+        metric: What to draw.
+        path: Where to, ending in `.png` or `.svg`; its directory is made.
+        level: Confidence of the bands.
+        unit: What the curves are counted in.
+        note: Kept in the file as its description, where it is not seen.
+
+    Raises:
+        ConfigError: The file's ending is not known, or the curves of a group do not overlap.
+        RunError: The file cannot be written.
+    """
+    _check_suffix(path)
+    if not panels:
+        raise ConfigError("There is nothing to draw.", "Give at least one panel.")
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = _figure(3.6 * columns, 2.9 * rows)
+    places = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, (title, curves) in zip(places, panels.items(), strict=False):
+        _draw_curves(axes, curves, metric, level, unit)
+        axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
+        axes.legend(fontsize=8, frameon=False)
+    for axes in places[len(panels) :]:
+        axes.remove()
+    return _save(figure, path, note)
+
+
 def plot_comparison(comparison: Comparison, path: Path) -> Path:
     """Draw a comparison and return the file's path: learning curves left, scores right.
 
@@ -377,9 +416,15 @@ def _tidy(axes: Axes, *, grid: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def _save(figure: Figure, path: Path) -> Path:
-    with replacing(path) as draft:
-        figure.savefig(draft, dpi=150)
+def _save(figure: Figure, path: Path, note: str | None = None) -> Path:
+    from matplotlib import rc_context
+
+    kept: dict[str, str | None] = {} if note is None else {"Description": note}
+    # The same curves give the same file, and texts of an SVG can be searched.
+    if path.suffix.lower() == ".svg":
+        kept["Date"] = None
+    with replacing(path) as draft, rc_context({"svg.hashsalt": "assay", "svg.fonttype": "none"}):
+        figure.savefig(draft, dpi=150, metadata=kept)
     return path
 
 
