@@ -40,6 +40,16 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_names_of_other_libraries_lead_to_settings_that_exist() -> None:
+    algorithms = [registry.get(name) for name in registry.names()]
+    known = set().union(
+        *(cls.Hyperparameters.model_fields for cls in algorithms),
+        *(config.settings_model(cls.spec.loop).model_fields for cls in algorithms),
+    )
+    wrong = {name for names in config._ELSEWHERE.values() for name in names} - known
+    assert wrong == set()
+
+
 class TestPrecedence:
     def test_later_layers_win(self, shelf: Path) -> None:
         (shelf / "ppo.yaml").write_text("Maze-v0: {lr: 0.1, horizon: 64, num_envs: 2, seed: 3}")
@@ -86,7 +96,9 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("values", "message"),
         [
-            ({"learning_rate": 1}, r"Unknown setting for ppo: 'learning_rate'"),
+            ({"learning_rate": 1}, r"for ppo: 'learning_rate'. It is called 'lr' here."),
+            ({"batch_size": 1}, r"'batch_size'. It is called 'minibatch_size' here."),
+            ({"learnig_rte": 1}, r"Unknown setting for ppo: 'learnig_rte'. (Known|Did you)"),
             ({"num_env": 4}, "Did you mean 'num_envs'"),
             ({"horizn": 4}, "Did you mean 'horizon'"),
             ({"gamma": 1.5}, "gamma=1.5: input should be less than or equal to 1"),

@@ -26,6 +26,27 @@ Look = Callable[[Mapping[str, Any]], Spaces]  # finds what there is, given `env_
 _OBJECT = " (object)"  # what the names of environments ended in that were given as objects
 # Settings of a preset that belong together: with another number of environments they do not fit.
 _ROLLOUT_SHAPE = ("num_envs", "horizon", "chunk", "minibatch_size")
+# What other libraries call our settings. Where one of their names means two things, both are here.
+_ELSEWHERE = {
+    "learning_rate": ("lr",), "step_size": ("lr",), "qf_learning_rate": ("critic_lr",),
+    "total_timesteps": ("env_steps", "updates"), "timesteps": ("env_steps", "updates"),
+    "max_steps": ("env_steps", "updates"), "n_envs": ("num_envs",),
+    "n_steps": ("horizon", "n_step"), "num_steps": ("horizon",), "rollout_length": ("horizon",),
+    "n_epochs": ("epochs",),
+    "update_epochs": ("epochs",), "num_epochs": ("epochs",), "batch_size": ("minibatch_size",),
+    "ent_coef": ("entropy_coef", "alpha"), "vf_coef": ("value_coef",), "clip_range": ("clip",),
+    "clip_coef": ("clip",), "clip_range_vf": ("value_clip",), "net_arch": ("hidden",),
+    "hidden_sizes": ("hidden",), "activation_fn": ("activation",), "train_freq": ("train_every",),
+    "gradient_steps": ("updates",), "utd_ratio": ("updates",), "replay_ratio": ("updates",),
+    "polyak": ("tau",), "target_update_interval": ("target_every",),
+    "target_network_frequency": ("target_every",), "discount": ("gamma",),
+    "replay_size": ("buffer_size",), "max_time_steps": ("max_episode_steps",),
+    "learning_start": ("learning_starts",), "start_steps": ("learning_starts",),
+    "exploration_fraction": ("epsilon",), "exploration_final_eps": ("epsilon",),
+    "exploration_initial_eps": ("epsilon",), "max_gradient_norm": ("max_grad_norm",),
+    "grad_clip": ("max_grad_norm",), "n_eval_episodes": ("eval_episodes",),
+    "eval_freq": ("eval_every",), "save_freq": ("checkpoint_every",),
+}  # fmt: skip
 # Run settings that not every loop has: why an algorithm has none, and what to do.
 _OF_ONE_LOOP = {
     "env_steps": ("learns from data alone and is trained for updates", "Set updates instead."),
@@ -205,6 +226,12 @@ def preset(algorithm: str, env: str) -> dict[str, Any]:
     return chosen
 
 
+def _hint(unknown: str, known: set[str]) -> str:
+    """Return the name of a setting here that has another one in other libraries, or the nearest."""
+    own = [name for name in _ELSEWHERE.get(unknown, ()) if name in known]
+    return f"It is called '{own[0]}' here." if own else nearest(unknown, known)
+
+
 def resolve(
     algorithm: str,
     env: str,
@@ -252,7 +279,7 @@ def resolve(
     _refuse_other_loops(name, {k: v for k, v in values.items() if k not in hp_fields}, model)
     unknown = [k for k in values if k not in hp_fields | run_fields]
     if unknown:
-        hints = "; ".join(f"'{k}'. {nearest(k, hp_fields | run_fields)}" for k in unknown)
+        hints = " ".join(f"'{k}'. {_hint(k, hp_fields | run_fields)}" for k in unknown)
         raise ConfigError(
             f"Unknown setting for {name}: {hints}", f"`assay algorithms {name}` lists all of them."
         )
