@@ -14,6 +14,7 @@ import pytest
 from server_samples import SPECS
 
 from assay.server.errors import Reason, RejectionError, StoreError
+from assay.server.gateway.auth import Principal
 from assay.server.store.log import Place
 from assay.server.store.registry import (
     CANARY,
@@ -24,11 +25,11 @@ from assay.server.store.registry import (
     Learner,
     NewModel,
     Quota,
-    Registry,
     Totals,
     Verb,
 )
-from assay.server.store.tokens import allow, authenticate, make_token
+from assay.server.store.sql import Registry
+from assay.server.store.tokens import authenticate, make_token
 
 SPEC = SPECS["vector"]
 P = SPEC.name
@@ -426,10 +427,12 @@ class RegistryContract:
         assert again.tokens() == [token, other]
         found = authenticate(again, text, now=999.0)
         assert found == token
-        allow(found, P, Verb.WRITE)
-        allow(authenticate(again, admin, now=0.0), "anything", Verb.ADMIN)
+        ada = Principal("ada", "token", found.grants)
+        ada.allow(P, Verb.WRITE)
+        root = authenticate(again, admin, now=0.0)
+        Principal("root", "token", root.grants).allow("anything", Verb.ADMIN)
         for policy, verb in ((P, Verb.ADMIN), ("nested", Verb.WRITE), ("x", Verb.READ)):
-            reason = self.refused(lambda p=policy, v=verb: allow(found, p, v))
+            reason = self.refused(lambda p=policy, v=verb: ada.allow(p, v))
             assert reason == Reason.PERMISSION_DENIED
         assert self.refused(lambda: authenticate(again, text, now=1000.0)) == Reason.UNAUTHENTICATED
         forged = text[:-1] + ("0" if text[-1] != "0" else "1")

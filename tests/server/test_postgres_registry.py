@@ -12,7 +12,7 @@ from registry_contract import SPEC, P, RegistryContract
 from assay.core.errors import ConfigError
 from assay.server.errors import Reason, RejectionError, StoreError
 from assay.server.store.postgres import PostgresRegistry
-from assay.server.store.registry import Registry
+from assay.server.store.sql import Registry
 from assay.server.store.store import Ack, Incoming, Refused, Store, iterate
 
 

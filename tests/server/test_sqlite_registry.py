@@ -17,7 +17,8 @@ from server_samples import SPECS
 from assay.core.errors import ConfigError
 from assay.server.errors import Reason, RejectionError, StoreError
 from assay.server.store.log import SegmentLog
-from assay.server.store.registry import STABLE, Quota, Registry, Totals, Verb
+from assay.server.store.registry import STABLE, Quota, Totals, Verb
+from assay.server.store.sql import Registry
 from assay.server.store.sqlite import DATABASE, JOURNAL, SqliteRegistry
 from assay.server.store.tokens import authenticate, make_token
 

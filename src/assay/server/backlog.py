@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from assay.server.errors import RejectionError
-from assay.server.store.registry import Registry
+from assay.server.store.sql import Registry
 from assay.server.store.store import Stored
 
 _PAGE = 1000  # rows of the index at a time

@@ -7,21 +7,20 @@ metadata say, for whoever is on this machine could as well read the data directo
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from assay.server.errors import Reason, RejectionError
-from assay.server.store.registry import EVERY, Registry, Verb
-from assay.server.store.tokens import authenticate
+from assay.server.store.registry import EVERY, Verb
+from assay.server.store.sql import Registry
+from assay.server.store.tokens import ALLOWED, PRINCIPAL, authenticate
 
 TOKEN_KEY = "authorization"
 CLIENT_KEY = "assay-client"
 NOBODY = "local"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,127}")
 _BEARER = "bearer "
 
 
@@ -133,11 +132,11 @@ class Access:
         return Principal(token.principal, "token", token.grants)
 
     def _by_certificate(self, name: str) -> Principal:
-        if not _NAME.fullmatch(name):
+        if not PRINCIPAL.fullmatch(name):
             raise RejectionError(
                 Reason.UNAUTHENTICATED,
                 f"The certificate has the common name {name[:64]!r}, which names no client.",
-                "Use up to 128 letters, digits and . _ @ : - and begin with a letter or digit.",
+                ALLOWED,
             )
         granted: dict[str, set[Verb]] = {}
         for known in (name, EVERY):
@@ -154,10 +153,8 @@ class Access:
 
     def _by_word(self, name: Any) -> Principal:
         name = NOBODY if name is None else name
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not PRINCIPAL.fullmatch(name):
             raise RejectionError(
-                Reason.UNAUTHENTICATED,
-                f"{str(name)[:64]!r} cannot be the id of a client.",
-                "Use up to 128 letters, digits and . _ @ : - and begin with a letter or digit.",
+                Reason.UNAUTHENTICATED, f"{str(name)[:64]!r} cannot be the id of a client.", ALLOWED
             )
         return Principal(name, "loopback", None)

@@ -16,7 +16,8 @@ from assay.server.executor.base import Executor
 from assay.server.gateway.config import ServerConfig
 from assay.server.gateway.gateway import Gateway
 from assay.server.gateway.tls import server_credentials
-from assay.server.store.registry import EVERY, Registry, Verb
+from assay.server.store.registry import EVERY, Verb
+from assay.server.store.sql import Registry
 from assay.server.store.store import Store
 from assay.server.store.tokens import make_token
 

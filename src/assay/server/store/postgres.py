@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import ConfigError, MissingExtraError
 from assay.server.errors import Reason, RejectionError, StoreError
-from assay.server.store.sql import SCHEMA, SqlRegistry, statements
+from assay.server.store.sql import SCHEMA, Registry, statements
 
 if TYPE_CHECKING:
     import psycopg
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 _LOCK_SECONDS = 5.0
 
 
-class PostgresRegistry(SqlRegistry):
+class PostgresRegistry(Registry):
     """A registry in a schema of a PostgreSQL database.
 
     A connection that breaks is made again for the next call; the call that it broke in is refused,
@@ -57,7 +57,6 @@ class PostgresRegistry(SqlRegistry):
         except ImportError:
             raise MissingExtraError("psycopg", "postgres", "A store in PostgreSQL") from None
         self._psycopg = psycopg
-        self.repairs: list[str] = []
         self._url = url
         self._schema = schema
         self._lock = threading.RLock()

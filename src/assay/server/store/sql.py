@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from assay.server.errors import Reason, RejectionError, StoreError
@@ -34,6 +36,11 @@ SCHEMA = 1
 KEPT_MOVES = 100  # of a channel, to roll back to
 _ID = "TEXT NOT NULL"
 _N = "BIGINT NOT NULL"
+_MARK = (
+    ("policy " + _ID, "client " + _ID, "epoch " + _N, "committed " + _N, "batches " + _N,
+     "steps " + _N, "bytes " + _N, "position " + _N),
+    "policy, client, epoch",
+)  # fmt: skip
 # By name: the columns, and the primary key. What is not in INDEX can be noted and run again.
 TABLES = {
     "meta": (("name " + _ID, "value " + _ID), "name"),
@@ -76,16 +83,8 @@ TABLES = {
          "expires DOUBLE PRECISION"),
         "id",
     ),
-    "trimmed": (
-        ("policy " + _ID, "client " + _ID, "epoch " + _N, "committed " + _N, "batches " + _N,
-         "steps " + _N, "bytes " + _N, "position " + _N),
-        "policy, client, epoch",
-    ),
-    "marks": (
-        ("policy " + _ID, "client " + _ID, "epoch " + _N, "committed " + _N, "batches " + _N,
-         "steps " + _N, "bytes " + _N, "position " + _N),
-        "policy, client, epoch",
-    ),
+    "trimmed": _MARK,
+    "marks": _MARK,
     "batches": (
         ("policy " + _ID, "client " + _ID, "epoch " + _N, "seq " + _N, "position " + _N,
          "segment " + _N, "start " + _N, "size " + _N, "steps " + _N),
@@ -108,46 +107,78 @@ def statements() -> list[str]:
     ]
 
 
-class SqlRegistry:
-    """Everything but the connection; see `Registry` for what the methods do.
+class Registry(ABC):
+    """Policies, sessions, the index of batches, the learners' progress, channels, quotas, tokens.
+
+    Every method is atomic, safe to call from any thread, and durable when it returns, with one
+    exception: the index of batches (`add_batches`) may be lost by a crash, since the store brings
+    it up to date from the segments when it opens. A back end passes
+    `tests/server/registry_contract.py`.
+
+    A refusal is a `RejectionError`; a database that cannot be written is a `StoreError`. In both
+    cases nothing has changed.
 
     Args:
         clock: Seconds since the epoch.
+
+    Attributes:
+        repairs: What was found damaged and repaired when it was opened, a sentence each.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
+        self.repairs: list[str] = []
 
     # What a back end provides.
 
+    @property
+    @abstractmethod
+    def broken(self) -> bool:
+        """Return whether nothing can be written any more until it is opened again."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the database."""
+
+    @abstractmethod
     def _write(self, change: str, **arguments: Any) -> Any:
         """Run `_do_<change>` in a transaction that is durable when this returns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _write_index(self, work: Callable[[], Any]) -> Any:
         """Run work on the tables of INDEX in a transaction."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _run(self, sql: str, *values: Any) -> int:
         """Run a statement within a transaction and return how many rows it touched."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run a statement for many rows within a transaction."""
-        raise NotImplementedError
+
+    def _insert(self, table: str, *values: Any) -> None:
+        """Add a row to a table, with its values in the order of TABLES."""
+        self._run(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", *values)
 
     def claim(self, store: str) -> None:
-        """Belong to one store from now on."""
+        """Belong to one store from now on.
+
+        Args:
+            store: The store's id.
+
+        Raises:
+            StoreError: It belongs to another, whose batches it indexes.
+        """
         self._write("claim", store=store)
 
     def _do_claim(self, store: str) -> None:
         rows = self._rows("SELECT store FROM owners")
         if not rows:
-            self._run("INSERT INTO owners (name, store) VALUES ('store', ?)", store)
+            self._insert("owners", "store", store)
         elif rows[0][0] != store:
             raise StoreError(
                 f"The registry belongs to another store ({rows[0][0]}, not {store}).",
@@ -157,7 +188,11 @@ class SqlRegistry:
     # Policies
 
     def add_policy(self, spec: PolicySpec) -> bool:
-        """Register a policy and return whether it is new."""
+        """Register a policy and return whether it is new.
+
+        Raises:
+            RejectionError: SPEC_CONFLICT with the first difference, or POLICY_DELETED.
+        """
         text = spec.canonical().decode()
         return bool(self._write("add_policy", spec=text, now=self._clock()))
 
@@ -165,15 +200,8 @@ class SqlRegistry:
         given = read_spec(spec)
         rows = self._rows("SELECT hash, spec, state FROM policies WHERE name = ?", given.name)
         if not rows:
-            self._run(
-                "INSERT INTO policies (name, hash, spec, state, created) VALUES (?, ?, ?, ?, ?)",
-                given.name, given.hash(), spec, "active", now,
-            )  # fmt: skip
-            self._run(
-                "INSERT INTO learners (policy, epoch, position, version, checkpoint) "
-                "VALUES (?, 0, 0, 0, NULL)",
-                given.name,
-            )
+            self._insert("policies", given.name, given.hash(), spec, "active", now)
+            self._insert("learners", given.name, 0, 0, 0, None)
             return True
         known, registered, state = rows[0]
         if state == "deleted":
@@ -252,7 +280,11 @@ class SqlRegistry:
     # The index of batches
 
     def add_batches(self, batches: Sequence[IndexedBatch]) -> None:
-        """Index batches that are on the disk, all of them or none."""
+        """Index batches that are on the disk, all of them or none.
+
+        Raises:
+            RejectionError: MALFORMED, where a key or a position is there already.
+        """
         rows = [
             (
                 one.policy, one.client, one.epoch, one.seq, one.steps,
@@ -288,9 +320,7 @@ class SqlRegistry:
         changes = [larger("committed"), larger("position")]
         changes += [sum_of(column) for column in ("batches", "steps", "bytes")]
         self._run_many(
-            f"INSERT INTO {table} "
-            "(policy, client, epoch, committed, batches, steps, bytes, position) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+            f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
             f"ON CONFLICT (policy, client, epoch) DO UPDATE SET {', '.join(changes)}",
             rows,
         )
@@ -329,19 +359,21 @@ class SqlRegistry:
 
     def _mark_again(self, policy: str) -> None:
         """Count the marks of a policy from what is indexed and what was trimmed."""
-        columns = "policy, client, epoch, committed, batches, steps, bytes, position"
         self._run("DELETE FROM marks WHERE policy = ?", policy)
         counted = self._rows(
             "SELECT policy, client, epoch, MAX(seq), COUNT(*), SUM(steps), SUM(size), "
             "MAX(position) FROM batches WHERE policy = ? GROUP BY policy, client, epoch",
             policy,
         )
-        trimmed = self._rows(f"SELECT {columns} FROM trimmed WHERE policy = ?", policy)
+        trimmed = self._rows("SELECT * FROM trimmed WHERE policy = ?", policy)
         self._add_marks("marks", [tuple(row[:3]) + tuple(map(int, row[3:])) for row in counted])
         self._add_marks("marks", trimmed)
 
     def trim(self, policy: str, before: int) -> int:
-        """Take consumed batches off the index for good, and return how many."""
+        """Take consumed batches off the index for good, and return how many.
+
+        Their sessions stay committed as they were, also in an index that is built again.
+        """
         where = "WHERE policy = ? AND position < ?"
         rows = self._rows(
             "SELECT client, epoch, MAX(seq), COUNT(*), SUM(steps), SUM(size), MAX(position) "
@@ -386,7 +418,17 @@ class SqlRegistry:
         return Learner(*self._rows(sql, policy)[0])
 
     def drop_checkpoint(self, policy: str, epoch: int, *, both: bool) -> Learner:
-        """Give up the newest checkpoint, or also the one before it."""
+        """Give up the newest checkpoint, and return where to go on.
+
+        Args:
+            policy: Whose learner.
+            epoch: The trainer's own.
+            both: Whether the one before it is given up as well. The cursor stays then. Else it
+                goes back to where the earlier checkpoint belongs.
+
+        Raises:
+            RejectionError: FENCED, where a newer trainer has taken over.
+        """
         self._write("drop_checkpoint", policy=policy, epoch=epoch, both=both)
         return self.learner(policy)
 
@@ -419,20 +461,28 @@ class SqlRegistry:
         checkpoint: str | None = None,
         model: NewModel | None = None,
     ) -> int:
-        """Commit what was consumed and, with it, what was published."""
+        """Commit what was consumed and, with it, what was published.
+
+        Args:
+            policy: Whose learner.
+            epoch: The trainer's own.
+            position: Of the last batch consumed; never moves back.
+            checkpoint: Of the learner's state at this position; None keeps the last one.
+            model: Published as the next version.
+
+        Returns:
+            The newest version.
+
+        Raises:
+            RejectionError: FENCED, where a newer trainer has taken over; BAD_VERSION, where the
+                position moves back or the parent does not exist.
+        """
         new = None
         if model is not None:
             if model.channel is not None:
                 check_channel(model.channel)
-            new = {
-                "sha256": model.sha256,
-                "size": model.size,
-                "architecture": model.architecture,
-                "parent": model.parent,
-                "metrics": {name: float(value) for name, value in model.metrics.items()},
-                "channel": model.channel,
-                "now": self._clock(),
-            }
+            metrics = {name: float(value) for name, value in model.metrics.items()}
+            new = asdict(replace(model, metrics=metrics)) | {"now": self._clock()}
         return int(
             self._write(
                 "advance", policy=policy, epoch=epoch, position=position, checkpoint=checkpoint,
@@ -465,12 +515,9 @@ class SqlRegistry:
                     f"The parent {model['parent']} was never published; the newest is {version}.",
                 )
             version += 1
-            self._run(
-                "INSERT INTO models (policy, version, epoch, sha256, size, architecture, parent, "
-                "metrics, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                policy, version, epoch, model["sha256"], model["size"], model["architecture"],
-                model["parent"], json.dumps(model["metrics"]), model["now"],
-            )  # fmt: skip
+            described = (model[name] for name in ("sha256", "size", "architecture", "parent"))
+            metrics = json.dumps(model["metrics"])
+            self._insert("models", policy, version, epoch, *described, metrics, model["now"])
             channel = model["channel"]
             if channel is not None and not self.channel(policy, channel).pinned:
                 self._move(policy, channel, version)
@@ -508,7 +555,7 @@ class SqlRegistry:
         )
 
     def find_model(self, policy: str, sha256: str) -> ModelVersion | None:
-        """Return the newest version with a snapshot, or None."""
+        """Return the newest version that has the snapshot with this SHA-256, or None."""
         rows = self._rows(f"{_MODEL} AND sha256 = ? ORDER BY version DESC LIMIT 1", policy, sha256)
         return _model(rows[0]) if rows else None
 
@@ -518,7 +565,15 @@ class SqlRegistry:
         return [_model(row) for row in rows]
 
     def prune_models(self, policy: str, keep: int, *, minutes: int = 0, hours: int = 0) -> int:
-        """Forget old versions and return how many."""
+        """Forget old versions and return how many.
+
+        Args:
+            policy: Whose.
+            keep: How many of the newest stay; so do those that a channel points to or can be
+                rolled back to.
+            minutes: The newest version of each of so many last minutes stays, too.
+            hours: And the newest of each of so many last hours.
+        """
         return int(
             self._write(
                 "prune_models", policy=policy, keep=keep, minutes=minutes, hours=hours,
@@ -561,10 +616,7 @@ class SqlRegistry:
     def _move(self, policy: str, channel: str, version: int) -> None:
         where = "WHERE policy = ? AND channel = ?"
         depth = 1 + self._number(f"SELECT depth FROM channels {where}", policy, channel)
-        self._run(
-            "INSERT INTO moves (policy, channel, depth, version) VALUES (?, ?, ?, ?)",
-            policy, channel, depth, version,
-        )  # fmt: skip
+        self._insert("moves", policy, channel, depth, version)
         self._run(
             "INSERT INTO channels (policy, channel, depth, pinned) VALUES (?, ?, ?, 0) "
             "ON CONFLICT (policy, channel) "
@@ -574,9 +626,12 @@ class SqlRegistry:
         self._run(f"DELETE FROM moves {where} AND depth <= ?", policy, channel, depth - KEPT_MOVES)
 
     def move(self, policy: str, channel: str, version: int) -> Channel:
-        """Move a channel to a version, from where it may move on."""
+        """Move a channel that is not pinned to a version, from where it may move on."""
+        return self._change_channel("move", policy, channel, version=version)
+
+    def _change_channel(self, change: str, policy: str, channel: str, **arguments: Any) -> Channel:
         check_channel(channel)
-        self._write("move", policy=policy, channel=channel, version=version)
+        self._write(change, policy=policy, channel=channel, **arguments)
         return self.channel(policy, channel)
 
     def _do_move(self, policy: str, channel: str, version: int) -> None:
@@ -588,9 +643,7 @@ class SqlRegistry:
 
     def pin(self, policy: str, channel: str, version: int) -> Channel:
         """Move a channel to a version and hold it there."""
-        check_channel(channel)
-        self._write("pin", policy=policy, channel=channel, version=version)
-        return self.channel(policy, channel)
+        return self._change_channel("pin", policy, channel, version=version)
 
     def _do_pin(self, policy: str, channel: str, version: int) -> None:
         self._living(policy)
@@ -609,10 +662,19 @@ class SqlRegistry:
     def unpin(
         self, policy: str, channel: str, *, failed: Collection[int] = (), known: bool = False
     ) -> Channel:
-        """Let a channel go, to the newest version that it may point to."""
-        check_channel(channel)
-        self._write("unpin", policy=policy, channel=channel, failed=sorted(failed), known=known)
-        return self.channel(policy, channel)
+        """Let a channel go, to the newest version that it may point to.
+
+        Where it stays at an old version, clients send steps that an on-policy learner leaves out
+        as too old. Then nothing is published, and the channel would stay there for ever.
+
+        Args:
+            policy: Whose channel.
+            channel: Pinned or not.
+            failed: Versions that it must not point to.
+            known: Whether it goes to none that it has not pointed to before.
+        """
+        failing = sorted(failed)
+        return self._change_channel("unpin", policy, channel, failed=failing, known=known)
 
     def _do_unpin(self, policy: str, channel: str, failed: list[int], known: bool) -> None:
         self._living(policy)
@@ -655,10 +717,11 @@ class SqlRegistry:
             )
 
     def rollback(self, policy: str, channel: str) -> Channel:
-        """Move a channel back to where it pointed before, and hold it there."""
-        check_channel(channel)
-        self._write("rollback", policy=policy, channel=channel, pinned=True)
-        return self.channel(policy, channel)
+        """Move a channel back to where it pointed before, and hold it there.
+
+        Else the next publication would undo it. One that is pinned goes back as well.
+        """
+        return self._change_channel("rollback", policy, channel, pinned=True)
 
     def _do_rollback(self, policy: str, channel: str, pinned: bool = False) -> None:
         # Without `pinned` in journals of before a rollback held the channel.
@@ -688,10 +751,7 @@ class SqlRegistry:
         self._living(policy)
         self._run("DELETE FROM quotas WHERE policy = ? AND client = ?", policy, client)
         if limits is not None:
-            self._run(
-                "INSERT INTO quotas (policy, client, steps, bytes, seconds) VALUES (?, ?, ?, ?, ?)",
-                policy, client, *limits,
-            )  # fmt: skip
+            self._insert("quotas", policy, client, *limits)
 
     def quota(self, policy: str, client: str) -> Quota | None:
         """Return the limit that applies to a client."""
@@ -717,10 +777,8 @@ class SqlRegistry:
         grants: dict[str, list[str]],
         expires: float | None,
     ) -> None:
-        self._run(
-            "INSERT INTO tokens (id, digest, principal, grants, expires) VALUES (?, ?, ?, ?, ?)",
-            identifier, digest, principal, json.dumps(grants, sort_keys=True), expires,
-        )  # fmt: skip
+        verbs = json.dumps(grants, sort_keys=True)
+        self._insert("tokens", identifier, digest, principal, verbs, expires)
 
     def token(self, identifier: str) -> Token | None:
         """Return a token by its public part, unless it was revoked."""

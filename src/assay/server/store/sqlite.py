@@ -20,7 +20,7 @@ from typing import Any
 
 from assay.server.errors import Reason, RejectionError, StoreError
 from assay.server.store.log import Damage, SegmentLog, Sync
-from assay.server.store.sql import INDEX, SCHEMA, TABLES, SqlRegistry, statements
+from assay.server.store.sql import INDEX, SCHEMA, TABLES, Registry, statements
 
 DATABASE = "registry.sqlite"
 JOURNAL = "journal"
@@ -40,7 +40,7 @@ _TROUBLE = frozenset(
 SNAPSHOT_AFTER = 20_000  # changes; then the journal begins again with a copy of the tables
 
 
-class SqliteRegistry(SqlRegistry):
+class SqliteRegistry(Registry):
     """A registry in a directory of its own.
 
     Args:
@@ -65,7 +65,6 @@ class SqliteRegistry(SqlRegistry):
         snapshot_after: int = SNAPSHOT_AFTER,
     ) -> None:
         super().__init__(clock)
-        self.repairs: list[str] = []
         self._directory = directory
         self._lock = threading.RLock()
         try:

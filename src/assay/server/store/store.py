@@ -48,7 +48,8 @@ from assay.server.store.log import (
     make_directory,
 )
 from assay.server.store.quota import Meter
-from assay.server.store.registry import IndexedBatch, NewModel, PolicyState, Quota, Registry
+from assay.server.store.registry import IndexedBatch, NewModel, PolicyState, Quota
+from assay.server.store.sql import Registry
 from assay.server.store.sqlite import SqliteRegistry
 
 _BODY = struct.Struct("<QQQIH")  # epoch, seq, dropped, steps, length of the client's id

@@ -14,11 +14,14 @@ from collections.abc import Mapping
 
 from assay.core.errors import ConfigError
 from assay.server.errors import Reason, RejectionError
-from assay.server.store.registry import EVERY, Registry, Token, Verb
+from assay.server.store.registry import EVERY, Token, Verb
+from assay.server.store.sql import Registry
 
 _TOKEN = re.compile(r"assay_([0-9a-f]{16})_([0-9a-f]{64})")
-_PRINCIPAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,127}")
 _NOBODY = "0" * 64
+# The id of a client.
+PRINCIPAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,127}")
+ALLOWED = "Use up to 128 letters, digits and . _ @ : - and begin with a letter or digit."
 
 
 def make_token(
@@ -34,11 +37,8 @@ def make_token(
     Raises:
         ConfigError: The principal's name is not allowed, or nothing is granted.
     """
-    if not _PRINCIPAL.fullmatch(principal):
-        raise ConfigError(
-            f"'{principal}' cannot be the name of a client.",
-            "Use up to 128 letters, digits and . _ @ : - and begin with a letter or digit.",
-        )
+    if not PRINCIPAL.fullmatch(principal):
+        raise ConfigError(f"'{principal}' cannot be the name of a client.", ALLOWED)
     if not any(grants.values()):
         raise ConfigError(
             f"The token of '{principal}' grants nothing.",
@@ -68,20 +68,6 @@ def authenticate(registry: Registry, text: str, *, now: float) -> Token:
             "Ask for a new one: assay server token",
         )
     return token
-
-
-def allow(token: Token, policy: str, verb: Verb) -> None:
-    """Refuse what a token does not grant.
-
-    Raises:
-        RejectionError: PERMISSION_DENIED.
-    """
-    if not any(verb in token.grants.get(name, ()) for name in (policy, EVERY)):
-        raise RejectionError(
-            Reason.PERMISSION_DENIED,
-            f"'{token.principal}' may not {verb} the policy '{policy[:64]}'.",
-            "Ask for a token that grants it.",
-        )
 
 
 def _digest(secret: str) -> str:
