@@ -28,7 +28,8 @@ from server_codec import experience
 from server_ingest import SPEC, bare
 from server_reference import reference
 
-from assay.server.client.grpc_transport import Endpoint, GrpcTransport
+from assay.server.client.config import ClientConfig
+from assay.server.client.grpc_transport import GrpcTransport
 from assay.server.client.outbox import Segment
 from assay.server.client.transport import Acknowledged, Refused
 from assay.server.store.store import Store
@@ -54,7 +55,7 @@ class Packed(Segment):
 
 def client(address: str, name: str, steps: int, seconds: float) -> None:
     """Send for some time; print how many steps were acknowledged, and in how many seconds."""
-    transport = GrpcTransport(Endpoint(address, name), SPEC)
+    transport = GrpcTransport(ClientConfig(address=address, client=name), SPEC)
     transport.open()
     # No version was published, so a fallback has decided.
     fields = {**experience(steps).fields, "version": np.zeros(steps, np.int64)}

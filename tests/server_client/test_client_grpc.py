@@ -16,6 +16,7 @@ from fake_server import FakeServer, wait_for
 from fault_proxy import FaultProxy, Faults
 
 from assay.core.errors import ConfigError
+from assay.server.client.config import ClientConfig, Tls
 from assay.server.client.connect import Connection, connect
 from assay.server.client.grpc_transport import Endpoint, is_loopback
 from assay.server.client.outbox import RewardPatch
@@ -559,18 +560,22 @@ def test_tokens_are_sent_and_read_again_for_each_session(tmp_path: Path):
         assert agent.flush(30)
 
 
+def endpoint(address: str, **settings: Any) -> Endpoint:
+    return Endpoint(ClientConfig(address=address, client="ada", **settings))
+
+
 def test_plaintext_off_this_machine_is_refused(tmp_path: Path):
     assert not is_loopback("example.com:1") and not is_loopback("0.0.0.0:1")
     with pytest.raises(ConfigError, match=r"'example.com:1' is another machine"):
-        Endpoint("example.com:1", "ada")
+        endpoint("example.com:1")
     with pytest.raises(ConfigError, match=r"tls.ca='.*nothing' cannot be read"):
-        Endpoint("example.com:1", "ada", tls=True, ca=tmp_path / "nothing")
-    Endpoint("example.com:1", "ada", tls=True)
+        endpoint("example.com:1", tls=Tls(ca=tmp_path / "nothing"))
+    endpoint("example.com:1", tls=Tls())
     with pytest.raises(ConfigError, match="token_file"):
-        Endpoint("localhost:1", "ada", token_file=tmp_path / "nothing")
+        endpoint("localhost:1", token_file=tmp_path / "nothing")
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(ConfigError, match="holds no token"):
-        Endpoint("localhost:1", "ada", token_file=tmp_path / "empty")
+        endpoint("localhost:1", token_file=tmp_path / "empty")
 
 
 def test_no_thread_is_left_behind():

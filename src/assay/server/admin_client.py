@@ -77,7 +77,7 @@ class AdminClient:
         settings = read_config(config, given)
         if settings.client is None:
             settings = settings.model_copy(update={"client": OPERATOR})
-        return cls(Endpoint.of(settings), seconds=seconds)
+        return cls(Endpoint(settings), seconds=seconds)
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -97,24 +97,15 @@ class Connection:
         report: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
-        from assay.server.client.grpc_transport import Endpoint, GrpcTransport
+        from assay.server.client.grpc_transport import GrpcTransport
 
         if config.compress and importlib.util.find_spec("zstandard") is None:
             raise MissingExtraError("zstandard", "server", "compress=true")
         assert config.client is not None
         self.client = config.client
-        endpoint = Endpoint.of(config)
         self.agent, self.spec = agent, spec
         self._close_seconds = config.close_seconds
-        self._transport = GrpcTransport(
-            endpoint,
-            spec,
-            compress=config.compress,
-            call_seconds=config.call_seconds,
-            stall_seconds=config.stall_seconds,
-            most_model_bytes=config.largest_model_mb << 20,
-            clock=clock,
-        )
+        self._transport = GrpcTransport(config, spec, clock)
         first = config.retry_seconds
         self._courier = Courier(
             agent.outbox,

@@ -60,6 +60,7 @@ except ImportError as error:
 _RECEIVE_BYTES = 8 << 20  # of one message: a chunk of a model, with room
 _TRIES = 5  # how often an item may come back damaged or end a session
 _FETCH_TRIES = 3
+_REGISTER_SECONDS = 180.0  # the server starts a learner for it; a large model takes its time, too
 
 # Refused whatever is done: the batch itself is at fault.
 _CONTENT = frozenset(
@@ -96,57 +97,18 @@ _BY_CODE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the server is, and who we are to it.
-
-    Args:
-        address: `host:port`, or `unix:path`.
-        client: Our id, which a server without credentials on its own machine believes.
-        token: What proves who we are; or
-        token_file: where to read it, before each session, so that it can be renewed.
-        tls: Encrypt. Without, only this machine itself is talked to.
-        ca: Certificates to trust instead of the system's.
-        certificate: Ours, where the server wants one, with
-        key: its private key.
-        server_name: What the server's certificate says, where that is not the address.
-        keepalive_seconds: Silence after which the other end is asked whether it is still there.
-        keepalive_timeout: How long it has to answer.
+    """Where the server is, and who we are to it, as a client's settings say.
 
     Raises:
-        ConfigError: The parts do not go together, or a file cannot be read.
+        ConfigError: The settings do not go together, or a file cannot be read.
     """
 
-    address: str
-    client: str
-    token: str | None = None
-    token_file: Path | None = None
-    tls: bool = False
-    ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    server_name: str | None = None
-    keepalive_seconds: float = 20.0
-    keepalive_timeout: float = 10.0
-
-    @classmethod
-    def of(cls, config: ClientConfig) -> Endpoint:
-        """Return what a client's settings say."""
-        tls = config.tls
-        files = (None,) * 4 if tls is None else (tls.ca, tls.certificate, tls.key, tls.server_name)
-        return cls(
-            config.address,
-            config.client_id(),
-            config.token,
-            config.token_file,
-            tls is not None,
-            *files,
-            keepalive_seconds=config.keepalive_seconds,
-            keepalive_timeout=config.keepalive_timeout,
-        )
-
-    def __post_init__(self) -> None:
-        if not self.tls and not is_loopback(self.address):
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        self.address = config.address
+        self.client = config.client_id()  # a server without credentials on this machine believes it
+        if config.tls is None and not is_loopback(self.address):
             raise ConfigError(
                 f"address='{self.address}' is another machine, and there is no TLS.",
                 "Give tls (its certificate authority, or {} for the system's), or connect through "
@@ -156,43 +118,46 @@ class Endpoint:
         self._credentials()
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return what every call carries."""
+        """Return what every call carries; a token file is read again, for it may be renewed."""
         own = (("assay-client", self.client),)
-        token = self.token
-        if self.token_file is not None:
-            token = _read(self.token_file, "token_file").decode(errors="replace").strip()
+        token, path = self._config.token, self._config.token_file
+        if path is not None:
+            token = _read(path, "token_file").decode(errors="replace").strip()
             if not token.isascii() or not token:
                 raise ConfigError(
-                    f"token_file='{self.token_file}' holds no token.",
+                    f"token_file='{path}' holds no token.",
                     "Put the token, as the server printed it, on its only line.",
                 )
         return own if token is None else (*own, ("authorization", f"Bearer {token}"))
 
     def channel(self) -> Any:
         """Return a new connection."""
+        config = self._config
+        timeout = int(1000 * config.keepalive_timeout)
         options: list[tuple[str, int | str]] = [
             # The default would share connections, and the pauses after a failure, with others.
             ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.keepalive_time_ms", int(1000 * self.keepalive_seconds)),
-            ("grpc.keepalive_timeout_ms", int(1000 * self.keepalive_timeout)),
+            ("grpc.keepalive_time_ms", int(1000 * config.keepalive_seconds)),
+            ("grpc.keepalive_timeout_ms", timeout),
             # A ping that gRPC sends for reasons of its own would else have a minute.
-            ("grpc.http2.ping_timeout_ms", int(1000 * self.keepalive_timeout)),
+            ("grpc.http2.ping_timeout_ms", timeout),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.max_receive_message_length", _RECEIVE_BYTES),
             ("grpc.enable_retries", 0),
         ]
-        if self.server_name is not None:
-            options.append(("grpc.ssl_target_name_override", self.server_name))
+        if config.tls is not None and config.tls.server_name is not None:
+            options.append(("grpc.ssl_target_name_override", config.tls.server_name))
         credentials = self._credentials()
         if credentials is None:
             return grpc.insecure_channel(self.address, options)
         return grpc.secure_channel(self.address, credentials, options)
 
     def _credentials(self) -> Any:
-        if not self.tls:
+        tls = self._config.tls
+        if tls is None:
             return None
-        files = {"tls.ca": self.ca, "tls.certificate": self.certificate, "tls.key": self.key}
+        files = {"tls.ca": tls.ca, "tls.certificate": tls.certificate, "tls.key": tls.key}
         read = [None if path is None else _read(path, name) for name, path in files.items()]
         return grpc.ssl_channel_credentials(read[0], read[2], read[1])
 
@@ -230,15 +195,8 @@ class GrpcTransport:
     """Sends batches to a gateway, and brings what it answers.
 
     Args:
-        endpoint: Where it is.
+        config: Where it is, and how long to wait for what.
         spec: What this client registers.
-        compress: Use zstd where the server offers it.
-        call_seconds: How long a short call may take.
-        register_seconds: How long registering may take: the server starts a learner for it.
-        stall_seconds: How long nothing that was sent may be settled before the session is given up.
-        most_model_bytes: Larger models are not fetched.
-        differences: Take the difference to the last model where the server gives one, which costs
-            the memory of that model. Without zstandard, models always come in full.
         clock: Seconds that only grow.
 
     Attributes:
@@ -246,32 +204,24 @@ class GrpcTransport:
         sent_bytes: Their size.
         duplicates: Batches that the server had already.
         newest_version: Of the models that the server has.
-        differences: Models that came as the difference to another.
+        differences: Models that came as the difference to the last one, which costs the memory of
+            that one. Without zstandard, models always come in full.
         bad_differences: Those that could not be used, so that the full one was fetched.
         epoch: Of the latest session.
     """
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        config: ClientConfig,
         spec: PolicySpec,
-        *,
-        compress: bool = False,
-        call_seconds: float = 10.0,
-        register_seconds: float = 180.0,
-        stall_seconds: float = 60.0,
-        most_model_bytes: int = 256 << 20,
-        differences: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._endpoint, self._spec = endpoint, spec
+        self._config, self._spec = config, spec
+        self._endpoint = Endpoint(config)
         self._layout = Layout(spec)
         self._spec_json = spec.canonical().decode()
         self._spec_hash = spec.hash()
-        self._compress = compress
-        self._call_seconds, self._register_seconds = call_seconds, register_seconds
-        self._stall_seconds = stall_seconds
-        self._most_model_bytes = most_model_bytes
+        self._most_model_bytes = config.largest_model_mb << 20
         self._clock = clock
         self._channel: Any = None
         self._window = Window(0, 0, 0)
@@ -287,7 +237,6 @@ class GrpcTransport:
         self._trials: Counter[int] = Counter()  # by the outbox's numbers
         self._fetched = ""  # the digest of the model that was handed over last
         self._fetch_trials: Counter[str] = Counter()
-        self._differences = differences and have_zstd()
         self._base: tuple[str, bytes] | None = None  # the last model, which differences are to
         self.sent_batches = self.sent_bytes = self.duplicates = 0
         self.newest_version = self.epoch = 0
@@ -310,7 +259,7 @@ class GrpcTransport:
             client_version=f"assay-python/{__version__}",
         )
         try:
-            reply = self._call(session.Open, request, metadata, self._call_seconds)
+            reply = self._call(session.Open, request, metadata, self._config.call_seconds)
         except RefusedError as error:
             raise registered or error from None
         last = self._window.commit(reply.resumed_committed)
@@ -318,7 +267,7 @@ class GrpcTransport:
         self._window = Window(reply.epoch, reply.credit_batches, reply.credit_bytes)
         self.epoch, self.newest_version = reply.epoch, reply.newest_version
         self._frame_bytes = min(FRAME_BYTES, reply.limits.frame_bytes or FRAME_BYTES)
-        self._zstd = self._compress and pb.ZSTD in reply.limits.codecs
+        self._zstd = self._config.compress and pb.ZSTD in reply.limits.codecs
         self._start_streams(channel, metadata)
         return self._acknowledged
 
@@ -362,8 +311,9 @@ class GrpcTransport:
         self._send_waiting()
         if self._broken is not None and not events:
             raise self._broken
-        if not self._window.idle and self._clock() - self._answered_at > self._stall_seconds:
-            raise TransportError(f"The server left a batch unanswered for {self._stall_seconds} s.")
+        most = self._config.stall_seconds
+        if not self._window.idle and self._clock() - self._answered_at > most:
+            raise TransportError(f"The server left a batch unanswered for {most} s.")
         return events
 
     def close(self) -> None:
@@ -388,7 +338,7 @@ class GrpcTransport:
         """Register the spec; return why that was not allowed, for it may be there already."""
         request = pb.RegisterRequest(protocol=PROTOCOL, spec_json=self._spec_json)
         try:
-            self._call(session.Register, request, metadata, self._register_seconds)
+            self._call(session.Register, request, metadata, _REGISTER_SECONDS)
         except RefusedError as error:
             if error.reason is not Reason.PERMISSION_DENIED:
                 raise
@@ -569,7 +519,7 @@ class GrpcTransport:
             raise
         self._fetched = info.sha256
         self._fetch_trials.pop(info.sha256)
-        if self._differences:
+        if have_zstd():
             self._base = (info.sha256, data)
         return ModelArrived(data, info.sha256)
 
@@ -597,7 +547,7 @@ class GrpcTransport:
         request = pb.FetchRequest(policy=self._spec.name, sha256=info.sha256, base_sha256=base)
         data = bytearray()
         of = ""
-        call = models.Fetch(request, metadata=metadata, timeout=self._register_seconds)
+        call = models.Fetch(request, metadata=metadata, timeout=_REGISTER_SECONDS)
         for chunk in call:
             if chunk.offset != len(data) or len(data) + len(chunk.data) > info.size:
                 call.cancel()
