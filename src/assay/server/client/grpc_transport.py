@@ -245,7 +245,10 @@ class GrpcTransport:
     # ------------------------------------------------------------------ what the courier calls
 
     def open(self) -> int:
-        """Register, open a session, and begin the two streams."""
+        """Register, open a session, and begin the two streams; return what is durable so far.
+
+        That is the highest number of the outbox up to which the server has everything.
+        """
         self.close()
         metadata = self._endpoint.metadata()
         self._channel = channel = self._endpoint.channel()
@@ -276,7 +279,10 @@ class GrpcTransport:
         return self._waiting is None and self._window.ready
 
     def send(self, seq: int, item: Item) -> None:
-        """Encode an item and send it, or keep it until the credits for its size are there."""
+        """Encode an item and send it, or keep it until the credits for its size are there.
+
+        The same number may come again after a new `open` or `SendAgain`.
+        """
         window = self._window
         if self._trials[seq] >= _TRIES:
             window.give_up(seq)
@@ -317,7 +323,7 @@ class GrpcTransport:
         return events
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Let go of the connection; never raises."""
         outgoing, self._outgoing = self._outgoing, None
         if outgoing is not None:
             outgoing.put(None)  # else gRPC's thread would wait here for ever
@@ -327,7 +333,7 @@ class GrpcTransport:
         self._waiting, self._broken, self._events = None, None, []
 
     def abort(self) -> None:
-        """End every call that is under way."""
+        """End every call that is under way; may come from any thread."""
         channel = self._channel
         if channel is not None:
             channel.close()

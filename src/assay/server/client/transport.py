@@ -1,19 +1,22 @@
-"""Between the outbox and the network: the interface of a transport, and the thread that uses it."""
+"""Between the outbox and the network: what a transport brings, and the thread that uses it."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from assay.server.client.keeper import ModelKeeper
 from assay.server.client.outbox import Item, Outbox
 from assay.server.errors import Reason
+
+if TYPE_CHECKING:
+    from assay.server.client.grpc_transport import GrpcTransport
 
 State = Literal[
     "new", "connecting", "connected", "away", "busy", "paused", "refused", "fenced", "stopped"
@@ -107,31 +110,6 @@ class Notice:
 Event = Acknowledged | Refused | SendAgain | ModelArrived | ModelConfirmed | ModelRefused | Notice
 
 
-class Transport(Protocol):
-    """What a network client does for the courier, which calls it from one thread.
-
-    Every method may raise `TransportError`; the courier then calls `close` and opens again.
-    """
-
-    def open(self) -> int:
-        """Begin a session, or resume it; return the highest sequence number that is durable."""
-
-    def ready(self) -> bool:
-        """Return whether the server's credits let another item go."""
-
-    def send(self, seq: int, item: Item) -> None:
-        """Send one item. The same number may come again after a new `open` or `SendAgain`."""
-
-    def poll(self, seconds: float) -> Sequence[Event]:
-        """Return what came from the server, waiting for it so long at most."""
-
-    def close(self) -> None:
-        """Let go of the connection; never raises."""
-
-    def abort(self) -> None:
-        """Make a call that waits end at once; may come from any thread."""
-
-
 class Courier:
     """Moves items from an outbox to a transport, and models from there to a keeper.
 
@@ -141,7 +119,8 @@ class Courier:
     Args:
         outbox: What waits to be sent.
         keeper: Takes new models.
-        transport: The connection.
+        transport: The connection, called from one thread, but for `abort`. Whatever it raises, it
+            is closed and opened again.
         poll_seconds: How long one look for events lasts.
         backoff: First and longest pause, in seconds, before a connection is opened again.
         paused: The same, where the policy takes nothing for now: it will, and nothing is broken.
@@ -167,7 +146,7 @@ class Courier:
         self,
         outbox: Outbox,
         keeper: ModelKeeper,
-        transport: Transport,
+        transport: GrpcTransport,
         *,
         poll_seconds: float = 0.05,
         backoff: tuple[float, float] = (0.1, 10.0),

@@ -33,6 +33,7 @@ from assay.server.gateway.tls import server_credentials
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.protocol import assay_pb2_grpc as services
 from assay.server.store.store import Store
+from assay.server.supervisor import Patience, Supervisor
 from assay.server.tensors import FRAME_BYTES
 
 log = logging.getLogger("assay.server")
@@ -174,13 +175,9 @@ class Gateway:
         if not hub.draining:
             hub.draining = True
             await self.health.drain()
-        streams = [
-            one for hosted in hub.policies.values()
-            for some in hosted.streams.values() for one in some
-        ]  # fmt: skip
-        for stream in streams:
-            stream.finish(draining())
         for hosted in hub.policies.values():
+            for stream in hosted.open_streams():
+                stream.finish(draining())
             hosted.changed.fire()
         complete = await self._streams_end(time.monotonic() + _STREAM_SHARE * timeout)
         left = max(end - time.monotonic(), 0.1)
@@ -265,8 +262,6 @@ def _cannot_listen(listen: str, why: str) -> ConfigError:
 
 
 def _supervisor(config: ServerConfig) -> Supervise:
-    from assay.server.supervisor import Patience, Supervisor
-
     retention = config.retention
     patience = Patience(
         trim_seconds=retention.every if retention.trim else None,

@@ -7,9 +7,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
-from assay.server.errors import RejectionError
 from assay.server.gateway.activity import Rates
 from assay.server.gateway.config import ServerConfig
 from assay.server.gateway.freshness import Freshness
@@ -20,7 +19,11 @@ from assay.server.learner.messages import ON_POLICY_LAG
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.spec import PolicySpec
 from assay.server.store.registry import CANARY, STABLE, Channel, ModelVersion
+from assay.server.supervisor import Supervisor
 from assay.server.tensors import Layout
+
+if TYPE_CHECKING:
+    from assay.server.gateway.ingest import IngestStream
 
 _SMOOTH = 0.05  # weight of the newest batch in a running mean
 _VERDICTS_SHOWN = 3
@@ -28,35 +31,7 @@ _CALM_SECONDS = 5.0  # without a refusal, after which batches are taken again
 _UNHEARD_SECONDS = 60.0  # the same where nothing was taken either
 
 
-class Supervised(Protocol):
-    """What the gateway asks of a policy's supervisor, from any thread."""
-
-    def validate(self, spec: PolicySpec) -> None:
-        """Begin a learner for a policy that is not registered yet, or raise BAD_SPEC."""
-
-    def start(self) -> None:
-        """Begin to learn."""
-
-    def notify(self) -> None:
-        """Hear that something was committed."""
-
-    def pause(self) -> None:
-        """Stop learning for now."""
-
-    def resume(self) -> None:
-        """Go on learning, also after failures."""
-
-    def drain(self, timeout: float) -> bool:
-        """Commit what was learned and stop; return whether that went through."""
-
-    def stop(self) -> None:
-        """Stop at once."""
-
-    def status(self) -> Any:
-        """Return a `SupervisorStatus`."""
-
-
-Supervise = Callable[..., Supervised]
+Supervise = Callable[..., Supervisor]
 
 
 class Signal:
@@ -73,18 +48,6 @@ class Signal:
     def next(self) -> asyncio.Event:
         """Return what the next change sets. Take it before you look at what may change."""
         return self._event
-
-
-class IngestStream(Protocol):
-    """A stream of experience that is open."""
-
-    epoch: int
-
-    def wake(self) -> None:
-        """Look at the credits again."""
-
-    def finish(self, error: RejectionError) -> None:
-        """Acknowledge what was taken, then end with a status."""
 
 
 class Hosted:
@@ -117,7 +80,7 @@ class Hosted:
         self,
         spec: PolicySpec,
         config: ServerConfig,
-        supervisor: Supervised,
+        supervisor: Supervisor,
         journal: Journal,
         verdicts: Verdicts,
     ) -> None:
@@ -150,6 +113,10 @@ class Hosted:
         self._backlog = config.backlog_of(spec.name)
         self._max_lag = config.learner_of(spec.name).max_lag
         self._lowest = 1.0
+
+    def open_streams(self) -> list[IngestStream]:
+        """Return the open streams of all clients."""
+        return [one for some in self.streams.values() for one in some]
 
     def committed(self, steps: int) -> None:
         """Count a batch that the learner has to catch up with."""

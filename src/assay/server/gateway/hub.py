@@ -298,7 +298,7 @@ class Hub:
         hosted = self.hosted(name)
         del self.policies[name]
         gone = RejectionError(Reason.POLICY_DELETED, f"The policy '{name}' was deleted.")
-        for stream in [one for some in hosted.streams.values() for one in some]:
+        for stream in hosted.open_streams():
             stream.finish(gone)
         hosted.changed.fire()
         await self.wait(hosted.supervisor.stop)
@@ -489,7 +489,7 @@ class Hub:
         if hosted.journal.due:
             await self.work(hosted.journal.write_due)
         if after != before:
-            for stream in [one for some in hosted.streams.values() for one in some]:
+            for stream in hosted.open_streams():
                 stream.wake()
         self.on_change(hosted)
 

@@ -88,7 +88,7 @@ class Ingest(IngestServicer):
         principal = await hub.enter(context, first.policy, Verb.WRITE)
         hub.refuse_draining()
         hosted = hub.hosted(first.policy)
-        stream = _Stream(hub, hosted, principal, context)
+        stream = IngestStream(hub, hosted, principal, context)
         await stream.begin()
         await stream.run(first)
 
@@ -105,7 +105,7 @@ class Ingest(IngestServicer):
                 "Send it again in a while, or use a stream, which waits by itself.",
             )
         hosted = hub.hosted(request.policy)
-        stream = _Stream(hub, hosted, principal, context)
+        stream = IngestStream(hub, hosted, principal, context)
         await stream.look_up()
         pending = await stream.take(request)
         if pending is None:
@@ -119,7 +119,7 @@ class Ingest(IngestServicer):
         return stream.collect()
 
 
-class _Stream:
+class IngestStream:
     """One stream of one client.
 
     Attributes:
@@ -324,7 +324,7 @@ class _Stream:
     def _unfinished(self) -> int:
         """Return the bytes of unfinished batches on all streams of this client."""
         streams = self._hosted.streams.get(self._client, ())
-        return sum(one._assembling for one in streams if isinstance(one, _Stream))
+        return sum(one._assembling for one in streams)
 
     def _count_assembling(self, size: int) -> None:
         self._hub.assembling += size - self._assembling
