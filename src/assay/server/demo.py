@@ -40,25 +40,15 @@ class DemoError(AssayError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the demo runs.
+    """What the demo runs."""
 
-    Attributes:
-        env: Id of the environment that the Python clients play.
-        policy: Its policy's name.
-        algorithm: What learns it.
-        settings: Of the algorithm.
-        clients: How many Python clients there are.
-        rate: Decisions of each in a second.
-        seconds: How long they play.
-    """
-
-    env: str
-    policy: str
-    algorithm: str
-    settings: dict[str, Any]
-    clients: int
-    rate: float
-    seconds: float
+    env: str  # id of the environment that the Python clients play
+    policy: str  # its policy's name
+    algorithm: str  # what learns it
+    settings: dict[str, Any]  # of the algorithm
+    clients: int  # how many Python clients there are
+    rate: float  # decisions of each in a second
+    seconds: float  # how long they play
 
 
 def make_plan(*, seconds: float | None = None, quick: bool = False) -> Plan:
@@ -78,16 +68,11 @@ def make_plan(*, seconds: float | None = None, quick: bool = False) -> Plan:
 
 @dataclass(slots=True)
 class ClientView:
-    """What is known about a client.
+    """What is known about a client."""
 
-    Attributes:
-        name: Its id.
-        latest: Its last report.
-        returns: Of its last episodes.
-    """
-
-    name: str
-    latest: dict[str, Any] = field(default_factory=dict)
+    name: str  # its id
+    latest: dict[str, Any] = field(default_factory=dict)  # its last report
+    # Of its last episodes.
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
     @property
@@ -105,39 +90,23 @@ class ClientView:
 
 @dataclass(slots=True)
 class Summary:
-    """What the demo has shown.
+    """What the demo has shown."""
 
-    Attributes:
-        seconds: How long clients played.
-        decisions: That clients made.
-        fallbacks: How many of them no model of the server made.
-        acknowledged: Steps that the server has for good.
-        lost: Steps that were dropped or refused.
-        episodes: That ended.
-        first: Mean return of the first tenth of them.
-        last: Mean return of the last tenth.
-        versions: That were published.
-        act_p50: Median time of act() of the median client, in seconds.
-        killed: Process of the trainer that was killed, or None.
-        resumed_after: Seconds until a version of the next trainer, or None.
-        program: What the C++ example said of its rule and of what was learned.
-        drained: Whether the server ended in order.
-    """
-
-    seconds: float = 0.0
-    decisions: int = 0
-    fallbacks: int = 0
-    acknowledged: int = 0
-    lost: int = 0
-    episodes: int = 0
-    first: float | None = None
-    last: float | None = None
-    versions: int = 0
-    act_p50: float | None = None
-    killed: int | None = None
-    resumed_after: float | None = None
+    seconds: float = 0.0  # how long clients played
+    decisions: int = 0  # that clients made
+    fallbacks: int = 0  # how many of them no model of the server made
+    acknowledged: int = 0  # steps that the server has for good
+    lost: int = 0  # steps that were dropped or refused
+    episodes: int = 0  # that ended
+    first: float | None = None  # mean return of the first tenth of them
+    last: float | None = None  # mean return of the last tenth
+    versions: int = 0  # that were published
+    act_p50: float | None = None  # median time of act() of the median client, in seconds
+    killed: int | None = None  # process of the trainer that was killed, or None
+    resumed_after: float | None = None  # seconds until a version of the next trainer, or None
+    # What the C++ example said of its rule and of what was learned.
     program: list[str] = field(default_factory=list)
-    drained: bool = False
+    drained: bool = False  # whether the server ended in order
 
 
 class Demo:

@@ -63,47 +63,35 @@ _FIRST_PORTION = 16  # batches
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a supervisor waits for what.
+    """How long a supervisor waits for what."""
 
-    Attributes:
-        start_seconds: For a learner to begin: loading its libraries, its checkpoint.
-        call_seconds: For a learner to answer before it counts as hung; None for as long as it
-            takes.
-        stop_seconds: For a learner to end in good order.
-        first_pause: Before a crashed learner is begun again; doubled with every crash in a row.
-        longest_pause: The most that this grows to.
-        crashes: In a row, after which the policy has failed. Whatever is committed in between
-            ends the row.
-        poison: Learners in a row that have died of the same batch, which was sent alone, after
-            which it is passed over. If the next ones die of another batch, with nothing
-            committed in between, then everything up to it is: the culprit may have come before.
-        steady_seconds: A learner that dies while it has nothing to do ends the row as well, if it
-            has lived this long.
-        publish_seconds: A version is asked for when nothing was published for so long although
-            there was something to learn; None to leave it to the learner, whose versions then
-            depend on the experience alone.
-        trim_seconds: Between two looks for experience that is no longer needed; None to keep all.
-        poll_seconds: Between two looks at a learner that has nothing to do.
-        answer_seconds: That one call to the learner should take. A long one keeps its versions
-            from being published and orders from being obeyed, so less is sent at a time then.
-        batches: The most that one call to the learner brings.
-        bytes: The most that they have together, unless a single one has more.
-    """
-
-    start_seconds: float = 300.0
+    start_seconds: float = 300.0  # for a learner to begin: loading its libraries, its checkpoint
+    # For a learner to answer before it counts as hung; None for as long as it takes.
     call_seconds: float | None = 600.0
-    stop_seconds: float = 5.0
+    stop_seconds: float = 5.0  # for a learner to end in good order
+    # Before a crashed learner is begun again; doubled with every crash in a row.
     first_pause: float = 0.5
-    longest_pause: float = 30.0
+    longest_pause: float = 30.0  # the most that this grows to
+    # In a row, after which the policy has failed. Whatever is committed in between ends the row.
     crashes: int = 8
+    # Learners in a row that have died of the same batch, which was sent alone, after which it is
+    # passed over. If the next ones die of another batch, with nothing committed in between, then
+    # everything up to it is: the culprit may have come before.
     poison: int = 3
+    # A learner that dies while it has nothing to do ends the row as well, if it has lived this
+    # long.
     steady_seconds: float = 60.0
+    # A version is asked for when nothing was published for so long although there was something to
+    # learn; None to leave it to the learner, whose versions then depend on the experience alone.
     publish_seconds: float | None = None
+    # Between two looks for experience that is no longer needed; None to keep all.
     trim_seconds: float | None = 60.0
-    poll_seconds: float = 1.0
+    poll_seconds: float = 1.0  # between two looks at a learner that has nothing to do
+    # That one call to the learner should take. A long one keeps its versions from being published
+    # and orders from being obeyed, so less is sent at a time then.
     answer_seconds: float = 1.0
-    batches: int = 256
-    bytes: int = 16 << 20
+    batches: int = 256  # the most that one call to the learner brings
+    bytes: int = 16 << 20  # the most that they have together, unless a single one has more
 
     def pause(self, crashes: int) -> float:
         """Return how long to wait after so many crashes in a row.
@@ -117,44 +105,27 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorStatus:
-    """How a policy's learning goes.
+    """How a policy's learning goes."""
 
-    Attributes:
-        policy: Whose.
-        state: "starting" includes filling the replay again and waiting after a crash; "failed"
-            waits for `Supervisor.resume`.
-        restarts: How often a learner was begun again.
-        last_error: What is wrong, or was until the learner has recovered.
-        unsaved: Why what was learned cannot be saved now, if it cannot.
-        recovered: What a learner went on from as its checkpoint could not be read, in a sentence.
-        skipped: Batches that are passed over, as learners died of them or they cannot be read.
-        epoch: Of the trainer.
-        position: Of the last batch that the learner has consumed, in memory.
-        committed: Of the last batch that its committed state has consumed.
-        version: The newest that was published.
-        behind: Batches that are committed and not consumed.
-        behind_steps: The steps in them.
-        keep_after: The log is kept behind this position.
-        health: Of the learner, if there is one.
-        metrics: The newest of the learner.
-    """
-
-    policy: str
+    policy: str  # whose
+    # "starting" includes filling the replay again and waiting after a crash; "failed" waits for
+    # `Supervisor.resume`.
     state: State
-    restarts: int
-    last_error: str | None
-    unsaved: str | None
+    restarts: int  # how often a learner was begun again
+    last_error: str | None  # what is wrong, or was until the learner has recovered
+    unsaved: str | None  # why what was learned cannot be saved now, if it cannot
+    # What a learner went on from as its checkpoint could not be read, in a sentence.
     recovered: str | None
-    skipped: int
-    epoch: int
-    position: int
-    committed: int
-    version: int
-    behind: int
-    behind_steps: int
-    keep_after: int
-    health: Health | None
-    metrics: Mapping[str, float]
+    skipped: int  # batches that are passed over, as learners died of them or they cannot be read
+    epoch: int  # of the trainer
+    position: int  # of the last batch that the learner has consumed, in memory
+    committed: int  # of the last batch that its committed state has consumed
+    version: int  # the newest that was published
+    behind: int  # batches that are committed and not consumed
+    behind_steps: int  # the steps in them
+    keep_after: int  # the log is kept behind this position
+    health: Health | None  # of the learner, if there is one
+    metrics: Mapping[str, float]  # the newest of the learner
 
 
 class _Ended(Exception):

@@ -21,21 +21,13 @@ _MAX_NAME = 1024
 
 
 class Packed(NamedTuple):
-    """Where a tensor lies in a serialised map.
+    """Where a tensor lies in a serialised map."""
 
-    Attributes:
-        name: Its name; "" where there is none.
-        dtype: A number of the enum `DType`, or any other.
-        shape: As stated.
-        start: Of its data, in bytes.
-        stop: Of its data, in bytes.
-    """
-
-    name: str
-    dtype: int
-    shape: tuple[int, ...]
-    start: int
-    stop: int
+    name: str  # its name; "" where there is none
+    dtype: int  # a number of the enum `DType`, or any other
+    shape: tuple[int, ...]  # as stated
+    start: int  # of its data, in bytes
+    stop: int  # of its data, in bytes
 
 
 def _varint(value: int) -> bytes:

@@ -73,29 +73,17 @@ Check = Callable[[Array], int | None]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One tensor of a batch.
+    """One tensor of a batch."""
 
-    Attributes:
-        name: Its name on the wire.
-        dtype: Little endian.
-        shape: Of one step.
-        check: Finds the first value that must not be there.
-        reason: Why that is refused.
-        optional: Whether a batch may leave it out.
-        code: Of the dtype, on the wire.
-        values: How many there are in a step.
-        step_bytes: How many bytes a step takes.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    check: Check | None
-    reason: Reason = Reason.NOT_FINITE
-    optional: bool = False
-    code: int = field(init=False)
-    values: int = field(init=False)
-    step_bytes: int = field(init=False)
+    name: str  # its name on the wire
+    dtype: np.dtype[Any]  # little endian
+    shape: tuple[int, ...]  # of one step
+    check: Check | None  # finds the first value that must not be there
+    reason: Reason = Reason.NOT_FINITE  # why that is refused
+    optional: bool = False  # whether a batch may leave it out
+    code: int = field(init=False)  # of the dtype, on the wire
+    values: int = field(init=False)  # how many there are in a step
+    step_bytes: int = field(init=False)  # how many bytes a step takes
 
     def __post_init__(self) -> None:
         values = math.prod(self.shape)
@@ -106,24 +94,15 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """Consecutive steps of one client, as sent in one batch.
+    """Consecutive steps of one client, as sent in one batch."""
 
-    Attributes:
-        epoch: Of the session.
-        seq: Its number in the session, from 1.
-        fields: The arrays by name, as `Layout` says.
-        episode: Of the first step.
-        start_step: Of the first step, within its episode.
-        dropped: How many numbers right before `seq` will never be sent.
-        patches: Late rewards by the event id of their step.
-    """
-
-    epoch: int
-    seq: int
-    fields: Mapping[str, Array]
-    episode: int = 0
-    start_step: int = 0
-    dropped: int = 0
+    epoch: int  # of the session
+    seq: int  # its number in the session, from 1
+    fields: Mapping[str, Array]  # the arrays by name, as `Layout` says
+    episode: int = 0  # of the first step
+    start_step: int = 0  # of the first step, within its episode
+    dropped: int = 0  # how many numbers right before `seq` will never be sent
+    # Late rewards by the event id of their step.
     patches: Mapping[int, float] = field(default_factory=dict)
 
     @property

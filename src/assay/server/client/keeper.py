@@ -28,20 +28,13 @@ _WARM_UP = 3
 
 @dataclass(slots=True)
 class Loaded:
-    """A model that is ready to act.
+    """A model that is ready to act."""
 
-    Attributes:
-        policy: Acts.
-        version: Of the model.
-        epoch: Of the learner.
-        sha256: Of the file.
-        fresh_at: When the server last said that this is the model to use, by the client's clock.
-    """
-
-    policy: Policy
-    version: int
-    epoch: int
-    sha256: str
+    policy: Policy  # acts
+    version: int  # of the model
+    epoch: int  # of the learner
+    sha256: str  # of the file
+    # When the server last said that this is the model to use, by the client's clock.
     fresh_at: float
 
 

@@ -23,49 +23,29 @@ Overflow = Literal["block", "drop_oldest", "reservoir"]
 
 @dataclass(slots=True)
 class Step:
-    """One decision and what came of it; arrays have a leading axis of 1.
+    """One decision and what came of it; arrays have a leading axis of 1."""
 
-    Attributes:
-        obs: The canonical observation, its action mask included.
-        action: What was done, canonical.
-        raw: The action before it was clipped, which a Gaussian's log-probability belongs to.
-        log_prob: Of what the policy did.
-        version: Of the model that decided; 0 where none did.
-        flags: Why the step is no sample of the policy (`Flag`); 0 if it is one.
-        event: Number of the decision.
-        reward: Sum of the rewards since.
-        terminated: The episode ended here by itself.
-        truncated: The episode was cut off here.
-        final: The observation after a truncated step.
-    """
-
-    obs: Tree
-    action: Array
-    raw: Array
-    log_prob: float
-    version: int
-    flags: int
-    event: int
-    reward: float = 0.0
-    terminated: bool = False
-    truncated: bool = False
-    final: Tree = None
+    obs: Tree  # the canonical observation, its action mask included
+    action: Array  # what was done, canonical
+    raw: Array  # the action before it was clipped, which a Gaussian's log-probability belongs to
+    log_prob: float  # of what the policy did
+    version: int  # of the model that decided; 0 where none did
+    flags: int  # why the step is no sample of the policy (`Flag`); 0 if it is one
+    event: int  # number of the decision
+    reward: float = 0.0  # sum of the rewards since
+    terminated: bool = False  # the episode ended here by itself
+    truncated: bool = False  # the episode was cut off here
+    final: Tree = None  # the observation after a truncated step
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Consecutive steps, of one episode or several.
+    """Consecutive steps, of one episode or several."""
 
-    Attributes:
-        steps: The steps, which nobody changes any more.
-        episode: Number of the first step's episode.
-        start_step: Number of the first step within its episode.
-        bootstrap: The observation after the last step, where its episode goes on; else None.
-    """
-
-    steps: tuple[Step, ...]
-    episode: int
-    start_step: int
+    steps: tuple[Step, ...]  # the steps, which nobody changes any more
+    episode: int  # number of the first step's episode
+    start_step: int  # number of the first step within its episode
+    # The observation after the last step, where its episode goes on; else None.
     bootstrap: Tree = None
 
     def fields(self) -> dict[str, Array]:
@@ -102,15 +82,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class RewardPatch:
-    """A reward that came after its step had been closed.
+    """A reward that came after its step had been closed."""
 
-    Attributes:
-        event: Number of the decision it belongs to.
-        reward: What is added to the step's reward.
-    """
-
-    event: int
-    reward: float
+    event: int  # number of the decision it belongs to
+    reward: float  # what is added to the step's reward
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -120,13 +95,9 @@ class RewardPatch:
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """Late rewards that travel together.
+    """Late rewards that travel together."""
 
-    Attributes:
-        by_event: What is added to the rewards of which decisions.
-    """
-
-    by_event: dict[int, float]
+    by_event: dict[int, float]  # what is added to the rewards of which decisions
 
     @property
     def steps(self) -> tuple[Step, ...]:

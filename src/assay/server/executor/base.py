@@ -48,23 +48,15 @@ class LearnerRefused(AssayError):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a learner is.
+    """How a learner is."""
 
-    Attributes:
-        alive: Whether it can be called.
-        where: The place it runs at, for a person.
-        pid: Of its process.
-        restarts: How often its back end has restarted it by itself.
-        rss: Bytes of memory that its process holds; 0 where that is not known.
-        busy_since: When the call that it works on began, on the clock `time.monotonic`; None
-            when it waits for one.
-    """
-
-    alive: bool
-    where: str
-    pid: int
-    restarts: int = 0
-    rss: int = 0
+    alive: bool  # whether it can be called
+    where: str  # the place it runs at, for a person
+    pid: int  # of its process
+    restarts: int = 0  # how often its back end has restarted it by itself
+    rss: int = 0  # bytes of memory that its process holds; 0 where that is not known
+    # When the call that it works on began, on the clock `time.monotonic`; None when it waits for
+    # one.
     busy_since: float | None = None
 
 

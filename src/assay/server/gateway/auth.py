@@ -26,16 +26,11 @@ _BEARER = "bearer "
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Whoever bears a credential.
+    """Whoever bears a credential."""
 
-    Attributes:
-        name: The id of a client.
-        kind: What it was known by.
-        grants: Verbs by policy; None where everything is allowed.
-    """
-
-    name: str
-    kind: Literal["token", "certificate", "loopback"]
+    name: str  # the id of a client
+    kind: Literal["token", "certificate", "loopback"]  # what it was known by
+    # Verbs by policy; None where everything is allowed.
     grants: Mapping[str, frozenset[Verb]] | None
 
     def may(self, policy: str, verb: Verb) -> bool:
@@ -62,17 +57,11 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """What comes with a call.
+    """What comes with a call."""
 
-    Attributes:
-        token: The metadata `authorization`, if there are any.
-        word: Who the caller says it is.
-        common_name: Of a certificate that was verified; "" for none.
-    """
-
-    token: Any
-    word: Any
-    common_name: str
+    token: Any  # the metadata `authorization`, if there are any
+    word: Any  # who the caller says it is
+    common_name: str  # of a certificate that was verified; "" for none
 
     @classmethod
     def of(cls, context: Any) -> Presented:

@@ -34,23 +34,16 @@ _EXTRAS = ("log_prob", "version", "flags")
 
 @dataclass(slots=True)
 class Episode:
-    """Consecutive steps of one client, up to an end of some kind.
+    """Consecutive steps of one client, up to an end of some kind."""
 
-    Attributes:
-        client: Who acted.
-        number: Of the episode, as the client counts.
-        start: Of the first step, within its episode.
-        parts: The step fields, one after the other.
-        final: The observation after the last step, in its parts.
-        truncated: Whether it was cut although the client did not end it.
-    """
-
-    client: str
-    number: int
-    start: int
+    client: str  # who acted
+    number: int  # of the episode, as the client counts
+    start: int  # of the first step, within its episode
+    # The step fields, one after the other.
     parts: list[dict[str, Array]] = field(default_factory=list)
+    # The observation after the last step, in its parts.
     final: dict[str, Array] = field(default_factory=dict)
-    truncated: bool = True
+    truncated: bool = True  # whether it was cut although the client did not end it
     late: dict[int, float] = field(default_factory=dict)
 
     @property

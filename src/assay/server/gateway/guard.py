@@ -70,21 +70,13 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What is known of a version's returns.
+    """What is known of a version's returns."""
 
-    Attributes:
-        version: Whose.
-        episodes: How many were counted.
-        mean: Of their returns.
-        error: Its standard error.
-        at: When that was, in seconds since the epoch.
-    """
-
-    version: int
-    episodes: int
-    mean: float
-    error: float
-    at: float
+    version: int  # whose
+    episodes: int  # how many were counted
+    mean: float  # of their returns
+    error: float  # its standard error
+    at: float  # when that was, in seconds since the epoch
 
     @property
     def surely(self) -> float:

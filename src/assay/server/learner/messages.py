@@ -54,28 +54,17 @@ class LearnerSettings(Model):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a learner begins with.
+    """What a learner begins with."""
 
-    Attributes:
-        spec: Canonical JSON of the `PolicySpec`.
-        settings: JSON of the `LearnerSettings`.
-        epoch: Of the trainer.
-        version: The newest that was published; 0 for none.
-        position: The committed cursor.
-        checkpoint: What the last publication with one brought; b"" for none.
-        weights: Without a checkpoint: the model file of the last version that can be read, if
-            there is one.
-        metrics: Of that version.
-    """
-
-    spec: str
-    settings: str
-    epoch: int
-    version: int = 0
-    position: int = 0
-    checkpoint: bytes = b""
+    spec: str  # canonical JSON of the `PolicySpec`
+    settings: str  # JSON of the `LearnerSettings`
+    epoch: int  # of the trainer
+    version: int = 0  # the newest that was published; 0 for none
+    position: int = 0  # the committed cursor
+    checkpoint: bytes = b""  # what the last publication with one brought; b"" for none
+    # Without a checkpoint: the model file of the last version that can be read, if there is one.
     weights: bytes = b""
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of that version
 
     def to_frame(self) -> Frame:
         """Return the head and blobs that stand for this message."""
@@ -100,14 +89,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Consume:
-    """Committed batches, in the order of their positions.
+    """Committed batches, in the order of their positions."""
 
-    Attributes:
-        batches: (position, client, serialised `Batch`) each.
-        replaying: They only fill the replay again: no updates (positions up to the cursor).
-    """
-
-    batches: tuple[tuple[int, str, bytes], ...]
+    batches: tuple[tuple[int, str, bytes], ...]  # (position, client, serialised `Batch`) each
+    # They only fill the replay again: no updates (positions up to the cursor).
     replaying: bool = False
 
     def to_frame(self) -> Frame:
@@ -128,26 +113,16 @@ class Consume:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A model version, and where its learner stood.
+    """A model version, and where its learner stood."""
 
-    Attributes:
-        version: Its number, one above the version before.
-        position: Of the last batch that it learned from.
-        snapshot: The model file.
-        checkpoint: The learner's state at the position; b"": the last one stays, and the cursor
-            with it.
-        parent: The version it grew from; 0 for none.
-        metrics: What is known about it.
-        architecture: JSON that describes it.
-    """
-
-    version: int
-    position: int
-    snapshot: bytes = field(repr=False)
+    version: int  # its number, one above the version before
+    position: int  # of the last batch that it learned from
+    snapshot: bytes = field(repr=False)  # the model file
+    # The learner's state at the position; b"": the last one stays, and the cursor with it.
     checkpoint: bytes = field(repr=False)
-    parent: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
-    architecture: str = field(default="{}", repr=False)
+    parent: int = 0  # the version it grew from; 0 for none
+    metrics: dict[str, float] = field(default_factory=dict)  # what is known about it
+    architecture: str = field(default="{}", repr=False)  # JSON that describes it
 
     def to_frame(self) -> Frame:
         """Return the head and blobs that stand for this message."""
@@ -176,15 +151,11 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The answer to `Start`.
+    """The answer to `Start`."""
 
-    Attributes:
-        replay_from: The supervisor first sends the positions above this one, up to the cursor,
-            with `replaying`.
-        publications: Version 1 of a policy that has none: clients explore with it.
-    """
-
+    # The supervisor first sends the positions above this one, up to the cursor, with `replaying`.
     replay_from: int
+    # Version 1 of a policy that has none: clients explore with it.
     publications: tuple[Publication, ...] = ()
 
     def to_frame(self) -> Frame:
@@ -200,20 +171,14 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer to `Consume`.
+    """The answer to `Consume`."""
 
-    Attributes:
-        position: Of the last batch that was consumed, in memory.
-        keep_after: The log must be kept behind this position: with the newest checkpoint that was
-            handed out, the replay is filled again from there.
-        publications: New versions, oldest first.
-        metrics: The newest ones of the learner.
-    """
-
-    position: int
+    position: int  # of the last batch that was consumed, in memory
+    # The log must be kept behind this position: with the newest checkpoint that was handed out, the
+    # replay is filled again from there.
     keep_after: int
-    publications: tuple[Publication, ...] = ()
-    metrics: dict[str, float] = field(default_factory=dict)
+    publications: tuple[Publication, ...] = ()  # new versions, oldest first
+    metrics: dict[str, float] = field(default_factory=dict)  # the newest ones of the learner
 
     def to_frame(self) -> Frame:
         """Return the head and blobs that stand for this message."""

@@ -21,45 +21,28 @@ MAX_CLIENTS = 10_000  # whose running episodes are followed
 
 @dataclass(slots=True)
 class Steps:
-    """L consecutive steps of one client.
+    """L consecutive steps of one client."""
 
-    Attributes:
-        client: Who acted.
-        session: In which session the steps were sent; one process sends all of a session's. A feed
-            puts the one here in which the process began, where it can tell.
-        episode: Number of the first step's episode.
-        start: Number of the first step within its episode.
-        obs: [L, ...] canonical.
-        action: [L, ...] canonical, as executed.
-        raw: [L, ...] before clipping, which `log_prob` belongs to.
-        reward: [L] float32.
-        log_prob: [L] float32.
-        version: [L] int64.
-        flags: [L] uint8.
-        terminated: [L] bool.
-        truncated: [L] bool, never where terminated.
-        event: [L] uint64, or None.
-        after: What followed the last step of an episode that was cut off, and the last of all: the
-            rows are those of `after_of`.
-        after_of: [L] row of `after`, or -1.
-    """
-
-    client: str
+    client: str  # who acted
+    # In which session the steps were sent; one process sends all of a session's. A feed puts the
+    # one here in which the process began, where it can tell.
     session: int
-    episode: int
-    start: int
-    obs: Tree
-    action: Array
-    raw: Array
-    reward: Array
-    log_prob: Array
-    version: Array
-    flags: Array
-    terminated: Array
-    truncated: Array
-    event: Array | None
+    episode: int  # number of the first step's episode
+    start: int  # number of the first step within its episode
+    obs: Tree  # [L, ...] canonical
+    action: Array  # [L, ...] canonical, as executed
+    raw: Array  # [L, ...] before clipping, which `log_prob` belongs to
+    reward: Array  # [L] float32
+    log_prob: Array  # [L] float32
+    version: Array  # [L] int64
+    flags: Array  # [L] uint8
+    terminated: Array  # [L] bool
+    truncated: Array  # [L] bool, never where terminated
+    event: Array | None  # [L] uint64, or None
+    # What followed the last step of an episode that was cut off, and the last of all: the rows are
+    # those of `after_of`.
     after: Tree
-    after_of: Array
+    after_of: Array  # [L] row of `after`, or -1
 
     def __len__(self) -> int:
         """Return how many steps there are."""
@@ -141,20 +124,13 @@ def runs_of(kept: Array) -> list[tuple[int, int]]:
 
 @dataclass(slots=True)
 class _Running:
-    """An episode that goes on.
+    """An episode that goes on."""
 
-    Attributes:
-        episode: Its number.
-        step: The number of its next step.
-        whole: Whether it was seen from its first step on.
-        late: Late rewards that came between episodes.
-    """
-
-    episode: int = -1
-    step: int = 0
-    whole: bool = False
+    episode: int = -1  # its number
+    step: int = 0  # the number of its next step
+    whole: bool = False  # whether it was seen from its first step on
     total: float = 0.0
-    late: float = 0.0
+    late: float = 0.0  # late rewards that came between episodes
 
 
 class EpisodeBook:

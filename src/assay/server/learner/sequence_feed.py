@@ -35,17 +35,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered of an episode that goes on.
+    """What is remembered of an episode that goes on."""
 
-    Attributes:
-        place: Session, episode and step that come next.
-        version: The model that acts.
-        carry: [1, ...].
-    """
-
-    place: tuple[int, int, int]
-    version: int
-    carry: Tree
+    place: tuple[int, int, int]  # session, episode and step that come next
+    version: int  # the model that acts
+    carry: Tree  # [1, ...]
 
 
 class SequenceFeed(RolloutFeed):

@@ -46,41 +46,25 @@ Sync = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a record lies.
+    """Where a record lies."""
 
-    Attributes:
-        position: Its number in the log.
-        segment: First position of its segment.
-        offset: Of the record in the segment, in bytes.
-        size: Of the record, its head included.
-    """
-
-    position: int
-    segment: int
-    offset: int
-    size: int
+    position: int  # its number in the log
+    segment: int  # first position of its segment
+    offset: int  # of the record in the segment, in bytes
+    size: int  # of the record, its head included
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something in a segment that is not a record.
+    """Something in a segment that is not a record."""
 
-    Attributes:
-        path: The segment.
-        offset: Where it begins.
-        size: How many bytes it has.
-        reason: What is wrong.
-        last: Position of the last record that stood there, if that is known.
-        cut: Whether it was taken off.
-        aside: The file beside the segment that has what was taken off, if there was room.
-    """
-
-    path: Path
-    offset: int
-    size: int
-    reason: str
-    last: int | None = None
-    cut: bool = False
+    path: Path  # the segment
+    offset: int  # where it begins
+    size: int  # how many bytes it has
+    reason: str  # what is wrong
+    last: int | None = None  # position of the last record that stood there, if that is known
+    cut: bool = False  # whether it was taken off
+    # The file beside the segment that has what was taken off, if there was room.
     aside: str | None = None
 
     def __str__(self) -> str:

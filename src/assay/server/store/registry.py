@@ -32,19 +32,12 @@ class Verb(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A registered policy.
+    """A registered policy."""
 
-    Attributes:
-        spec: What was registered.
-        hash: Of the spec.
-        state: A deleted policy keeps its name, so that its versions are never reused.
-        created: Seconds since the epoch.
-    """
-
-    spec: PolicySpec
-    hash: str
-    state: PolicyState
-    created: float
+    spec: PolicySpec  # what was registered
+    hash: str  # of the spec
+    state: PolicyState  # a deleted policy keeps its name, so that its versions are never reused
+    created: float  # seconds since the epoch
 
     @property
     def name(self) -> str:
@@ -54,152 +47,91 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class IndexedBatch:
-    """One committed batch; the first four attributes are its key.
+    """One committed batch; the first four attributes are its key."""
 
-    Attributes:
-        policy: Whose.
-        client: Who sent it.
-        epoch: Of the session.
-        seq: In the session.
-        steps: How many steps it holds.
-        place: Where it lies in the policy's log.
-    """
-
-    policy: str
-    client: str
-    epoch: int
-    seq: int
-    steps: int
-    place: Place
+    policy: str  # whose
+    client: str  # who sent it
+    epoch: int  # of the session
+    seq: int  # in the session
+    steps: int  # how many steps it holds
+    place: Place  # where it lies in the policy's log
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """How much of a policy was ever committed.
+    """How much of a policy was ever committed."""
 
-    Attributes:
-        batches: How many.
-        steps: In them.
-        bytes: Of their records.
-    """
-
-    batches: int = 0
-    steps: int = 0
-    bytes: int = 0
+    batches: int = 0  # how many
+    steps: int = 0  # in them
+    bytes: int = 0  # of their records
 
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """How far a policy's learner is.
+    """How far a policy's learner is."""
 
-    Attributes:
-        epoch: Of the trainer process; 0 before the first one.
-        position: Of the last batch that it has consumed.
-        version: The newest that was ever published; 0 for none.
-        checkpoint: SHA-256 of the state that belongs to the position, or None.
-        earlier: SHA-256 of the checkpoint before it, which it can go back to, or None.
-    """
-
-    epoch: int = 0
-    position: int = 0
-    version: int = 0
-    checkpoint: str | None = None
+    epoch: int = 0  # of the trainer process; 0 before the first one
+    position: int = 0  # of the last batch that it has consumed
+    version: int = 0  # the newest that was ever published; 0 for none
+    checkpoint: str | None = None  # SHA-256 of the state that belongs to the position, or None
+    # SHA-256 of the checkpoint before it, which it can go back to, or None.
     earlier: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NewModel:
-    """A model that is about to be published.
+    """A model that is about to be published."""
 
-    Attributes:
-        sha256: Of the snapshot.
-        size: In bytes.
-        architecture: JSON that describes it.
-        parent: The version it grew from; 0 for none.
-        metrics: What is known about it.
-        channel: The one that moves to it, unless it is pinned; None for no channel.
-    """
-
-    sha256: str
-    size: int
-    architecture: str = "{}"
-    parent: int = 0
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    sha256: str  # of the snapshot
+    size: int  # in bytes
+    architecture: str = "{}"  # JSON that describes it
+    parent: int = 0  # the version it grew from; 0 for none
+    metrics: Mapping[str, float] = field(default_factory=dict)  # what is known about it
+    # The one that moves to it, unless it is pinned; None for no channel.
     channel: str | None = STABLE
 
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
-    """A published model.
+    """A published model."""
 
-    Attributes:
-        policy: Whose.
-        version: Monotonic per policy, never reused.
-        epoch: Of the trainer that published it.
-        sha256: Of the snapshot.
-        size: In bytes.
-        architecture: JSON that describes it.
-        parent: The version it grew from; 0 for none.
-        metrics: What is known about it.
-        created: Seconds since the epoch.
-    """
-
-    policy: str
-    version: int
-    epoch: int
-    sha256: str
-    size: int
-    architecture: str
-    parent: int
-    metrics: Mapping[str, float]
-    created: float
+    policy: str  # whose
+    version: int  # monotonic per policy, never reused
+    epoch: int  # of the trainer that published it
+    sha256: str  # of the snapshot
+    size: int  # in bytes
+    architecture: str  # JSON that describes it
+    parent: int  # the version it grew from; 0 for none
+    metrics: Mapping[str, float]  # what is known about it
+    created: float  # seconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A name that clients follow.
+    """A name that clients follow."""
 
-    Attributes:
-        version: What it points to.
-        pinned: Whether it stays there when a model is published or promoted.
-    """
-
-    version: int
-    pinned: bool = False
+    version: int  # what it points to
+    pinned: bool = False  # whether it stays there when a model is published or promoted
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How much a client may send.
+    """How much a client may send."""
 
-    Attributes:
-        steps: In `seconds`; None for any number.
-        bytes: In `seconds`; None for any number.
-        seconds: The stretch of time that the two are counted over.
-    """
-
-    steps: int | None = None
-    bytes: int | None = None
-    seconds: float = 1.0
+    steps: int | None = None  # in `seconds`; None for any number
+    bytes: int | None = None  # in `seconds`; None for any number
+    seconds: float = 1.0  # the stretch of time that the two are counted over
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A credential; the secret itself is kept nowhere.
+    """A credential; the secret itself is kept nowhere."""
 
-    Attributes:
-        id: Its public part.
-        digest: SHA-256 of its secret part.
-        principal: Who bears it; the id of a client.
-        grants: Verbs by policy; `*` stands for every policy.
-        expires: Seconds since the epoch, or None.
-    """
-
-    id: str
-    digest: str
-    principal: str
-    grants: Mapping[str, frozenset[Verb]]
-    expires: float | None = None
+    id: str  # its public part
+    digest: str  # SHA-256 of its secret part
+    principal: str  # who bears it; the id of a client
+    grants: Mapping[str, frozenset[Verb]]  # verbs by policy; `*` stands for every policy
+    expires: float | None = None  # seconds since the epoch, or None
 
 
 def check_channel(name: str) -> None:

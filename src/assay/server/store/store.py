@@ -62,82 +62,48 @@ _SYNC_THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A batch that wants to be committed.
+    """A batch that wants to be committed."""
 
-    Attributes:
-        policy: Whose.
-        client: Who sends it, by its credential.
-        epoch: Of the session.
-        seq: In the session, from 1.
-        steps: How many steps it holds.
-        payload: The batch as it came over the wire, checked.
-        dropped: How many numbers right before `seq` the client will never send.
-    """
-
-    policy: str
-    client: str
-    epoch: int
-    seq: int
-    steps: int
-    payload: bytes
-    dropped: int = 0
+    policy: str  # whose
+    client: str  # who sends it, by its credential
+    epoch: int  # of the session
+    seq: int  # in the session, from 1
+    steps: int  # how many steps it holds
+    payload: bytes  # the batch as it came over the wire, checked
+    dropped: int = 0  # how many numbers right before `seq` the client will never send
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """A batch that is durable.
+    """A batch that is durable."""
 
-    Attributes:
-        epoch: Of its session.
-        seq: Of the batch.
-        committed: Every batch of the session up to this one is durable or was dropped.
-        duplicate: Whether it was there before.
-    """
-
-    epoch: int
-    seq: int
-    committed: int
-    duplicate: bool = False
+    epoch: int  # of its session
+    seq: int  # of the batch
+    committed: int  # every batch of the session up to this one is durable or was dropped
+    duplicate: bool = False  # whether it was there before
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A batch that is not durable, and left no trace.
+    """A batch that is not durable, and left no trace."""
 
-    Attributes:
-        epoch: Of its session.
-        seq: Of the batch.
-        committed: The last number of the session that is durable.
-        error: Why, with a reason for the program and a sentence for the person.
-    """
-
-    epoch: int
-    seq: int
-    committed: int
-    error: RejectionError
+    epoch: int  # of its session
+    seq: int  # of the batch
+    committed: int  # the last number of the session that is durable
+    error: RejectionError  # why, with a reason for the program and a sentence for the person
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A committed batch.
+    """A committed batch."""
 
-    Attributes:
-        position: Of the batch in its policy's log; what a learner's cursor counts in.
-        client: Who sent it.
-        epoch: Of the session.
-        seq: In the session.
-        steps: How many steps it holds.
-        payload: As it came over the wire; empty where it is damaged.
-        damage: Why it cannot be read any more, if that is so.
-    """
-
-    position: int
-    client: str
-    epoch: int
-    seq: int
-    steps: int
-    payload: bytes
-    damage: str | None = None
+    position: int  # of the batch in its policy's log; what a learner's cursor counts in
+    client: str  # who sent it
+    epoch: int  # of the session
+    seq: int  # in the session
+    steps: int  # how many steps it holds
+    payload: bytes  # as it came over the wire; empty where it is damaged
+    damage: str | None = None  # why it cannot be read any more, if that is so
 
     def __str__(self) -> str:
         return f"batch {self.position} (of '{self.client}', session {self.epoch}, {self.seq})"
@@ -145,15 +111,10 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A client's right to write.
+    """A client's right to write."""
 
-    Attributes:
-        epoch: Fences every earlier session of the client.
-        resumed_committed: How far the session that it asked about came. That is final.
-    """
-
-    epoch: int
-    resumed_committed: int
+    epoch: int  # fences every earlier session of the client
+    resumed_committed: int  # how far the session that it asked about came, which is final
 
 
 @dataclass(slots=True)
