@@ -7,8 +7,8 @@ so that any executor can carry it. This module does not import torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -53,9 +53,43 @@ class LearnerSettings(Model):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class _Message:
+    """What a frame carries: bytes go into its blobs, all else into its head."""
+
+    method: ClassVar[str] = ""  # of a call; an answer has none
+
+    def to_frame(self) -> Frame:
+        """Return the head and blobs that stand for this message."""
+        head: Head = {"method": self.method} if self.method else {}
+        blobs: list[bytes] = []
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, bytes):
+                blobs.append(value)
+            elif one.name == "publications":
+                frames = [publication.to_frame() for publication in value]
+                head[one.name] = [inner for inner, _ in frames]
+                blobs += [blob for _, parts in frames for blob in parts]
+            else:
+                head[one.name] = value
+        return head, tuple(blobs)
+
+    @classmethod
+    def from_frame(cls, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Self:
+        """Read what `to_frame` returned."""
+        in_blobs = [one.name for one in fields(cls) if one.type == "bytes"]
+        values = {one.name: head[one.name] for one in fields(cls) if one.name not in in_blobs}
+        values |= zip(in_blobs, map(bytes, blobs), strict=bool(in_blobs))
+        if "publications" in values:
+            values["publications"] = _read_publications(head["publications"], blobs)
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Start(_Message):
     """What a learner begins with."""
 
+    method = START
     spec: str  # canonical JSON of the `PolicySpec`
     settings: str  # JSON of the `LearnerSettings`
     epoch: int  # of the trainer
@@ -65,26 +99,6 @@ class Start:
     # Without a checkpoint: the model file of the last version that can be read, if there is one.
     weights: bytes = b""
     metrics: Mapping[str, float] = field(default_factory=dict)  # of that version
-
-    def to_frame(self) -> Frame:
-        """Return the head and blobs that stand for this message."""
-        head = {
-            "method": START,
-            "spec": self.spec,
-            "settings": self.settings,
-            "epoch": self.epoch,
-            "version": self.version,
-            "position": self.position,
-            "metrics": dict(self.metrics),
-        }
-        return head, (self.checkpoint, self.weights)
-
-    @classmethod
-    def from_frame(cls, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Start:
-        """Read what `to_frame` returned."""
-        names = ("spec", "settings", "epoch", "version", "position", "metrics")
-        checkpoint, weights = map(bytes, blobs)
-        return cls(**{name: head[name] for name in names}, checkpoint=checkpoint, weights=weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +126,7 @@ class Consume:
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(_Message):
     """A model version, and where its learner stood."""
 
     version: int  # its number, one above the version before
@@ -124,33 +138,9 @@ class Publication:
     metrics: dict[str, float] = field(default_factory=dict)  # what is known about it
     architecture: str = field(default="{}", repr=False)  # JSON that describes it
 
-    def to_frame(self) -> Frame:
-        """Return the head and blobs that stand for this message."""
-        head = {
-            "version": self.version,
-            "position": self.position,
-            "parent": self.parent,
-            "metrics": self.metrics,
-            "architecture": self.architecture,
-        }
-        return head, (self.snapshot, self.checkpoint)
-
-    @classmethod
-    def from_frame(cls, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Publication:
-        """Read what `to_frame` returned."""
-        return cls(
-            head["version"],
-            head["position"],
-            bytes(blobs[0]),
-            bytes(blobs[1]),
-            head["parent"],
-            dict(head["metrics"]),
-            head["architecture"],
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(_Message):
     """The answer to `Start`."""
 
     # The supervisor first sends the positions above this one, up to the cursor, with `replaying`.
@@ -158,19 +148,9 @@ class Ready:
     # Version 1 of a policy that has none: clients explore with it.
     publications: tuple[Publication, ...] = ()
 
-    def to_frame(self) -> Frame:
-        """Return the head and blobs that stand for this message."""
-        heads, blobs = _publications(self.publications)
-        return {"replay_from": self.replay_from, "publications": heads}, blobs
-
-    @classmethod
-    def from_frame(cls, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Ready:
-        """Read what `to_frame` returned."""
-        return cls(head["replay_from"], _read_publications(head["publications"], blobs))
-
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(_Message):
     """The answer to `Consume`."""
 
     position: int  # of the last batch that was consumed, in memory
@@ -179,32 +159,6 @@ class Outcome:
     keep_after: int
     publications: tuple[Publication, ...] = ()  # new versions, oldest first
     metrics: dict[str, float] = field(default_factory=dict)  # the newest ones of the learner
-
-    def to_frame(self) -> Frame:
-        """Return the head and blobs that stand for this message."""
-        heads, blobs = _publications(self.publications)
-        head = {
-            "position": self.position,
-            "keep_after": self.keep_after,
-            "publications": heads,
-            "metrics": self.metrics,
-        }
-        return head, blobs
-
-    @classmethod
-    def from_frame(cls, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Outcome:
-        """Read what `to_frame` returned."""
-        return cls(
-            head["position"],
-            head["keep_after"],
-            _read_publications(head["publications"], blobs),
-            dict(head["metrics"]),
-        )
-
-
-def _publications(items: Sequence[Publication]) -> tuple[list[Head], Blobs]:
-    frames = [one.to_frame() for one in items]
-    return [head for head, _ in frames], tuple(blob for _, blobs in frames for blob in blobs)
 
 
 def _read_publications(heads: Sequence[Head], blobs: Sequence[bytes]) -> tuple[Publication, ...]:
