@@ -13,7 +13,8 @@ import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
 
 from assay.core.errors import ConfigError
 from assay.server.gateway.activity import quantile
@@ -25,10 +26,31 @@ _REQUEST_BYTES = 8192
 _REQUEST_SECONDS = 5.0
 _CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 Labels = tuple[str, ...]
+T = TypeVar("T")
 
 
-class Metric:
-    """A number for each combination of labels. Safe to use from any thread.
+class _Labelled(Generic[T]):
+    """Something for each combination of labels, the first of which is the policy.
+
+    Safe to use from any thread.
+    """
+
+    kind = ""
+
+    def __init__(self, name: str, meaning: str, labels: Sequence[str]) -> None:
+        self.name, self.meaning = name, meaning
+        self._labels = tuple(labels)
+        self._lock = threading.Lock()
+        self._values: dict[Labels, T] = {}
+
+    def forget(self, policy: str) -> None:
+        """Forget what is known of a policy."""
+        with self._lock:
+            self._values = {key: v for key, v in self._values.items() if key[:1] != (policy,)}
+
+
+class Metric(_Labelled[float]):
+    """A number for each combination of labels.
 
     Args:
         name: In the text.
@@ -41,15 +63,13 @@ class Metric:
         self,
         name: str,
         meaning: str,
-        labels: Sequence[str] = (),
+        labels: Sequence[str],
         kind: Literal["counter", "gauge"] = "counter",
     ) -> None:
-        self.name, self.meaning, self.kind = name, meaning, kind
-        self._labels = tuple(labels)
-        self._lock = threading.Lock()
-        self._values: dict[Labels, float] = {}
+        super().__init__(name, meaning, labels)
+        self.kind = kind
 
-    def add(self, amount: float = 1.0, *labels: str) -> None:
+    def add(self, amount: float, *labels: str) -> None:
         """Add to the number of some labels."""
         with self._lock:
             self._values[labels] = self._values.get(labels, 0.0) + amount
@@ -69,11 +89,6 @@ class Metric:
         with self._lock:
             return sum(value for key, value in self._values.items() if key[:1] == (policy,))
 
-    def forget(self, policy: str) -> None:
-        """Forget the numbers of a policy, which is the first label."""
-        with self._lock:
-            self._values = {key: v for key, v in self._values.items() if key[:1] != (policy,)}
-
     def lines(self) -> Iterator[str]:
         """Yield its part of the text."""
         with self._lock:
@@ -82,159 +97,114 @@ class Metric:
             yield f"{self.name}{_braced(self._labels, labels)} {_number(value)}"
 
 
-class Histogram:
-    """How long something took, for each combination of labels.
+@dataclass(slots=True)
+class _Observed:
+    counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
+    total: float = 0.0
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
-    Args:
-        name: In the text.
-        meaning: One line about it.
-        labels: Their names.
-        bounds: Upper ends of the buckets.
-    """
+
+class Histogram(_Labelled[_Observed]):
+    """How long something took, for each combination of labels."""
 
     kind = "histogram"
-
-    def __init__(
-        self, name: str, meaning: str, labels: Sequence[str], bounds: Sequence[float] = SECONDS
-    ) -> None:
-        self.name, self.meaning = name, meaning
-        self._labels, self._bounds = tuple(labels), tuple(bounds)
-        self._lock = threading.Lock()
-        self._counts: dict[Labels, list[int]] = {}
-        self._sums: dict[Labels, float] = {}
-        self._recent: dict[Labels, deque[float]] = {}
 
     def observe(self, value: float, *labels: str) -> None:
         """Count one value."""
         with self._lock:
-            counts = self._counts.setdefault(labels, [0] * (len(self._bounds) + 1))
-            counts[bisect_left(self._bounds, value)] += 1
-            self._sums[labels] = self._sums.get(labels, 0.0) + value
-            if labels not in self._recent:
-                self._recent[labels] = deque(maxlen=_RECENT)
-            self._recent[labels].append(value)
+            if labels not in self._values:
+                self._values[labels] = _Observed()
+            observed = self._values[labels]
+            observed.counts[bisect_left(SECONDS, value)] += 1
+            observed.total += value
+            observed.recent.append(value)
 
     def recent(self, *labels: str) -> list[float]:
         """Return the latest values."""
         with self._lock:
-            return list(self._recent.get(labels, ()))
-
-    def count(self, *labels: str) -> int:
-        """Return how many values there were."""
-        with self._lock:
-            return sum(self._counts.get(labels, ()))
-
-    def forget(self, policy: str) -> None:
-        """Forget the values of a policy, which is the first label."""
-        with self._lock:
-            self._counts = {key: v for key, v in self._counts.items() if key[:1] != (policy,)}
-            self._sums = {key: v for key, v in self._sums.items() if key[:1] != (policy,)}
-            self._recent = {key: v for key, v in self._recent.items() if key[:1] != (policy,)}
+            return list(self._values[labels].recent) if labels in self._values else []
 
     def lines(self) -> Iterator[str]:
         """Yield its part of the text."""
         with self._lock:
-            items = sorted((key, list(counts)) for key, counts in self._counts.items())
-            sums = dict(self._sums)
+            items = sorted((key, list(v.counts), v.total) for key, v in self._values.items())
         names = (*self._labels, "le")
-        for labels, counts in items:
-            total = 0
-            for bound, count in zip((*self._bounds, math.inf), counts, strict=True):
-                total += count
+        for labels, counts, total in items:
+            reached = 0
+            for bound, count in zip((*SECONDS, math.inf), counts, strict=True):
+                reached += count
                 where = _braced(names, (*labels, _number(bound)))
-                yield f"{self.name}_bucket{where} {total}"
+                yield f"{self.name}_bucket{where} {reached}"
             where = _braced(self._labels, labels)
-            yield f"{self.name}_sum{where} {_number(sums[labels])}"
-            yield f"{self.name}_count{where} {total}"
+            yield f"{self.name}_sum{where} {_number(total)}"
+            yield f"{self.name}_count{where} {reached}"
+
+
+def _counter(name: str, meaning: str, *labels: str) -> Metric:
+    return Metric(f"assay_{name}_total", meaning, ("policy", *labels))
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> Metric:
+    return Metric(f"assay_{name}", meaning, ("policy", *labels), "gauge")
+
+
+def _seconds(name: str, meaning: str) -> Histogram:
+    return Histogram(f"assay_{name}_seconds", meaning, ("policy",))
 
 
 class Meters:
     """All metrics of a server."""
 
     def __init__(self) -> None:
-        one = ("policy",)
-        self.steps = Metric("assay_steps_total", "Steps committed.", one)
-        self.batches = Metric("assay_batches_total", "Batches committed.", one)
-        self.bytes = Metric("assay_bytes_total", "Bytes of batches committed.", one)
-        self.duplicates = Metric("assay_duplicates_total", "Batches that were there already.", one)
-        self.rejections = Metric(
-            "assay_rejections_total", "Calls and batches refused.", ("policy", "reason")
+        self.steps = _counter("steps", "Steps committed.")
+        self.batches = _counter("batches", "Batches committed.")
+        self.bytes = _counter("bytes", "Bytes of batches committed.")
+        self.duplicates = _counter("duplicates", "Batches that were there already.")
+        self.rejections = _counter("rejections", "Calls and batches refused.", "reason")
+        self.quota_refusals = _counter("quota_refusals", "Batches refused for a client's quota.")
+        self.ack_seconds = _seconds("ack", "From a batch's arrival to its acknowledgement.")
+        self.commit_seconds = _seconds("commit", "From a batch's check to its commitment.")
+        self.sessions_opened = _counter("sessions_opened", "Sessions opened.")
+        self.sessions = _gauge("sessions", "Streams of experience now open.")
+        self.watchers = _gauge("watchers", "Clients that wait for models now.")
+        self.behind = _gauge("learner_behind_batches", "Batches that the learner has not consumed.")
+        self.behind_steps = _gauge(
+            "learner_behind_steps", "Steps that the learner has not consumed."
         )
-        self.quota_refusals = Metric(
-            "assay_quota_refusals_total", "Batches refused for a client's quota.", one
+        self.credit = _gauge("credit_batches", "Batches that a stream may have under way.")
+        self.version = _gauge("model_version", "Newest version published.")
+        self.restarts = _gauge(
+            "learner_restarts", "Restarts of the learner since the server began."
         )
-        self.ack_seconds = Histogram(
-            "assay_ack_seconds", "From a batch's arrival to its acknowledgement.", one
-        )
-        self.commit_seconds = Histogram(
-            "assay_commit_seconds", "From a batch's check to its commitment.", one
-        )
-        self.sessions_opened = Metric("assay_sessions_opened_total", "Sessions opened.", one)
-        self.sessions = Metric("assay_sessions", "Streams of experience now open.", one, "gauge")
-        self.watchers = Metric("assay_watchers", "Clients that wait for models now.", one, "gauge")
-        self.behind = Metric(
-            "assay_learner_behind_batches", "Batches that the learner has not consumed.", one,
-            "gauge",
-        )  # fmt: skip
-        self.behind_steps = Metric(
-            "assay_learner_behind_steps", "Steps that the learner has not consumed.", one, "gauge"
-        )
-        self.credit = Metric(
-            "assay_credit_batches", "Batches that a stream may have under way.", one, "gauge"
-        )
-        self.version = Metric("assay_model_version", "Newest version published.", one, "gauge")
-        self.restarts = Metric(
-            "assay_learner_restarts", "Restarts of the learner since the server began.", one,
-            "gauge",
-        )  # fmt: skip
-        self.skipped = Metric(
-            "assay_learner_skipped_batches",
+        self.skipped = _gauge(
+            "learner_skipped_batches",
             "Batches passed over, as learners died of them or they cannot be read.",
-            one,
-            "gauge",
         )
-        self.broken = Metric(
-            "assay_store_broken", "Whether nothing is committed until a restart.", one, "gauge"
+        self.broken = _gauge("store_broken", "Whether nothing is committed until a restart.")
+        self.refusing = _gauge("store_refusing", "Whether batches are refused, as on a full disk.")
+        self.learner_failed = _gauge("learner_failed", "Whether the learner waits for an operator.")
+        self.learner_up = _gauge("learner_up", "Whether the learner is alive.")
+        self.learner_memory = _gauge("learner_memory_bytes", "Resident memory of the learner.")
+        self.learner = _gauge("learner_metric", "What the learner reports.", "name")
+        self.publications = _counter("publications", "Versions published since the server began.")
+        self.fetches = _counter("fetches", "Models fetched by clients.")
+        self.fetched_bytes = _counter("fetched_bytes", "Bytes of models sent to clients.")
+        self.differences = _counter(
+            "fetched_differences", "Models sent as a difference to another."
         )
-        self.refusing = Metric(
-            "assay_store_refusing", "Whether batches are refused, as on a full disk.", one, "gauge"
+        self.starving = _gauge(
+            "learner_starving", "Whether nearly all steps are left out as too old."
         )
-        self.learner_failed = Metric(
-            "assay_learner_failed", "Whether the learner waits for an operator.", one, "gauge"
+        self.canary_failed = _gauge(
+            "canary_failed_version", "The last version that was rolled back."
         )
-        self.learner_up = Metric("assay_learner_up", "Whether the learner is alive.", one, "gauge")
-        self.learner_memory = Metric(
-            "assay_learner_memory_bytes", "Resident memory of the learner.", one, "gauge"
+        self.canary_return = _gauge(
+            "canary_return", "Mean returns that the last decision was made by.", "version"
         )
-        self.learner = Metric(
-            "assay_learner_metric", "What the learner reports.", ("policy", "name"), "gauge"
+        self.canary_decisions = _counter(
+            "canary_decisions", "Trials of a version, by their outcome.", "decision"
         )
-        self.publications = Metric(
-            "assay_publications_total", "Versions published since the server began.", one
-        )
-        self.fetches = Metric("assay_fetches_total", "Models fetched by clients.", one)
-        self.fetched_bytes = Metric(
-            "assay_fetched_bytes_total", "Bytes of models sent to clients.", one
-        )
-        self.differences = Metric(
-            "assay_fetched_differences_total", "Models sent as a difference to another.", one
-        )
-        self.starving = Metric(
-            "assay_learner_starving", "Whether nearly all steps are left out as too old.", one,
-            "gauge",
-        )  # fmt: skip
-        self.canary_failed = Metric(
-            "assay_canary_failed_version", "The last version that was rolled back.", one, "gauge"
-        )
-        self.canary_return = Metric(
-            "assay_canary_return", "Mean returns that the last decision was made by.",
-            ("policy", "version"), "gauge",
-        )  # fmt: skip
-        self.canary_decisions = Metric(
-            "assay_canary_decisions_total", "Trials of a version, by their outcome.",
-            ("policy", "decision"),
-        )  # fmt: skip
-        self.actions = Metric("assay_remote_actions_total", "Actions chosen by the server.", one)
+        self.actions = _counter("remote_actions", "Actions chosen by the server.")
 
     def _all(self) -> list[Metric | Histogram]:
         return [value for value in vars(self).values() if isinstance(value, Metric | Histogram)]
