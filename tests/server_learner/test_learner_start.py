@@ -252,7 +252,6 @@ class TestHost:
         found = Publication.from_frame(head["publication"], blobs)
         assert found == server.learner.checkpoint()
         assert found.version == 3 and found.checkpoint
-        host.close()
 
     def test_what_it_does_not_know(self) -> None:
         host = LearnerHost()

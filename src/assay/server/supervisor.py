@@ -22,7 +22,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -445,13 +445,13 @@ class Supervisor:
         level = logging.ERROR if failed or trace is not None else logging.WARNING
         _log.log(level, "%s: %s %s.", self._policy, self._last_error, done, exc_info=trace)
 
-    def _sleep(self, seconds: float) -> None:
+    def _sleep(self, seconds: float, *, ends: Collection[str] = ("drain", "stop")) -> None:
         """Wait, unless the supervisor is told to end or to try again at once."""
         until = time.monotonic() + seconds
         with self._wake:
             crashes = self._crashes
             while (left := until - time.monotonic()) > 0 and self._crashes == crashes:
-                if self._order in ("drain", "stop"):
+                if self._order in ends:
                     raise _Ended
                 self._wake.wait(left)
 
@@ -726,20 +726,13 @@ class Supervisor:
                 attempt += 1
                 if attempt == 1:
                     _log.warning("%s: nothing can be saved. %s", self._policy, error.message)
-                self._sleep_in_store_trouble(self._patience.pause(attempt))
+                # What was learned is not given up for a drain while it may still be saved.
+                self._sleep(self._patience.pause(attempt), ends=("stop",))
                 continue
             self._unsaved = None
             if attempt:
                 _log.info("%s: what was learned can be saved again", self._policy)
             return done
-
-    def _sleep_in_store_trouble(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        with self._wake:
-            while (left := until - time.monotonic()) > 0:
-                if self._order == "stop":
-                    raise _Ended
-                self._wake.wait(left)
 
     def _trim_if_due(self) -> None:
         seconds = self._patience.trim_seconds

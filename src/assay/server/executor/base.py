@@ -35,15 +35,7 @@ class LearnerCrashed(AssayError):
 
 
 class LearnerRefused(AssayError):
-    """A learner did not take a message, and said why.
-
-    Attributes:
-        kind: Name of the error that it raised.
-    """
-
-    def __init__(self, kind: str, message: str, fix: str | None = None) -> None:
-        super().__init__(message, fix)
-        self.kind = kind
+    """A learner did not take a message, and said why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +168,7 @@ def read_answer(name: str, head: Head, blobs: Blobs) -> tuple[Head, Blobs]:
     if _REFUSED in head:
         fix = head.get("fix")
         message = str(head.get("message", ""))
-        raise LearnerRefused(str(head[_REFUSED]), message, None if fix is None else str(fix))
+        raise LearnerRefused(message, None if fix is None else str(fix))
     if _CRASHED in head:
         raise LearnerCrashed(f"The learner '{name}' crashed: {head[_CRASHED]}")
     return head, blobs

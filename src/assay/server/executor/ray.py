@@ -235,7 +235,6 @@ class RayExecutor:
             which ends with this executor.
         namespace: Where names of actors count. Servers that share a cluster need one each.
         num_cpus: Cores that a learner reserves.
-        num_gpus: GPUs that a learner reserves.
         patience: Seconds that the cluster may take to give a learner a place.
 
     Raises:
@@ -249,7 +248,6 @@ class RayExecutor:
         *,
         namespace: str = NAMESPACE,
         num_cpus: float = 1,
-        num_gpus: float = 0,
         patience: float = 60.0,
     ) -> None:
         # A server does not report on itself to third parties.
@@ -270,7 +268,6 @@ class RayExecutor:
             "max_restarts": -1,
             "max_task_retries": 0,
             "num_cpus": num_cpus,
-            "num_gpus": num_gpus,
         }
         self._actor_class = ray.remote(concurrency_groups={"health": 1})(LearnerActor)
         self._lock = threading.Lock()

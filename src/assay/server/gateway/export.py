@@ -21,7 +21,7 @@ from assay.core.errors import MissingExtraError
 from assay.core.types import unpack
 from assay.server.errors import Reason, RejectionError
 from assay.server.protocol import assay_pb2 as pb
-from assay.server.spec import Box, Discrete, Leaf, MultiDiscrete, PolicySpec, leaves_of
+from assay.server.spec import Leaf, MultiBinary, PolicySpec, gym_space, leaves_of
 from assay.server.store.store import Store, Stored, iterate
 from assay.server.tensors import BOOTSTRAP, EVENT, OBS, Array, Experience, Layout, decode
 
@@ -263,15 +263,5 @@ def _observation_space(spec: PolicySpec) -> gym.Space[Any]:
 
 
 def _space(leaf: Leaf) -> gym.Space[Any]:
-    if isinstance(leaf, Box):
-        dtype: Any = np.dtype(leaf.dtype)
-        low, high = leaf.limits()
-        if dtype.kind != "f":
-            info = np.iinfo(dtype)
-            low, high = np.clip(low, info.min, info.max), np.clip(high, info.min, info.max)
-        return gym.spaces.Box(low.astype(dtype), high.astype(dtype), leaf.shape, dtype.type)
-    if isinstance(leaf, Discrete):
-        return gym.spaces.Discrete(leaf.n, start=leaf.start)
-    if isinstance(leaf, MultiDiscrete):
-        return gym.spaces.MultiDiscrete(list(leaf.nvec))
-    return gym.spaces.MultiBinary(leaf.shape)
+    # In a dataset the shape of bits is written as such, also where it has one axis.
+    return gym.spaces.MultiBinary(leaf.shape) if isinstance(leaf, MultiBinary) else gym_space(leaf)

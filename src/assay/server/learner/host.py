@@ -28,7 +28,7 @@ class LearnerHost:
         """
         method = head["method"]
         if method == START:
-            self.close()
+            self._learner = None  # its memory first
             self._learner = Learner()
             return self._learner.start(Start.from_frame(head, blobs)).to_frame()
         if self._learner is None:
@@ -42,9 +42,3 @@ class LearnerHost:
             inner, parts = publication.to_frame()
             return {"publication": inner}, parts
         raise ValueError(f"the call '{method}' is unknown")
-
-    def close(self) -> None:
-        """End the learner."""
-        if self._learner is not None:
-            self._learner.close()
-            self._learner = None

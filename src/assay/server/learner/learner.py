@@ -102,9 +102,6 @@ class Learner:
         """Return what was learned since the last version, or None if nothing was."""
         return self._publish(checkpoint=True) if self.feed.updates else None
 
-    def close(self) -> None:
-        """End; nothing needs to be saved."""
-
     # ------------------------------------------------------------------ batches
 
     def _take(self, position: int, client: str, payload: bytes) -> None:

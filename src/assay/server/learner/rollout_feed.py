@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -255,14 +255,10 @@ class RolloutFeed(Feed):
             "flags": waiting(self.flags),
             "finals": None if finals is None else {"step": finals.step, "obs": finals.obs},
             "pieces": [
-                {
-                    "client": piece.client, "begin": piece.begin, "end": piece.end,
-                    "first": list(piece.first), "after": list(piece.after), "ends": piece.ends,
-                    "version": piece.version, "event": piece.event,
-                }
+                asdict(piece) | {"first": list(piece.first), "after": list(piece.after)}
                 for piece in self.pieces
             ],
-        }  # fmt: skip
+        }
         if self.imitation is not None:
             state["imitation"] = self.imitation.state()
         return state
