@@ -40,12 +40,7 @@ class ServerAwayError(AssayError):
 
 
 class AdminClient:
-    """Calls a server's `Admin` and `Models`.
-
-    Args:
-        endpoint: Where the server is, and who we are to it.
-        seconds: How long a call may take.
-    """
+    """Calls a server's `Admin` and `Models`."""
 
     def __init__(self, endpoint: Endpoint, *, seconds: float = _SECONDS) -> None:
         self.address = endpoint.address
@@ -152,10 +147,8 @@ class AdminClient:
     ) -> pb.AddTokenReply:
         """Make a token; the reply has the whole of it, which is kept nowhere else.
 
-        Args:
-            principal: Who bears it.
-            grants: Verbs by policy; `*` stands for every policy.
-            expires: Seconds since the epoch, or None.
+        In `grants` are verbs by policy, with `*` for every policy; `expires` is in seconds since
+        the epoch.
         """
         request = pb.AddTokenRequest(
             principal=principal,

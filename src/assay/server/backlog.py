@@ -14,12 +14,7 @@ _PAGE = 1000  # rows of the index at a time
 
 
 class Backlog:
-    """Counts the batches, and the steps in them, that a learner has not consumed.
-
-    Args:
-        registry: That has the index of batches.
-        policy: Whose batches.
-    """
+    """Counts the batches, and the steps in them, that a learner has not consumed."""
 
     def __init__(self, registry: Registry, policy: str) -> None:
         self._registry = registry

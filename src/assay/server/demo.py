@@ -292,11 +292,7 @@ class Demo:
     # Ending
 
     def finish(self, seconds: float) -> Summary:
-        """Stop the clients and drain the server; return what was shown.
-
-        Args:
-            seconds: How long clients have played.
-        """
+        """Stop the clients and drain the server; return what was shown."""
         for _, process in self._running:
             if process.stdin is not None:
                 process.stdin.close()

@@ -27,14 +27,7 @@ _LATENCIES = 2000  # the last calls of act() that the quantiles are of
 
 
 class DemoClient:
-    """Plays an environment until it is told to stop.
-
-    Args:
-        env: Id of the environment.
-        agent: Acts in it.
-        rate: Decisions in a second, at most.
-        tell: Takes reports.
-    """
+    """Plays an environment until it is told to stop, with so many decisions in a second at most."""
 
     def __init__(
         self, env: str, agent: Connection, rate: float, tell: Callable[[dict[str, Any]], None]

@@ -53,10 +53,7 @@ def have_zstd() -> bool:
 def make_delta(base: bytes, result: bytes, *, margin: float = MARGIN) -> bytes | None:
     """Return the difference between two snapshots, or None where it is not worth it.
 
-    Args:
-        base: What the reader has.
-        result: What it shall have.
-        margin: The largest share of the full size that is worth it.
+    It is worth it below the share `margin` of the full size.
 
     Returns:
         None where the two are not laid out alike, the difference is too large, or there is no zstd.
@@ -89,11 +86,7 @@ def apply_delta(base: bytes, delta: bytes, sha256: str, *, most_bytes: int = MAX
     Beside the base and two copies of the difference it takes as much memory as two results, each of
     which is at most `most_bytes`, and one or two megabytes for zstd.
 
-    Args:
-        base: What the difference was made from.
-        delta: The difference.
-        sha256: The digest that the result must have, in hexadecimal.
-        most_bytes: Largest result.
+    The result has at most `most_bytes`, and the digest `sha256` in hexadecimal.
 
     Raises:
         DeltaError: It is malformed, belongs to another base or result, states a size that does not

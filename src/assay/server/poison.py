@@ -61,11 +61,9 @@ class Poison:
         self._suspect = max(self._suspect, batches[-1].position)
 
     def blame(self, position: int, committed: int) -> range:
-        """Count that a learner died of a batch alone; return what is passed over from now on.
+        """Count that a learner, begun behind `committed`, died of a batch alone.
 
-        Args:
-            position: Of the batch.
-            committed: Where the learner had begun.
+        Return what is passed over from now on.
         """
         passed = self._passed if self._since == committed else 0
         self._in_a_row = self._in_a_row + 1 if self._position == position else 1

@@ -50,13 +50,7 @@ def status_of(reason: Reason) -> grpc.StatusCode:
 
 
 def to_message(error: RejectionError, *, epoch: int = 0, seq: int = 0) -> pb.Rejection:
-    """Write a refusal for the wire.
-
-    Args:
-        error: What was refused, and why.
-        epoch: Of the batch that it is about, if it is about one.
-        seq: Of that batch.
-    """
+    """Write a refusal for the wire, with the batch that it is about, if it is about one."""
     return pb.Rejection(
         epoch=epoch,
         seq=seq,
@@ -100,11 +94,7 @@ def message_of(error: Any) -> pb.Rejection | None:
 
 
 def rejection_of(error: Any) -> RejectionError | None:
-    """Return why a server refused a call, or None where the call failed on its way.
-
-    Args:
-        error: As for `message_of`.
-    """
+    """Return why a server refused a call, or None where the call failed on its way."""
     import grpc
 
     message = message_of(error)

@@ -79,11 +79,6 @@ def _read_block(raw: bytes, at: int, end: int) -> tuple[int, int]:
 def read_map(raw: bytes, at: int, most: int) -> list[Packed]:
     """Find the tensors of a serialised `TensorMap` without copying them.
 
-    Args:
-        raw: The message.
-        at: Where to begin.
-        most: How many tensors it may hold.
-
     Raises:
         RejectionError: It is no such message, or holds more than that.
     """

@@ -114,9 +114,6 @@ class Experience:
 class Layout:
     """The tensors that a batch of a policy has.
 
-    Args:
-        spec: The policy as registered.
-
     Attributes:
         steps: The fields with one row per step.
         bootstrap: The observations to bootstrap from; see `bootstrap_rows`.
@@ -239,10 +236,7 @@ def bootstrap_rows(fields: Mapping[str, Array]) -> int:
 def encode(experience: Experience, layout: Layout, *, compress: bool = False) -> pb.Batch:
     """Pack steps into one batch message, whatever its size; `split` cuts it into frames.
 
-    Args:
-        experience: The steps.
-        layout: Of the policy.
-        compress: Use zstd, where that makes it smaller.
+    With `compress`, zstd is used where that makes it smaller.
 
     Raises:
         RejectionError: An array does not fit the layout, or the whole is above the limit.

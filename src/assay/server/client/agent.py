@@ -223,12 +223,7 @@ class ClientAgent:
     # ------------------------------------------------------------------ acting
 
     def act(self, obs: Any, mask: Any = None) -> Any:
-        """Return an action for one observation, always.
-
-        Args:
-            obs: As the observation space says.
-            mask: Which choices are valid, where the settings say `masks`.
-        """
+        """Return an action for one observation, always; see `Connection.act`."""
         return self.decide(obs, mask).action
 
     def decide(self, obs: Any, mask: Any = None) -> Decided:

@@ -194,11 +194,6 @@ class _Ended:
 class GrpcTransport:
     """Sends batches to a gateway, and brings what it answers.
 
-    Args:
-        config: Where it is, and how long to wait for what.
-        spec: What this client registers.
-        clock: Seconds that only grow.
-
     Attributes:
         sent_batches: Batches that were sent, those sent again included.
         sent_bytes: Their size.

@@ -74,12 +74,7 @@ class ModelKeeper:
             self.last_good = self._newest_on_disk(directory)
 
     def offer(self, data: bytes, sha256: str) -> bool:
-        """Make a model current if it is good; return whether it is.
-
-        Args:
-            data: The model file.
-            sha256: What the server says its digest is.
-        """
+        """Make a model current if it is good; return whether it is."""
         known = self.current
         if known is not None and known.sha256 == sha256.lower():
             known.fresh_at = self._clock()

@@ -71,11 +71,7 @@ class Shield:
         self._held = 0
 
     def apply(self, action: Array, mask: Any = None) -> tuple[Array, int]:
-        """Return the action that may leave, and the flags of what was changed.
-
-        Args:
-            action: One canonical action, flat.
-            mask: Which choices are valid, or None.
+        """Return the flat canonical action that may leave, and flags of what was changed.
 
         Raises:
             ValueError: It is no action at all: of another size, or not finite.

@@ -26,17 +26,7 @@ def make_spec(
     group: str | None = None,
     bounds: Any = None,
 ) -> PolicySpec:
-    """Return what a client of such a system registers.
-
-    Args:
-        name: Of the policy.
-        observation: The system's observation space.
-        action: Its action space.
-        algorithm: What trains the policy.
-        settings: Of the algorithm.
-        masks: Whether an action mask comes with each observation.
-        group: Name of the group that shares the policy.
-        bounds: Tighter limits of a Box action: `low`, `high` or both, a number or one for each.
+    """Return what a client of such a system registers, with the settings of `ClientConfig`.
 
     Raises:
         ConfigError: A name, setting or bound is not allowed.

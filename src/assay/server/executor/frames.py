@@ -83,10 +83,7 @@ def unpack(data: bytes) -> tuple[Head, Blobs]:
 def send(link: socket.socket, pieces: Sequence[bytes], *, until: float) -> None:
     """Send a message that `pack` made.
 
-    Args:
-        link: A connected stream.
-        pieces: Of the message.
-        until: When to give up, on the clock `time.monotonic`; infinity for never.
+    It gives up at the time `until` of `time.monotonic`; infinity for never.
 
     Raises:
         TimeoutError: The time is over. The link is of no more use.
@@ -102,9 +99,7 @@ def send(link: socket.socket, pieces: Sequence[bytes], *, until: float) -> None:
 def receive(link: socket.socket, *, until: float) -> tuple[Head, Blobs]:
     """Wait for the next message.
 
-    Args:
-        link: A connected stream.
-        until: When to give up, on the clock `time.monotonic`; infinity for never.
+    It gives up at the time `until` of `time.monotonic`; infinity for never.
 
     Raises:
         EOFError: The peer has closed the link, between two messages or within one.

@@ -36,12 +36,7 @@ _Reply = Future[bytes]
 
 
 class InprocHandle:
-    """A learner in a thread.
-
-    Args:
-        name: Of the learner.
-        host: `module:class` of what answers.
-    """
+    """A learner in a thread."""
 
     def __init__(self, name: str, host: str) -> None:
         self._name = name

@@ -37,14 +37,7 @@ _REAP_S = 5.0  # how long a process may take to be gone once its socket is
 
 
 class ProcessHandle:
-    """A learner in a process of its own.
-
-    Args:
-        name: Of the learner.
-        process: It runs `assay.server.executor.child`.
-        link: To it.
-        lifeline: The end of a pipe whose closing ends the process.
-    """
+    """A learner in a process of its own."""
 
     def __init__(
         self, name: str, process: subprocess.Popen[bytes], link: socket.socket, lifeline: int
@@ -52,7 +45,7 @@ class ProcessHandle:
         self._name = name
         self._process = process
         self._link = link
-        self._lifeline: int | None = lifeline
+        self._lifeline: int | None = lifeline  # an end of a pipe, whose closing ends the process
         self._busy_since: float | None = None
         self._calling = threading.Lock()
         self._ending = threading.Lock()

@@ -104,16 +104,7 @@ class LearnerActor:
 
 
 class RayHandle:
-    """A learner on a Ray cluster.
-
-    Args:
-        executor: That it belongs to.
-        name: Of the learner.
-        actor: Ray's handle of it.
-        token: That calls need.
-        known: What `LearnerActor.begin` said.
-        restarts: How often Ray has restarted it.
-    """
+    """A learner on a Ray cluster."""
 
     def __init__(
         self,
@@ -128,7 +119,7 @@ class RayHandle:
         self._ray = executor.ray
         self._name = name
         self._actor = actor
-        self._token = token.encode()
+        self._token = token.encode()  # that calls need
         self._pid = int(known["pid"])
         self._node = str(known["node"])
         self._restarts = restarts

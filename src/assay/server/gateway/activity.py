@@ -12,9 +12,6 @@ _SAMPLE_SECONDS = 0.5
 class Rates:
     """How fast some counters grow. One thread samples, any may ask.
 
-    Args:
-        window: Seconds that a rate is taken over.
-
     Example:
         >>> rates = Rates()
         >>> for second in range(4):

@@ -85,12 +85,7 @@ class _Measured:
 
 
 class Guard:
-    """Judges versions by the episodes of one policy. It only counts; the hub acts on it.
-
-    Args:
-        settings: How many episodes, and how much worse is good enough.
-        now: Seconds since the epoch.
-    """
+    """Judges versions by the episodes of one policy. It only counts; the hub acts on it."""
 
     def __init__(self, settings: CanarySettings, now: Callable[[], float] = time.time) -> None:
         self.settings = settings

@@ -51,30 +51,7 @@ class Signal:
 
 
 class Hosted:
-    """A policy that is being served.
-
-    Args:
-        spec: As registered.
-        config: Of the server.
-        supervisor: Of its learner.
-        journal: Takes what its learner reports.
-        verdicts: On versions that failed their trial.
-
-    Attributes:
-        freshness: Of the steps that reach its learner.
-        rates: Of steps and batches.
-        newest: The newest version that was published.
-        infos: What each channel points to.
-        state: Of its learner, as the supervisor names it.
-        last_error: What is wrong with it.
-        unsaved: Why what it learned cannot be saved now, if it cannot.
-        behind_steps: Steps that the learner has not consumed.
-        skipped: Batches that are passed over, as learners died of them or they cannot be read.
-        broken: Whether nothing of it can be committed until the server is started again.
-        recovered: What its learner went on from as its checkpoint could not be read.
-        streams: Open streams by client.
-        watching: How often each client waits for models.
-    """
+    """A policy that is being served."""
 
     def __init__(
         self,
@@ -87,23 +64,23 @@ class Hosted:
         self.name, self.spec, self.hash = spec.name, spec, spec.hash()
         self.layout = Layout(spec)
         self.supervisor, self.journal, self.verdicts = supervisor, journal, verdicts
-        self.rates = Rates()
-        self.freshness = Freshness()
+        self.rates = Rates()  # of steps and batches
+        self.freshness = Freshness()  # of the steps that reach its learner
         self._lag: float | None = None
-        self.newest = 0
-        self.infos: dict[str, pb.ModelInfo] = {}
-        self.state = "starting"
+        self.newest = 0  # version that was published
+        self.infos: dict[str, pb.ModelInfo] = {}  # what each channel points to
+        self.state = "starting"  # and the next five: as `SupervisorStatus` has them
         self.last_error: str | None = None
         self.unsaved: str | None = None
-        self._refusal: tuple[float, str] | None = None  # the last one for the disk, and why
-        self._acked_since = True
+        self.recovered: str | None = None
         self.behind_steps = 0
         self.skipped = 0
-        self.broken = False
-        self.recovered: str | None = None
+        self._refusal: tuple[float, str] | None = None  # the last one for the disk, and why
+        self._acked_since = True
+        self.broken = False  # whether nothing can be committed until the server is started again
         self.changed = Signal()
-        self.streams: dict[str, set[IngestStream]] = {}
-        self.watching: Counter[str] = Counter()
+        self.streams: dict[str, set[IngestStream]] = {}  # the open ones, by client
+        self.watching: Counter[str] = Counter()  # how often each client waits for models
         self.guard = Guard(config.canary) if config.canary.share > 0 else None
         self.told: frozenset[str] = frozenset()  # kinds of troubles that the log has
         self.told_trial = 0  # the version whose trial the clients were told of

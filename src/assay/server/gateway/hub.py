@@ -52,15 +52,7 @@ T = TypeVar("T")
 
 
 class Hub:
-    """The part of a gateway that knows no gRPC service.
-
-    Args:
-        config: Of the server.
-        store: Everything that lasts.
-        executor: Where learners run.
-        supervise: Makes the supervisor of a policy.
-        clock: Seconds since the epoch, for tokens.
-    """
+    """The part of a gateway that knows no gRPC service."""
 
     def __init__(
         self,

@@ -50,14 +50,7 @@ class _Labelled(Generic[T]):
 
 
 class Metric(_Labelled[float]):
-    """A number for each combination of labels.
-
-    Args:
-        name: In the text.
-        meaning: One line about it.
-        labels: Their names.
-        kind: A counter only grows.
-    """
+    """A number for each combination of labels; that of a counter only grows."""
 
     def __init__(
         self,
@@ -242,13 +235,7 @@ class Meters:
 
 
 class MetricsServer:
-    """Answers `GET /metrics` and `GET /healthz` over HTTP, and nothing else.
-
-    Args:
-        text: Makes the metrics.
-        health: Says how the server is, in a word; "serving" if everything works.
-        troubles: Says what is wrong, a line each.
-    """
+    """Answers `GET /metrics` and `GET /healthz` over HTTP, and nothing else."""
 
     def __init__(
         self,

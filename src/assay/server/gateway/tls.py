@@ -43,12 +43,6 @@ def server_credentials(files: Tls) -> Any:
 class Certificates:
     """The certificates of a server, as its files have them.
 
-    Args:
-        files: Where they are.
-
-    Attributes:
-        current: What gRPC was told last.
-
     Raises:
         ConfigError: They cannot be used as they are now.
     """

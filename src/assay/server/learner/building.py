@@ -44,9 +44,6 @@ def read_settings(text: str) -> LearnerSettings:
 class Canonical:
     """A spec's arrays as an algorithm wants them.
 
-    Args:
-        spec: As registered.
-
     Attributes:
         spaces: What the algorithm sees and does. A Box of actions is cut to the spec's bounds.
 

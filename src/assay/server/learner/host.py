@@ -18,10 +18,6 @@ class LearnerHost:
     def handle(self, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Frame:
         """Answer one call.
 
-        Args:
-            head: `method`, and what the message's `to_frame` put there.
-            blobs: The bytes that came with it.
-
         Raises:
             AssayError: A spec or setting cannot be used, or learning failed for a known reason.
             ValueError: The call is unknown, or comes before `start`.

@@ -182,12 +182,7 @@ class RolloutFeed(Feed):
         return found
 
     def _clone(self, imitation: Imitation, heuristic: Array) -> None:
-        """Learn to do what the heuristic did.
-
-        Args:
-            imitation: How.
-            heuristic: [T] where it acted.
-        """
+        """Learn to do what the heuristic did, at the steps [T] where it acted."""
         tensors = self._tensors(tree_map(lambda array: array[heuristic, 0], self.rollout.obs))
         action = torch.from_numpy(self.rollout.action[heuristic, 0]).to(self.algorithm.device)
 

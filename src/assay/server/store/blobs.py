@@ -15,11 +15,7 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class Blobs:
-    """A directory of files that never change.
-
-    Args:
-        directory: Made if missing.
-    """
+    """A directory of files that never change; made if missing."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -13,10 +13,6 @@ class GroupCommitter:
     """Commits what several threads hand in together, so that they share one sync.
 
     While one group is on its way to the disk, the next one gathers; nobody waits for a timer.
-
-    Args:
-        store: Where to.
-        most_bytes: How large a group may be.
     """
 
     def __init__(self, store: Store, *, most_bytes: int = 64 << 20) -> None:

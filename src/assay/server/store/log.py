@@ -168,11 +168,7 @@ class SegmentLog:
     ) -> int:
         """Cut off what a crash left at the end, and return where the segment ends now.
 
-        Args:
-            path: The segment.
-            size: In bytes.
-            found: In it; its last entry is replaced where that is damage.
-            known: What must stay.
+        The last entry of `found` is replaced where that is damage; what is `known` must stay.
         """
         if not found or isinstance(found[-1], Place):
             return size

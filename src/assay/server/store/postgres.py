@@ -36,9 +36,6 @@ class PostgresRegistry(Registry):
         schema: Where the tables are; made if missing.
         clock: Seconds since the epoch.
 
-    Attributes:
-        repairs: Nothing: repairing is PostgreSQL's own affair.
-
     Raises:
         StoreError: It cannot be reached, or another server uses this schema.
     """

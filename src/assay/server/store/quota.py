@@ -30,13 +30,7 @@ class Meter:
         self._buckets: dict[tuple[str, str, str], _Bucket] = {}
 
     def charge(self, quota: Quota | None, key: tuple[str, str], *, steps: int, size: int) -> None:
-        """Count a batch.
-
-        Args:
-            quota: What applies to the client, if anything does.
-            key: The policy and the client.
-            steps: In the batch.
-            size: Of the batch, in bytes.
+        """Count a batch of a policy and client, if a quota applies to them.
 
         Raises:
             RejectionError: QUOTA_EXCEEDED; nothing was counted.

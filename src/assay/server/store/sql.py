@@ -167,9 +167,6 @@ class Registry(ABC):
     def claim(self, store: str) -> None:
         """Belong to one store from now on.
 
-        Args:
-            store: The store's id.
-
         Raises:
             StoreError: It belongs to another, whose batches it indexes.
         """
@@ -420,11 +417,8 @@ class Registry(ABC):
     def drop_checkpoint(self, policy: str, epoch: int, *, both: bool) -> Learner:
         """Give up the newest checkpoint, and return where to go on.
 
-        Args:
-            policy: Whose learner.
-            epoch: The trainer's own.
-            both: Whether the one before it is given up as well. The cursor stays then. Else it
-                goes back to where the earlier checkpoint belongs.
+        With `both`, the one before it is given up as well, and the cursor stays. Else the cursor
+        goes back to where the earlier checkpoint belongs.
 
         Raises:
             RejectionError: FENCED, where a newer trainer has taken over.
@@ -667,11 +661,8 @@ class Registry(ABC):
         Where it stays at an old version, clients send steps that an on-policy learner leaves out
         as too old. Then nothing is published, and the channel would stay there for ever.
 
-        Args:
-            policy: Whose channel.
-            channel: Pinned or not.
-            failed: Versions that it must not point to.
-            known: Whether it goes to none that it has not pointed to before.
+        It does not go to `failed` versions, and with `known` to none that it has not pointed to
+        before.
         """
         failing = sorted(failed)
         return self._change_channel("unpin", policy, channel, failed=failing, known=known)

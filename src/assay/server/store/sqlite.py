@@ -49,9 +49,6 @@ class SqliteRegistry(Registry):
         sync: How the journal is brought to the disk.
         snapshot_after: How many changes the journal holds before it begins again.
 
-    Attributes:
-        repairs: What was found damaged and repaired, a sentence each.
-
     Raises:
         StoreError: The directory cannot be written, or is of a newer version of Assay.
     """

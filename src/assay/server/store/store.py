@@ -226,10 +226,7 @@ class Store:
     def open_session(self, policy: str, client: str, *, resume_epoch: int = 0) -> Session:
         """Give a client the next epoch.
 
-        Args:
-            policy: Whose experience it will send.
-            client: Its id, by its credential.
-            resume_epoch: The client's last session, if it has batches in doubt.
+        `resume_epoch` is its last session, if it has batches in doubt.
 
         Raises:
             RejectionError: UNKNOWN_POLICY or POLICY_DELETED.
@@ -422,11 +419,7 @@ class Store:
     ) -> list[Stored]:
         """Return committed batches behind a position, in their order, damaged ones included.
 
-        Args:
-            policy: Whose.
-            after: Position of the last batch that is known.
-            limit: How many at most.
-            most_bytes: How large together; one is returned in any case.
+        At most `limit` of them, with `most_bytes` together; one is returned in any case.
 
         Raises:
             StoreError: The disk or the registry cannot be read now.
@@ -489,16 +482,8 @@ class Store:
     ) -> int:
         """Commit a model together with the cursor and state that it belongs to.
 
-        Args:
-            policy: Whose.
-            epoch: The trainer's own.
-            position: Of the last batch that the trainer has consumed.
-            snapshot: The model file.
-            checkpoint: The trainer's state at this position.
-            architecture: JSON that describes the model.
-            parent: The version it grew from; 0 for none.
-            metrics: What is known about it.
-            channel: The one that moves to it, unless it is pinned; None for no channel.
+        `checkpoint` is the trainer's state at this position; for the rest see `Registry.advance`
+        and `NewModel`.
 
         Returns:
             The new version.
@@ -523,12 +508,7 @@ class Store:
 
         The two newest checkpoints stay.
 
-        Args:
-            policy: Whose.
-            keep: How many of the newest versions stay; so do those that a channel points to or
-                can be rolled back to.
-            minutes: The newest version of each of so many last minutes stays, too.
-            hours: And the newest of each of so many last hours.
+        Which versions stay, `Registry.prune_models` says.
         """
         with self._publishing:
             self.registry.prune_models(policy, keep, minutes=minutes, hours=hours)

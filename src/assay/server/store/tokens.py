@@ -29,10 +29,7 @@ def make_token(
 ) -> tuple[str, Token]:
     """Return a new token as its bearer keeps it, and as the registry does.
 
-    Args:
-        principal: Who bears it.
-        grants: Verbs by policy; `*` stands for every policy.
-        expires: Seconds since the epoch, or None.
+    `expires` is in seconds since the epoch.
 
     Raises:
         ConfigError: The principal's name is not allowed, or nothing is granted.
