@@ -426,7 +426,7 @@ class _StoredTokens:
     def add_token(
         self, principal: str, grants: dict[str, tuple[str, ...]], *, expires: float | None
     ) -> Any:
-        from assay.server.gateway.operations import read_verbs, token_info
+        from assay.server.gateway.admin import read_verbs, token_info
         from assay.server.protocol import assay_pb2 as pb
         from assay.server.store.tokens import make_token
 
@@ -436,7 +436,7 @@ class _StoredTokens:
         return pb.AddTokenReply(token=text, info=token_info(made))
 
     def tokens(self) -> list[Any]:
-        from assay.server.gateway.operations import token_info
+        from assay.server.gateway.admin import token_info
 
         return [token_info(one) for one in self._registry.tokens()]
 

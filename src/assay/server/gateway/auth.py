@@ -7,12 +7,12 @@ metadata say, for whoever is on this machine could as well read the data directo
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from assay.server.errors import Reason, RejectionError
+from assay.server.gateway.config import ServerConfig
 from assay.server.store.registry import EVERY, Verb
 from assay.server.store.sql import Registry
 from assay.server.store.tokens import ALLOWED, PRINCIPAL, authenticate
@@ -77,25 +77,16 @@ class Access:
 
     Args:
         registry: Has the tokens.
-        tokens: Whether a token is needed.
-        certificates: Whether clients have certificates that were verified.
-        grants: Verbs by policy for the bearers of certificates, by name; `*` for all of them.
+        config: Says which credentials count.
         clock: Seconds since the epoch, for tokens that expire.
     """
 
     def __init__(
-        self,
-        registry: Registry,
-        *,
-        tokens: bool,
-        certificates: bool,
-        grants: Mapping[str, Mapping[str, tuple[Verb, ...]]] | None = None,
-        clock: Callable[[], float] = time.time,
+        self, registry: Registry, config: ServerConfig, clock: Callable[[], float]
     ) -> None:
-        self._registry = registry
-        self._tokens, self._certificates = tokens, certificates
-        self._grants = grants or {}
-        self._clock = clock
+        self._registry, self._clock = registry, clock
+        self._tokens, self._grants = config.tokens, config.grants
+        self._certificates = config.tls is not None and config.tls.client_ca is not None
 
     def principal(self, given: Presented) -> Principal:
         """Return who makes a call. Asks the registry, so it is not for the event loop.

@@ -64,13 +64,7 @@ class Hub:
     ) -> None:
         self.config, self.store, self.executor = config, store, executor
         self._supervise = supervise
-        self.access = Access(
-            store.registry,
-            tokens=config.tokens,
-            certificates=config.tls is not None and config.tls.client_ca is not None,
-            grants=config.grants,
-            clock=clock,
-        )
+        self.access = Access(store.registry, config, clock)
         self.meters = Meters()
         self.committer = GroupCommitter(store)
         self.policies: dict[str, Hosted] = {}
