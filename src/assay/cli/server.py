@@ -268,10 +268,14 @@ def delete(
 def _tell_policy(info: Any, as_json: bool, what: str) -> None:
     from assay.server.policy_view import policy_facts
 
+    _tell(policy_facts(info), as_json, f"'{info.policy}' {what}.")
+
+
+def _tell(facts: Any, as_json: bool, line: str) -> None:
     if as_json:
-        output.print_json(policy_facts(info))
-        return
-    output.say(f"'{info.policy}' {what}.")
+        output.print_json(facts)
+    else:
+        output.say(line)
 
 
 @app.command("pin")
@@ -337,10 +341,7 @@ def rollback(
 def _tell_model(info: Any, as_json: bool, what: str) -> None:
     from assay.server.policy_view import model_facts
 
-    if as_json:
-        output.print_json(model_facts(info))
-        return
-    output.say(f"The channel '{info.channel}' of '{info.policy}' {what}.")
+    _tell(model_facts(info), as_json, f"The channel '{info.channel}' of '{info.policy}' {what}.")
 
 
 @app.command("export")
@@ -356,12 +357,10 @@ def export(
 ) -> None:
     """Write a policy's experience as a Minari dataset, on the server's machine."""
     reply = server.export(name, dataset, after)
-    if as_json:
-        facts = {"path": reply.path, "episodes": reply.episodes, "steps": reply.steps}
-        output.print_json({**facts, "damaged": list(reply.damaged)})
-        return
-    output.say(f"{reply.episodes:,} episodes with {reply.steps:,} steps: {reply.path}")
-    if reply.damaged:
+    facts = {"path": reply.path, "episodes": reply.episodes, "steps": reply.steps}
+    line = f"{reply.episodes:,} episodes with {reply.steps:,} steps: {reply.path}"
+    _tell({**facts, "damaged": list(reply.damaged)}, as_json, line)
+    if reply.damaged and not as_json:
         shown = ", ".join(reply.damaged[:5]) + (", ..." if len(reply.damaged) > 5 else "")
         output.note(f"{len(reply.damaged)} damaged batches are not in it: {shown}.")
 
@@ -375,10 +374,8 @@ def drain(
 ) -> None:
     """Shut the server down in order: commit received experience, save learned models."""
     complete = server.drain(seconds)
-    if as_json:
-        output.print_json({"complete": complete})
-    else:
-        output.say("Drained." if complete else "Not all learned models could be saved.")
+    line = "Drained." if complete else "Not all learned models could be saved."
+    _tell({"complete": complete}, as_json, line)
     if not complete:
         raise typer.Exit(output.EXIT_INCOMPLETE)
 
@@ -478,14 +475,12 @@ def token_add(
     expires = None if days is None else time.time() + days * _DAY
     with _keeper(server, data, store, new=True) as keeper:
         reply = keeper.add_token(principal, grants, expires=expires)
-    if as_json:
-        output.print_json({"token": reply.token, **token_facts(reply.info)})
-        return
-    output.say(reply.token)
-    output.note(
-        f"It is shown only this once. '{principal}' gives it as token_file; revoke it "
-        f"with: assay server token revoke {reply.info.id}"
-    )
+    _tell({"token": reply.token, **token_facts(reply.info)}, as_json, reply.token)
+    if not as_json:
+        output.note(
+            f"It is shown only this once. '{principal}' gives it as token_file; revoke it "
+            f"with: assay server token revoke {reply.info.id}"
+        )
 
 
 def read_grant(text: str) -> tuple[str, tuple[str, ...]]:
@@ -557,7 +552,4 @@ def token_revoke(
             known = [one.id for one in keeper.tokens()]
             hint = nearest(identifier, known) if known else "There are none."
             raise AssayError(f"There is no token '{identifier}'.", hint)
-    if as_json:
-        output.print_json({"id": identifier, "revoked": True})
-        return
-    output.say(f"Revoked '{identifier}'.")
+    _tell({"id": identifier, "revoked": True}, as_json, f"Revoked '{identifier}'.")

@@ -50,20 +50,7 @@ MOST_FLAGS = 31  # every bit of `assay.server.client.shield.Flag`
 
 _HEADER_ROOM = 1024  # of a frame, for everything that is not the tensors
 _TENSOR_ROOM = 96  # for a tensor's shape, tags and lengths, next to its name
-_DTYPES = {
-    "bool": pb.BOOL,
-    "uint8": pb.UINT8,
-    "int8": pb.INT8,
-    "uint16": pb.UINT16,
-    "int16": pb.INT16,
-    "uint32": pb.UINT32,
-    "int32": pb.INT32,
-    "uint64": pb.UINT64,
-    "int64": pb.INT64,
-    "float16": pb.FLOAT16,
-    "float32": pb.FLOAT32,
-    "float64": pb.FLOAT64,
-}
+_DTYPES = {name.lower(): code for name, code in pb.DType.items() if code}
 _NAMES: dict[int, str] = {code: name for name, code in _DTYPES.items()}
 
 Array = NDArray[Any]

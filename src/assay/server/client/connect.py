@@ -311,12 +311,12 @@ def connect(
                 stacklevel=2,
             )
         settings = settings.model_copy(update={"safe_action": safe})
-    settings = settings.model_copy(update={"client": settings.client_id()})
+    client = settings.client_id()
+    settings = settings.model_copy(update={"client": client})
     if "seed" not in settings.model_fields_set:
         # Clients of one policy would else explore all alike.
-        digest = hashlib.sha256(settings.client_id().encode()).digest()
-        seed = int.from_bytes(digest[:4], "little")
-        settings = settings.model_copy(update={"seed": seed})
+        digest = hashlib.sha256(client.encode()).digest()
+        settings = settings.model_copy(update={"seed": int.from_bytes(digest[:4], "little")})
     agent = ClientAgent(
         observation,
         action,
@@ -345,37 +345,26 @@ def _spaces(config: ClientConfig, spec: PolicySpec | None) -> tuple[Any, Any, Po
                 "Leave policy out.",
             )
         observation, action = gym_space(spec.observation), gym_space(spec.action)
-        return observation, action, _canonical(spec, config.masks)
-    for name in ("policy", "observation", "action", "algorithm"):
-        if getattr(config, name) is None:
-            raise ConfigError(f"{name} is missing.", "Give it as a keyword, or in the file.")
-    assert config.policy is not None and config.algorithm is not None
-    observation = read_space(config.observation, "observation")
-    action = read_space(config.action, "action")
+    else:
+        for name in ("policy", "observation", "action", "algorithm"):
+            if getattr(config, name) is None:
+                raise ConfigError(f"{name} is missing.", "Give it as a keyword, or in the file.")
+        observation = read_space(config.observation, "observation")
+        action = read_space(config.action, "action")
+    source = config if spec is None else spec
+    policy = config.policy if spec is None else spec.name
+    assert policy is not None and source.algorithm is not None
     made = make_spec(
-        config.policy,
+        policy,
         observation,
         action,
-        config.algorithm,
-        config.settings,
+        source.algorithm,
+        source.settings,
         masks=config.masks,
-        group=config.group,
-        bounds=config.bounds,
+        group=source.group,
+        bounds=source.bounds,
     )
     return observation, action, made
-
-
-def _canonical(spec: PolicySpec, masks: bool) -> PolicySpec:
-    return make_spec(
-        spec.name,
-        gym_space(spec.observation),
-        gym_space(spec.action),
-        spec.algorithm,
-        spec.settings,
-        masks=masks,
-        group=spec.group,
-        bounds=spec.bounds,
-    )
 
 
 def _warn(message: str) -> None:

@@ -62,30 +62,11 @@ _TRIES = 5  # how often an item may come back damaged or end a session
 _FETCH_TRIES = 3
 _REGISTER_SECONDS = 180.0  # the server starts a learner for it; a large model takes its time, too
 
-# Refused whatever is done: the batch itself is at fault.
-_CONTENT = frozenset(
-    {
-        Reason.FRAME_TOO_LARGE,
-        Reason.TRAJECTORY_TOO_LARGE,
-        Reason.DECOMPRESSED_TOO_LARGE,
-        Reason.UNSUPPORTED_CODEC,
-        Reason.MALFORMED,
-        Reason.MISSING_TENSOR,
-        Reason.UNKNOWN_TENSOR,
-        Reason.WRONG_DTYPE,
-        Reason.WRONG_SHAPE,
-        Reason.NOT_FINITE,
-        Reason.ACTION_OUT_OF_BOUNDS,
-        Reason.OBSERVATION_OUT_OF_BOUNDS,
-        Reason.BAD_FLAG,
-        Reason.BAD_VERSION,
-        Reason.REWARD_OUT_OF_BOUNDS,
-        Reason.BAD_LOG_PROB,
-    }
-)
+_DAMAGED = frozenset({Reason.CHECKSUM_MISMATCH, Reason.PART_OUT_OF_ORDER})
+# Refused whatever is done: the batch itself is at fault, the message or its content.
+_CONTENT = {one for one in Reason if 0 < one < Reason.UNKNOWN_POLICY} - _DAMAGED
 # A model that was announced is not there any more, or lies damaged on the server's disk.
 _NO_MODEL = frozenset({Reason.UNKNOWN_VERSION, Reason.HASH_MISMATCH})
-_DAMAGED = frozenset({Reason.CHECKSUM_MISMATCH, Reason.PART_OUT_OF_ORDER})
 # What a server answers that has trouble with what it was sent, and not with the network.
 _SUSPICIOUS = frozenset(
     {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.RESOURCE_EXHAUSTED}

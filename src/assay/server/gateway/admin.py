@@ -17,7 +17,6 @@ from assay.server.protocol.assay_pb2_grpc import AdminServicer
 from assay.server.store.registry import (
     CHANNELS,
     EVERY,
-    Channel,
     ModelVersion,
     Policy,
     PolicyState,
@@ -70,7 +69,7 @@ class Admin(AdminServicer):
         models = await self.hub.work(registry.models, policy.name, newest=_MODELS_READ)
         return pb.PolicyDetails(
             info=await self.hub.work(self._info, policy),
-            models=[model_info(model, "", Channel(model.version)) for model in _shown(models)],
+            models=[model_info(model) for model in _shown(models)],
         )
 
     def _info(self, policy: Policy) -> pb.PolicyInfo:

@@ -7,6 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from assay.server.gateway.activity import Rates
@@ -18,7 +19,7 @@ from assay.server.gateway.verdicts import Verdicts
 from assay.server.learner.messages import ON_POLICY_LAG
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.spec import PolicySpec
-from assay.server.store.registry import CANARY, STABLE, Channel, ModelVersion
+from assay.server.store.registry import CANARY, STABLE, ModelVersion
 from assay.server.supervisor import Supervisor
 from assay.server.tensors import Layout
 
@@ -258,21 +259,10 @@ class Hosted:
         return self.infos.get(channel)
 
 
-def model_info(model: ModelVersion, channel: str, where: Channel) -> pb.ModelInfo:
+def model_info(model: ModelVersion, channel: str = "", pinned: bool = False) -> pb.ModelInfo:
     """Describe a version for the wire."""
-    return pb.ModelInfo(
-        policy=model.policy,
-        version=model.version,
-        epoch=model.epoch,
-        sha256=model.sha256,
-        size=model.size,
-        architecture=model.architecture,
-        channel=channel,
-        parent=model.parent,
-        metrics=finite(model.metrics),
-        pinned=where.pinned,
-        created=model.created,
-    )
+    described = asdict(model) | {"metrics": finite(model.metrics)}
+    return pb.ModelInfo(**described, channel=channel, pinned=pinned)
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -323,7 +323,9 @@ class Hub:
         for channel in CHANNELS:
             where = registry.channel(name, channel)
             if where.version:
-                infos[channel] = model_info(registry.model(name, where.version), channel, where)
+                infos[channel] = model_info(
+                    registry.model(name, where.version), channel, where.pinned
+                )
         return registry.learner(name).version, infos
 
     async def guard(self, hosted: Hosted) -> None:

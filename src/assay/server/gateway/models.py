@@ -12,7 +12,7 @@ from assay.server.gateway.hosted import Hosted, model_info
 from assay.server.gateway.hub import Hub, answers
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.protocol.assay_pb2_grpc import ModelsServicer
-from assay.server.store.registry import CANARY, STABLE, Channel, Verb, check_channel
+from assay.server.store.registry import CANARY, STABLE, Verb, check_channel
 
 CHUNK = 1 << 20
 
@@ -104,7 +104,7 @@ class Models(ModelsServicer):
         which = request.WhichOneof("which")
         if which == "version":
             model = await self.hub.work(registry.model, hosted.name, request.version)
-            return model_info(model, "", Channel(model.version))
+            return model_info(model)
         if which == "sha256":
             found = await self._by_digest(hosted, request.sha256)
             if found is not None:
@@ -126,7 +126,7 @@ class Models(ModelsServicer):
                 return info
         # Among the models alone: checkpoints lie beside them, and are nobody's business.
         model = await self.hub.work(self.hub.store.registry.find_model, hosted.name, digest)
-        return None if model is None else model_info(model, "", Channel(model.version))
+        return None if model is None else model_info(model)
 
     @answers
     async def Pin(self, request: pb.PinRequest, context: Any) -> pb.ModelInfo:
