@@ -250,7 +250,7 @@ def test_an_apprentice_follows_the_heuristic_first():
     client = agent(mode="apprentice", apprentice_steps=3, heuristic=lambda obs, mask: 1)
     offer(client, model(1, prefers=2))
     assert [client.act(OBS) for _ in range(5)] == [1, 1, 1, 2, 2]
-    flags = np.concatenate([s.flags() for s in segments(client)])
+    flags = np.concatenate([s.fields()["flags"] for s in segments(client)])
     assert flags.tolist() == [Flag.HEURISTIC] * 3 + [0]
 
 
@@ -487,7 +487,7 @@ def test_threads_act_while_models_come_and_batches_go():
     server = MemoryServer()
     transport = MemoryTransport(server, seed=3, faults=0.05)
     courier = Courier(
-        client.outbox, client.keeper, transport, poll_seconds=0.001, backoff=(0.001, 0.01)
+        client.outbox, client.keeper, transport, poll_seconds=0.001, retry_seconds=0.001
     )
     courier.start()
     failures: list[BaseException] = []

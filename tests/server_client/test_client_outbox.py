@@ -143,7 +143,7 @@ def test_whatever_happens_it_adds_up_and_stays_bounded(overflow, doings):
 def test_nothing_is_lost_or_doubled_over_a_connection_that_breaks(seed):
     box, server = outbox(1000, "drop_oldest"), MemoryServer()
     transport = MemoryTransport(server, seed, faults=0.15)
-    courier = Courier(box, keeper(), transport, poll_seconds=0.0005, backoff=(0.0005, 0.002))
+    courier = Courier(box, keeper(), transport, poll_seconds=0.0005, retry_seconds=0.0005)
     courier.start()
     for i in range(120):
         box.offer(segment(2 * i, 2))
@@ -165,7 +165,7 @@ def test_a_server_that_is_away_costs_what_the_buffer_says_and_no_answer():
     options = ClientSettings(batch_steps=5, buffer_steps=20)
     client = ClientAgent(SEEN, CHOICE, 0, options, heuristic=lambda obs, mask: 1)
     courier = Courier(
-        client.outbox, client.keeper, transport, poll_seconds=0.001, backoff=(0.001, 0.002)
+        client.outbox, client.keeper, transport, poll_seconds=0.001, retry_seconds=0.001
     )
     courier.start()
     for _ in range(200):
@@ -218,7 +218,7 @@ def test_a_transport_that_raises_anything_does_not_end_the_courier():
             raise OSError("even here")
 
     box, server = outbox(10, "block"), MemoryServer()
-    courier = Courier(box, keeper(), Odd(server), poll_seconds=0.001, backoff=(0.001, 0.002))
+    courier = Courier(box, keeper(), Odd(server), poll_seconds=0.001, retry_seconds=0.001)
     courier.start()
     box.offer(segment(0))
     assert wait_until(lambda: server.mark == 1)

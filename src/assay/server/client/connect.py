@@ -106,15 +106,11 @@ class Connection:
         self.agent, self.spec = agent, spec
         self._close_seconds = config.close_seconds
         self._transport = GrpcTransport(config, spec, clock)
-        first = config.retry_seconds
         self._courier = Courier(
             agent.outbox,
             agent.keeper,
             self._transport,
-            backoff=(first, 100 * first),
-            paused=(10 * first, 50 * first),
-            slow=(50 * first, 600 * first),
-            fenced=(50 * first, 3000 * first),
+            retry_seconds=config.retry_seconds,
             report=report,
             clock=clock,
         )

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -60,49 +60,33 @@ class Segment:
             "reward": np.array([step.reward for step in steps], np.float32),
             "log_prob": np.array([step.log_prob for step in steps], np.float32),
             "version": np.array([step.version for step in steps], np.int64),
-            "flags": self.flags(),
+            "flags": np.array([step.flags for step in steps], np.uint8),
             "terminated": np.array([step.terminated for step in steps]),
             "truncated": np.array([step.truncated for step in steps]),
             "event": np.array([step.event for step in steps], np.uint64),
         }
         if fields["action"].dtype.kind == "f":
             # A heuristic's number may be beyond the limit, and its step is still worth sending.
-            raw = self.raw_actions()
+            raw = np.concatenate([step.raw for step in steps])
             fields["raw_action"] = np.where(np.abs(raw) <= MOST_VALUE, raw, fields["action"])
         return fields | pack("bootstrap", _join(finals, steps[0].obs))
-
-    def raw_actions(self) -> Array:
-        """Return the actions before clipping [T, ...]."""
-        return np.concatenate([step.raw for step in self.steps])
-
-    def flags(self) -> Array:
-        """Return the flags [T], one bit for each reason."""
-        return np.array([step.flags for step in self.steps], np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class RewardPatch:
     """A reward that came after its step had been closed."""
 
+    steps: ClassVar[tuple[Step, ...]] = ()
     event: int  # number of the decision it belongs to
     reward: float  # what is added to the step's reward
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """Return no steps."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
     """Late rewards that travel together."""
 
+    steps: ClassVar[tuple[Step, ...]] = ()
     by_event: dict[int, float]  # what is added to the rewards of which decisions
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """Return no steps."""
-        return ()
 
 
 Offered = Segment | RewardPatch

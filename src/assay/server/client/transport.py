@@ -34,6 +34,14 @@ NEEDS_A_PERSON = frozenset(
         Reason.UNKNOWN_POLICY,
     }
 )
+# First and longest pause before a connection is opened again, in units of `retry_seconds`.
+_PAUSES: dict[State, tuple[int, int]] = {
+    "away": (1, 100),
+    "busy": (1, 100),
+    "paused": (10, 50),  # the policy will take something again, and nothing is broken
+    "refused": (50, 600),  # a person has to do something first
+    "fenced": (50, 3000),  # two processes must not take a client's place in turns
+}
 _REPORT_SECONDS = 60.0
 _QUIET_FAILURES = 3  # a server that is restarted is not worth a report
 
@@ -122,11 +130,7 @@ class Courier:
         transport: The connection, called from one thread, but for `abort`. Whatever it raises, it
             is closed and opened again.
         poll_seconds: How long one look for events lasts.
-        backoff: First and longest pause, in seconds, before a connection is opened again.
-        paused: The same, where the policy takes nothing for now: it will, and nothing is broken.
-        slow: The same, where a person has to do something first.
-        fenced: The same, where another process has taken this client's place: two of them must not
-            take it from each other in turns.
+        retry_seconds: First pause before a connection is opened again; see `_PAUSES`.
         report: Told, about once a minute, what a person should know.
         rng: Draws the share of each pause that is waited, so that clients do not come at once.
         clock: Seconds that only grow.
@@ -149,23 +153,14 @@ class Courier:
         transport: GrpcTransport,
         *,
         poll_seconds: float = 0.05,
-        backoff: tuple[float, float] = (0.1, 10.0),
-        paused: tuple[float, float] = (1.0, 5.0),
-        slow: tuple[float, float] = (5.0, 60.0),
-        fenced: tuple[float, float] = (5.0, 300.0),
+        retry_seconds: float = 0.1,
         report: Callable[[str], None] | None = None,
         rng: np.random.Generator | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._outbox, self._keeper, self._transport = outbox, keeper, transport
         self._poll_seconds = poll_seconds
-        self._pauses: dict[State, tuple[float, float]] = {
-            "away": backoff,
-            "busy": backoff,
-            "paused": paused,
-            "refused": slow,
-            "fenced": fenced,
-        }
+        self._retry_seconds = retry_seconds
         self._pause, self._paused_for = 0.0, "new"
         self._in_a_row = 0  # failures to get a session at all
         self._report = report
@@ -282,7 +277,7 @@ class Courier:
             self._tell(kind, f"The training server cannot be reached. {error}")
         # A connection that worked and broke is worth a quick try; a refusal has to stay away.
         fresh = lasted is not None and (kind == "away" or lasted > 2.0 * self._pause)
-        first, longest = self._pauses[kind]
+        first, longest = (self._retry_seconds * factor for factor in _PAUSES[kind])
         fresh = fresh or kind != self._paused_for
         self._pause = first if fresh else min(2.0 * self._pause, longest)
         self._paused_for = kind

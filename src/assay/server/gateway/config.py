@@ -209,8 +209,7 @@ class ServerConfig(Model):
         Raises:
             ValueError: What the config says about the policy does not make sense.
         """
-        given = self.policies[policy].learner if policy in self.policies else {}
-        settings = self.learner
+        given, settings = self._own(policy).learner, self.learner
         if given:
             values = {**settings.model_dump(), **given}
             try:
@@ -224,13 +223,14 @@ class ServerConfig(Model):
 
     def quota_of(self, policy: str) -> Quota | None:
         """Return how much each client may send to a policy."""
-        own = self.policies[policy].quota if policy in self.policies else None
-        return (self.quota if own is None else own).quota()
+        return (self._own(policy).quota or self.quota).quota()
 
     def backlog_of(self, policy: str) -> int:
         """Return how many steps a policy's learner may be behind."""
-        own = self.policies[policy].backlog_steps if policy in self.policies else None
-        return self.backlog_steps if own is None else own
+        return self._own(policy).backlog_steps or self.backlog_steps
+
+    def _own(self, policy: str) -> PolicyOverrides:
+        return self.policies.get(policy, PolicyOverrides())
 
 
 def tls_files(directory: Path) -> dict[str, str]:

@@ -32,6 +32,7 @@ from assay.server.rejections import status_of, trailer
 from assay.server.spec import PolicySpec
 from assay.server.store.group import GroupCommitter
 from assay.server.store.registry import CANARY, CHANNELS, EVERY, STABLE, ModelVersion, Verb
+from assay.server.store.sql import no_policy
 from assay.server.store.store import Store
 
 log = logging.getLogger("assay.server")
@@ -221,14 +222,9 @@ class Hub:
         Raises:
             RejectionError: UNKNOWN_POLICY.
         """
-        found = self.policies.get(name)
-        if found is None:
-            raise RejectionError(
-                Reason.UNKNOWN_POLICY,
-                f"There is no policy '{name[:64]}'.",
-                "Register it first.",
-            )
-        return found
+        if name not in self.policies:
+            raise no_policy(name)
+        return self.policies[name]
 
     async def register(self, spec: PolicySpec) -> bool:
         """Register a policy and begin to learn it; return whether it is new.

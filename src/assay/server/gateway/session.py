@@ -11,6 +11,7 @@ from assay.server.protocol import assay_pb2 as pb
 from assay.server.protocol.assay_pb2_grpc import SessionServicer
 from assay.server.spec import read_spec
 from assay.server.store.registry import Verb
+from assay.server.store.store import taken_over
 from assay.server.tensors import FRAME_BYTES, TRAJECTORY_BYTES
 
 
@@ -71,12 +72,3 @@ class Session(SessionServicer):
             newest_version=hosted.newest,
             server_version=__version__,
         )
-
-
-def taken_over(client: str, epoch: int, newer: int) -> RejectionError:
-    """Return the refusal of a session that another one has ended."""
-    return RejectionError(
-        Reason.FENCED,
-        f"Session {epoch} of '{client}' has ended: session {newer} has taken over.",
-        "Open a new session, unless another process of this client is meant to run.",
-    )

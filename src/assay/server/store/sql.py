@@ -220,7 +220,7 @@ class Registry(ABC):
         """Return a policy; UNKNOWN_POLICY where there is none."""
         rows = self._rows("SELECT spec, hash, state, created FROM policies WHERE name = ?", name)
         if not rows:
-            raise _no_policy(name)
+            raise no_policy(name)
         spec, digest, state, created = rows[0]
         return Policy(read_spec(spec), digest, state, created)
 
@@ -228,7 +228,7 @@ class Registry(ABC):
         """Return a policy's state; UNKNOWN_POLICY where there is none."""
         rows = self._rows("SELECT state FROM policies WHERE name = ?", name)
         if not rows:
-            raise _no_policy(name)
+            raise no_policy(name)
         state: PolicyState = rows[0][0]
         return state
 
@@ -795,7 +795,8 @@ _MODEL = (
 _TOKEN = "SELECT id, digest, principal, grants, expires FROM tokens"
 
 
-def _no_policy(name: str) -> RejectionError:
+def no_policy(name: str) -> RejectionError:
+    """Return the refusal of a policy that was never registered."""
     return RejectionError(
         Reason.UNKNOWN_POLICY, f"There is no policy '{name[:64]}'.", "Register it first."
     )

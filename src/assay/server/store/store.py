@@ -322,12 +322,7 @@ class Store:
             self._marks[key] = _Mark(epoch, self.registry.committed(*key, epoch))
         mark = self._marks[key]
         if batch.epoch < mark.epoch:
-            raise RejectionError(
-                Reason.FENCED,
-                f"Session {batch.epoch} of '{batch.client}' has ended: session {mark.epoch} has "
-                "taken over.",
-                "Open a new session, unless another process of this client is meant to run.",
-            )
+            raise taken_over(batch.client, batch.epoch, mark.epoch)
         if batch.epoch > mark.epoch or not batch.epoch:
             raise RejectionError(
                 Reason.UNKNOWN_SESSION,
@@ -620,6 +615,15 @@ class _Asked:
         if key not in self._quotas:
             self._quotas[key] = self._registry.quota(*key)
         return self._quotas[key]
+
+
+def taken_over(client: str, epoch: int, newer: int) -> RejectionError:
+    """Return the refusal of a session that another one has ended."""
+    return RejectionError(
+        Reason.FENCED,
+        f"Session {epoch} of '{client}' has ended: session {newer} has taken over.",
+        "Open a new session, unless another process of this client is meant to run.",
+    )
 
 
 def _check_sizes(batch: Incoming) -> None:
