@@ -218,14 +218,12 @@ class Supervisor:
         try:
             handle = self._spawn()
             ready = self._start(handle, spec, _FIRST)
-        except LearnerRefused as error:
-            assert handle is not None
-            handle.kill()
-            raise RejectionError(Reason.BAD_SPEC, error.message, error.fix) from None
         except AssayError as error:
             if handle is not None:
                 handle.kill()
-            raise RejectionError(Reason.RESOURCE_EXHAUSTED, error.message, error.fix) from None
+            refused = isinstance(error, LearnerRefused)
+            reason = Reason.BAD_SPEC if refused else Reason.RESOURCE_EXHAUSTED
+            raise RejectionError(reason, error.message, error.fix) from None
         with self._wake:
             if self._order != "stop":
                 self._validated = handle, ready
@@ -337,13 +335,11 @@ class Supervisor:
                 try:
                     self._supervise()
                     return
-                except RejectionError as error:
-                    if error.reason in _OVER:
+                except Exception as error:
+                    if isinstance(error, RejectionError) and error.reason in _OVER:
                         self._note(error)
                         _log.warning("%s: the supervisor ends. %s", self._policy, error.message)
                         return
-                    self._crashed(error, began)
-                except Exception as error:
                     self._crashed(error, began)
         except _Ended:
             pass
@@ -402,7 +398,7 @@ class Supervisor:
             raise LearnerCrashed(
                 f"The learner '{self._policy}' ({health.where}) died while it had nothing to do."
             )
-        self._is_well()
+        self._last_error = None  # it is over, and the log has it
 
     def _crashed(self, error: Exception, began: float) -> None:
         """Take in that a learner is gone or of no more use, and wait before the next one."""
@@ -457,10 +453,6 @@ class Supervisor:
 
     def _note(self, error: Exception) -> None:
         self._last_error = error.message if isinstance(error, AssayError) else repr(error)
-
-    def _is_well(self) -> None:
-        """Forget what went wrong: it is over, and the log has it."""
-        self._last_error = None
 
     def _end_learner(self) -> None:
         with self._wake:
@@ -706,7 +698,7 @@ class Supervisor:
             return self._store.registry.learner(self._policy)
 
         self._learner = self._store_retry(commit)
-        self._is_well()
+        self._last_error = None  # it is over, and the log has it
         self._published_at = time.monotonic()
         if new.checkpoint:
             self._keep_earlier = self._keep_after

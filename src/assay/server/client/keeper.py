@@ -50,7 +50,6 @@ class ModelKeeper:
     Attributes:
         current: What to act with, or None. Replaced by one assignment.
         last_good: The model before it, or the one found on the disk at the start.
-        accepted: Models that became current.
         rejected: Models that were refused.
         last_rejection: Why, of the last one; "" if none was.
         disk_errors: Times that a model could not be kept.
@@ -68,7 +67,7 @@ class ModelKeeper:
         self._clock = clock
         self.current: Loaded | None = None
         self.last_good: Loaded | None = None
-        self.accepted = self.rejected = self.disk_errors = 0
+        self.rejected = self.disk_errors = 0
         self.last_rejection = ""
         if directory is not None:
             self.last_good = self._newest_on_disk(directory)
@@ -89,7 +88,6 @@ class ModelKeeper:
         if known is not None:
             self.last_good = known
         self.current = loaded
-        self.accepted += 1
         return True
 
     def refuse(self, why: str) -> None:

@@ -119,11 +119,9 @@ class Outbox:
         # Written by the acting side:
         self.offered_steps = 0
         self.dropped_steps = 0
-        self.dropped_items = 0
         # Written by the sending side:
         self.acknowledged_steps = 0
         self.refused_steps = 0
-        self.refused_items = 0
 
     # ------------------------------------------------------------------ the acting side
 
@@ -213,7 +211,6 @@ class Outbox:
 
     def _count_dropped(self, item: Offered) -> None:
         self.dropped_steps += len(item.steps)
-        self.dropped_items += 1
 
     # ------------------------------------------------------------------ the sending side
 
@@ -263,7 +260,6 @@ class Outbox:
                 self._under_way.remove(numbered)
                 count = len(numbered[1].steps)
                 self.refused_steps += count
-                self.refused_items += 1
                 return count
         return 0
 

@@ -69,7 +69,7 @@ class Admin(AdminServicer):
         models = await self.hub.work(registry.models, policy.name, newest=_MODELS_READ)
         return pb.PolicyDetails(
             info=await self.hub.work(self._info, policy),
-            models=[model_info(model) for model in _shown(models)],
+            models=[model_info(model) for model in _listed(models)],
         )
 
     def _info(self, policy: Policy) -> pb.PolicyInfo:
@@ -186,7 +186,7 @@ class Admin(AdminServicer):
         return pb.RevokeTokenReply(revoked=await self.hub.work(registry.revoke_token, request.id))
 
 
-def _shown(models: Sequence[ModelVersion]) -> list[ModelVersion]:
+def _listed(models: Sequence[ModelVersion]) -> list[ModelVersion]:
     """Choose from versions, the newest first: the latest, then fewer and fewer."""
     shown = list(models[:MODELS_SHOWN])
     for model in models[MODELS_SHOWN:]:

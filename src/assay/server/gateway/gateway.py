@@ -216,11 +216,6 @@ class Gateway:
         await asyncio.gather(*stops, return_exceptions=True)
         await hub.close()
 
-    async def wait_drained(self) -> None:
-        """Wait until someone has drained the server."""
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.hub.drained.wait()
-
 
 def _refuse_taken(host: str, port: int, listen: str) -> None:
     """Say why a port cannot be had. The library would only write to the log."""

@@ -19,7 +19,6 @@ from assay.server.errors import Reason, RejectionError
 from assay.server.executor.base import Executor
 from assay.server.gateway.auth import Access, Presented, Principal
 from assay.server.gateway.config import ServerConfig
-from assay.server.gateway.freshness import Freshness
 from assay.server.gateway.guard import Guard, Verdict
 from assay.server.gateway.hosted import Hosted, Supervise, model_info
 from assay.server.gateway.journal import Journal
@@ -468,7 +467,11 @@ class Hub:
         if hosted.freshness.look(status.metrics, reachable=hosted.is_reachable()):
             meters.starving.set(float(hosted.freshness.starving), name)
             if hosted.freshness.catching_up:
-                log.info("%s: %s", name, _catching_up(hosted.freshness))
+                log.info(
+                    "%s: %d of the last %d steps were left out as too old; clients can have a "
+                    "newer version, so this may be what they had kept",
+                    name, hosted.freshness.left_out, hosted.freshness.of,
+                )  # fmt: skip
         self._log_changes(hosted)
         if hosted.journal.due:
             await self.work(hosted.journal.write_due)
@@ -578,13 +581,6 @@ def answers(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[An
                 )
 
     return call
-
-
-def _catching_up(freshness: Freshness) -> str:
-    return (
-        f"{freshness.left_out} of the last {freshness.of} steps were left out as too old; clients "
-        "can have a newer version, so this may be what they had kept"
-    )
 
 
 def _shown(value: float | None) -> str:

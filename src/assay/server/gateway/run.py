@@ -136,7 +136,7 @@ async def _serve(
         ready(gateway)
         waits = {
             asyncio.ensure_future(wanted.wait()),
-            asyncio.ensure_future(gateway.wait_drained()),
+            asyncio.ensure_future(gateway.hub.drained.wait()),
         }
         _, rest = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for task in rest:

@@ -178,12 +178,13 @@ class RolloutFeed(Feed):
     def _params(self) -> Tensor:
         """Return the parameters [T, ...] that the policy gives as it is now."""
         obs: Tree = tree_map(lambda array: array[:, 0], self.rollout.obs)
-        found: Tensor = self.policy.network(self._tensors(obs))
+        found: Tensor = self.policy.network(self.algorithm.inputs(obs))
         return found
 
     def _clone(self, imitation: Imitation, heuristic: Array) -> None:
         """Learn to do what the heuristic did, at the steps [T] where it acted."""
-        tensors = self._tensors(tree_map(lambda array: array[heuristic, 0], self.rollout.obs))
+        obs = tree_map(lambda array: array[heuristic, 0], self.rollout.obs)
+        tensors = self.algorithm.inputs(obs)
         action = torch.from_numpy(self.rollout.action[heuristic, 0]).to(self.algorithm.device)
 
         def loss(index: Tensor) -> Tensor:
@@ -213,9 +214,6 @@ class RolloutFeed(Feed):
                 mask = torch.from_numpy(allowed.reshape(-1, *allowed.shape[2:])).to(found.device)
             log_prob = self.distribution.log_prob(found, values, mask).cpu().numpy()
         data.extras["log_prob"][outside] = log_prob.reshape(outside.shape)[outside]
-
-    def _tensors(self, obs: Tree) -> Tree:
-        return self.algorithm.inputs(obs)
 
     def _find(self, client: str, event: int, reward: float) -> bool:
         for piece in reversed(self.pieces):

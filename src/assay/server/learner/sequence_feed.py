@@ -65,7 +65,7 @@ class SequenceFeed(RolloutFeed):
         self._padded = data = pad_runs_to_multiple(self.rollout, begins, self.chunk)
         rows = np.flatnonzero(data.valid[:, 0])  # where the rows of the rollout are now
         before = [self._memory_before(run[0]) for run in runs]
-        empty = self._empty()
+        empty = self.algorithm.initial_carry(1)
         carries = [empty if memory is None else memory.carry for memory in before]
         data.runs.carry = tree_map(lambda *parts: np.concatenate(parts), *carries)
         params, after, _ = self._walk(data)
@@ -120,9 +120,6 @@ class SequenceFeed(RolloutFeed):
             carry = tree_map(lambda x: x[k : k + 1].copy(), finals.carry)
             remember(self._memories, run[-1].client, Memory(run[-1].after, version, carry))
 
-    def _empty(self, count: int = 1) -> Tree:
-        return self.algorithm.initial_carry(count)
-
     def _walk(self, data: Rollout) -> tuple[Tensor, Tree, Tree]:
         """Let the policy see the steps one by one, as it does while acting.
 
@@ -131,8 +128,9 @@ class SequenceFeed(RolloutFeed):
             finals, and those before every chunk.
         """
         over = (data.terminated | data.truncated)[:, 0]
-        finals, empty, carry = data.finals, self._empty(), self._empty()
-        after_finals = self._empty(0 if finals is None else len(finals.step))
+        finals, initial = data.finals, self.algorithm.initial_carry
+        empty, carry = initial(1), initial(1)
+        after_finals: Tree = initial(0 if finals is None else len(finals.step))
         final_of = {} if finals is None else {int(t): k for k, t in enumerate(finals.step)}
         params: Array | None = None
         starts = []

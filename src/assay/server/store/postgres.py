@@ -111,10 +111,6 @@ class PostgresRegistry(Registry):
         connection.execute(f"SET search_path TO {self._schema}".encode())
         for statement in statements():
             connection.execute(statement.encode())
-        connection.execute(
-            "INSERT INTO meta (name, value) VALUES ('schema', %s) ON CONFLICT DO NOTHING",
-            (str(SCHEMA),),
-        )
         row = connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
         if row is None or row[0] != str(SCHEMA):
             raise StoreError(

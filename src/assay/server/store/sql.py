@@ -96,7 +96,7 @@ _BATCH = "policy, client, epoch, seq, steps, position, segment, start, size"
 
 
 def statements() -> list[str]:
-    """Return what creates the tables."""
+    """Return what creates the tables and notes their schema."""
     made = [
         f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(columns)}, PRIMARY KEY ({key}))"
         for name, (columns, key) in TABLES.items()
@@ -104,6 +104,7 @@ def statements() -> list[str]:
     return [
         *made,
         "CREATE UNIQUE INDEX IF NOT EXISTS batches_by_position ON batches (policy, position)",
+        f"INSERT INTO meta (name, value) VALUES ('schema', '{SCHEMA}') ON CONFLICT DO NOTHING",
     ]
 
 

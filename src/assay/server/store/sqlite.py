@@ -121,10 +121,6 @@ class SqliteRegistry(Registry):
                 raise sqlite3.DatabaseError(found)
             for statement in statements():
                 database.execute(statement)
-            database.execute(
-                "INSERT INTO meta (name, value) VALUES ('schema', ?) ON CONFLICT DO NOTHING",
-                (str(SCHEMA),),
-            )
             sql = "SELECT value FROM meta WHERE name = 'schema'"
             schema = database.execute(sql).fetchone()[0]
         except BaseException:
