@@ -215,6 +215,21 @@ def bootstrap_rows(fields: Mapping[str, Array]) -> int:
     return int(np.count_nonzero(truncated & ~terminated)) + goes_on
 
 
+def parts_of(ended: Array) -> Iterator[tuple[slice, bool]]:
+    """Yield the rows of each episode in a batch of one step or more, and whether it ends there.
+
+    Example:
+        >>> list(parts_of(np.array([False, True, False])))
+        [(slice(0, 2, None), True), (slice(2, 3, None), False)]
+    """
+    first = 0
+    for last in np.flatnonzero(ended).tolist():
+        yield slice(first, last + 1), True
+        first = last + 1
+    if first < len(ended):
+        yield slice(first, len(ended)), False
+
+
 # -------------------------------------------------------------------------------------------------
 # Batches
 # -------------------------------------------------------------------------------------------------

@@ -175,15 +175,8 @@ class _Ended:
 class GrpcTransport:
     """Sends batches to a gateway, and brings what it answers.
 
-    Attributes:
-        sent_batches: Batches that were sent, those sent again included.
-        sent_bytes: Their size.
-        duplicates: Batches that the server had already.
-        newest_version: Of the models that the server has.
-        differences: Models that came as the difference to the last one, which costs the memory of
-            that one. Without zstandard, models always come in full.
-        bad_differences: Those that could not be used, so that the full one was fetched.
-        epoch: Of the latest session.
+    Its counts are those of `ConnectionStatus`. A model comes as the difference to the last one if
+    the server gives that, which costs the memory of that one; without zstandard, always in full.
     """
 
     def __init__(
@@ -216,7 +209,7 @@ class GrpcTransport:
         self._base: tuple[str, bytes] | None = None  # the last model, which differences are to
         self.sent_batches = self.sent_bytes = self.duplicates = 0
         self.newest_version = self.epoch = 0
-        self.differences = self.bad_differences = 0
+        self.differences = self.bad_differences = 0  # the bad ones could not be used
 
     # ------------------------------------------------------------------ what the courier calls
 

@@ -139,11 +139,7 @@ class Courier:
         state: Where it stands: `away` (no server), `busy` (it takes nothing now), `paused` (nor
             does the policy), `refused` (a person has to do something) and `fenced` (another
             process has this client's place) are tried again.
-        failures: How often a connection broke or could not be opened.
-        last_failure: Why, of the last one.
-        trouble: What keeps it from working now; "" while it is connected.
-        refusals: Items that the server refused, by reason.
-        last_refusal: Why, of the last one.
+            The other attributes are those of `ConnectionStatus`.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from assay.server.errors import Reason, RejectionError
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.spec import Leaf, MultiBinary, PolicySpec, gym_space, leaves_of
 from assay.server.store.store import Store, Stored, iterate
-from assay.server.tensors import BOOTSTRAP, EVENT, OBS, Array, Experience, Layout, decode
+from assay.server.tensors import BOOTSTRAP, EVENT, OBS, Array, Experience, Layout, decode, parts_of
 
 log = logging.getLogger("assay.server")
 
@@ -116,12 +116,10 @@ def _cut(
     fields = experience.fields
     ended = fields["terminated"] | fields["truncated"]
     names = [one.name for one in layout.steps if one.name in fields]
-    ends = [*np.flatnonzero(ended).tolist()]
-    if not len(ends) or ends[-1] != len(ended) - 1:
-        ends.append(len(ended) - 1)
-    first, row = 0, 0
+    row = 0
     number, start = experience.episode, experience.start_step
-    for last in ends:
+    for part, over in parts_of(ended):
+        last = part.stop - 1
         episode = running.pop(client, None)
         if episode is not None and (
             episode.number != number
@@ -132,7 +130,6 @@ def _cut(
             episode = None
         if episode is None:
             episode = Episode(client, number, start)
-        part = slice(first, last + 1)
         episode.parts.append({name: fields[name][part] for name in names})
         if fields["terminated"][last]:
             episode.final = {
@@ -143,11 +140,11 @@ def _cut(
         else:
             episode.final = {one.name: fields[one.name][row] for one in layout.bootstrap}
             row += 1
-        episode.truncated = not ended[last]
-        if not ended[last]:
+        episode.truncated = not over
+        if not over:
             running[client] = episode
-        yield episode, bool(ended[last])
-        first, number, start = last + 1, number + 1, 0
+        yield episode, over
+        number, start = number + 1, 0
 
 
 def export_minari(

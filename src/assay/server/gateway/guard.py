@@ -35,7 +35,7 @@ import numpy as np
 from assay.server.client.shield import Flag
 from assay.server.gateway.config import CanarySettings
 from assay.server.gateway.verdicts import Failed
-from assay.server.tensors import Experience
+from assay.server.tensors import Experience, parts_of
 
 Verdict = Literal["promote", "rollback"]
 
@@ -111,26 +111,22 @@ class Guard:
             return
         fields = experience.fields
         ended = fields["terminated"] | fields["truncated"]
-        first, running = 0, self._running.pop(client, None)
+        running = self._running.pop(client, None)
         number, step = experience.episode, experience.start_step
         if running is None or running.at != (number, step):
             # Without its beginning, the sum of an episode says nothing.
             running = _Running(mixed=step != 0)
         stretch = self.settings.stretch
-        ends = np.flatnonzero(ended).tolist()
-        if not ended[-1]:
-            ends.append(len(ended) - 1)
-        for last in ends:
-            part = slice(first, last + 1)
+        for part, over in parts_of(ended):
+            steps = part.stop - part.start
             own = fields["version"][part][fields["flags"][part] == 0]
             rewards = float(np.sum(fields["reward"][part], dtype=np.float64))
             stood_in = int(np.count_nonzero(fields["flags"][part] & _STOOD_IN))
-            running.add(rewards, last + 1 - first, stood_in, np.unique(own).tolist())
-            if ended[last] or (stretch is not None and running.steps >= stretch):
+            running.add(rewards, steps, stood_in, np.unique(own).tolist())
+            if over or (stretch is not None and running.steps >= stretch):
                 self._count(running, trying)
                 running = _Running()
-            number, step = (number + 1, 0) if ended[last] else (number, step + last + 1 - first)
-            first = last + 1
+            number, step = (number + 1, 0) if over else (number, step + steps)
         running.at = number, step
         self._running[client] = running
         while len(self._running) > _CLIENTS:

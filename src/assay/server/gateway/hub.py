@@ -434,13 +434,22 @@ class Hub:
 
     async def pulse(self) -> None:
         """Keep an eye on the learners, for ever."""
+        await self._every(_PULSE_SECONDS, self.look_at, "look at the learner")
+
+    async def retain(self) -> None:
+        """Forget what retention says, for ever."""
+        await self._every(self.config.retention.every, self.forget_past, "forget the past")
+
+    async def _every(
+        self, seconds: float, work: Callable[[Hosted], Awaitable[None]], what: str
+    ) -> None:
         while True:
-            await asyncio.sleep(_PULSE_SECONDS)
+            await asyncio.sleep(seconds)
             for hosted in list(self.policies.values()):
                 try:
-                    await self.look_at(hosted)
+                    await work(hosted)
                 except Exception:
-                    log.exception("Cannot look at the learner of '%s'", hosted.name)
+                    log.exception("Cannot %s of '%s'", what, hosted.name)
 
     async def look_at(self, hosted: Hosted) -> None:
         """Learn how far a policy's learner is, and tell its clients if they may send again."""
@@ -489,17 +498,6 @@ class Hub:
             if kind in _OVER:
                 log.info("%s: %s", hosted.name, _OVER[kind])
         hosted.told = frozenset(troubles)
-
-    async def retain(self) -> None:
-        """Forget what retention says, for ever."""
-        settings = self.config.retention
-        while True:
-            await asyncio.sleep(settings.every)
-            for hosted in list(self.policies.values()):
-                try:
-                    await self.forget_past(hosted)
-                except Exception:
-                    log.exception("Cannot forget the past of '%s'", hosted.name)
 
     async def forget_past(self, hosted: Hosted) -> None:
         """Delete a policy's old versions."""

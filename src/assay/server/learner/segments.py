@@ -12,7 +12,7 @@ from assay.core.types import State, Tree, tree_map
 from assay.loops.collect import EPISODE_WINDOW, recent_means
 from assay.server.learner.building import Canonical
 from assay.server.protocol import assay_pb2 as pb
-from assay.server.tensors import BOOTSTRAP, EVENT, OBS, RAW_ACTION, Layout, decode
+from assay.server.tensors import BOOTSTRAP, EVENT, OBS, RAW_ACTION, Layout, decode, parts_of
 
 Array = np.ndarray[Any, Any]
 
@@ -152,20 +152,15 @@ class EpisodeBook:
             del self._running[next(iter(self._running))]
         if (steps.episode, steps.start) != (one.episode, one.step):
             self._begin(one, steps.episode, whole=steps.start == 0, step=steps.start)
-        done = np.flatnonzero(steps.terminated | steps.truncated).tolist()
-        begin = 0
-        for last in [*done, len(steps) - 1]:
-            end = last + 1
-            if end > begin:
-                one.total += float(steps.reward[begin:end].sum(dtype=np.float64))
-                one.step += end - begin
-            if last in done and end > begin:
-                if one.whole:
-                    self.count += 1
-                    self.recent.append((one.total + one.late, one.step))
-                    one.late = 0.0
+        for part, over in parts_of(steps.terminated | steps.truncated):
+            one.total += float(steps.reward[part].sum(dtype=np.float64))
+            one.step += part.stop - part.start
+            if over and one.whole:
+                self.count += 1
+                self.recent.append((one.total + one.late, one.step))
+                one.late = 0.0
+            if over:
                 self._begin(one, one.episode + 1, whole=True)
-            begin = end
 
     def add_late(self, client: str, reward: float) -> None:
         """Count a late reward in the episode that runs now, so that none is lost on average."""
