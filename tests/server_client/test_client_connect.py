@@ -138,7 +138,7 @@ def test_a_file_says_everything_and_keywords_win(tmp_path: Path):
         assert agent.agent.settings.batch_steps == 20
         assert agent.client == "ada" and agent.spec.name == "lander"
         assert agent.act(OBS) == 1
-        assert agent._transport._endpoint.token_file == tmp_path / "token"
+        assert agent._transport._config.token_file == tmp_path / "token"
         agent.close(0.0)
     values = {"address": AWAY, "policy": "p", "batch_steps": 7}
     (tmp_path / "client.json").write_text(json.dumps(values))

@@ -206,6 +206,7 @@ class GrpcTransport:
         self._trials: Counter[int] = Counter()  # by the outbox's numbers
         self._fetched = ""  # the digest of the model that was handed over last
         self._fetch_trials: Counter[str] = Counter()
+        self._differences = have_zstd()
         self._base: tuple[str, bytes] | None = None  # the last model, which differences are to
         self.sent_batches = self.sent_bytes = self.duplicates = 0
         self.newest_version = self.epoch = 0
@@ -494,7 +495,7 @@ class GrpcTransport:
             raise
         self._fetched = info.sha256
         self._fetch_trials.pop(info.sha256)
-        if have_zstd():
+        if self._differences:
             self._base = (info.sha256, data)
         return ModelArrived(data, info.sha256)
 
