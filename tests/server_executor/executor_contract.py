@@ -98,13 +98,12 @@ class ExecutorContract:
         _, (back,) = handle.call({"method": "echo"}, [blob], timeout=LONG)
         assert back == blob[::-1]
 
-    def test_a_refusal_carries_kind_message_and_fix_and_the_learner_lives_on(
+    def test_a_refusal_carries_message_and_fix_and_the_learner_lives_on(
         self, executor: Executor
     ) -> None:
         handle = self.spawn(executor)
         with pytest.raises(LearnerRefused) as caught:
             handle.call({"method": "refuse"}, timeout=LONG)
-        assert caught.value.kind == "ConfigError"
         assert caught.value.message == "lr=-1: expected a positive number."
         assert caught.value.fix == "Give a larger lr."
         assert handle.call({"method": "echo"}, timeout=LONG)[0]["calls"] == 2

@@ -105,7 +105,7 @@ def test_the_ratio_is_one_while_the_policy_is_the_clients(
 
     # With an empty memory where an episode goes on, it would not be.
     def forgetful(feed: SequenceFeed, piece: Piece) -> Memory:
-        return Memory(piece.first, 1, feed._empty())
+        return Memory(piece.first, 1, feed.algorithm.initial_carry(1))
 
     monkeypatch.setattr(SequenceFeed, "_memory_before", forgetful)
     assert divergence() > 1e-4
