@@ -112,24 +112,15 @@ class Summary:
 class Demo:
     """A server and its clients, while they run. Use it with `with`.
 
-    Args:
-        plan: What to run.
-        data: The server's directory.
-        program: The C++ example that runs a queue, or None; it has a policy of its own.
-
-    Attributes:
-        address: Where the server listens.
-        clients: What is known about each client.
-        facts: What the server says about its policies, as `policy_facts` has it.
-        program_lines: What the C++ example has said.
+    The program is the C++ example that runs a queue, if there is one; it has a policy of its own.
     """
 
     def __init__(self, plan: Plan, data: Path, program: Path | None = None) -> None:
         self.plan, self._data = plan, data
         self.address = ""
         self.clients = [ClientView(f"client-{n}") for n in range(1, plan.clients + 1)]
-        self.facts: list[dict[str, Any]] = []
-        self.program_lines: list[str] = []
+        self.facts: list[dict[str, Any]] = []  # of all policies, as `policy_facts` has them
+        self.program_lines: list[str] = []  # what the program has said
         self._program = program
         self._reports: queue.SimpleQueue[tuple[ClientView, dict[str, Any]]] = queue.SimpleQueue()
         self._running: list[tuple[str, subprocess.Popen[str]]] = []

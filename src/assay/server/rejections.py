@@ -60,11 +60,6 @@ def to_message(error: RejectionError, *, epoch: int = 0, seq: int = 0) -> pb.Rej
     )
 
 
-def from_message(message: pb.Rejection) -> RejectionError:
-    """Read a refusal from the wire."""
-    return RejectionError(reason_of(message), message.message, message.fix or None)
-
-
 def reason_of(message: pb.Rejection) -> Reason:
     """Return why something was refused; a newer server's reason becomes REASON_UNSPECIFIED."""
     try:
@@ -99,7 +94,7 @@ def rejection_of(error: Any) -> RejectionError | None:
 
     message = message_of(error)
     if message is not None:
-        return from_message(message)
+        return RejectionError(reason_of(message), message.message, message.fix or None)
     code = error.code() if callable(getattr(error, "code", None)) else None
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         # The library itself refuses a message above its limit, before the server sees it.

@@ -351,20 +351,16 @@ _Difference = tuple[tuple[str, ...], Any, Any]
 
 
 def _difference(old: Any, new: Any, path: tuple[str, ...]) -> _Difference | None:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in [*old, *(key for key in new if key not in old)]:
-            found = _difference(old.get(key, _MISSING), new.get(key, _MISSING), (*path, key))
-            if found is not None:
-                return found
-        return None
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for number, (one, other) in enumerate(zip(old, new, strict=True)):
-            found = _difference(one, other, (*path, str(number)))
-            if found is not None:
-                return found
-        return None
-    same = type(old) is type(new) and old == new
-    return None if same else (path, old, new)
+        old, new = ({str(number): value for number, value in enumerate(one)} for one in (old, new))
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        same = type(old) is type(new) and old == new
+        return None if same else (path, old, new)
+    for key in {**old, **new}:
+        found = _difference(old.get(key, _MISSING), new.get(key, _MISSING), (*path, key))
+        if found is not None:
+            return found
+    return None
 
 
 def _shown(value: Any) -> str:

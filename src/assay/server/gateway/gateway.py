@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from assay.core.errors import ConfigError
 from assay.server.addresses import address
@@ -120,7 +121,7 @@ class Gateway:
         services.add_InferServicer_to_server(Infer(hub), server)  # type: ignore[no-untyped-call]
         services.add_AdminServicer_to_server(Admin(hub, self.drain), server)  # type: ignore[no-untyped-call]
         self.health = Health(hub)
-        self.health.add_to(server)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
         if config.reflection:
             _reflect(server)
         self.port = self._bind(server)
@@ -266,7 +267,6 @@ def _supervisor(config: ServerConfig) -> Supervise:
 
 
 def _reflect(server: Any) -> None:
-    from grpc_health.v1 import health_pb2
     from grpc_reflection.v1alpha import reflection
 
     names = [one.full_name for one in pb.DESCRIPTOR.services_by_name.values()]

@@ -53,10 +53,6 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         if request.service:
             await self.hub.enter(context, request.service.removeprefix(PREFIX), Verb.READ)
 
-    def add_to(self, server: Any) -> None:
-        """Serve it."""
-        health_pb2_grpc.add_HealthServicer_to_server(self, server)
-
     def look_at(self, hosted: Hosted, serving: bool) -> None:
         """Note how a policy is."""
         self._tell(PREFIX + hosted.name, serving)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Reversible
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,27 @@ class Feed(ABC):
         """Store the steps of one batch and learn as often as is due."""
 
     @abstractmethod
-    def _find(self, client: str, event: int, reward: float) -> bool:
-        """Add a late reward to its step; return whether it is still there."""
+    def _received(self) -> Reversible[Any]:
+        """Return what is held of batches; each has a `client`, and an `event` [rows] or None."""
 
     @abstractmethod
+    def _add_reward(self, batch: Any, row: int, reward: float) -> bool:
+        """Add a late reward to a row of what is held; return whether it is still there."""
+
+    def _find(self, client: str, event: int, reward: float) -> bool:
+        """Add a late reward to its step; return whether it is still there."""
+        for one in reversed(self._received()):
+            if one.client == client and one.event is not None:
+                rows = np.flatnonzero(one.event == np.uint64(event))
+                if len(rows):
+                    return self._add_reward(one, int(rows[0]), reward)
+        return False
+
     def _forget(self, client: str) -> None:
         """Take it that a client's earlier events name other steps from now on."""
+        for one in reversed(self._received()):
+            if one.client == client:
+                one.event = None
 
     @property
     @abstractmethod

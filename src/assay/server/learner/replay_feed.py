@@ -156,19 +156,11 @@ class ReplayFeed(Feed):
         while self._records and self._records[0].serial + self._records[0].count <= oldest:
             self._records.popleft()
 
-    def _find(self, client: str, event: int, reward: float) -> bool:
-        for record in reversed(self._records):
-            if record.client != client or record.event is None:
-                continue
-            rows = np.flatnonzero(record.event == np.uint64(event))
-            if len(rows):
-                return self.replay.add_reward(record.serial + int(rows[0]), reward)
-        return False
+    def _received(self) -> deque[_Record]:
+        return self._records
 
-    def _forget(self, client: str) -> None:
-        for record in self._records:
-            if record.client == client:
-                record.event = None
+    def _add_reward(self, batch: _Record, row: int, reward: float) -> bool:
+        return self.replay.add_reward(batch.serial + row, reward)
 
     def state(self) -> State:
         """Return everything that later updates depend on, but for the replay's transitions."""

@@ -215,19 +215,12 @@ class RolloutFeed(Feed):
             log_prob = self.distribution.log_prob(found, values, mask).cpu().numpy()
         data.extras["log_prob"][outside] = log_prob.reshape(outside.shape)[outside]
 
-    def _find(self, client: str, event: int, reward: float) -> bool:
-        for piece in reversed(self.pieces):
-            if piece.client == client and piece.event is not None:
-                rows = np.flatnonzero(piece.event == np.uint64(event))
-                if len(rows):
-                    self.rollout.reward[piece.begin + int(rows[0]), 0] += reward
-                    return True
-        return False
+    def _received(self) -> list[Piece]:
+        return self.pieces
 
-    def _forget(self, client: str) -> None:
-        for piece in self.pieces:
-            if piece.client == client:
-                piece.event = None
+    def _add_reward(self, batch: Piece, row: int, reward: float) -> bool:
+        self.rollout.reward[batch.begin + row, 0] += reward
+        return True
 
     def state(self) -> State:
         """Return everything that later updates depend on, the steps that wait included."""

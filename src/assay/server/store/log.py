@@ -138,11 +138,12 @@ class SegmentLog:
                     self._put_aside(path, size)
                     continue
                 self.damage.append(Damage(path, 0, len(_FILE_HEADER), "it has no header"))
-            found = list(self._places(first, None))
+            found = self._places(first)
             if any(isinstance(one, Damage) for one in found):
                 known = known or indexed(first)
-                found = list(self._places(first, None, known))
-            self._open(first)
+                found = self._places(first, known)
+            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            self._segment = first
             self._end = self._tail = self._cut_tail(path, size, found, known)
             self.damage += [one for one in found if isinstance(one, Damage)]
             self.last = max(
@@ -285,22 +286,17 @@ class SegmentLog:
             DamagedError: It is not there or damaged.
             StoreError: It cannot be read now.
         """
-        path = self.path_of(place.segment)
+        what = f"Record {place.position} in '{self.path_of(place.segment)}'"
+        fix = "Restore the file from a backup; what it held is lost otherwise."
         try:
             with self._reading:
                 data = os.pread(self._reader(place.segment), place.size, place.offset)
         except OSError as error:
             kind = DamagedError if error.errno in GONE else StoreError
-            raise kind(
-                f"Record {place.position} in '{path}' cannot be read: {error.strerror}.",
-                "Restore the file from a backup; what it held is lost otherwise.",
-            ) from None
+            raise kind(f"{what} cannot be read: {error.strerror}.", fix) from None
         found = _body(data, place.position)
         if found is None:
-            raise DamagedError(
-                f"Record {place.position} in '{path}' is damaged.",
-                "Restore the file from a backup; what it held is lost otherwise.",
-            )
+            raise DamagedError(f"{what} is damaged.", fix)
         return found
 
     def scan(self, after: int = 0) -> Iterator[tuple[Place, bytes] | Damage]:
@@ -372,11 +368,9 @@ class SegmentLog:
                 yield Damage(path, at, follows - at, reason, number - 1)
                 at, position = follows, number
 
-    def _places(
-        self, first: int, limit: int | None, known: Sequence[Place] = ()
-    ) -> Iterator[Place | Damage]:
-        for found in self._records(first, limit, known):
-            yield found if isinstance(found, Damage) else found[0]
+    def _places(self, first: int, known: Sequence[Place] = ()) -> list[Place | Damage]:
+        found = self._records(first, None, known)
+        return [one if isinstance(one, Damage) else one[0] for one in found]
 
     def _create(self, first: int) -> None:
         path = self.path_of(first)
@@ -393,10 +387,6 @@ class SegmentLog:
             raise
         self._segment = first
         self._end = self._tail = len(_FILE_HEADER)
-
-    def _open(self, first: int) -> None:
-        self._file = os.open(self.path_of(first), os.O_RDWR | os.O_CLOEXEC)
-        self._segment = first
 
     def _reader(self, segment: int) -> int:
         if segment not in self._readers:

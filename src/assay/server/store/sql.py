@@ -609,6 +609,8 @@ class Registry(ABC):
         return Channel(rows[0][0], bool(rows[0][1])) if rows else Channel(0)
 
     def _move(self, policy: str, channel: str, version: int) -> None:
+        if self.channel(policy, channel).version == version:
+            return
         where = "WHERE policy = ? AND channel = ?"
         depth = 1 + self._number(f"SELECT depth FROM channels {where}", policy, channel)
         self._insert("moves", policy, channel, depth, version)
@@ -633,8 +635,7 @@ class Registry(ABC):
         self._living(policy)
         self.model(policy, version)
         self._unpinned(policy, channel)
-        if self.channel(policy, channel).version != version:
-            self._move(policy, channel, version)
+        self._move(policy, channel, version)
 
     def pin(self, policy: str, channel: str, version: int) -> Channel:
         """Move a channel to a version and hold it there."""
@@ -646,8 +647,7 @@ class Registry(ABC):
             self._hold(policy, channel, False)
             return
         self.model(policy, version)
-        if self.channel(policy, channel).version != version:
-            self._move(policy, channel, version)
+        self._move(policy, channel, version)
         self._hold(policy, channel, True)
 
     def _hold(self, policy: str, channel: str, pinned: bool) -> None:
@@ -677,7 +677,7 @@ class Registry(ABC):
         else:
             rows = self._rows("SELECT version FROM models WHERE policy = ?", policy)
         newest = max({row[0] for row in rows}.difference(failed), default=0)
-        if newest and newest != self.channel(policy, channel).version:
+        if newest:
             self._move(policy, channel, newest)
 
     def promote(self, policy: str, source: str, target: str) -> Channel:
@@ -696,8 +696,7 @@ class Registry(ABC):
                 f"Nothing was published on the channel '{source}' of '{policy}'.",
             )
         self._unpinned(policy, target)
-        if self.channel(policy, target).version != version:
-            self._move(policy, target, version)
+        self._move(policy, target, version)
 
     def _unpinned(self, policy: str, channel: str) -> None:
         now = self.channel(policy, channel)
