@@ -110,13 +110,8 @@ class Tuple(Model):
 
 
 Leaf = Box | Discrete | MultiDiscrete | MultiBinary
-Space = Annotated[
-    Box | Discrete | MultiDiscrete | MultiBinary | Dict | Tuple,
-    pydantic.Field(discriminator="kind"),
-]
-ActionSpace = Annotated[
-    Box | Discrete | MultiDiscrete | MultiBinary, pydantic.Field(discriminator="kind")
-]
+Space = Annotated[Leaf | Dict | Tuple, pydantic.Field(discriminator="kind")]
+ActionSpace = Annotated[Leaf, pydantic.Field(discriminator="kind")]
 
 
 class Bounds(Model):
@@ -290,21 +285,13 @@ def read_spec(text: bytes | str) -> PolicySpec:
         RejectionError: BAD_SPEC, with the key, its value and what was expected.
     """
     if len(text) > MAX_SPEC_BYTES:
-        raise RejectionError(
-            Reason.BAD_SPEC,
-            f"The policy spec has {len(text)} bytes; expected {MAX_SPEC_BYTES} or fewer.",
-        )
+        raise _bad_spec(f"has {len(text)} bytes; expected {MAX_SPEC_BYTES} or fewer")
     try:
         values = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise RejectionError(
-            Reason.BAD_SPEC, f"The policy spec is not readable JSON: {error}."
-        ) from None
+        raise _bad_spec(f"is not readable JSON: {error}") from None
     if not isinstance(values, dict):
-        kind = type(values).__name__
-        raise RejectionError(
-            Reason.BAD_SPEC, f"The policy spec is a JSON {kind}; expected an object."
-        )
+        raise _bad_spec(f"is a JSON {type(values).__name__}; expected an object")
     schema = values.pop("schema", SCHEMA)
     if schema != SCHEMA:
         raise RejectionError(
@@ -318,9 +305,11 @@ def read_spec(text: bytes | str) -> PolicySpec:
         # Shortened, since it travels in the metadata of a status, which has little room.
         raise RejectionError(Reason.BAD_SPEC, error.message[:1000]) from None
     except (RecursionError, OverflowError, TypeError):
-        raise RejectionError(
-            Reason.BAD_SPEC, "The policy spec is nested too deeply or holds a number too large."
-        ) from None
+        raise _bad_spec("is nested too deeply or holds a number too large") from None
+
+
+def _bad_spec(what: str) -> RejectionError:
+    return RejectionError(Reason.BAD_SPEC, f"The policy spec {what}.")
 
 
 def _refuse_constant(name: str) -> None:

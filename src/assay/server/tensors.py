@@ -230,9 +230,7 @@ def parts_of(ended: Array) -> Iterator[tuple[slice, bool]]:
         yield slice(first, len(ended)), False
 
 
-# -------------------------------------------------------------------------------------------------
 # Batches
-# -------------------------------------------------------------------------------------------------
 
 
 def encode(experience: Experience, layout: Layout, *, compress: bool = False) -> pb.Batch:
@@ -505,9 +503,7 @@ def _view(raw: bytes, packed: Packed, one: Field, rows: int) -> Array:
     return array
 
 
-# -------------------------------------------------------------------------------------------------
 # What may be in an array
-# -------------------------------------------------------------------------------------------------
 
 
 def _wire(name: str) -> np.dtype[Any]:
@@ -612,9 +608,7 @@ def _find_no_flag(array: Array) -> int | None:
     return None if not values.size or values.max() <= 1 else int(np.argmax(values > 1))
 
 
-# -------------------------------------------------------------------------------------------------
 # Rejections
-# -------------------------------------------------------------------------------------------------
 
 _SCALE = "Scale it to be near 1, as learning wants it: divide it by a constant before it is sent."
 

@@ -269,20 +269,16 @@ class IngestStream:
                 return None
             pending.steps = batch.steps
             payload = await self._checked(batch, pending)
-        except RejectionError as error:
-            self._refuse(pending, error)
-            return pending
-        pending.size = len(payload)
-        incoming = Incoming(
-            self._hosted.name,
-            self._client,
-            batch.epoch,
-            batch.seq,
-            batch.steps,
-            payload,
-            batch.dropped,
-        )
-        try:
+            pending.size = len(payload)
+            incoming = Incoming(
+                self._hosted.name,
+                self._client,
+                batch.epoch,
+                batch.seq,
+                batch.steps,
+                payload,
+                batch.dropped,
+            )
             future = self._hub.committer.submit(incoming)
         except RejectionError as error:
             self._refuse(pending, error)
