@@ -14,7 +14,7 @@ from test_gateway_models import Fleet
 from typer.testing import CliRunner
 
 from assay.cli.app import app
-from assay.server.gateway.verdicts import VERDICTS, Failed, Verdicts
+from assay.server.gateway.guard import VERDICTS, Failed, Verdicts
 from assay.server.protocol import assay_pb2 as pb
 
 CANARY: dict[str, Any] = {"canary": {"share": 0.1, "min_episodes": 4, "tolerance": 0.05}}

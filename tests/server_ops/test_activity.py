@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from assay.server.gateway.activity import Rates, quantile
-from assay.server.gateway.metrics import Histogram, Meters, Metric
+from assay.server.gateway.hosted import Rates
+from assay.server.gateway.metrics import Histogram, Meters, Metric, quantile
 
 
 def test_a_rate_is_taken_over_the_window_and_not_over_all_time() -> None:

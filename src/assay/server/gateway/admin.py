@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from assay.server.errors import Reason, RejectionError
-from assay.server.gateway.activity import quantile
 from assay.server.gateway.export import export_minari
 from assay.server.gateway.hosted import Hosted, finite, model_info
 from assay.server.gateway.hub import Hub, answers
+from assay.server.gateway.metrics import quantile
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.protocol.assay_pb2_grpc import AdminServicer
 from assay.server.store.registry import (

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from assay.server.gateway.activity import Rates
 from assay.server.gateway.config import ServerConfig
 from assay.server.gateway.freshness import Freshness
-from assay.server.gateway.guard import Guard, share_of
+from assay.server.gateway.guard import Guard, Verdicts, share_of
 from assay.server.gateway.journal import Journal
-from assay.server.gateway.verdicts import Verdicts
 from assay.server.learner.messages import ON_POLICY_LAG
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.spec import PolicySpec
@@ -26,6 +24,8 @@ from assay.server.tensors import Layout
 if TYPE_CHECKING:
     from assay.server.gateway.ingest import IngestStream
 
+WINDOW_SECONDS = 10.0  # that a rate is taken over
+_SAMPLE_SECONDS = 0.5
 _SMOOTH = 0.05  # weight of the newest batch in a running mean
 _VERDICTS_SHOWN = 3
 _CALM_SECONDS = 5.0  # without a refusal, after which batches are taken again
@@ -33,6 +33,40 @@ _UNHEARD_SECONDS = 60.0  # the same where nothing was taken either
 
 
 Supervise = Callable[..., Supervisor]
+
+
+class Rates:
+    """How fast some counters grow. One thread samples, any may ask.
+
+    Example:
+        >>> rates = Rates()
+        >>> for second in range(4):
+        ...     rates.sample(float(second), (100.0 * second, second))
+        >>> rates.per_second()
+        (100.0, 1.0)
+    """
+
+    def __init__(self, window: float = WINDOW_SECONDS) -> None:
+        self._window = window
+        self._samples: deque[tuple[float, tuple[float, ...]]] = deque()
+
+    def sample(self, now: float, counts: Sequence[float]) -> None:
+        """Note where the counters are; a sample right after another one is passed over."""
+        samples = self._samples
+        if samples and now - samples[-1][0] < _SAMPLE_SECONDS:
+            return
+        samples.append((now, tuple(counts)))
+        # The one before the window stays, or the rate would be that of a shorter time.
+        while len(samples) > 2 and now - samples[1][0] >= self._window:
+            samples.popleft()
+
+    def per_second(self) -> tuple[float, ...]:
+        """Return the rate of each counter; nothing before the second sample."""
+        samples = list(self._samples)
+        if len(samples) < 2:
+            return ()
+        (began, first), (ended, last) = samples[0], samples[-1]
+        return tuple((b - a) / (ended - began) for a, b in zip(first, last, strict=True))
 
 
 class Signal:

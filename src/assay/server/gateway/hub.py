@@ -19,12 +19,11 @@ from assay.server.errors import Reason, RejectionError
 from assay.server.executor.base import Executor
 from assay.server.gateway.auth import Access, Presented, Principal
 from assay.server.gateway.config import ServerConfig
-from assay.server.gateway.guard import Guard, Verdict
+from assay.server.gateway.guard import Guard, Verdict, Verdicts
 from assay.server.gateway.hosted import Hosted, Supervise, model_info
 from assay.server.gateway.journal import Journal
 from assay.server.gateway.kept import Kept
 from assay.server.gateway.metrics import Meters
-from assay.server.gateway.verdicts import Verdicts
 from assay.server.model_delta import make_delta
 from assay.server.protocol import PROTOCOL
 from assay.server.rejections import status_of, trailer

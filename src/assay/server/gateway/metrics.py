@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from assay.core.errors import ConfigError
-from assay.server.gateway.activity import quantile
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -298,6 +297,19 @@ class MetricsServer:
             f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n"
         )
         return head.encode() + (b"" if method == "HEAD" else data)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the value that a share of the others does not exceed; 0 where there is none.
+
+    Example:
+        >>> quantile([3.0, 1.0, 2.0], 0.5), quantile([], 0.5)
+        (2.0, 0.0)
+    """
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
 def _braced(names: Sequence[str], values: Sequence[str]) -> str:
