@@ -121,11 +121,9 @@ def policies(server: AdminClient, as_json: AsJson = False) -> None:
     from assay.server.policy_view import policy_facts
 
     found = [policy_facts(info) for info in server.policies()]
-    if as_json:
-        output.print_json(found)
-        return
-    if not found:
-        output.say(f"No policies at {server.address}. A client registers one: assay.connect(...)")
+    if as_json or not found:
+        line = f"No policies at {server.address}. A client registers one: assay.connect(...)"
+        _tell(found, as_json, line)
         return
     columns = (
         "policy", "state", "steps>", "episodes>", "return>", "version>", "stable>", "canary>",
@@ -519,11 +517,8 @@ def token_list(
 
     with _keeper(server, data, store) as keeper:
         found = [token_facts(one) for one in keeper.tokens()]
-    if as_json:
-        output.print_json(found)
-        return
-    if not found:
-        output.say("No tokens. Make one: assay server token add NAME --grant POLICY")
+    if as_json or not found:
+        _tell(found, as_json, "No tokens. Make one: assay server token add NAME --grant POLICY")
         return
     rows = [
         (

@@ -10,6 +10,7 @@ Address, certificates and token are those of a Python client, from the same sett
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,7 +40,7 @@ class ServerAwayError(AssayError):
     """No server answers."""
 
 
-class AdminClient:
+class AdminClient(AbstractContextManager["AdminClient"]):
     """Calls a server's `Admin` and `Models`."""
 
     def __init__(self, endpoint: Endpoint, *, seconds: float = _SECONDS) -> None:
@@ -78,9 +79,6 @@ class AdminClient:
         """Let go of the connection."""
         self._channel.close()
 
-    def __enter__(self) -> AdminClient:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -93,43 +91,41 @@ class AdminClient:
 
     def policy(self, name: str) -> pb.PolicyDetails:
         """Return everything about one policy."""
-        return self._about(
-            pb.PolicyDetails, name, self._admin.GetPolicy, pb.PolicyRequest(policy=name)
-        )
+        return self._about(pb.PolicyDetails, self._admin.GetPolicy, pb.PolicyRequest(policy=name))
 
     def pause(self, name: str) -> pb.PolicyInfo:
         """Stop learning a policy; its clients keep their experience until it goes on."""
-        return self._about(pb.PolicyInfo, name, self._admin.Pause, pb.PolicyRequest(policy=name))
+        return self._about(pb.PolicyInfo, self._admin.Pause, pb.PolicyRequest(policy=name))
 
     def resume(self, name: str) -> pb.PolicyInfo:
         """Go on learning, also with a learner that was given up."""
-        return self._about(pb.PolicyInfo, name, self._admin.Resume, pb.PolicyRequest(policy=name))
+        return self._about(pb.PolicyInfo, self._admin.Resume, pb.PolicyRequest(policy=name))
 
     def delete(self, name: str) -> pb.PolicyInfo:
         """Delete a policy's experience and models for good."""
-        return self._about(pb.PolicyInfo, name, self._admin.Delete, pb.PolicyRequest(policy=name))
+        return self._about(pb.PolicyInfo, self._admin.Delete, pb.PolicyRequest(policy=name))
 
     def export(self, name: str, dataset: str, after: int = 0) -> pb.ExportReply:
         """Write a policy's experience as a Minari dataset, on the server's machine."""
         request = pb.ExportRequest(policy=name, dataset_id=dataset, after_position=after)
-        return self._about(pb.ExportReply, name, self._admin.Export, request, _EXPORT_SECONDS)
+        return self._about(pb.ExportReply, self._admin.Export, request, _EXPORT_SECONDS)
 
     # Models
 
     def pin(self, name: str, version: int, channel: str = "") -> pb.ModelInfo:
         """Hold a channel at a version; 0 lets it go, to the newest that has not failed."""
         request = pb.PinRequest(policy=name, channel=channel, version=version)
-        return self._about(pb.ModelInfo, name, self._models.Pin, request)
+        return self._about(pb.ModelInfo, self._models.Pin, request)
 
     def promote(self, name: str, source: str = "", target: str = "") -> pb.ModelInfo:
         """Move a channel to where another one points; from canary to stable by default."""
         request = pb.PromoteRequest(policy=name, from_channel=source, to_channel=target)
-        return self._about(pb.ModelInfo, name, self._models.Promote, request)
+        return self._about(pb.ModelInfo, self._models.Promote, request)
 
     def rollback(self, name: str, channel: str = "", reason: str = "") -> pb.ModelInfo:
         """Move a channel back to where it pointed before, and hold it there."""
         request = pb.RollbackRequest(policy=name, channel=channel, reason=reason)
-        return self._about(pb.ModelInfo, name, self._models.Rollback, request)
+        return self._about(pb.ModelInfo, self._models.Rollback, request)
 
     # The server
 
@@ -170,9 +166,7 @@ class AdminClient:
 
     # Calling
 
-    def _about(
-        self, kind: type[T], name: str, method: Any, request: Any, seconds: float | None = None
-    ) -> T:
+    def _about(self, kind: type[T], method: Any, request: Any, seconds: float | None = None) -> T:
         """Call a method about a policy; a wrong name is answered with the nearest right one."""
         try:
             return self._call(kind, method, request, seconds)
@@ -180,6 +174,7 @@ class AdminClient:
             if error.reason is not Reason.UNKNOWN_POLICY:
                 raise
             known = [one.policy for one in self.policies()]
+            name = request.policy
             hint = nearest(name, known) if known else "There is none yet: clients register them."
             raise RejectionError(error.reason, f"There is no policy '{name}'.", hint) from None
 

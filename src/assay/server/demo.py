@@ -256,8 +256,7 @@ class Demo:
 
     def policy(self) -> dict[str, Any]:
         """Return what the server says about the Python clients' policy."""
-        found = [one for one in self.facts if one["policy"] == self.plan.policy]
-        return found[0] if found else {}
+        return next((one for one in self.facts if one["policy"] == self.plan.policy), {})
 
     def kill_trainer(self) -> int | None:
         """Kill the policy's learner with SIGKILL; return its process, or None while it has none."""

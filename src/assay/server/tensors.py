@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -538,18 +538,8 @@ def _raw_action(spec: PolicySpec) -> tuple[Field, ...]:
     if not isinstance(spec.action, Box):
         return ()
     # Without the action's bounds, as the samples of a Gaussian are.
-    dtype = _wire("float32")
-    check = _find_beyond(MOST_VALUE, dtype)
-    return (
-        Field(
-            RAW_ACTION,
-            dtype,
-            spec.action.shape,
-            check,
-            Reason.ACTION_OUT_OF_BOUNDS,
-            optional=True,
-        ),
-    )
+    one = _limited(RAW_ACTION, MOST_VALUE, Reason.ACTION_OUT_OF_BOUNDS)
+    return (replace(one, shape=spec.action.shape, optional=True),)
 
 
 def _limited(name: str, most: float, reason: Reason) -> Field:

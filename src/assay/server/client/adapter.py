@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,7 @@ class Episode:
     terminated: bool
 
 
-class EnvClient:
+class EnvClient(AbstractContextManager["EnvClient"]):
     """Plays one environment with a connection.
 
     Args:
@@ -116,14 +117,11 @@ class EnvClient:
         self.env.close()
         return self.connection.close()
 
-    def __enter__(self) -> EnvClient:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class EnvClients:
+class EnvClients(AbstractContextManager["EnvClients"]):
     """Several environments, each with a connection and a thread of its own.
 
     They are clients of one policy, which learns from all of them.
@@ -164,9 +162,6 @@ class EnvClients:
     def close(self) -> bool:
         """Close everything; return whether the server has all that happened."""
         return all([client.close() for client in self.clients])
-
-    def __enter__(self) -> EnvClients:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -20,6 +20,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ class ConnectionStatus:
     epoch: int
 
 
-class Connection:
+class Connection(AbstractContextManager["Connection"]):
     """Acts for one controlled system and learns through a server. Made by `connect`.
 
     Its methods may be called from several threads. What is recorded is one sequence of decisions,
@@ -220,9 +221,6 @@ class Connection:
             self._courier.stop(self._close_seconds if seconds is None else seconds)
             self.agent.outbox.closed = True
         return self.agent.outbox.empty
-
-    def __enter__(self) -> Connection:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -174,11 +174,6 @@ class Courier:
         self.refusals: Counter[str] = Counter()
         self.last_refusal = ""
 
-    @property
-    def connected(self) -> bool:
-        """Return whether there is a session now."""
-        return self.state == "connected"
-
     def start(self) -> None:
         """Begin to work, in a thread of its own that does not keep the process alive."""
         if self._thread is None:

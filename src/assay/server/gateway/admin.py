@@ -102,16 +102,14 @@ class Admin(AdminServicer):
     @answers
     async def Pause(self, request: pb.PolicyRequest, context: Any) -> pb.PolicyInfo:
         """Stop learning; batches are refused with POLICY_PAUSED and wait with the clients."""
-        hosted = await self.hub.operate("pause", request, context)
-        await self._set(hosted, "paused")
+        hosted = await self._set("pause", request, context, "paused")
         hosted.supervisor.pause()
         return await self._shown(hosted.name)
 
     @answers
     async def Resume(self, request: pb.PolicyRequest, context: Any) -> pb.PolicyInfo:
         """Go on, also with a learner that was given up."""
-        hosted = await self.hub.operate("resume", request, context)
-        await self._set(hosted, "active")
+        hosted = await self._set("resume", request, context, "active")
         hosted.supervisor.resume()
         return await self._shown(hosted.name)
 
@@ -143,8 +141,10 @@ class Admin(AdminServicer):
             after=request.after_position,
         )
 
-    async def _set(self, hosted: Hosted, state: PolicyState) -> None:
+    async def _set(self, what: str, request: Any, context: Any, state: PolicyState) -> Hosted:
+        hosted = await self.hub.operate(what, request, context)
         await self.hub.work(self.hub.store.registry.set_state, hosted.name, state)
+        return hosted
 
     async def _shown(self, name: str) -> pb.PolicyInfo:
         policy = await self.hub.work(self.hub.store.registry.policy, name)

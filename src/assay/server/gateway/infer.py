@@ -23,11 +23,7 @@ from assay.server.tensors import OBS, Array, Field, bad_value
 _MODELS = 32  # policies in memory
 _MEMORIES, _RANK = 128, 4  # arrays that a policy may remember, and their axes
 _CARRY = np.dtype("<f4")
-_CODES = {
-    np.dtype(np.int64): pb.INT64,
-    np.dtype(np.float32): pb.FLOAT32,
-    np.dtype(np.int8): pb.INT8,
-}
+_CODES = {np.dtype(name): pb.DType.Value(name.upper()) for name in ("int64", "float32", "int8")}
 
 
 class Infer(InferServicer):

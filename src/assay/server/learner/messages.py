@@ -13,9 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field
 
 from assay.core.config import Model
+from assay.server.executor.frames import Blobs, Head
 
-Head = dict[str, Any]
-Blobs = tuple[bytes, ...]
 Frame = tuple[Head, Blobs]
 
 START, CONSUME, CHECKPOINT = "start", "consume", "checkpoint"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import secrets
 import shutil
@@ -24,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -48,7 +50,7 @@ from assay.server.store.log import (
     make_directory,
 )
 from assay.server.store.quota import Meter
-from assay.server.store.registry import IndexedBatch, NewModel, PolicyState, Quota
+from assay.server.store.registry import IndexedBatch, NewModel, PolicyState
 from assay.server.store.sql import Registry
 from assay.server.store.sqlite import SqliteRegistry
 
@@ -125,7 +127,7 @@ class _Mark:
     committed: int
 
 
-class Store:
+class Store(AbstractContextManager["Store"]):
     """A directory with everything that a server must not lose.
 
     Args:
@@ -192,9 +194,6 @@ class Store:
         except BaseException:
             self._lock.close()
             raise
-
-    def __enter__(self) -> Store:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -271,21 +270,21 @@ class Store:
         chosen: dict[str, list[int]] = {}
         ahead: dict[tuple[str, str], int] = {}  # where clients will be, if all goes well
         doubles: list[int] = []
-        asked = _Asked(self.registry)
+        # The registry is asked once per call.
+        state_of = functools.cache(self.registry.state)
+        quota_of = functools.cache(self.registry.quota)
         for number, batch in enumerate(batches):
             key = batch.policy, batch.client
             try:
                 _check_sizes(batch)
-                asked.refuse_inactive(batch.policy)
+                _refuse_inactive(batch.policy, state_of(batch.policy))
                 mark = self._mark(batch)
                 committed = ahead.get(key, mark.committed)
                 if batch.seq <= committed:
                     doubles.append(number)
                     continue
                 _check_next(batch, committed)
-                self._meter.charge(
-                    asked.quota(key), key, steps=batch.steps, size=len(batch.payload)
-                )
+                self._meter.charge(quota_of(*key), key, steps=batch.steps, size=len(batch.payload))
             except RejectionError as error:
                 known = self._marks.get(key)
                 at = known.committed if known is not None and known.epoch == batch.epoch else 0
@@ -595,26 +594,10 @@ class Store:
             )
 
 
-class _Asked:
-    """What the registry says about policies and clients, asked once per call."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._states: dict[str, PolicyState] = {}
-        self._quotas: dict[tuple[str, str], Quota | None] = {}
-
-    def refuse_inactive(self, policy: str) -> None:
-        if policy not in self._states:
-            self._states[policy] = self._registry.state(policy)
-        state = self._states[policy]
-        if state != "active":
-            reason = Reason.POLICY_PAUSED if state == "paused" else Reason.POLICY_DELETED
-            raise RejectionError(reason, f"The policy '{policy}' is {state}.")
-
-    def quota(self, key: tuple[str, str]) -> Quota | None:
-        if key not in self._quotas:
-            self._quotas[key] = self._registry.quota(*key)
-        return self._quotas[key]
+def _refuse_inactive(policy: str, state: PolicyState) -> None:
+    if state != "active":
+        reason = Reason.POLICY_PAUSED if state == "paused" else Reason.POLICY_DELETED
+        raise RejectionError(reason, f"The policy '{policy}' is {state}.")
 
 
 def taken_over(client: str, epoch: int, newer: int) -> RejectionError:
