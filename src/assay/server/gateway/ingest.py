@@ -219,7 +219,12 @@ class IngestStream:
     async def _read(self, first: pb.IngestRequest) -> None:
         request: Any = first
         while request is not grpc.aio.EOF and self._ending is None:
-            await self.take(request)
+            try:
+                await self.take(request)
+            except RejectionError as error:
+                # The writer ends first: a status that meets a running write is lost.
+                self.finish(error)
+                return
             await self._wait_for_room()
             if self._ending is not None:
                 return
