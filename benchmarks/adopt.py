@@ -24,19 +24,19 @@ import yaml
 from cases import CASES, FINAL_EPISODES, GROUPS, Case
 
 from assay.core.errors import EXIT_USER_ERROR, AssayError
-from assay.study import adopt
-from assay.study.adopt import Claim, Source
-from assay.study.books import Book
-from assay.study.evidence import studies, verify
-from assay.study.layout import (
+from assay.study.agree.setup import initialise
+from assay.study.files.models import VERSION, Contract, Registry
+from assay.study.judge import adopt
+from assay.study.judge.adopt import Claim, Source
+from assay.study.judge.verify import studies, verify
+from assay.study.record.book import Book
+from assay.study.record.study import (
     ROOT,
     Study,
     write_json_document,
     write_text,
     write_yaml_document,
 )
-from assay.study.models import VERSION, Contract, Registry
-from assay.study.setup import initialise
 
 STUDIES = evidence.ROOT / "studies"
 ACTOR = "benchmarks"

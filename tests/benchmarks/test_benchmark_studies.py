@@ -16,10 +16,10 @@ import adopt  # noqa: E402
 import cases  # noqa: E402
 import evidence  # noqa: E402
 
-from assay.study.adopt import shown, standing  # noqa: E402
-from assay.study.evidence import studies, verify  # noqa: E402
-from assay.study.layout import ROOT as STATE  # noqa: E402
-from assay.study.layout import Registry, Study, read_yaml_document  # noqa: E402
+from assay.study.judge.adopt import shown, standing  # noqa: E402
+from assay.study.judge.verify import studies, verify  # noqa: E402
+from assay.study.record.study import ROOT as STATE  # noqa: E402
+from assay.study.record.study import Registry, Study, read_yaml_document  # noqa: E402
 
 
 @pytest.fixture

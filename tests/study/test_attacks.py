@@ -14,10 +14,12 @@ import pytest
 import yaml
 from study_samples import candidate_values, contract_values, make_study
 
-from assay.study import candidates, evidence, runner
-from assay.study.contract import approve
-from assay.study.layout import ROOT, Study, StudyError, write_yaml_document
-from assay.study.models import APPROVALS, Baseline, Candidate, Contract, Registry
+from assay.study.agree.approvals import approve
+from assay.study.files.models import APPROVALS, Baseline, Candidate, Contract, Registry
+from assay.study.judge import verify
+from assay.study.record.study import ROOT, Study, StudyError, write_yaml_document
+from assay.study.run import runner
+from assay.study.steps import candidates
 
 IDENTITY = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
 
@@ -244,7 +246,7 @@ class TestEvaluation:
         pid = int((study.path / "runs" / run / "out/daemon").read_text())
         dead = not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
         assert dead
-        assert [str(p) for p in evidence.verify(study)] == []
+        assert [str(p) for p in verify.verify(study)] == []
 
 
 def test_a_kill_switch_that_is_deleted_by_hand(study: Study) -> None:

@@ -12,13 +12,16 @@ from pathlib import Path
 import pytest
 from study_samples import add, candidate_values, make_study
 
-from assay.study import budget, candidates, kinds, ledger, results, runner, states
-from assay.study.advice import next_step
-from assay.study.books import Book
-from assay.study.contract import missing
-from assay.study.layout import Study, StudyError
-from assay.study.ledger import GENESIS, Head, Ledger, LedgerError
-from assay.study.models import Candidate
+from assay.study.agree import budget
+from assay.study.agree.approvals import missing
+from assay.study.files.models import Candidate
+from assay.study.record import kinds, ledger, results, states
+from assay.study.record.book import Book
+from assay.study.record.ledger import GENESIS, Head, Ledger, LedgerError
+from assay.study.record.study import Study, StudyError
+from assay.study.run import runner
+from assay.study.steps import candidates
+from assay.study.steps.advice import next_step
 
 
 @pytest.fixture(scope="module")
@@ -332,9 +335,10 @@ class TestReadingLittle:
 
     def test_asking_loads_no_numbers(self) -> None:
         code = (
-            "import sys, assay.study.advice; print([m for m in sys.argv[1:] if m in sys.modules])"
+            "import sys, assay.study.steps.advice\n"
+            "print([m for m in sys.argv[1:] if m in sys.modules])"
         )
-        heavy = ["numpy", "scipy", "torch", "psutil", "assay.study.runner"]
+        heavy = ["numpy", "scipy", "torch", "psutil", "assay.study.run.runner"]
         done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, check=True)
         assert done.stdout.strip() == b"[]"
 

@@ -10,12 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from study_samples import contract_values
 
-from assay.study.books import Book
-from assay.study.budget import SETTLED, WARNED, reserve, settle, usage
-from assay.study.contract import approve, missing, require_approved, unapproved
-from assay.study.layout import Study, StudyError, write_yaml_document
-from assay.study.ledger import Ledger, digest
-from assay.study.models import APPROVALS, Budget, BudgetRequest, Contract
+from assay.study.agree.approvals import approve, missing, require_approved, unapproved
+from assay.study.agree.budget import SETTLED, WARNED, reserve, settle, usage
+from assay.study.files.models import APPROVALS, Budget, BudgetRequest, Contract
+from assay.study.record.book import Book
+from assay.study.record.ledger import Ledger, digest
+from assay.study.record.study import Study, StudyError, write_yaml_document
 
 
 @pytest.fixture

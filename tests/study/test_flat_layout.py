@@ -10,11 +10,23 @@ import pytest
 from study_samples import candidate_values, make_study
 
 from assay.core.errors import AssayError
-from assay.study import candidates, contract, kinds, report, runner, setup, states
-from assay.study.advice import next_step
-from assay.study.layout import ROOT, Study, StudyError, find_root, is_flat, open_study, write_text
-from assay.study.models import Candidate
-from assay.study.queue import Queue
+from assay.study.agree import approvals, setup
+from assay.study.files.models import Candidate
+from assay.study.record import kinds, states
+from assay.study.record.study import (
+    ROOT,
+    Study,
+    StudyError,
+    find_root,
+    is_flat,
+    open_study,
+    write_text,
+)
+from assay.study.report import sections
+from assay.study.run import runner
+from assay.study.run.queue import Queue
+from assay.study.steps import candidates
+from assay.study.steps.advice import next_step
 
 
 @pytest.fixture
@@ -46,15 +58,15 @@ def test_it_is_read_like_any_other(root: Path) -> None:
     assert study.candidates() == ["c1"] and study.candidate("c1").id == "c1"
     assert study.problems() == []
     assert next_step(study).action == "baseline"
-    assert "cartpole/lr" in report.report(study)
-    assert contract.missing(study) == {}
+    assert "cartpole/lr" in sections.report(study)
+    assert approvals.missing(study) == {}
     assert runner.recover(study) == [] and Queue(study).manifest().items == ()
     study.sync()
     assert tree(root) == before
 
 
 def approve(study: Study) -> None:
-    contract.approve(study, "task", "ada")
+    approvals.approve(study, "task", "ada")
 
 
 def propose(study: Study) -> None:

@@ -10,19 +10,7 @@ import yaml
 from study_samples import candidate_values, contract_values
 
 from assay.core.errors import AssayError
-from assay.study.layout import (
-    ROOT,
-    Study,
-    StudyError,
-    checked_name,
-    export_schemas,
-    find_root,
-    open_study,
-    read_yaml_document,
-    write_json_document,
-    write_yaml_document,
-)
-from assay.study.models import (
+from assay.study.files.models import (
     DOCUMENTS,
     EXCEPTIONS,
     LONGEST_ID,
@@ -33,6 +21,18 @@ from assay.study.models import (
     Parameter,
     Registry,
     State,
+)
+from assay.study.record.study import (
+    ROOT,
+    Study,
+    StudyError,
+    checked_name,
+    export_schemas,
+    find_root,
+    open_study,
+    read_yaml_document,
+    write_json_document,
+    write_yaml_document,
 )
 
 

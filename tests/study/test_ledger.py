@@ -17,7 +17,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.study.ledger import GENESIS, REPAIRED, Head, Ledger, LedgerError, canonical, digest
+from assay.study.record.ledger import (
+    GENESIS,
+    REPAIRED,
+    Head,
+    Ledger,
+    LedgerError,
+    canonical,
+    digest,
+)
 
 
 def clock() -> str:
@@ -189,7 +197,7 @@ class TestCrash:
         code = """
             import sys
             from pathlib import Path
-            from assay.study.ledger import Ledger
+            from assay.study.record.ledger import Ledger
             ledger = Ledger(Path(sys.argv[1]))
             while True:
                 print(ledger.append("note", {"text": "x" * 5000}, actor="w").seq, flush=True)

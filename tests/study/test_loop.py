@@ -13,13 +13,17 @@ from typing import Any
 import pytest
 from study_samples import add, candidate_values, make_study
 
-from assay.study import agenda, budget, candidates, results, runner, states, verdict
-from assay.study.agenda import Step
-from assay.study.books import Book
-from assay.study.contract import approve
-from assay.study.layout import Study, StudyError, write_yaml_document
-from assay.study.loop import Loop
-from assay.study.models import APPROVALS, Candidate, Contract
+from assay.study.agree import budget
+from assay.study.agree.approvals import approve
+from assay.study.files.models import APPROVALS, Candidate, Contract
+from assay.study.judge import verdict
+from assay.study.record import results, states
+from assay.study.record.book import Book
+from assay.study.record.study import Study, StudyError, write_yaml_document
+from assay.study.run import runner
+from assay.study.steps import agenda, candidates
+from assay.study.steps.agenda import Step
+from assay.study.steps.loop import Loop
 
 PLENTY = {"wall_clock_hours": 5.0, "runs": 100, "parallel": 2}
 
@@ -92,8 +96,8 @@ class TestLoop:
         study = prepared(tmp_path)
         propose(study, "better", lr=0.009)
         code = (
-            "import sys; from pathlib import Path; from assay.study.layout import Study\n"
-            "from assay.study.loop import Loop\n"
+            "import sys; from pathlib import Path; from assay.study.record.study import Study\n"
+            "from assay.study.steps.loop import Loop\n"
             "Loop(Study(Path(sys.argv[1]), 'cartpole', 'lr'), 'RUN_CANDIDATE', 'agent').run()"
         )
         words = [sys.executable, "-c", code, str(tmp_path)]

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from study_samples import candidate_values, contract_values
 
-from assay.study import candidates, monitor, runner
-from assay.study.layout import Study, StudyError, write_json_document, write_yaml_document
-from assay.study.models import Candidate, Contract, RunRecord
-from assay.study.monitor import Watch, health
+from assay.study.files.models import Candidate, Contract, RunRecord
+from assay.study.measure import monitor
+from assay.study.measure.monitor import Watch, health
+from assay.study.record.study import Study, StudyError, write_json_document, write_yaml_document
+from assay.study.run import runner
+from assay.study.steps import candidates
 
 NAMES = (
     "policy_entropy", "approx_kl", "explained_variance", "value_loss", "fps", "ankle_torque",

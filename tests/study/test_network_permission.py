@@ -9,10 +9,12 @@ import pytest
 import yaml
 from study_samples import candidate_values, contract_values, make_study
 
-from assay.study import candidates, extractors, runner
-from assay.study.contract import approve, refuse_network, remote
-from assay.study.layout import Study, StudyError
-from assay.study.models import Candidate, Contract, MetricSource
+from assay.study.agree.approvals import approve, refuse_network, remote
+from assay.study.files.models import Candidate, Contract, MetricSource
+from assay.study.measure import extractors
+from assay.study.record.study import Study, StudyError
+from assay.study.run import runner
+from assay.study.steps import candidates
 
 
 @pytest.fixture

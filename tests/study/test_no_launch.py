@@ -9,8 +9,9 @@ from pathlib import Path
 
 from study_samples import candidate_values, make_study
 
-from assay.study import candidates, runner
-from assay.study.models import Candidate
+from assay.study.files.models import Candidate
+from assay.study.run import runner
+from assay.study.steps import candidates
 
 # Runs one command after another in a process whose every exec, fork and connection is noted.
 TRACED = """

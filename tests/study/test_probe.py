@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from study_samples import candidate_values, contract_values
 
-from assay.study import candidates, probe, protocol, runner
-from assay.study.layout import Study, StudyError, write_yaml_document
-from assay.study.models import BudgetRequest, Candidate, Contract, ProbePlan
+from assay.study.agree import protocol
+from assay.study.files.models import BudgetRequest, Candidate, Contract, ProbePlan
+from assay.study.measure import probe
+from assay.study.record.study import Study, StudyError, write_yaml_document
+from assay.study.run import runner
+from assay.study.steps import candidates
 
 REQUEST = BudgetRequest(wall_clock_hours=0.1)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from study_samples import make_study
 
-from assay.study import runner
-from assay.study.layout import Study, StudyError
-from assay.study.queue import ATTEMPTS, LEASE_SECONDS, Queue
-from assay.study.runner import ENDED, PREPARED
+from assay.study.record.study import Study, StudyError
+from assay.study.run import runner
+from assay.study.run.queue import ATTEMPTS, LEASE_SECONDS, Queue
+from assay.study.run.runner import ENDED, PREPARED
 
 
 class Clock:

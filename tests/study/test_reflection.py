@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from study_samples import candidate_values, contract_values
 
-from assay.study import candidates, reflection, runner
-from assay.study.layout import Study, StudyError, write_yaml_document
-from assay.study.models import Candidate, Contract
+from assay.study.files.models import Candidate, Contract
+from assay.study.measure import reflection
+from assay.study.record.study import Study, StudyError, write_yaml_document
+from assay.study.run import runner
+from assay.study.steps import candidates
 
 UP = np.linspace(0, 10, 40)
 DOWN = UP[::-1]

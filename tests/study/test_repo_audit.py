@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from assay.study.layout import StudyError
-from assay.study.models import Adapter
-from assay.study.repo_audit import audit, inspect
-from assay.study.repo_card import task_card
-from assay.study.repo_hints import profiles
+from assay.study.files.models import Adapter
+from assay.study.record.study import StudyError
+from assay.study.repo.audit import audit, inspect
+from assay.study.repo.card import task_card
+from assay.study.repo.hints import profiles
 
 REPOSITORIES = Path(__file__).parent / "repositories"
 NAMES = sorted(path.stem for path in REPOSITORIES.glob("*.yaml"))

@@ -19,12 +19,15 @@ from study_samples import add, candidate_values, make_study
 
 import assay.study
 from assay.core.errors import AssayError
-from assay.study import budget, candidates, runner, states
-from assay.study.contract import approve
-from assay.study.layout import ROOT, Study, StudyError
-from assay.study.ledger import Writer
-from assay.study.models import Candidate
-from assay.study.runner import ENDED, EXITED, LAUNCHED, MEASURED, PREPARED
+from assay.study.agree import budget
+from assay.study.agree.approvals import approve
+from assay.study.files.models import Candidate
+from assay.study.record import states
+from assay.study.record.ledger import Writer
+from assay.study.record.study import ROOT, Study, StudyError
+from assay.study.run import runner
+from assay.study.run.runner import ENDED, EXITED, LAUNCHED, MEASURED, PREPARED
+from assay.study.steps import candidates
 
 
 @pytest.fixture
@@ -449,7 +452,7 @@ STARTING = {"system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp",
 
 
 def test_only_the_runner_can_start_a_process() -> None:
-    for path in Path(assay.study.__path__[0]).glob("*.py"):
+    for path in Path(assay.study.__path__[0]).rglob("*.py"):
         if path.name == "runner.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):

@@ -9,12 +9,15 @@ import yaml
 from study_samples import add, candidate_values, make_study
 
 from assay.core.errors import AssayError
-from assay.study import budget, candidates, proposers, runner, states
-from assay.study.advice import next_step
-from assay.study.contract import approve
-from assay.study.layout import ROOT, Study, StudyError, open_study, write_yaml_document
-from assay.study.models import APPROVALS, BudgetRequest, Candidate, Contract
-from assay.study.setup import initialise
+from assay.study.agree import budget
+from assay.study.agree.approvals import approve
+from assay.study.agree.setup import initialise
+from assay.study.files.models import APPROVALS, BudgetRequest, Candidate, Contract
+from assay.study.record import states
+from assay.study.record.study import ROOT, Study, StudyError, open_study, write_yaml_document
+from assay.study.run import runner
+from assay.study.steps import candidates, proposers
+from assay.study.steps.advice import next_step
 
 
 class TestInit:

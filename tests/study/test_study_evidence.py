@@ -12,12 +12,16 @@ import pytest
 import yaml
 from study_samples import add, candidate_values, make_study
 
-from assay.study import candidates, evidence, kinds, result_audit, runner, setup, verdict
-from assay.study.contract import approve
-from assay.study.layout import Study
-from assay.study.ledger import LedgerError, canonical, digest
-from assay.study.models import Candidate
-from assay.study.protocol import fingerprint
+from assay.study.agree import setup
+from assay.study.agree.approvals import approve
+from assay.study.agree.protocol import fingerprint
+from assay.study.files.models import Candidate
+from assay.study.judge import audit, verdict, verify
+from assay.study.record import kinds
+from assay.study.record.ledger import LedgerError, canonical, digest
+from assay.study.record.study import Study
+from assay.study.run import runner
+from assay.study.steps import candidates
 
 RUN = "c1-promotion-1"
 
@@ -33,7 +37,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Study:
     for name in ("base", "c1"):
         planned = runner.launch(study, name, "promotion", 1, confirm="RUN_CANDIDATE", actor="a")
         assert runner.wait(study, planned.run, 60).outcome == "done"
-    result_audit.audit(study, "c1", "promotion", "agent")
+    audit.audit(study, "c1", "promotion", "agent")
     study.sync()
     return study
 
@@ -45,7 +49,7 @@ def study(original: Study, tmp_path: Path) -> Study:
 
 
 def reasons(study: Study) -> list[str]:
-    return [problem.reason for problem in evidence.verify(study)]
+    return [problem.reason for problem in verify.verify(study)]
 
 
 def test_a_study_that_nobody_touched(study: Study) -> None:
@@ -107,7 +111,7 @@ def test_what_was_touched_is_named(
 
 def test_the_line_of_a_problem_is_that_of_its_event(study: Study) -> None:
     edit_artifact(study)
-    (line,) = {problem.line for problem in evidence.verify(study)}
+    (line,) = {problem.line for problem in verify.verify(study)}
     event = list(study.ledger.events())[line - 1]
     assert (event.kind, event.data["run"]) == (runner.ENDED, RUN)
 
@@ -138,7 +142,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Study:
     for phase in kinds.DECIDING:
         if phase == "validation":
             run_all(study, "c2", phase)
-        assert result_audit.audit(study, "c2", phase, "agent").passed
+        assert audit.audit(study, "c2", phase, "agent").passed
         assert verdict.judge(study, "c2", phase, "agent").outcome == "accept"
     study.sync()
     return study

@@ -20,23 +20,17 @@ from typer.testing import CliRunner
 
 from assay.cli.app import app
 from assay.core.errors import AssayError
-from assay.study import (
-    agenda,
-    budget,
-    candidates,
-    contract,
-    kinds,
-    report,
-    result_audit,
-    runner,
-    states,
-    verdict,
-)
-from assay.study.advice import next_step
-from assay.study.books import Book
-from assay.study.layout import Study
-from assay.study.ledger import Event
-from assay.study.models import APPROVALS, Candidate, Phase
+from assay.study.agree import approvals, budget
+from assay.study.files.models import APPROVALS, Candidate, Phase
+from assay.study.judge import audit, verdict
+from assay.study.record import kinds, states
+from assay.study.record.book import Book
+from assay.study.record.ledger import Event
+from assay.study.record.study import Study
+from assay.study.report import sections
+from assay.study.run import runner
+from assay.study.steps import agenda, candidates
+from assay.study.steps.advice import next_step
 
 NAMES = ("base", "c1", "c2", "c3")
 FACTS = {
@@ -109,7 +103,7 @@ class Commands:
 
     def launch(self, name: str, phase: Phase, seed: int) -> str | None:
         study, planned = self.study, []
-        approved = contract.missing(study) == {}
+        approved = approvals.missing(study) == {}
 
         def start() -> None:
             found = runner.launch(study, name, phase, seed, confirm="RUN_CANDIDATE", actor="agent")
@@ -134,7 +128,7 @@ class Commands:
                 end(self.study, run, "done", gain)
 
     def audit(self, name: str, phase: Phase) -> None:
-        self.tried(lambda: result_audit.audit(self.study, name, phase, "agent"))
+        self.tried(lambda: audit.audit(self.study, name, phase, "agent"))
 
     def judge(self, name: str, phase: Phase) -> None:
         self.tried(lambda: verdict.judge(self.study, name, phase, "agent"))
@@ -159,7 +153,7 @@ class Commands:
             path.write_text(yaml.safe_dump(values, sort_keys=False))
 
     def approve(self, item: str) -> None:
-        self.tried(lambda: contract.approve(self.study, item, "ada"))
+        self.tried(lambda: approvals.approve(self.study, item, "ada"))
 
     def sync(self) -> None:
         self.study.sync()
@@ -521,10 +515,10 @@ class TestVerdictsStand:
 
     def test_a_later_contract_does_not_change_it(self, commands: Commands) -> None:
         accept(commands, "c2")
-        text = report.report(commands.study)
+        text = sections.report(commands.study)
         row = next(line for line in text.splitlines() if line.startswith("| c2 | promotion"))
         commands.edit_contract(1.0)
-        assert row in report.report(commands.study)
+        assert row in sections.report(commands.study)
 
     def test_the_report_needs_the_ledger_and_artifacts_alone(
         self, commands: Commands, tmp_path_factory
@@ -533,7 +527,7 @@ class TestVerdictsStand:
         accept(commands, "c3", gain=-40.0)
         study = commands.study
         study.sync()
-        text, page = report.report(study), report.html_report(study)
+        text, page = sections.report(study), sections.html_report(study)
         (study.path / "report.md").write_text(text)
         place = tmp_path_factory.mktemp("copy") / "there"
         shutil.copytree(study.root, place)
@@ -541,5 +535,5 @@ class TestVerdictsStand:
         for name in ("state.json", "report.md"):
             (copy.path / name).unlink()
         assert "c2 was accepted" in text
-        assert report.report(copy) == text
-        assert report.html_report(copy) == page
+        assert sections.report(copy) == text
+        assert sections.html_report(copy) == page

@@ -11,19 +11,14 @@ import numpy as np
 import pytest
 from study_samples import candidate_values, contract_values
 
-from assay.study import (
-    agenda,
-    candidates,
-    protocol,
-    result_audit,
-    results,
-    runner,
-    states,
-    verdict,
-)
-from assay.study.books import Book
-from assay.study.layout import Study, StudyError, write_yaml_document
-from assay.study.models import Candidate, Contract, Phase
+from assay.study.agree import protocol
+from assay.study.files.models import Candidate, Contract, Phase
+from assay.study.judge import audit, verdict
+from assay.study.record import results, states
+from assay.study.record.book import Book
+from assay.study.record.study import Study, StudyError, write_yaml_document
+from assay.study.run import runner
+from assay.study.steps import agenda, candidates
 
 NOISE = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
 OTHER = np.array([0.3, -0.3, 0.1, -0.2, 0.1])
@@ -125,7 +120,7 @@ def fake(
 
 
 def judged(study: Study, name: str, phase: Phase = "promotion") -> str:
-    result_audit.audit(study, name, phase, "agent")
+    audit.audit(study, name, phase, "agent")
     return verdict.judge(study, name, phase, "agent").outcome
 
 
@@ -194,7 +189,7 @@ def test_a_guardrail_breach_rejects_what_is_better(study: Study) -> None:
 def test_reward_hacking_is_named_and_makes_the_evidence_invalid(study, shifts, check) -> None:
     add(study, "c1")
     fake(study, "c1", "promotion", **shifts)
-    found = result_audit.audit(study, "c1", "promotion", "agent")
+    found = audit.audit(study, "c1", "promotion", "agent")
     assert [item.name for item in found.checks if not item.passed] == [check]
     given = verdict.judge(study, "c1", "promotion", "agent")
     assert given.outcome == "invalid" and check in given.reasons[0]
@@ -242,11 +237,11 @@ def test_runs_that_were_killed_count_in_both_arms(tmp_path: Path, name: str) -> 
     lose(study, name, "validation", 11)  # which is another phase
     fake(study, "base", "promotion")
     fake(study, "c1", "promotion", gain=14.0)
-    found = result_audit.audit(study, "c1", "promotion", "agent")
+    found = audit.audit(study, "c1", "promotion", "agent")
     [failed] = [check for check in found.checks if not check.passed]
     assert failed.name == "no run was lost on the way"
     assert f"{name}-promotion-1-lost1, {name}-promotion-2-lost1 were stopped" in failed.detail
-    found = result_audit.audit(study, "c1", "validation", "agent") if name == "c1" else None
+    found = audit.audit(study, "c1", "validation", "agent") if name == "c1" else None
     assert found is None or "1 of c1 and 0 of base were lost" in [c.detail for c in found.checks]
 
 
@@ -256,7 +251,7 @@ class TestTheWholePool:
     def test_a_part_of_a_pool_is_not_judged(self, study: Study) -> None:
         add(study, "c1")
         fake(study, "c1", "promotion", gain=14.0, seeds=(1, 2, 3, 5))
-        result_audit.audit(study, "c1", "promotion", "agent")
+        audit.audit(study, "c1", "promotion", "agent")
         for look in (verdict.weigh, verdict.rehearse):
             events = list(study.ledger.events())
             with pytest.raises(StudyError, match=r"'c1' has no run of seeds \[4\]"):
@@ -271,7 +266,7 @@ class TestTheWholePool:
         write_yaml_document(study.contract_path, Contract(**values))
         add(study, "c1")
         fake(study, "c1", "promotion", gain=14.0)
-        result_audit.audit(study, "c1", "promotion", "agent")
+        audit.audit(study, "c1", "promotion", "agent")
         with pytest.raises(StudyError, match=r"'base' has no run of seeds \[6\]"):
             verdict.judge(study, "c1", "promotion", "agent")
 
@@ -292,7 +287,7 @@ class TestTheWholePool:
 
         with pytest.raises(StudyError, match="not been audited"):
             rehearse()
-        result_audit.audit(study, "c1", "promotion", "agent")
+        audit.audit(study, "c1", "promotion", "agent")
         seen = rehearse()
         assert seen.outcome == "open" and seen.comparison is None and seen.guardrails == {}
         assert seen.seeds_needed is None and "p =" not in " ".join(seen.reasons)
@@ -303,7 +298,7 @@ class TestTheWholePool:
     def test_invalid_evidence_is_said_beforehand(self, study: Study) -> None:
         add(study, "c1")
         fake(study, "c1", "promotion", gain=14.0, cheat=9.0)
-        result_audit.audit(study, "c1", "promotion", "agent")
+        audit.audit(study, "c1", "promotion", "agent")
         events = list(study.ledger.events())
         seen = verdict.rehearse(study, events, study.contract(), "c1", "promotion")
         assert seen.outcome == "invalid" and "honeypot" in seen.reasons[0]
@@ -321,7 +316,7 @@ def test_a_changed_contract_does_not_hand_out_more_than_alpha(study: Study) -> N
             fake(study, f"base{i + 1}", phase)
         add(study, f"c{i}")
         fake(study, f"c{i}", "promotion", gain=0.5)
-        result_audit.audit(study, f"c{i}", "promotion", "agent")
+        audit.audit(study, f"c{i}", "promotion", "agent")
         shares.append(verdict.judge(study, f"c{i}", "promotion", "agent").alpha)
     assert shares == pytest.approx([0.025, 0.025 / 199, 0.025 / 199])
     assert verdict.spent(list(study.ledger.events())) == pytest.approx(sum(shares))
@@ -335,11 +330,11 @@ def test_edited_and_deleted_artifacts_are_found(study: Study) -> None:
     place = study.path / "runs" / "c1-promotion-3"
     row = json.loads((place / "out/result.json").read_text())
     (place / "out/result.json").write_text(json.dumps(row | {"return": 500.0}))
-    found = result_audit.audit(study, "c1", "promotion", "agent")
+    found = audit.audit(study, "c1", "promotion", "agent")
     [failed] = [check for check in found.checks if not check.passed]
     assert "return of run c1-promotion-3 was 110.1 and is now 500.0" in failed.detail
     shutil.rmtree(place)
-    found = result_audit.audit(study, "c1", "promotion", "agent")
+    found = audit.audit(study, "c1", "promotion", "agent")
     assert "are gone" in next(check.detail for check in found.checks if not check.passed)
 
 
@@ -357,7 +352,7 @@ def test_leaving_out_bad_seeds_is_found(study: Study, monkeypatch) -> None:
     monkeypatch.setitem(SEEDS, "promotion", (1, 2, 3, 4))
     with pytest.raises(ValueError):
         fake(study, "c1", "promotion", gain=10.0)
-    found = result_audit.audit(study, "c1", "promotion", "agent")
+    found = audit.audit(study, "c1", "promotion", "agent")
     assert "the candidate was not" in next(c.detail for c in found.checks if not c.passed)
 
 
@@ -372,7 +367,7 @@ def test_without_an_audit_nothing_is_decided(study: Study) -> None:
 def test_an_audit_file_that_was_written_by_hand_does_not_count(study: Study) -> None:
     add(study, "c1")
     fake(study, "c1", "promotion", gain=-0.5, reward=100.0)
-    result_audit.audit(study, "c1", "promotion", "agent")
+    audit.audit(study, "c1", "promotion", "agent")
     path = study.path / "audits" / "c1.json"
     path.write_text(path.read_text().replace("false", "true"))
     assert verdict.judge(study, "c1", "promotion", "agent").outcome == "invalid"
@@ -386,7 +381,7 @@ def test_the_noise_floor_comes_first(tmp_path: Path) -> None:
     fake(study, "base", "promotion")
     add(study, "c1")
     fake(study, "c1", "promotion", gain=10.0)
-    result_audit.audit(study, "c1", "promotion", "agent")
+    audit.audit(study, "c1", "promotion", "agent")
     with pytest.raises(StudyError, match="noise floor needs 5 in each"):
         verdict.judge(study, "c1", "promotion", "agent")
 
@@ -396,7 +391,7 @@ def test_every_decision_spends_its_share(study: Study) -> None:
     for i in range(3):
         add(study, f"c{i}")
         fake(study, f"c{i}", "promotion", gain=0.5)
-        result_audit.audit(study, f"c{i}", "promotion", "agent")
+        audit.audit(study, f"c{i}", "promotion", "agent")
         shares.append(verdict.judge(study, f"c{i}", "promotion", "agent").alpha)
         assert verdict.decisions(list(study.ledger.events())) == i + 1
     assert sum(shares) <= 0.05 / 20 * 3 + 1e-12

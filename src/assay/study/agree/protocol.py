@@ -1,0 +1,130 @@
+"""What must be the same in both arms: how a result is measured.
+
+The protocol's hash covers the evaluation part of the contract, the metrics with their sources, the
+environment and its version, and the bytes of every file that does the measuring. Two arms are
+compared only if they carry the same one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from assay.study.files.models import Candidate, Contract, Sha256
+from assay.study.record.ledger import digest
+from assay.study.record.study import ROOT, StudyError
+
+EXTRACTORS = f"{ROOT}/shared/metric_extractors"
+
+
+def protected_files(root: Path, contract: Contract) -> dict[str, str]:
+    """Return the hash of every file that candidates must not touch, by path.
+
+    These are the evaluation's files, what the scope protects, and the study's own directory
+    without what the study itself writes as it goes on. A symbolic link is hashed as a link: one
+    that takes a file's place does not pass for it.
+
+    Raises:
+        StudyError: A pattern matches nothing, or leaves the repository.
+    """
+    found: dict[str, str] = {}
+    for pattern in (*contract.evaluation.files, *contract.scope.protected):
+        paths = matching(root, pattern)
+        if not paths:
+            raise StudyError(
+                f"'{pattern}' is protected but matches no file in '{root}'.",
+                "Fix the pattern: a file that is not there cannot be held to what it was.",
+            )
+        found |= {path: fingerprint(root / path) for path in paths}
+    for path in matching(root, f"{EXTRACTORS}/**"):
+        found[path] = fingerprint(root / path)
+    return dict(sorted(found.items()))
+
+
+def protocol_hash(root: Path, contract: Contract) -> Sha256:
+    """Return the hash that both arms of a comparison must carry."""
+    measured = {metric.name: metric.model_dump(mode="json") for metric in contract.metrics.all()}
+    files = {
+        path: fingerprint(root / path)
+        for pattern in contract.evaluation.files
+        for path in matching(root, pattern)
+    }
+    extractors = {p: fingerprint(root / p) for p in matching(root, f"{EXTRACTORS}/**")}
+    return digest(
+        {
+            "env": [contract.task.env, contract.task.env_version],
+            "evaluation": _fixed(contract),
+            "metrics": measured,
+            "files": files,
+            "extractors": extractors,
+        }
+    )
+
+
+def registration_hash(candidate: Candidate, contract: Contract, protocol: str) -> Sha256:
+    """Return the hash that a candidate is frozen by before its first run."""
+    return digest(
+        {
+            "candidate": candidate.model_dump(mode="json"),
+            "primary": contract.metrics.primary.model_dump(mode="json"),
+            "guardrails": [g.model_dump(mode="json") for g in contract.metrics.guardrails],
+            "evaluation": _fixed(contract),
+            "stop": contract.experiment.stop.model_dump(mode="json"),
+            "protocol": protocol,
+        }
+    )
+
+
+def _fixed(contract: Contract) -> dict[str, Any]:
+    """Return the evaluation without its pools: more seeds, approved, measure the same thing."""
+    return contract.evaluation.model_dump(mode="json", exclude={"pools"})
+
+
+def matching(root: Path, pattern: str) -> list[str]:
+    """Return the files and links below `root` that a glob matches, as POSIX paths, in order.
+
+    Raises:
+        StudyError: The pattern is absolute or leaves the repository.
+    """
+    if pattern.startswith("/") or ".." in PurePosixPath(pattern).parts:
+        raise StudyError(
+            f"The pattern '{pattern}' leaves the repository.",
+            "Write it relative to the repository's top, without '..'.",
+        )
+    if pattern.endswith("**"):
+        pattern += "/*"
+    paths = [p for p in root.glob(pattern) if p.is_symlink() or p.is_file()]
+    return sorted(p.relative_to(root).as_posix() for p in paths)
+
+
+def in_scope(path: str, patterns: Iterable[str]) -> bool:
+    """Return whether a path relative to the repository matches one of the globs."""
+    return any(_glob_match(PurePosixPath(path).parts, _parts(pattern)) for pattern in patterns)
+
+
+def _parts(pattern: str) -> tuple[str, ...]:
+    parts = PurePosixPath(pattern).parts
+    return (*parts, "*") if parts and parts[-1] == "**" else parts
+
+
+def _glob_match(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    if not pattern:
+        return not path
+    if pattern[0] == "**":
+        return any(_glob_match(path[i:], pattern[1:]) for i in range(len(path) + 1))
+    return (
+        bool(path)
+        and PurePosixPath(path[0]).match(pattern[0])
+        and _glob_match(path[1:], pattern[1:])
+    )
+
+
+def fingerprint(path: Path) -> str:
+    """Return the hash of a file's bytes; of a symbolic link, also of where it leads."""
+    if path.is_symlink():
+        name = hashlib.sha256(str(path.readlink()).encode()).hexdigest()
+        return f"link:{name}" + (f":{fingerprint(path.resolve())}" if path.is_file() else "")
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

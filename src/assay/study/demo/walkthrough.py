@@ -1,0 +1,202 @@
+"""A whole study in about a minute: real training, four candidates, and a gate that sees through.
+
+A small repository that trains a policy on CartPole is written out with a contract and candidates
+that a coding agent might propose: one is truly better, one truly worse, one looked better on the
+one seed that it was tried on, and one pays itself for something else than the task. What the gate
+says about them is not written here: `Outcome.as_expected` compares it with what is true.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay.runs.git import git
+from assay.study.agree.approvals import approve
+from assay.study.agree.setup import initialise
+from assay.study.files.models import APPROVALS
+from assay.study.judge import verdict
+from assay.study.judge.gate import noise_floor
+from assay.study.record import results, states
+from assay.study.record.ledger import Event
+from assay.study.record.study import Study, StudyError, write_text
+from assay.study.report import sections
+from assay.study.run import runner
+from assay.study.run.queue import Queue
+from assay.study.steps import candidates, proposers
+from assay.study.steps.loop import Loop
+
+FILES = Path(__file__).with_name("files")
+ACTOR = "demo"
+TASK, STUDY = "balance", "demo"
+BASELINE, WINNER = "baseline", "better"
+LOSERS = ("worse", "lucky", "hacker")
+_IDENTITY = ("-c", "user.name=demo", "-c", "user.email=demo@localhost")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of a candidate.
+
+    Attributes:
+        name: Which one.
+        state: Where it ended.
+        trial: How much better than the baseline it looked on the one development seed.
+        reasons: Of the verdict that decided, the first one first; then what an audit found.
+    """
+
+    name: str
+    state: str
+    trial: float
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the demo went.
+
+    Attributes:
+        study: The study, to look around in.
+        noise: Standard deviation of the baseline over its seeds.
+        same: p-value of the A/A test: two halves of the baseline's seeds against each other.
+        judged: The candidates.
+        runs: How many trainings it took.
+        seconds: How long it took.
+        pages: The report, as Markdown and as HTML.
+    """
+
+    study: Study
+    noise: float
+    same: float
+    judged: tuple[Judged, ...]
+    runs: int
+    seconds: float
+    pages: tuple[Path, Path]
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """Return the candidates that the gate accepted."""
+        return tuple(one.name for one in self.judged if one.state == "accepted")
+
+    @property
+    def as_expected(self) -> bool:
+        """Return whether the gate accepted the one that is truly better, and no other."""
+        return self.accepted == (WINNER,)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what came out, as plain data."""
+        return {
+            "root": self.study.root,
+            "noise": self.noise,
+            "aa_p": self.same,
+            "candidates": {one.name: one.state for one in self.judged},
+            "reasons": {one.name: one.reasons for one in self.judged},
+            "as_expected": self.as_expected,
+            "runs": self.runs,
+            "seconds": self.seconds,
+            "report": self.pages,
+        }
+
+    def lines(self) -> list[str]:
+        """Return what came out, for a terminal: the noise, then every candidate and why."""
+        unit = self.study.contract().metrics.primary.unit
+        text = [
+            f"{BASELINE}: standard deviation {self.noise:.1f} {unit} over its seeds; the A/A test "
+            f"of its halves has p = {self.same:.2g}"
+        ]
+        for one in self.judged:
+            text.append(f"{one.name}: {one.state}")
+            text.append(f"  on the development seed alone: {one.trial:+.1f} {unit}")
+            text += [f"  {reason}" for reason in one.reasons]
+        if not self.as_expected:
+            got = ", ".join(self.accepted) or "nobody"
+            text.append(f"The gate should have accepted {WINNER} alone; it accepted {got}.")
+        text.append(f"{self.runs} trainings in {self.seconds:.0f} s; the report: {self.pages[1]}")
+        return text
+
+
+def run(directory: Path, say: Say = lambda line: None) -> Outcome:
+    """Write the repository out, run the study to its end and report on it.
+
+    Args:
+        directory: Where to; it must not exist, or be empty.
+        say: Told what happens, line by line.
+
+    Raises:
+        StudyError: The directory holds something, or a training failed.
+    """
+    began = time.monotonic()
+    study = prepare(directory)
+    # The trial that the development seed of every candidate is held against.
+    Queue(study).add(BASELINE, "short", study.contract().evaluation.pools.development)
+    ending = Loop(study, confirm=runner.CONFIRM, actor=ACTOR, say=say).run()
+    say(f"The loop ended: {ending}.")
+    events = list(study.ledger.events())
+    done = results.runs(events)
+    lost = [run for run in done if run.outcome != "done"]
+    if lost:
+        log = study.path / "runs" / lost[0].id / "stdout.log"
+        raise StudyError(
+            f"Run '{lost[0].id}' {lost[0].outcome}: {lost[0].reason}.", f"What it printed: '{log}'."
+        )
+    pages = sections.write(study)[:2]
+    metric = study.contract().metrics.primary
+    halves = [results.arm(done, BASELINE, phase, metric.name) for phase in runner.DECIDING]
+    noise, seen = noise_floor(halves[0], halves[1], metric.direction)
+    return Outcome(
+        study=study,
+        noise=noise,
+        same=2 * min(seen.p_better, seen.p_worse),
+        judged=tuple(_judged(events, done, metric.name, n) for n in (WINNER, *LOSERS)),
+        runs=len(done),
+        seconds=time.monotonic() - began,
+        pages=pages,
+    )
+
+
+def prepare(directory: Path) -> Study:
+    """Write out the repository and an approved study with its candidates; nothing is run.
+
+    Raises:
+        StudyError: The directory holds something.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise StudyError(
+            f"'{directory}' is not empty.", "Name a new directory for the demo to work in."
+        )
+    shutil.copytree(
+        FILES / "repository",
+        directory,
+        dirs_exist_ok=True,
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    write_text(directory / ".gitignore", ".rlxp/\n__pycache__/\n")
+    git(directory, "init", "--quiet")
+    git(directory, "add", ".")
+    git(directory, *_IDENTITY, "commit", "--quiet", "--message", "Balance a pole")
+    study = initialise(directory, TASK, STUDY, actor=ACTOR)
+    write_text(study.contract_path, (FILES / "contract.yaml").read_text())
+    for item in APPROVALS:
+        approve(study, item, ACTOR)
+    for name in proposers.from_file(study, FILES / "candidates.yaml", ACTOR):
+        candidates.validate(study, name, ACTOR)
+    return study
+
+
+def _judged(events: list[Event], done: list[results.Run], metric: str, name: str) -> Judged:
+    trials = [results.arm(done, who, "short", metric) for who in (BASELINE, name)]
+    (before,), (after,) = (trial.values() for trial in trials)
+    assert before is not None and after is not None  # no run failed
+    given = [e.data for e in events if e.kind == verdict.GIVEN and e.data["candidate"] == name]
+    return Judged(
+        name=name,
+        state=states.current(events)[name],
+        trial=after - before,
+        reasons=tuple(given[-1]["reasons"]) if given else (),
+    )

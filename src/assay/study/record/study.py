@@ -1,0 +1,618 @@
+"""Where a study's files are, and how they are read and written.
+
+State lives in the target repository under `.rlxp/`:
+
+    registry.yaml                      which task and study are active
+    shared/{schemas,metric_extractors,templates}/
+    tasks/<task>/{task_card.md,adapter.yaml}
+    tasks/<task>/studies/<study>/      contract, state, ledger, candidates, runs, audits, report
+
+The old flat layout had the files of one study directly below `.rlxp/`; it is read, never written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from assay.core.config import Model, parse
+from assay.core.errors import AssayError, nearest
+from assay.runs.files import dump_json, run_error, write_atomic
+from assay.runs.git import GitError, git
+from assay.study.files.models import (
+    DOCUMENTS,
+    VERSION,
+    Adapter,
+    Candidate,
+    Contract,
+    LedgerFile,
+    Registry,
+    RunRecord,
+    State,
+)
+from assay.study.record import kinds
+from assay.study.record.book import Book, disagreements
+from assay.study.record.ledger import Event, Head, Ledger, LedgerError, Problem, Reading
+
+ROOT = ".rlxp"
+INSIDE = ("registry.yaml", "shared", "tasks")  # all that stands directly below it
+ASIDE = "migrating"  # where files are while they move out of the flat layout
+FLAT = ("contract.yaml", "ledger.jsonl", "state.json")  # what stood there once
+_DERIVED = ("state.json disagrees", "state.json cannot be read")  # how such problems begin
+_GONE = "its head is noted in the Git ref"
+_WHY_GONE = (
+    "which is gone: it was deleted, not fetched with the repository "
+    "(git fetch origin 'refs/rlxp/*:refs/rlxp/*'), or Git refuses to read it"
+)
+ModelT = TypeVar("ModelT", bound=Model)
+# The safe loader written in C, where PyYAML was built with it: seven times as fast.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")
+
+
+class StudyError(AssayError):
+    """A study is missing, malformed, or asked to do what its rules forbid."""
+
+
+class Study:
+    """The directory of one study: its files by name, read checked and written whole.
+
+    Args:
+        root: The target repository.
+        task: Its name.
+        study: Its name.
+        flat: Whether its files are in the old flat layout, which is only read.
+    """
+
+    def __init__(self, root: Path, task: str, study: str, *, flat: bool = False) -> None:
+        self.root = root
+        self.task, self.name = task, study
+        self.flat = flat
+        self.task_path = root / ROOT / "tasks" / checked_name(task, "task")
+        self.path = self.task_path / "studies" / checked_name(study, "study")
+        if flat:
+            self.task_path = self.path = root / ROOT
+        refusal = _flat_refusal(root) if flat else None
+        self.ledger = Ledger(self.path / "ledger.jsonl", refusal=refusal)
+
+    def require_writable(self) -> None:
+        """Refuse to go on where the study can only be read.
+
+        Raises:
+            StudyError: It is in the old flat layout.
+        """
+        if self.flat:
+            raise _flat_refusal(self.root)
+
+    @property
+    def contract_path(self) -> Path:
+        """Return where the contract is."""
+        return self.path / "contract.yaml"
+
+    def contract(self) -> Contract:
+        """Read the contract.
+
+        Raises:
+            StudyError: It is missing, malformed, or of another task or study.
+        """
+        contract = read_yaml_document(self.contract_path, Contract)
+        if (contract.task.id, contract.study) != (self.task, self.name):
+            raise StudyError(
+                f"'{self.contract_path}' is the contract of {contract.task.id}/{contract.study}; "
+                f"expected {self.task}/{self.name}.",
+                "Studies share nothing: write a contract of its own for this one.",
+            )
+        return contract
+
+    def adapter(self) -> Adapter:
+        """Read what the audit of the repository found."""
+        return read_yaml_document(self.task_path / "adapter.yaml", Adapter)
+
+    def candidate_path(self, name: str) -> Path:
+        """Return where a candidate is."""
+        return self.path / "candidates" / f"{checked_name(name, 'candidate')}.yaml"
+
+    def candidate(self, name: str) -> Candidate:
+        """Read a candidate.
+
+        Raises:
+            StudyError: It is missing, malformed, or of another task or study.
+        """
+        path = self.candidate_path(name)
+        if not path.exists():
+            hint = nearest(name, self.candidates()) if self.candidates() else "There are none yet."
+            raise StudyError(f"There is no candidate '{name}' in study {self.name}.", hint)
+        candidate = read_yaml_document(path, Candidate)
+        if (candidate.task, candidate.study) != (self.task, self.name):
+            raise StudyError(
+                f"Candidate '{name}' belongs to {candidate.task}/{candidate.study}, not to "
+                f"{self.task}/{self.name}.",
+                "Studies share no candidates: propose it again in this one.",
+            )
+        if candidate.id != name:
+            raise StudyError(f"'{path}' calls itself '{candidate.id}'; expected '{name}'.")
+        return candidate
+
+    def candidates(self) -> list[str]:
+        """Return the names of all candidates, in order."""
+        return sorted(path.stem for path in (self.path / "candidates").glob("*.yaml"))
+
+    def run(self, name: str) -> RunRecord:
+        """Read the record of a run."""
+        path = self.path / "runs" / checked_name(name, "run") / "run.json"
+        return read_json_document(path, RunRecord)
+
+    def state(self) -> State:
+        """Read the state."""
+        return read_json_document(self.path / "state.json", State)
+
+    @property
+    def ref(self) -> str:
+        """Return the Git ref that notes the ledger's head."""
+        return f"refs/rlxp/{self.task}/{self.name}/ledger"
+
+    def anchors(self) -> dict[str, Head]:
+        """Return the heads of the ledger that were noted outside of it."""
+        anchors = {}
+        if (self.path / "state.json").exists():
+            head = self.state().head
+            anchors["state.json"] = Head(head.seq, head.hash)
+        noted = self.noted()
+        if noted is not None:
+            anchors[self.ref] = noted
+        return anchors
+
+    def examine(self) -> Reading:
+        """Read the whole ledger, and find what is wrong with it, its anchors and state.json."""
+        problems: list[Problem] = []
+        anchors: dict[str, Head] = {}
+        kept = None
+        # Each anchor by itself: what is wrong with one does not hide the other.
+        if (self.path / "state.json").exists():
+            try:
+                kept = self.state()
+                anchors["state.json"] = Head(kept.head.seq, kept.head.hash)
+            except AssayError as error:
+                reason = f"state.json cannot be read: {error.message.rstrip('.')}; it is derived "
+                problems.append(Problem(0, reason + "from the ledger, and can be deleted"))
+        chain, refusal = self._chain()
+        if chain:
+            anchors[self.ref] = chain[0]
+        reading = self.ledger.read(anchors)
+        if not reading.problems:
+            problems += self._unchained(reading.events, chain, refusal)
+            problems += disagreements(kept, reading.events) if kept is not None else []
+        return Reading(reading.events, [*reading.problems, *problems], reading.size)
+
+    def _unchained(
+        self, events: Sequence[Event], chain: Sequence[Head], refusal: str
+    ) -> list[Problem]:
+        """Say where the heads that Git noted, one commit after another, are not the ledger's."""
+        begun = [event for event in events if event.kind == kinds.ANCHORED]
+        if not begun or not begun[-1].data["ref"]:
+            return []
+        if begun[-1].data["ref"] != self.ref:
+            reason = f"its head was noted in {begun[-1].data['ref']}, and this is {self.ref}"
+            return [Problem(begun[-1].seq, f"{reason}: it is the ledger of another study")]
+        if not chain:
+            return [Problem(0, f"{_GONE} {self.ref}, {_WHY_GONE}{refusal}")]
+        hashes = {event.seq: event.hash for event in events}
+        for noted in chain:
+            if hashes.get(noted.seq) != noted.hash:
+                reason = f"{self.ref} once noted event {noted.seq} by another hash"
+                return [Problem(noted.seq, f"{reason}: history was rewritten")]
+        if chain[-1].seq > begun[-1].seq:
+            reason = f"the commits of {self.ref} begin with event {chain[-1].seq}, and it was "
+            reason += f"noted there from event {begun[-1].seq} on: the ref was made again"
+            return [Problem(begun[-1].seq, reason)]
+        return []
+
+    def problems(self) -> list[Problem]:
+        """Find everything that is wrong with the ledger, its anchors and state.json."""
+        return self.examine().problems
+
+    def book(self) -> tuple[Book, list[Problem]]:
+        """Return where the study is, and what is wrong with its ledger.
+
+        state.json is taken at its word while the ledger's file is the very one that it was made
+        from, by size, times and inode, and the Git ref names its head; otherwise the ledger is
+        checked. So an edit shows, but whoever forges state.json as well can mislead this one
+        answer. Nothing rests on it: launching, judging and `verify` examine everything.
+        """
+        kept = self._kept()
+        if kept is not None:
+            return self.label(Book(kept)), []
+        continued = self._continued()
+        if continued is not None:
+            return self.label(continued), []
+        reading = self.examine()
+        if reading.problems:
+            return Book(), reading.problems
+        return self.label(Book.read(reading.events)), []
+
+    def sync(self) -> None:
+        """Bring state.json and the anchors up to what the ledger says.
+
+        The end of every command, and of every run. Where nothing was appended, nothing is written.
+
+        Raises:
+            AssayError: The ledger does not continue what was noted before, so that it is not noted
+                again; or the place cannot be written to.
+        """
+        if self.flat or not self.ledger.path.exists() or self._noted_already():
+            return
+        with self.ledger.transaction() as writer:
+            book = self._continued()
+            if book is None:
+                reading = self.examine()
+                # What is derived is made again, whatever state.json says.
+                broken = [p for p in reading.problems if not p.reason.startswith(_DERIVED)]
+                if broken:
+                    raise LedgerError(
+                        f"The ledger of {self.task}/{self.name} is damaged, {broken[0]}.",
+                        "Run `assay study verify`; its head is not noted until it is repaired.",
+                    )
+                book = Book.read(reading.events)
+            if not book.anchored and self._note(book.head):
+                book.add(writer.append(kinds.ANCHORED, {"ref": self.ref}, actor="assay"))
+            state = book.state(self.task, self.name, self._file())
+            write_json_document(self.path / "state.json", state)
+            if book.anchored and not self._note(book.head):
+                raise StudyError(f"Git refused to note the ledger's head in {self.ref}.")
+
+    def anchor_again(self, actor: str, why: str) -> None:
+        """Note the ledger's head in the Git ref again, after the ref was lost.
+
+        A clone does not bring the refs of a study along, and a repository may be moved out of Git.
+        Whoever goes on there says so, in the ledger.
+
+        Raises:
+            StudyError: There is no reason given, or something else is wrong with the books.
+        """
+        if not why.strip():
+            raise StudyError("Anchoring again needs a reason.", "Say it with --why TEXT.")
+        others = [p for p in self.problems() if not p.reason.startswith((_GONE, *_DERIVED))]
+        if others:
+            raise StudyError(
+                f"The ledger of {self.task}/{self.name} is damaged, {others[0]}.",
+                "Its head is not noted again until it is repaired.",
+            )
+        with self.ledger.transaction() as writer:
+            ref = self.ref if self._note(writer.head) else ""
+            event = writer.append(kinds.ANCHORED, {"ref": ref, "why": why}, actor=actor)
+            if ref:
+                self._note(Head(event.seq, event.hash))
+        self.sync()
+
+    def _noted_already(self) -> bool:
+        """Return whether there is nothing to note; so it is in a copy that nobody wrote to."""
+        state, file = self._own_state(), self._file()
+        if state is None or state.ledger is None or file is None or state.ledger.size != file.size:
+            return False
+        if state.ledger == file:
+            return True
+        book = self._continued()
+        begun = book is not None and bool(book.anchored or not (self.root / ".git").exists())
+        return begun and book is not None and book.head == self.anchors()["state.json"]
+
+    def _file(self) -> LedgerFile | None:
+        """Return what tells the ledger's file from another one, or from itself once edited."""
+        try:
+            seen = self.ledger.path.stat()
+        except OSError:
+            return None
+        return LedgerFile(
+            size=seen.st_size,
+            modified=seen.st_mtime_ns,
+            changed=seen.st_ctime_ns,
+            inode=seen.st_ino,
+        )
+
+    def _kept(self) -> State | None:
+        """Return state.json if the ledger is the one that it was made from."""
+        state = self._own_state()
+        if state is None or state.ledger != self._file() or not self._agrees(state):
+            return None
+        return state
+
+    def _continued(self) -> Book | None:
+        """Return state.json, brought up to the ledger's end, if that continues it."""
+        state = self._own_state()
+        if state is None or state.ledger is None or not self._agrees(state):
+            return None
+        events = self.ledger.since(Head(state.head.seq, state.head.hash), state.ledger.size)
+        if events is None:
+            return None
+        book = Book(state)
+        for event in events:
+            book.add(event)
+        return book
+
+    def _own_state(self) -> State | None:
+        """Return state.json if it is this study's, and made from a ledger."""
+        if not (self.path / "state.json").exists():
+            return None
+        try:
+            state = self.state()
+        except AssayError:
+            return None
+        mine = (state.task, state.study) == (self.task, self.name)
+        return state if mine and state.ledger is not None else None
+
+    def _agrees(self, state: State) -> bool:
+        """Return whether the Git ref notes the head of a state, if it notes anything."""
+        noted = self.noted()
+        if noted is None:
+            return not state.progress.anchored
+        return noted == Head(state.head.seq, state.head.hash)
+
+    def label(self, book: Book) -> Book:
+        """Look up what candidates are whose events do not say so."""
+        for name in [name for name, kind in book.kind.items() if not kind]:
+            book.kind[name] = self.candidate(name).kind
+        return book
+
+    def noted(self) -> Head | None:
+        """Return the head that the Git ref notes, or None where there is none."""
+        if not (self.root / ".git").exists():
+            return None
+        try:
+            commit = git(self.root, "cat-file", "commit", self.ref)
+        except GitError:
+            return None
+        return _head(commit.partition("\n\n")[2])
+
+    def _chain(self) -> tuple[list[Head], str]:
+        """Return all heads that the Git ref noted, the newest first, and why there are none."""
+        if not (self.root / ".git").exists():
+            return [], ""
+        try:
+            lines = git(self.root, "rev-list", "--format=%B", self.ref).splitlines()
+        except GitError as error:
+            return [], f" ({' '.join(error.message.rstrip('.').split())})"
+        heads = [_head(line) for line in lines if line.startswith("{")]
+        # A note that says nothing stands for no event, so that it is found wrong.
+        return [head or Head(-1, "") for head in heads], ""
+
+    def _note(self, head: Head) -> bool:
+        """Note a head in a commit upon those that the Git ref has; say whether Git did."""
+        if not (self.root / ".git").exists():
+            return False
+        before = self.noted()
+        if before == head:
+            return True
+        text = json.dumps({"seq": head.seq, "hash": head.hash}) + "\n"
+        stream = (
+            f"commit {self.ref}\ncommitter assay <assay@localhost> {int(time.time())} +0000\n"
+            f"data {len(text)}\n{text}" + (f"from {self.ref}^0\n" if before else "")
+        )
+        try:
+            git(self.root, "fast-import", "--quiet", data=stream.encode())
+        except GitError:
+            return False
+        return True
+
+
+def _head(text: str) -> Head | None:
+    """Return the head that a note in Git names, or None if it names none."""
+    try:
+        values = json.loads(text)
+        return Head(int(values["seq"]), str(values["hash"]))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def checked_name(name: str, what: str) -> str:
+    """Return `name` if it can be a file's name, and nothing more than that.
+
+    Raises:
+        StudyError: It could leave its directory, or is no name.
+    """
+    if not _NAME.match(name):
+        raise StudyError(
+            f"'{name}' is no name for a {what}.",
+            "Use letters, digits, dots, dashes and underscores, 80 at most, no leading dot.",
+        )
+    return name
+
+
+def find_root(start: Path) -> Path:
+    """Return the nearest directory, from `start` upwards, that holds a study.
+
+    Raises:
+        StudyError: There is none.
+    """
+    for place in (start.resolve(), *start.resolve().parents):
+        if (place / ROOT).is_dir():
+            return place
+    raise StudyError(
+        f"There is no {ROOT} in '{start}' or above it.",
+        "Begin with `assay study init`, or name the repository with --root.",
+    )
+
+
+def open_study(root: Path, task: str | None = None, study: str | None = None) -> Study:
+    """Open the named study, or the one that the registry selects.
+
+    Raises:
+        StudyError: Nothing is selected, or it does not exist.
+    """
+    registry_path = root / ROOT / "registry.yaml"
+    if (root / ROOT / ASIDE).exists():
+        raise StudyError(
+            f"The move of '{root / ROOT}' into the new layout was interrupted.",
+            "Take it up again: assay study migrate.",
+        )
+    if is_flat(root):
+        found = _flat_study(root)
+        if (task or found.task, study or found.name) != (found.task, found.name):
+            raise StudyError(
+                f"There is no study {task or found.task}/{study or found.name} in '{root}'.",
+                f"Known: {found.task}/{found.name}, in the old flat layout.",
+            )
+        return found
+    if not registry_path.exists():
+        raise StudyError(
+            f"'{registry_path}' is missing.", "Begin with `assay study init` in that repository."
+        )
+    registry = read_yaml_document(registry_path, Registry)
+    task, study = task or registry.task, study or registry.study
+    if task is None or study is None:
+        raise StudyError(
+            f"No study is active in '{root}'.",
+            f"Name one with --task and --study. {_known(root)}",
+        )
+    found = Study(root, task, study)
+    if not found.path.is_dir():
+        raise StudyError(f"There is no study {task}/{study} in '{root}'.", _known(root))
+    return found
+
+
+def is_flat(root: Path) -> bool:
+    """Return whether `.rlxp` has the old flat layout: one implicit task and study."""
+    place = root / ROOT
+    return not (place / "tasks").exists() and any((place / name).exists() for name in FLAT)
+
+
+def _flat_study(root: Path) -> Study:
+    """Return the one study of a flat layout, by the names that its own files give it."""
+    place = root / ROOT
+    names: dict[str, Any] = {}
+    try:
+        values = yaml.load((place / "contract.yaml").read_text(), Loader=_Loader)
+        names = {"task": values["task"]["id"], "study": values["study"]}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):
+        try:
+            names = json.loads((place / "state.json").read_bytes())
+        except (OSError, ValueError):
+            names = {}
+    found = (str(names.get(key, "default")) for key in ("task", "study"))
+    task, study = (name if _NAME.match(name) else "default" for name in found)
+    return Study(root, task, study, flat=True)
+
+
+def _flat_refusal(root: Path) -> StudyError:
+    return StudyError(
+        f"'{root / ROOT}' has the old flat layout, which is read and not written.",
+        "Move it into the new one first: assay study migrate.",
+    )
+
+
+def _known(root: Path) -> str:
+    paths = sorted((root / ROOT / "tasks").glob("*/studies/*/"))
+    names = ", ".join(f"{path.parent.parent.name}/{path.name}" for path in paths)
+    return f"Known: {names}." if names else "There are none yet: `assay study init` makes one."
+
+
+# ---------------------------------------------------------------------- files
+
+
+def read_yaml_document(path: Path, model: type[ModelT]) -> ModelT:
+    """Read a YAML file into a model.
+
+    Raises:
+        StudyError: It is missing, malformed (line and column are named), of an unknown schema
+            version, or says something that the model does not allow.
+    """
+    documents = read_yaml(path)
+    if len(documents) > 1:
+        raise StudyError(f"'{path}' holds {len(documents)} YAML documents; expected one.")
+    return _parsed(path, documents[0] if documents else None, model)
+
+
+def read_yaml(path: Path) -> list[Any]:
+    """Return the documents of a YAML file as plain values.
+
+    Raises:
+        StudyError: It is missing, no text, or malformed (line and column are named).
+    """
+    try:
+        return list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=_Loader))
+    except OSError as error:
+        raise StudyError(*run_error(error, f"read '{path}'").args) from None
+    except UnicodeDecodeError as error:
+        raise StudyError(f"'{path}' is no UTF-8 text: {error}.") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise StudyError(f"'{path}' is malformed{place}: {problem}.") from None
+
+
+def read_json_document(path: Path, model: type[ModelT]) -> ModelT:
+    """Read a JSON file into a model; the errors are those of `read_yaml_document`."""
+    try:
+        values = json.loads(path.read_bytes())
+    except OSError as error:
+        raise StudyError(*run_error(error, f"read '{path}'").args) from None
+    except ValueError as error:
+        raise StudyError(f"'{path}' is malformed: {error}.") from None
+    return _parsed(path, values, model)
+
+
+def _parsed(path: Path, values: Any, model: type[ModelT]) -> ModelT:
+    if not isinstance(values, dict):
+        raise StudyError(f"'{path}' holds {type(values).__name__}; expected a mapping.")
+    version = values.get("schema_version", VERSION)
+    if version != VERSION:
+        raise StudyError(
+            f"'{path}' has schema version {version!r}; this version of Assay knows {VERSION}.",
+            "Open it with the version of Assay that wrote it, or write the file again.",
+        )
+    return parse(model, values, what=f"'{path}'")
+
+
+def write_yaml_document(path: Path, document: Model) -> None:
+    """Write a model as YAML, whole or not at all.
+
+    Raises:
+        StudyError: The place cannot be written to.
+    """
+    plain = document.model_dump(mode="json")
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
+    _write(path, text.encode())
+
+
+def write_json_document(path: Path, document: Model) -> None:
+    """Write a model as JSON, whole or not at all.
+
+    Raises:
+        StudyError: The place cannot be written to.
+    """
+    _write(path, dump_json(document.model_dump(mode="json"), indent=1))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text, whole or not at all.
+
+    Raises:
+        StudyError: The place cannot be written to.
+    """
+    _write(path, text.encode())
+
+
+def _write(path: Path, data: bytes) -> None:
+    # Whoever writes, nothing new ever stands directly below `.rlxp`.
+    if ROOT in path.parts:
+        at = len(path.parts) - 1 - path.parts[::-1].index(ROOT)
+        if path.parts[at + 1 : at + 2] and path.parts[at + 1] not in INSIDE:
+            raise _flat_refusal(Path(*path.parts[:at]))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, data)
+    except OSError as error:
+        raise StudyError(*run_error(error, f"write '{path}'").args) from None
+
+
+def export_schemas(directory: Path) -> None:
+    """Write the JSON Schema of every kind of file."""
+    for name, model in DOCUMENTS.items():
+        schema = model.model_json_schema()
+        schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+        write_text(directory / f"{name}.schema.json", json.dumps(schema, indent=1) + "\n")

@@ -1,0 +1,164 @@
+"""What a report is told: everything that a study's ledger and artifacts say, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from assay.core.errors import AssayError
+from assay.study.agree import approvals
+from assay.study.files.models import Candidate, Contract, Phase, RunRecord
+from assay.study.judge import verdict
+from assay.study.judge.gate import Scores
+from assay.study.measure.extractors import Point
+from assay.study.record import results, states
+from assay.study.record.book import Book
+from assay.study.record.ledger import Event
+from assay.study.record.study import Study
+from assay.study.steps import advice
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict on record.
+
+    Attributes:
+        event: What the ledger says.
+        candidate: Who was judged.
+        phase: In which phase.
+        rival: Whom it was held against.
+        metric: What decided.
+        minimum: The effect that was to be reached.
+        margins: How much worse each guardrail could get.
+    """
+
+    event: Event
+    candidate: str
+    phase: Phase
+    rival: str
+    metric: str
+    minimum: float | None
+    margins: Mapping[str, float | None]
+
+    @property
+    def comparison(self) -> Mapping[str, Any]:
+        """Return the numbers of the primary metric, if there are any."""
+        return self.event.data.get("comparison") or {}
+
+
+@dataclass(slots=True)
+class Facts:
+    """All that the report says, as it was read."""
+
+    study: Study
+    agreed: Contract | None
+    problems: list[str]
+    events: list[Event]
+    statuses: dict[str, str]
+    runs: dict[str, list[results.Run]]  # by candidate
+    judgements: list[Judgement]
+    baseline: str
+    holder: str
+    unapproved: dict[str, str]
+    next_step: advice.Advice | None
+    series: dict[str, list[Point]] = field(default_factory=dict)  # by run, once it was read
+
+    def arm(self, candidate: str, phase: Phase, metric: str) -> Scores:
+        """Return a candidate's score for every seed of a phase."""
+        return results.arm(self.runs.get(candidate, []), candidate, phase, metric)
+
+
+def read(study: Study) -> Facts:
+    """Read everything, the ledger in one pass.
+
+    Raises:
+        LedgerError: A line of the ledger is damaged, so that nothing can be said.
+    """
+    reading = study.examine()
+    events = reading.events
+    if reading.problems:
+        for _ in study.ledger.events():  # refuses a damaged line; anchors are another matter
+            pass
+    problems = [f"The books are not in order: {problem}." for problem in reading.problems]
+    agreed: Contract | None = None
+    unapproved: dict[str, str] = {}
+    book = Book.read(events)
+    try:
+        agreed = study.contract()
+        unapproved = approvals.unapproved(agreed, book.approvals)
+    except AssayError as error:
+        problems.append(f"The contract cannot be used: {error.message}")
+    by_candidate: dict[str, list[results.Run]] = {}
+    for run in results.runs(events):
+        by_candidate.setdefault(run.candidate, []).append(run)
+    try:
+        study.label(book)
+        step = advice.advise(study, book, reading.problems)
+    except AssayError as error:
+        step = None
+        problems.append(f"What comes next cannot be told: {error.message}")
+    baseline = next((name for name, kind in book.kind.items() if kind == "baseline"), "")
+    return Facts(
+        study=study,
+        agreed=agreed,
+        problems=problems,
+        events=events,
+        statuses=dict(book.status),
+        runs=by_candidate,
+        judgements=_judgements(events, baseline, agreed),
+        baseline=baseline,
+        holder=book.incumbent or baseline,
+        unapproved=unapproved,
+        next_step=step,
+    )
+
+
+def _judgements(events: Sequence[Event], baseline: str, agreed: Contract | None) -> list[Judgement]:
+    """Return all verdicts, each with what it was judged by when it was given.
+
+    Verdicts say so themselves; of older ones it is what the contract and the incumbent were.
+    """
+    metrics = agreed.metrics if agreed else None
+    found, holders = [], [baseline]
+    for event in events:
+        data = event.data
+        if event.kind == verdict.GIVEN:
+            limits = data.get("limits")
+            if limits is None:
+                limits = (
+                    {g.name: {"margin": g.margin} for g in metrics.guardrails} if metrics else {}
+                )
+            judgement = Judgement(
+                event=event,
+                candidate=str(data["candidate"]),
+                phase=cast("Phase", data["phase"]),
+                rival=str(data.get("rival", holders[-1])),
+                metric=str(data.get("metric", metrics.primary.name if metrics else "")),
+                minimum=data.get(
+                    "minimum_effect", metrics.primary.minimum_effect if metrics else None
+                ),
+                margins={name: limit.get("margin") for name, limit in limits.items()},
+            )
+            found.append(judgement)
+        elif event.kind == states.EVENT and data["to"] == "accepted":
+            holders.append(str(data["candidate"]))
+        elif event.kind == states.EVENT and data["to"] == "reverted":
+            holders = [name for name in holders if name != data["candidate"]] or [baseline]
+    return found
+
+
+def candidate_of(study: Study, name: str) -> Candidate | None:
+    """Return a candidate, or None if its file is missing or cannot be read."""
+    try:
+        return study.candidate(name)
+    except AssayError:
+        return None
+
+
+def record_of(study: Study, run: str) -> RunRecord | None:
+    """Return the record of a run, or None if it is missing or cannot be read."""
+    try:
+        return study.run(run)
+    except AssayError:
+        return None
