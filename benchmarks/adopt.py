@@ -25,18 +25,15 @@ from cases import CASES, FINAL_EPISODES, GROUPS, Case
 
 from assay.core.errors import EXIT_USER_ERROR, AssayError
 from assay.study.agree.setup import initialise
-from assay.study.files.models import VERSION, Contract, Registry
+from assay.study.files.base import VERSION
+from assay.study.files.contract import Contract
+from assay.study.files.documents import ROOT, write_json_document, write_text, write_yaml_document
+from assay.study.files.records import Registry
 from assay.study.judge import adopt
 from assay.study.judge.adopt import Claim, Source
 from assay.study.judge.verify import studies, verify
 from assay.study.record.book import Book
-from assay.study.record.study import (
-    ROOT,
-    Study,
-    write_json_document,
-    write_text,
-    write_yaml_document,
-)
+from assay.study.record.study import Study
 
 STUDIES = evidence.ROOT / "studies"
 ACTOR = "benchmarks"

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.study.files.models import Evaluation, MetricSource, Pools, PrimaryMetric
+from assay.study.files.contract import Evaluation, MetricSource, Pools, PrimaryMetric
 from assay.study.judge.gate import decide, spend
 
 LOOPS = 400

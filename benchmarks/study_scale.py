@@ -22,9 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from assay.study.agree.protocol import protocol_hash, registration_hash
-from assay.study.files.models import APPROVALS, Approval, Candidate, Contract, Registry, RunRecord
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import APPROVALS, Approval, Contract
+from assay.study.files.documents import ROOT, write_yaml_document
+from assay.study.files.records import Registry, RunRecord
 from assay.study.record.ledger import GENESIS, canonical, digest
-from assay.study.record.study import ROOT, Study, write_yaml_document
+from assay.study.record.study import Study
 
 SEEDS = {"promotion": range(1, 11), "validation": range(21, 31)}
 TIME = "2026-01-01T00:00:00.000+00:00"
@@ -39,11 +42,11 @@ GONE = OPEN + "(s.path / 'state.json').unlink(missing_ok=True);"
 QUESTIONS: tuple[tuple[str, float | None, str], ...] = (
     ("import advice", None, "import assay.study.steps.advice"),
     ("next", 0.5, OPEN + NEXT),
-    ("report", 5.0, OPEN + "from assay.study.report.sections import report; report(s)"),
+    ("report", 5.0, OPEN + "from assay.study.report.pages import report; report(s)"),
     (
         "html report",
         5.0,
-        OPEN + "from assay.study.report.sections import html_report; html_report(s)",
+        OPEN + "from assay.study.report.pages import html_report; html_report(s)",
     ),
     ("an event and its note", None, OPEN + "s.ledger.append('note', {{}}, actor='a'); s.sync()"),
     ("next, state.json gone", None, GONE + NEXT),

@@ -16,10 +16,12 @@ import adopt  # noqa: E402
 import cases  # noqa: E402
 import evidence  # noqa: E402
 
+from assay.study.files.documents import ROOT as STATE  # noqa: E402
+from assay.study.files.documents import read_yaml_document  # noqa: E402
+from assay.study.files.records import Registry  # noqa: E402
 from assay.study.judge.adopt import shown, standing  # noqa: E402
 from assay.study.judge.verify import studies, verify  # noqa: E402
-from assay.study.record.study import ROOT as STATE  # noqa: E402
-from assay.study.record.study import Registry, Study, read_yaml_document  # noqa: E402
+from assay.study.record.study import Study  # noqa: E402
 
 
 @pytest.fixture

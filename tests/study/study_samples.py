@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from assay.study.agree.approvals import approve
-from assay.study.files.models import APPROVALS, Candidate, Contract, Registry
-from assay.study.record.study import ROOT, Study, write_yaml_document
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import APPROVALS, Contract
+from assay.study.files.documents import ROOT, write_yaml_document
+from assay.study.files.records import Registry
+from assay.study.record.study import Study
 from assay.study.steps import candidates
 
 

@@ -10,13 +10,15 @@ import pytest
 
 from assay.study.agree import budget
 from assay.study.agree.setup import initialise
+from assay.study.files.documents import StudyError
 from assay.study.judge import adopt, verdict, verify
-from assay.study.judge.adopt import ADOPTED, SHOWN, WITHDRAWN, Claim, Source
+from assay.study.judge.adopt import Claim, Source
 from assay.study.record import states
 from assay.study.record.book import Book
+from assay.study.record.kinds import ADOPTED, SHOWN, WITHDRAWN
 from assay.study.record.ledger import canonical
-from assay.study.record.study import Study, StudyError
-from assay.study.report import sections
+from assay.study.record.study import Study
+from assay.study.report import pages
 
 NEW = {1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0, 5: 14.0}
 OLD = {1: 1.0, 2: 2.0, 3: 1.5, 4: 2.5, 5: 1.0}
@@ -151,7 +153,7 @@ class TestShowing:
 
     def test_the_report_calls_it_adopted(self, study: Study) -> None:
         adopt.adopt(study, everything(), [CLAIM], "ada")
-        for text in (sections.report(study), sections.html_report(study)):
+        for text in (pages.report(study), pages.html_report(study)):
             assert "Adopted results" in text and "adopted: shown, not decided" in text
             assert "nothing is decided by them" in text and "new.json" in text
 

@@ -14,12 +14,13 @@ from study_samples import add, candidate_values, make_study
 
 from assay.study.agree import budget
 from assay.study.agree.approvals import missing
-from assay.study.files.models import Candidate
+from assay.study.files.candidate import Candidate
+from assay.study.files.documents import StudyError
 from assay.study.record import kinds, ledger, results, states
 from assay.study.record.book import Book
 from assay.study.record.ledger import GENESIS, Head, Ledger, LedgerError
-from assay.study.record.study import Study, StudyError
-from assay.study.run import runner
+from assay.study.record.study import Study
+from assay.study.run import launcher, planning, recovery
 from assay.study.steps import candidates
 from assay.study.steps.advice import next_step
 
@@ -133,8 +134,8 @@ class TestSync:
         assert not book.complete(agreed, "c1", "promotion")
 
     def test_a_run_that_ends_is_in_the_state(self, study: Study) -> None:
-        planned = runner.launch(study, "c1", "short", 0, confirm="RUN_CANDIDATE", actor="agent")
-        runner.wait(study, planned.run, 60)
+        planned = launcher.launch(study, "c1", "short", 0, confirm="RUN_CANDIDATE", actor="agent")
+        recovery.wait(study, planned.run, 60)
         for _ in range(300):  # the supervisor notes it just after the ledger
             if study.anchors().get(study.ref) == study.ledger.head():
                 break
@@ -211,7 +212,7 @@ class TestForgery:
         assert f"{study.ref}, which is gone" in str(study.problems()[0])
         assert next_step(study).action == "verify"
         with pytest.raises(StudyError, match="which is gone"):
-            runner.plan(study, "c1", "short", 0)
+            planning.plan(study, "c1", "short", 0)
         add_event(study)
         with pytest.raises(LedgerError, match="which is gone"):
             study.sync()
@@ -338,7 +339,7 @@ class TestReadingLittle:
             "import sys, assay.study.steps.advice\n"
             "print([m for m in sys.argv[1:] if m in sys.modules])"
         )
-        heavy = ["numpy", "scipy", "torch", "psutil", "assay.study.run.runner"]
+        heavy = ["numpy", "scipy", "torch", "psutil", "assay.study.run.supervisor"]
         done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, check=True)
         assert done.stdout.strip() == b"[]"
 

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from study_samples import contract_values
 
 from assay.study.agree.approvals import approve, missing, require_approved, unapproved
-from assay.study.agree.budget import SETTLED, WARNED, reserve, settle, usage
-from assay.study.files.models import APPROVALS, Budget, BudgetRequest, Contract
+from assay.study.agree.budget import reserve, settle, usage
+from assay.study.files.candidate import BudgetRequest
+from assay.study.files.contract import APPROVALS, Budget, Contract
+from assay.study.files.documents import StudyError, write_yaml_document
 from assay.study.record.book import Book
+from assay.study.record.kinds import SETTLED, WARNED
 from assay.study.record.ledger import Ledger, digest
-from assay.study.record.study import Study, StudyError, write_yaml_document
+from assay.study.record.study import Study
 
 
 @pytest.fixture

@@ -15,12 +15,14 @@ from study_samples import add, candidate_values, make_study
 
 from assay.study.agree import budget
 from assay.study.agree.approvals import approve
-from assay.study.files.models import APPROVALS, Candidate, Contract
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import APPROVALS, Contract
+from assay.study.files.documents import StudyError, write_yaml_document
 from assay.study.judge import verdict
-from assay.study.record import results, states
+from assay.study.record import kinds, results, states
 from assay.study.record.book import Book
-from assay.study.record.study import Study, StudyError, write_yaml_document
-from assay.study.run import runner
+from assay.study.record.study import Study
+from assay.study.run import planning, switch
 from assay.study.steps import agenda, candidates
 from assay.study.steps.agenda import Step
 from assay.study.steps.loop import Loop
@@ -74,12 +76,12 @@ class TestLoop:
             "c1": "", "base": "", "better": "accepted", "worse": "rejected", "last": "rejected",
         }  # fmt: skip
         events = list(study.ledger.events())
-        last = [e for e in events if e.kind == states.EVENT and e.data["candidate"] == "last"][-1]
+        last = [e for e in events if e.kind == kinds.STATE and e.data["candidate"] == "last"][-1]
         assert last.data["why"] == "number 3 of 3 in the short trials; 2 went on"
         # 10 of the baseline, 3 short trials, 2 promotions and 1 validation.
         used = budget.usage(events)
         assert (used.runs, used.open) == (10 + 3 + 2 * 5 + 5, ())
-        spent = [e.data["alpha"] for e in events if e.kind == verdict.GIVEN]
+        spent = [e.data["alpha"] for e in events if e.kind == kinds.GIVEN]
         assert spent == [0.0125, 0.0125, 0.05] or spent == [0.0125, 0.05, 0.0125]
         assert Book.read(events).incumbent == "better"
         assert study.ledger.verify() == []
@@ -89,7 +91,7 @@ class TestLoop:
             verdict.judge(study, "better", "validation", "agent")
         propose(study, "slower", sleep=0.01)
         candidates.validate(study, "slower", "agent")
-        planned = runner.plan(study, "slower", "short", 0)
+        planned = planning.plan(study, "slower", "short", 0)
         assert planned.argv[-2:] == ("lr=0.009", "sleep=0.01")
 
     def test_a_killed_loop_goes_on_where_it_was(self, tmp_path: Path) -> None:
@@ -193,7 +195,7 @@ class TestLoop:
         assert {mine[0], others[0][0]} == {"everything that was proposed is decided"}, mine[1]
         assert not [line for line in mine[1] + others[0][1] if "left alone" in line]
         events = list(study.ledger.events())
-        given = [(e.data["candidate"], e.data["phase"]) for e in events if e.kind == verdict.GIVEN]
+        given = [(e.data["candidate"], e.data["phase"]) for e in events if e.kind == kinds.GIVEN]
         assert len(given) == len(set(given))
 
     def test_the_kill_switch_ends_what_runs(self, tmp_path: Path) -> None:
@@ -204,7 +206,7 @@ class TestLoop:
         def wait(seconds: float) -> None:
             seen.append(seconds)
             if len(seen) == 5:
-                runner.stop(study, "enough", "ada")
+                switch.stop(study, "enough", "ada")
             time.sleep(seconds)
 
         candidates.give_up(study, "base", "ada", "replaced by a slow one")

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from study_samples import make_study
 
-from assay.study.record.study import Study, StudyError
-from assay.study.run import runner
+from assay.study.files.documents import StudyError
+from assay.study.record.kinds import ENDED, PREPARED
+from assay.study.record.study import Study
+from assay.study.run import launcher, recovery, switch
 from assay.study.run.queue import ATTEMPTS, LEASE_SECONDS, Queue
-from assay.study.run.runner import ENDED, PREPARED
 
 
 class Clock:
@@ -71,10 +72,10 @@ class TestLeases:
         queue.add("c1", "short", [0])
         lease = queue.lease("one")
         assert lease is not None
-        planned = runner.launch(
+        planned = launcher.launch(
             study, "c1", "short", 0, confirm="RUN_CANDIDATE", actor="agent"
         )  # and here it dies
-        runner.wait(study, planned.run, 60)
+        recovery.wait(study, planned.run, 60)
         clock.now += LEASE_SECONDS + 1
         assert queue.lease("two") is None
         assert states(queue) == {"c1-short-0": "done"}
@@ -123,7 +124,7 @@ def test_two_runners_share_the_work(study: Study) -> None:
 def test_a_launch_that_is_refused_fails_its_item(study: Study) -> None:
     queue = Queue(study)
     queue.add("c1", "short", [0])
-    runner.stop(study, "enough", "ada")
+    switch.stop(study, "enough", "ada")
     with pytest.raises(StudyError, match="enough"):
         queue.step(confirm="RUN_CANDIDATE", actor="runner")
     assert states(queue) == {"c1-short-0": "failed"}

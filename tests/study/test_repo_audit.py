@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from assay.study.files.models import Adapter
-from assay.study.record.study import StudyError
+from assay.study.files.documents import StudyError
+from assay.study.files.records import Adapter
 from assay.study.repo.audit import audit, inspect
 from assay.study.repo.card import task_card
 from assay.study.repo.hints import profiles

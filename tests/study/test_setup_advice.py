@@ -12,10 +12,12 @@ from assay.core.errors import AssayError
 from assay.study.agree import budget
 from assay.study.agree.approvals import approve
 from assay.study.agree.setup import initialise
-from assay.study.files.models import APPROVALS, BudgetRequest, Candidate, Contract
+from assay.study.files.candidate import BudgetRequest, Candidate
+from assay.study.files.contract import APPROVALS, Contract
+from assay.study.files.documents import ROOT, StudyError, write_yaml_document
 from assay.study.record import states
-from assay.study.record.study import ROOT, Study, StudyError, open_study, write_yaml_document
-from assay.study.run import runner
+from assay.study.record.study import Study, open_study
+from assay.study.run import switch
 from assay.study.steps import candidates, proposers
 from assay.study.steps.advice import next_step
 
@@ -80,7 +82,7 @@ class TestNext:
 
     def test_damage_and_the_kill_switch_come_first(self, tmp_path: Path) -> None:
         study = make_study(tmp_path)
-        runner.stop(study, "enough", "ada")
+        switch.stop(study, "enough", "ada")
         assert next_step(study).action == "wait"
         text = study.ledger.path.read_text()
         study.ledger.path.write_text(text.replace('"ada"', '"eve"', 1))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.study.files.models import Status
+from assay.study.files.base import Status
+from assay.study.files.documents import StudyError
 from assay.study.record.ledger import Ledger
 from assay.study.record.states import TRANSITIONS, current, move
-from assay.study.record.study import StudyError
 
 STATUSES = get_args(Status)
 

@@ -16,9 +16,9 @@ from study_samples import make_study
 from typer.testing import CliRunner
 
 from assay.cli.app import app
+from assay.study.files.documents import ROOT
 from assay.study.record.book import Attempt, Book
 from assay.study.record.ledger import Ledger
-from assay.study.record.study import ROOT
 from assay.study.steps.agenda import steps_of
 
 TRAIN = """\

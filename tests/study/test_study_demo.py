@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from assay.study.agree import approvals
+from assay.study.agree import approvals, scope
 from assay.study.demo import walkthrough
 from assay.study.demo.walkthrough import Judged, Outcome
+from assay.study.files.documents import StudyError
 from assay.study.judge import verify
-from assay.study.record.study import Study, StudyError
-from assay.study.run import runner, worktree
+from assay.study.record import kinds
+from assay.study.record.study import Study
+from assay.study.run import planning, worktree
 from assay.study.steps import agenda
 
 
@@ -24,7 +26,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 def test_everything_is_approved_and_nothing_was_run(study: Study) -> None:
     assert approvals.missing(study) == {}
-    assert not any(e.kind == runner.PREPARED for e in study.ledger.events())
+    assert not any(e.kind == kinds.PREPARED for e in study.ledger.events())
     steps = agenda.agenda(list(study.ledger.events()), study.contract())
     assert {(step.action, step.candidate) for step in steps} == {("run", "baseline")}
     assert study.ledger.verify(study.anchors()) == []
@@ -39,7 +41,7 @@ def test_the_repository_is_clean_and_stands_alone(study: Study) -> None:
 
 def test_the_hacker_patches_the_reward_alone(study: Study) -> None:
     patch = study.candidate("hacker").change.patch
-    assert worktree.changed_files(study.root, patch) == ["reward.py"]
+    assert scope.changed_files(study.root, patch) == ["reward.py"]
     with worktree.worktree(study, study.contract(), "hacker", patch) as place:
         assert "speed" in (place / "reward.py").read_text()
 
@@ -49,7 +51,7 @@ def test_a_seed_trains_and_is_measured_alike_every_time(study: Study, tmp_path: 
     for name in ("one", "two"):
         out = tmp_path / name
         out.mkdir()
-        planned = runner.plan(study, "baseline", "short", 1)
+        planned = planning.plan(study, "baseline", "short", 1)
         place = str((study.path / "runs" / planned.run / "out").resolve())
         for words in (planned.argv, planned.evaluation):
             argv = [word.replace(place, str(out)) for word in words]

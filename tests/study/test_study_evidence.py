@@ -15,12 +15,12 @@ from study_samples import add, candidate_values, make_study
 from assay.study.agree import setup
 from assay.study.agree.approvals import approve
 from assay.study.agree.protocol import fingerprint
-from assay.study.files.models import Candidate
+from assay.study.files.candidate import Candidate
 from assay.study.judge import audit, verdict, verify
 from assay.study.record import kinds
 from assay.study.record.ledger import LedgerError, canonical, digest
 from assay.study.record.study import Study
-from assay.study.run import runner
+from assay.study.run import launcher, recovery
 from assay.study.steps import candidates
 
 RUN = "c1-promotion-1"
@@ -35,8 +35,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Study:
     candidates.propose(study, Candidate(**baseline), "agent")
     candidates.validate(study, "base", "agent")
     for name in ("base", "c1"):
-        planned = runner.launch(study, name, "promotion", 1, confirm="RUN_CANDIDATE", actor="a")
-        assert runner.wait(study, planned.run, 60).outcome == "done"
+        planned = launcher.launch(study, name, "promotion", 1, confirm="RUN_CANDIDATE", actor="a")
+        assert recovery.wait(study, planned.run, 60).outcome == "done"
     audit.audit(study, "c1", "promotion", "agent")
     study.sync()
     return study
@@ -113,7 +113,7 @@ def test_the_line_of_a_problem_is_that_of_its_event(study: Study) -> None:
     edit_artifact(study)
     (line,) = {problem.line for problem in verify.verify(study)}
     event = list(study.ledger.events())[line - 1]
-    assert (event.kind, event.data["run"]) == (runner.ENDED, RUN)
+    assert (event.kind, event.data["run"]) == (kinds.ENDED, RUN)
 
 
 # ---------------------------------------------------------------------- what follows from what
@@ -150,8 +150,8 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 def run_all(study: Study, name: str, phase: kinds.Phase) -> None:
     for seed in getattr(study.contract().evaluation.pools, phase):
-        planned = runner.launch(study, name, phase, seed, confirm="RUN_CANDIDATE", actor="a")
-        assert runner.wait(study, planned.run, 60).outcome == "done"
+        planned = launcher.launch(study, name, phase, seed, confirm="RUN_CANDIDATE", actor="a")
+        assert recovery.wait(study, planned.run, 60).outcome == "done"
 
 
 @pytest.fixture

@@ -20,15 +20,17 @@ from typer.testing import CliRunner
 
 from assay.cli.app import app
 from assay.core.errors import AssayError
-from assay.study.agree import approvals, budget
-from assay.study.files.models import APPROVALS, Candidate, Phase
+from assay.study.agree import approvals, budget, protocol
+from assay.study.files.base import Phase
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import APPROVALS
 from assay.study.judge import audit, verdict
 from assay.study.record import kinds, states
 from assay.study.record.book import Book
 from assay.study.record.ledger import Event
 from assay.study.record.study import Study
-from assay.study.report import sections
-from assay.study.run import runner
+from assay.study.report import pages
+from assay.study.run import launcher, planning, processes, recovery, supervisor
 from assay.study.steps import agenda, candidates
 from assay.study.steps.advice import next_step
 
@@ -40,7 +42,7 @@ FACTS = {
 
 def begin(study: Study, run: str) -> None:
     """Stand in for the supervisor: claim the run, and start nothing."""
-    assert runner._claim(study.path / "runs" / run, "supervisor")
+    assert processes.claim(study.path / "runs" / run, "supervisor")
 
 
 def end(study: Study, run: str, outcome: str, gain: float) -> None:
@@ -53,8 +55,8 @@ def end(study: Study, run: str, outcome: str, gain: float) -> None:
     row = {"eval/return_mean": 100.0 + gain + noise, "time/elapsed": 1.0}
     (place / "out" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     code = 0 if outcome == "done" else 1
-    runner.exited(study, run, outcome, "", code, 1e-4)
-    runner.finish(study, run)
+    recovery.exited(study, run, outcome, "", code, 1e-4)
+    recovery.finish(study, run)
 
 
 _TEMPLATE: list[Path] = []  # a machine is made by hypothesis, and cannot ask for a fixture
@@ -64,8 +66,8 @@ _TEMPLATE: list[Path] = []  # a machine is made by hypothesis, and cannot ask fo
 def faked(tmp_path_factory):
     """Start no process, do not look at this machine for every run, and make the baseline once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "_start_supervisor", begin)
-        patch.setattr(runner.provenance, "collect", lambda *a, **k: FACTS)
+        patch.setattr(supervisor, "start", begin)
+        patch.setattr(planning.provenance, "collect", lambda *a, **k: FACTS)
         root = tmp_path_factory.mktemp("machine")
         study = make_study(root, budget={"wall_clock_hours": 50.0, "runs": 60, "parallel": 3})
         shutil.rmtree(root / ".git")
@@ -106,15 +108,17 @@ class Commands:
         approved = approvals.missing(study) == {}
 
         def start() -> None:
-            found = runner.launch(study, name, phase, seed, confirm="RUN_CANDIDATE", actor="agent")
+            found = launcher.launch(
+                study, name, phase, seed, confirm="RUN_CANDIDATE", actor="agent"
+            )
             planned.append(found.run)
 
         if not self.tried(start):
             return None
         # What nobody approved, or was changed since it was frozen, must never have got here.
         assert approved
-        frozen = runner.registration(list(study.ledger.events()), name).data["hash"]
-        assert candidates.frozen_hash(study, study.contract(), name) == frozen
+        frozen = states.registration(list(study.ledger.events()), name).data["hash"]
+        assert protocol.frozen_hash(study, study.contract(), name) == frozen
         return planned[0]
 
     def finish(self, outcome: str, gain: float) -> None:
@@ -175,9 +179,9 @@ def illegal(events: list[Event]) -> list[str]:
             if data["phase"] not in passed.get(name, set()):
                 found.append(f"{name} was accepted in {data['phase']} without an audit")
         elif event.kind == kinds.PREPARED:
-            if now.get(name) not in runner._LAUNCHABLE:
+            if now.get(name) not in planning._LAUNCHABLE:
                 found.append(f"{name} was launched as {now.get(name)}")
-        elif event.kind == states.EVENT:
+        elif event.kind == kinds.STATE:
             before, to = now.get(name), data["to"]
             legal = to == "draft" if before is None else to in states.TRANSITIONS[before]
             if not legal or data["from"] != before:
@@ -359,7 +363,7 @@ def test_illegal_moves_would_be_seen(commands: Commands) -> None:
     study = commands.study
     accept(commands, "c2", gain=0.0)
     moved = {"candidate": "c1", "from": "validated", "to": "accepted", "why": "because"}
-    study.ledger.append(states.EVENT, moved, actor="eve")
+    study.ledger.append(kinds.STATE, moved, actor="eve")
     assert illegal(list(study.ledger.events())) == [
         "c1 went from validated to accepted", "c1 was accepted on None alone",
     ]  # fmt: skip
@@ -515,10 +519,10 @@ class TestVerdictsStand:
 
     def test_a_later_contract_does_not_change_it(self, commands: Commands) -> None:
         accept(commands, "c2")
-        text = sections.report(commands.study)
+        text = pages.report(commands.study)
         row = next(line for line in text.splitlines() if line.startswith("| c2 | promotion"))
         commands.edit_contract(1.0)
-        assert row in sections.report(commands.study)
+        assert row in pages.report(commands.study)
 
     def test_the_report_needs_the_ledger_and_artifacts_alone(
         self, commands: Commands, tmp_path_factory
@@ -527,7 +531,7 @@ class TestVerdictsStand:
         accept(commands, "c3", gain=-40.0)
         study = commands.study
         study.sync()
-        text, page = sections.report(study), sections.html_report(study)
+        text, page = pages.report(study), pages.html_report(study)
         (study.path / "report.md").write_text(text)
         place = tmp_path_factory.mktemp("copy") / "there"
         shutil.copytree(study.root, place)
@@ -535,5 +539,5 @@ class TestVerdictsStand:
         for name in ("state.json", "report.md"):
             (copy.path / name).unlink()
         assert "c2 was accepted" in text
-        assert sections.report(copy) == text
-        assert sections.html_report(copy) == page
+        assert pages.report(copy) == text
+        assert pages.html_report(copy) == page

@@ -12,12 +12,14 @@ import pytest
 from study_samples import candidate_values, contract_values
 
 from assay.study.agree import protocol
-from assay.study.files.models import Candidate, Contract, Phase
+from assay.study.files.base import Phase
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError, write_yaml_document
 from assay.study.judge import audit, verdict
-from assay.study.record import results, states
+from assay.study.record import kinds, results, states
 from assay.study.record.book import Book
-from assay.study.record.study import Study, StudyError, write_yaml_document
-from assay.study.run import runner
+from assay.study.record.study import Study
 from assay.study.steps import agenda, candidates
 
 NOISE = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
@@ -103,16 +105,16 @@ def fake(
         out.mkdir(parents=True)
         (out / "result.json").write_text(json.dumps(row))
         with study.ledger.transaction() as writer:
-            frozen = runner.registration(list(writer.events()), name).data["hash"]
+            frozen = states.registration(list(writer.events()), name).data["hash"]
             facts = {
                 "run": run, "candidate": name, "phase": phase, "seed": seed, "argv": [],
                 "protocol": measured, "registration": frozen,
             }  # fmt: skip
-            writer.append(runner.PREPARED, facts, actor="test")
+            writer.append(kinds.PREPARED, facts, actor="test")
             seen = {metric.name: row.get(metric.name) for metric in study.contract().metrics.all()}
-            writer.append(runner.MEASURED, {"run": run, "metrics": seen}, actor="test")
+            writer.append(kinds.MEASURED, {"run": run, "metrics": seen}, actor="test")
             end = {"run": run, "outcome": "done", "reason": "", "hours": 0.01, "exit_code": 0}
-            writer.append(runner.ENDED, end, actor="test")
+            writer.append(kinds.ENDED, end, actor="test")
     with study.ledger.transaction() as writer:
         for to in ("launched", "completed"):
             if states.current(writer.events())[name] != "accepted":
@@ -220,9 +222,9 @@ def lose(study: Study, name: str, phase: Phase, seed: int, number: int = 1) -> N
             "run": run, "candidate": name, "phase": phase, "seed": seed, "argv": [],
             "protocol": "", "registration": "",
         }  # fmt: skip
-        writer.append(runner.PREPARED, facts, actor="test")
+        writer.append(kinds.PREPARED, facts, actor="test")
         end = {"run": run, "outcome": "lost", "reason": "killed", "hours": 0.01, "exit_code": None}
-        writer.append(runner.ENDED, end, actor="test")
+        writer.append(kinds.ENDED, end, actor="test")
 
 
 @pytest.mark.parametrize("name", ["base", "c1"])

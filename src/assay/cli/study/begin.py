@@ -15,7 +15,7 @@ from assay.cli.study.common import By, Call, Root, on_study
 from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
-    from assay.study.files.models import Adapter
+    from assay.study.files.records import Adapter
 
 contract = typer.Typer(
     help="The agreed contract: create it, read it, approve it.", no_args_is_help=True
@@ -78,14 +78,8 @@ def audit(
     ] = True,
 ) -> None:
     """Find out how a repository is trained, measured and logged, without running it."""
-    from assay.study.record.study import (
-        ROOT,
-        StudyError,
-        find_root,
-        open_study,
-        write_text,
-        write_yaml_document,
-    )
+    from assay.study.files.documents import ROOT, StudyError, write_text, write_yaml_document
+    from assay.study.record.study import find_root, open_study
     from assay.study.repo.audit import inspect
     from assay.study.repo.card import task_card
 
@@ -146,8 +140,8 @@ def new(
 ) -> None:
     """Write a contract to fill in, with what the audit found as comments."""
     from assay.study.agree.setup import contract_template
-    from assay.study.files.models import PLACEHOLDER
-    from assay.study.record.study import StudyError, write_text
+    from assay.study.files.contract import PLACEHOLDER
+    from assay.study.files.documents import StudyError, write_text
 
     found = call.read()
     found.require_writable()
@@ -179,7 +173,7 @@ def _hints(adapter: Adapter) -> str:
 def show(call: Call) -> None:
     """Show the contract and which parts are approved."""
     from assay.study.agree.approvals import missing
-    from assay.study.files.models import APPROVALS
+    from assay.study.files.contract import APPROVALS
 
     found = call.read()
     agreed = found.contract()
@@ -206,13 +200,14 @@ def check(call: Call) -> None:
     """Check the contract against its schema and the repository; exit 2 if it is not ready."""
     from assay.core.errors import EXIT_USER_ERROR
     from assay.study.agree import protocol
-    from assay.study.agree.approvals import missing, refuse_unguarded
+    from assay.study.agree.approvals import missing
+    from assay.study.agree.rules import refuse_unguarded
     from assay.study.agree.setup import without_git
-    from assay.study.run import runner
+    from assay.study.run import planning
 
     found = call.read()
     agreed = found.contract()
-    runner.command(agreed, 0, found.path, dict(agreed.baseline.parameters))
+    planning.command(agreed, 0, found.path, dict(agreed.baseline.parameters))
     refuse_unguarded(found.root, agreed)
     measured = protocol.protocol_hash(found.root, agreed)
     kept = protocol.protected_files(found.root, agreed)
@@ -249,8 +244,8 @@ def approve(
     """Record a person's approval of parts of the contract, as they are now."""
     from assay.core.errors import nearest
     from assay.study.agree.approvals import approve, missing
-    from assay.study.files.models import APPROVALS
-    from assay.study.record.study import StudyError
+    from assay.study.files.contract import APPROVALS
+    from assay.study.files.documents import StudyError
 
     wanted = list(APPROVALS) if items == ["all"] else items
     for item in wanted:
@@ -276,9 +271,9 @@ def metrics(
     ] = None,
 ) -> None:
     """Show the metrics of the contract, and try them on the output of an existing run."""
-    from assay.study.files.models import Guardrail, PrimaryMetric
+    from assay.study.files.contract import Guardrail, PrimaryMetric
+    from assay.study.files.documents import StudyError
     from assay.study.measure.extractors import extract
-    from assay.study.record.study import StudyError
 
     agreed = call.read().contract().metrics
     if out is not None and not out.is_dir():

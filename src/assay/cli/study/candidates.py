@@ -21,8 +21,8 @@ GpuHours = Annotated[float, typer.Option("--gpu-hours", help="GPU-hours that one
 @acting
 def baseline(call: Call, hours: Hours = None, gpu_hours: GpuHours = 0.0) -> None:
     """Plan the baseline: its runs, its A/A test, and what its noise lets you see."""
-    from assay.study.files.models import Candidate
-    from assay.study.record.study import StudyError
+    from assay.study.files.candidate import Candidate
+    from assay.study.files.documents import StudyError
     from assay.study.steps import candidates
 
     with call.opened() as found:
@@ -62,7 +62,7 @@ def baseline(call: Call, hours: Hours = None, gpu_hours: GpuHours = 0.0) -> None
 def _plan(study: Study, name: str) -> dict[str, Any]:
     """Return what the baseline still needs, or what it shows once it is complete."""
     from assay.study.judge import gate
-    from assay.study.record import results
+    from assay.study.record import kinds, results
     from assay.study.record.kinds import DECIDING
 
     agreed = study.contract()
@@ -83,7 +83,7 @@ def _plan(study: Study, name: str) -> dict[str, Any]:
         f"{name}: {len(arms[0])} of {len(seeds['promotion'])} promotion seeds and {len(arms[1])} "
         f"of {len(seeds['validation'])} validation seeds are done; at most {facts['hours']:.3g} h."
     ]
-    if min(map(len, arms)) < gate.MINIMUM_SEEDS:
+    if min(map(len, arms)) < kinds.MINIMUM_SEEDS:
         lines.append("The noise floor and the A/A test come from them: assay study next")
         return facts | {"lines": lines}
     spread, same = gate.noise_floor(arms[0], arms[1], metric.direction)
@@ -118,7 +118,7 @@ def propose(
     gpu_hours: GpuHours = 0.0,
 ) -> None:
     """Propose candidates, from a file or sampled by Optuna; they are drafts until validated."""
-    from assay.study.record.study import StudyError
+    from assay.study.files.documents import StudyError
     from assay.study.steps import proposers
 
     if (file is None) == (optuna == 0):
@@ -139,7 +139,7 @@ def propose(
 def request_of(study: Study, hours: float | None, gpu_hours: float) -> Any:
     """Return what a run may use: the given hours, or those of the baseline."""
     from assay.core.config import parse
-    from assay.study.files.models import BudgetRequest
+    from assay.study.files.candidate import BudgetRequest
 
     if hours is not None:
         asked = {"wall_clock_hours": hours, "gpu_hours": gpu_hours}

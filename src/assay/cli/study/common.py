@@ -111,7 +111,7 @@ def refuse_unconfirmed(execute: bool, confirm: str) -> None:
     Raises:
         StudyError: `--execute` without `--confirm`.
     """
-    from assay.study.record.study import StudyError
+    from assay.study.files.documents import StudyError
 
     if execute and not confirm:
         raise StudyError(

@@ -15,7 +15,7 @@ from assay.cli.study.common import Call, Confirm, Execute, PhaseName, acting, on
 from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
-    from assay.study.files.models import RunRecord
+    from assay.study.files.records import RunRecord
     from assay.study.steps.loop import Proposer
 
 queue = typer.Typer(help="Runs that wait to be launched.", no_args_is_help=True)
@@ -35,12 +35,12 @@ def run(
     ] = False,
 ) -> None:
     """Launch one run of one candidate, or show what that would do."""
-    from assay.study.run import runner
+    from assay.study.run import launcher, planning, recovery
 
     common.refuse_unconfirmed(execute, confirm)
     with call.opened() as found:
         if not execute:
-            planned = runner.plan(found, name, phase, seed)
+            planned = planning.plan(found, name, phase, seed)
             facts = {
                 "run": planned.run, "argv": planned.argv, "evaluation": planned.evaluation,
                 "cwd": planned.cwd, "env": sorted(planned.env), "token": planned.token,
@@ -57,13 +57,13 @@ def run(
             call.show(facts, lines)
             return
         actor = call.actor
-        planned = runner.launch(found, name, phase, seed, confirm=confirm, actor=actor)
+        planned = launcher.launch(found, name, phase, seed, confirm=confirm, actor=actor)
         if detach:
             facts = {"run": planned.run, "launched": True}
             call.show(facts, f"{planned.run} is launched; watch it: assay study monitor")
             return
         output.note(f"{planned.run} is launched; it continues if this command is interrupted.")
-        record = runner.wait(found, planned.run)
+        record = recovery.wait(found, planned.run)
     _show_record(call, record)
 
 
@@ -186,7 +186,7 @@ def loop(
 ) -> None:
     """Keep going (validate, run, audit, judge, propose) until budget or a stop rule ends it."""
     from assay.study.record.study import Study
-    from assay.study.report import sections
+    from assay.study.report import pages
     from assay.study.steps import agenda, proposers
     from assay.study.steps.loop import Loop
 
@@ -211,7 +211,7 @@ def loop(
 
         proposer: Proposer | None = sample if optuna else None
         reason = Loop(found, confirm, actor, proposer=proposer, say=output.note).run()
-        paths = sections.write(found)
+        paths = pages.write(found)
         status = dict(found.book()[0].status)
     facts = {"ended": reason, "candidates": status, "report": paths}
     lines = [f"Ended: {reason}", *(f"  {n}: {s}" for n, s in status.items()), f"Report: {paths[0]}"]
@@ -225,13 +225,13 @@ def stop(
     off: Annotated[bool, typer.Option("--off", help="Release the kill switch.")] = False,
 ) -> None:
     """Stop all runs and launch no more, until `stop --off`."""
-    from assay.study.run import runner
+    from assay.study.run import switch
 
     with call.opened() as found:
         found.require_writable()
         if off:
-            runner.go_on(found, call.actor)
+            switch.go_on(found, call.actor)
         else:
-            runner.stop(found, reason, call.actor)
+            switch.stop(found, reason, call.actor)
     word = "off: launches are possible again" if off else "on: runs end, nothing is launched"
     call.show({"stopped": not off}, f"The kill switch is {word}.")

@@ -35,17 +35,18 @@ def status(call: Call) -> None:
     """Show a study: approvals, budget, candidates, active runs."""
     from assay.study.agree import budget
     from assay.study.agree.approvals import missing
-    from assay.study.run import runner
+    from assay.study.record import kinds
+    from assay.study.run import recovery
 
     found = call.read()
     if not found.flat:
-        runner.recover(found)
+        recovery.recover(found)
         found.sync()
     agreed = found.contract()
     book = found.book()[0]
     used = budget.usage(found.ledger.events())
     reasons = missing(found, agreed)
-    stopped = (found.path / runner.STOP).exists()
+    stopped = (found.path / kinds.STOP).exists()
     limits = agreed.budget
     facts = {
         "task": found.task, "study": found.name, "question": agreed.question,
@@ -84,9 +85,9 @@ def status(call: Call) -> None:
 @on_study
 def report(call: Call) -> None:
     """Write report.md and report.html from the ledger and the artifacts alone."""
-    from assay.study.report import sections
+    from assay.study.report import pages
 
-    paths = sections.write(call.read())
+    paths = pages.write(call.read())
     call.show({"written": paths}, [f"Written: {path}" for path in paths])
 
 

@@ -22,11 +22,11 @@ def monitor(
 ) -> None:
     """Check active runs: is the process alive, does it learn?"""
     from assay.study.measure import monitor
-    from assay.study.run import runner
+    from assay.study.run import recovery
 
     with call.opened() as found:
         if not found.flat:
-            runner.recover(found)
+            recovery.recover(found)
         names = [run] if run is not None else list(found.book()[0].under_way)
         seen = {name: monitor.health(found, name) for name in names}
     if call.as_json:
@@ -79,9 +79,9 @@ def plan(
     gpu_hours: GpuHours = 0.0,
 ) -> None:
     """Record a probe's plan, which is then fixed, and propose one candidate per value."""
-    from assay.study.files.models import ProbePlan
+    from assay.study.files.documents import read_yaml_document
+    from assay.study.files.records import ProbePlan
     from assay.study.measure.probe import drafts, plan_probe
-    from assay.study.record.study import read_yaml_document
     from assay.study.steps import candidates
 
     with call.opened() as found:

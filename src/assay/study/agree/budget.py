@@ -10,14 +10,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from assay.study.files.models import Budget, BudgetRequest
+from assay.study.files.candidate import BudgetRequest
+from assay.study.files.contract import Budget
+from assay.study.files.documents import StudyError
 from assay.study.record import kinds
 from assay.study.record.ledger import Event, Writer
-from assay.study.record.study import StudyError
 
-RESERVED = kinds.RESERVED
-SETTLED = kinds.SETTLED
-WARNED = "budget.warning"
 WARN_AT = 0.8
 
 
@@ -59,11 +57,11 @@ def usage(events: Iterable[Event]) -> Usage:
     used: list[tuple[float, float]] = []
     runs = 0
     for event in events:
-        if event.kind == RESERVED:
+        if event.kind == kinds.RESERVED:
             runs += 1
             amounts = (float(event.data["wall_clock_hours"]), float(event.data["gpu_hours"]))
             held[str(event.data["run"])] = amounts
-        elif event.kind == SETTLED and held.pop(str(event.data["run"]), None) is not None:
+        elif event.kind == kinds.SETTLED and held.pop(str(event.data["run"]), None) is not None:
             used.append((float(event.data["wall_clock_hours"]), float(event.data["gpu_hours"])))
     used += held.values()
     wall, gpu = (math.fsum(amounts[i] for amounts in used) for i in (0, 1))
@@ -83,7 +81,7 @@ def reserve(writer: Writer, budget: Budget, run: str, request: BudgetRequest, ac
     """
     events = list(writer.events())
     before = usage(events)
-    if any(e.kind == RESERVED and e.data["run"] == run for e in events):
+    if any(e.kind == kinds.RESERVED and e.data["run"] == run for e in events):
         raise StudyError(f"Run '{run}' has been launched before; a run is launched once.")
     if len(before.open) >= budget.parallel:
         raise Busy(
@@ -109,9 +107,9 @@ def reserve(writer: Writer, budget: Budget, run: str, request: BudgetRequest, ac
                 "Ask for less, or have a larger budget approved.",
             )
     request_values = {"run": run, **request.model_dump()}
-    writer.append(RESERVED, request_values, actor=actor)
+    writer.append(kinds.RESERVED, request_values, actor=actor)
     if before.share(budget) < WARN_AT <= after.share(budget):
-        writer.append(WARNED, {"share": round(after.share(budget), 4)}, actor="assay")
+        writer.append(kinds.WARNED, {"share": round(after.share(budget), 4)}, actor="assay")
     return usage(writer.events())
 
 
@@ -122,13 +120,13 @@ def settle(writer: Writer, run: str, wall_clock_hours: float, gpu_hours: float) 
         StudyError: The run was never reserved.
     """
     events = list(writer.events())
-    if not any(e.kind == RESERVED and e.data["run"] == run for e in events):
+    if not any(e.kind == kinds.RESERVED and e.data["run"] == run for e in events):
         raise StudyError(f"Run '{run}' has no reservation to settle.")
-    if any(e.kind == SETTLED and e.data["run"] == run for e in events):
+    if any(e.kind == kinds.SETTLED and e.data["run"] == run for e in events):
         return
     used = {
         "run": run,
         "wall_clock_hours": max(0.0, wall_clock_hours),
         "gpu_hours": max(0.0, gpu_hours),
     }
-    writer.append(SETTLED, used, actor="assay")
+    writer.append(kinds.SETTLED, used, actor="assay")

@@ -8,13 +8,16 @@ compared only if they carry the same one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from assay.study.files.models import Candidate, Contract, Sha256
+from assay.study.files.base import Sha256
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import Contract
+from assay.study.files.documents import ROOT, StudyError
 from assay.study.record.ledger import digest
-from assay.study.record.study import ROOT, StudyError
+from assay.study.record.study import Study
 
 EXTRACTORS = f"{ROOT}/shared/metric_extractors"
 
@@ -99,28 +102,6 @@ def matching(root: Path, pattern: str) -> list[str]:
     return sorted(p.relative_to(root).as_posix() for p in paths)
 
 
-def in_scope(path: str, patterns: Iterable[str]) -> bool:
-    """Return whether a path relative to the repository matches one of the globs."""
-    return any(_glob_match(PurePosixPath(path).parts, _parts(pattern)) for pattern in patterns)
-
-
-def _parts(pattern: str) -> tuple[str, ...]:
-    parts = PurePosixPath(pattern).parts
-    return (*parts, "*") if parts and parts[-1] == "**" else parts
-
-
-def _glob_match(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
-    if not pattern:
-        return not path
-    if pattern[0] == "**":
-        return any(_glob_match(path[i:], pattern[1:]) for i in range(len(path) + 1))
-    return (
-        bool(path)
-        and PurePosixPath(path[0]).match(pattern[0])
-        and _glob_match(path[1:], pattern[1:])
-    )
-
-
 def fingerprint(path: Path) -> str:
     """Return the hash of a file's bytes; of a symbolic link, also of where it leads."""
     if path.is_symlink():
@@ -128,3 +109,20 @@ def fingerprint(path: Path) -> str:
         return f"link:{name}" + (f":{fingerprint(path.resolve())}" if path.is_file() else "")
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fingerprints(env: Mapping[str, str]) -> dict[str, str]:
+    """Return a hash of every variable's value: enough to tell that one changed."""
+    return {name: digest(value)[:16] for name, value in sorted(env.items())}
+
+
+def artifacts(out: Path) -> dict[str, str]:
+    """Return the hash of every file that a run wrote, by its path; of a link, with its target."""
+    paths = [path for path in sorted(out.rglob("*")) if path.is_symlink() or path.is_file()]
+    return {path.relative_to(out).as_posix(): fingerprint(path) for path in paths}
+
+
+def frozen_hash(study: Study, agreed: Contract, name: str) -> str:
+    """Return the hash that a candidate would be frozen by, as everything is now."""
+    measured = protocol_hash(study.root, agreed)
+    return registration_hash(study.candidate(name), agreed, measured)

@@ -8,26 +8,22 @@ from pathlib import Path
 
 from assay.runs.files import dump_json, run_error, write_atomic
 from assay.runs.git import repository
-from assay.study.files.models import Adapter, Registry
-from assay.study.record import kinds
-from assay.study.record.ledger import Ledger
-from assay.study.record.study import (
-    ASIDE,
+from assay.study.agree.scope import pinned
+from assay.study.files.documents import (
     INSIDE,
     ROOT,
-    Study,
     StudyError,
     checked_name,
-    export_schemas,
-    is_flat,
-    open_study,
     read_yaml_document,
     write_text,
     write_yaml_document,
 )
-from assay.study.run.worktree import pinned
+from assay.study.files.records import Adapter, Registry
+from assay.study.files.schemas import export_schemas
+from assay.study.record import kinds
+from assay.study.record.ledger import Ledger
+from assay.study.record.study import ASIDE, Study, is_flat, open_study
 
-CREATED = kinds.CREATED
 _NAMES = "names.json"
 
 
@@ -70,7 +66,7 @@ def initialise(root: Path, task: str, study: str, *, actor: str, activate: bool 
     _equip(made)
     if not made.contract_path.exists():
         write_text(made.contract_path, contract_template(task, study))
-    made.ledger.append(CREATED, {"task": task, "study": study}, actor=actor)
+    made.ledger.append(kinds.CREATED, {"task": task, "study": study}, actor=actor)
     made.sync()
     write_yaml_document(registry_path, Registry(task=task, study=study))
     return made

@@ -18,14 +18,14 @@ from typing import Any
 from assay.runs.git import git
 from assay.study.agree.approvals import approve
 from assay.study.agree.setup import initialise
-from assay.study.files.models import APPROVALS
-from assay.study.judge import verdict
+from assay.study.files.contract import APPROVALS
+from assay.study.files.documents import StudyError, write_text
 from assay.study.judge.gate import noise_floor
-from assay.study.record import results, states
+from assay.study.record import kinds, results, states
 from assay.study.record.ledger import Event
-from assay.study.record.study import Study, StudyError, write_text
-from assay.study.report import sections
-from assay.study.run import runner
+from assay.study.record.study import Study
+from assay.study.report import pages
+from assay.study.run import planning
 from assay.study.run.queue import Queue
 from assay.study.steps import candidates, proposers
 from assay.study.steps.loop import Loop
@@ -135,7 +135,7 @@ def run(directory: Path, say: Say = lambda line: None) -> Outcome:
     study = prepare(directory)
     # The trial that the development seed of every candidate is held against.
     Queue(study).add(BASELINE, "short", study.contract().evaluation.pools.development)
-    ending = Loop(study, confirm=runner.CONFIRM, actor=ACTOR, say=say).run()
+    ending = Loop(study, confirm=planning.CONFIRM, actor=ACTOR, say=say).run()
     say(f"The loop ended: {ending}.")
     events = list(study.ledger.events())
     done = results.runs(events)
@@ -145,9 +145,9 @@ def run(directory: Path, say: Say = lambda line: None) -> Outcome:
         raise StudyError(
             f"Run '{lost[0].id}' {lost[0].outcome}: {lost[0].reason}.", f"What it printed: '{log}'."
         )
-    pages = sections.write(study)[:2]
+    written = pages.write(study)[:2]
     metric = study.contract().metrics.primary
-    halves = [results.arm(done, BASELINE, phase, metric.name) for phase in runner.DECIDING]
+    halves = [results.arm(done, BASELINE, phase, metric.name) for phase in kinds.DECIDING]
     noise, seen = noise_floor(halves[0], halves[1], metric.direction)
     return Outcome(
         study=study,
@@ -156,7 +156,7 @@ def run(directory: Path, say: Say = lambda line: None) -> Outcome:
         judged=tuple(_judged(events, done, metric.name, n) for n in (WINNER, *LOSERS)),
         runs=len(done),
         seconds=time.monotonic() - began,
-        pages=pages,
+        pages=written,
     )
 
 
@@ -193,7 +193,7 @@ def _judged(events: list[Event], done: list[results.Run], metric: str, name: str
     trials = [results.arm(done, who, "short", metric) for who in (BASELINE, name)]
     (before,), (after,) = (trial.values() for trial in trials)
     assert before is not None and after is not None  # no run failed
-    given = [e.data for e in events if e.kind == verdict.GIVEN and e.data["candidate"] == name]
+    given = [e.data for e in events if e.kind == kinds.GIVEN and e.data["candidate"] == name]
     return Judged(
         name=name,
         state=states.current(events)[name],

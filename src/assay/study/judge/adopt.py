@@ -24,14 +24,13 @@ from typing import Any, Literal
 import numpy as np
 
 from assay.evaluation import statistics
-from assay.study.files.models import Direction
+from assay.study.files.base import Direction
+from assay.study.files.documents import StudyError
 from assay.study.judge import gate
+from assay.study.record import kinds
 from assay.study.record.ledger import Event, Problem
-from assay.study.record.study import Study, StudyError
+from assay.study.record.study import Study
 
-ADOPTED = "evidence.adopted"
-WITHDRAWN = "evidence.withdrawn"
-SHOWN = "evidence.shown"
 VERDICT = "adopted: shown, not decided"
 
 Relation = Literal[">", ">=", "<", "<="]
@@ -133,17 +132,17 @@ def due(
     for key, facts in wanted.items():
         old = known.get(key)
         if old is None or {k: v for k, v in old.data.items() if k != "supersedes"} != facts:
-            found.append((ADOPTED, {**facts, "supersedes": None if old is None else old.seq}))
+            found.append((kinds.ADOPTED, {**facts, "supersedes": None if old is None else old.seq}))
     for key, old in known.items():
         if key not in wanted:
             gone = {"candidate": key[0], "seed": key[1], "supersedes": old.seq}
-            found.append((WITHDRAWN, gone))
+            found.append((kinds.WITHDRAWN, gone))
     said = shown(events)
     for claim in claims:
         facts = _weigh(claim, wanted)
         before = said.get((claim.candidate, claim.rival, claim.metric))
         if before is None or not _alike(before.data, facts):
-            found.append((SHOWN, facts))
+            found.append((kinds.SHOWN, facts))
     return found
 
 
@@ -203,10 +202,10 @@ def standing(events: Iterable[Event]) -> dict[Key, Event]:
     """Return the adopted results that count now, by candidate and seed."""
     found: dict[Key, Event] = {}
     for event in events:
-        if event.kind not in (ADOPTED, WITHDRAWN):
+        if event.kind not in (kinds.ADOPTED, kinds.WITHDRAWN):
             continue
         key = (str(event.data["candidate"]), int(event.data["seed"]))
-        if event.kind == ADOPTED:
+        if event.kind == kinds.ADOPTED:
             found[key] = event
         else:
             found.pop(key, None)
@@ -218,7 +217,7 @@ def shown(events: Iterable[Event]) -> dict[tuple[str, str, str], Event]:
     return {
         (str(e.data["candidate"]), str(e.data["rival"]), str(e.data["metric"])): e
         for e in events
-        if e.kind == SHOWN
+        if e.kind == kinds.SHOWN
     }
 
 

@@ -12,12 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from assay.study.agree import protocol
-from assay.study.files.models import AuditCheck, Contract, Metric, Phase, ResultAudit
+from assay.study.files.base import Phase
+from assay.study.files.contract import Contract, Metric
+from assay.study.files.documents import StudyError, write_json_document
+from assay.study.files.records import AuditCheck, ResultAudit
 from assay.study.judge import gate, verdict
 from assay.study.measure import extractors
 from assay.study.record import kinds, results
-from assay.study.record.study import Study, StudyError, write_json_document
-from assay.study.run import runner
+from assay.study.record.study import Study
 
 DOMINANT = 0.8  # share of the summed reward at which one component is said to dominate
 RIDING = 0.9  # share of actions at their limit
@@ -55,7 +57,7 @@ def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
         path = study.path / "audits" / f"{name}.json"
         write_json_document(path, found)
         facts = {"candidate": name, "phase": phase, **found.model_dump(mode="json")}
-        writer.append(verdict.AUDITED, facts, actor=actor)
+        writer.append(kinds.AUDITED, facts, actor=actor)
     return found
 
 
@@ -110,7 +112,7 @@ def _seeds(
     phase: Phase,
 ) -> AuditCheck:
     name = "the seeds are those of the pool"
-    pool = set(getattr(agreed.evaluation.pools, runner.POOLS[phase]))
+    pool = set(getattr(agreed.evaluation.pools, kinds.POOLS[phase]))
     for run in (*mine, *theirs):
         if run.seed not in pool:
             return _check(name, False, f"seed {run.seed} of run {run.id} is not in the pool")
@@ -127,7 +129,7 @@ def _losses(done: Sequence[results.Run], arms: Sequence[str], phase: Phase) -> A
     for name in arms:
         mine = (run for run in done if (run.candidate, run.phase) == (name, phase))
         # What a person stopped for all is on record as that.
-        lost = [r.id for r in mine if r.outcome == "lost" and r.reason != runner.SWITCHED]
+        lost = [r.id for r in mine if r.outcome == "lost" and r.reason != kinds.SWITCHED]
         if len(lost) > kinds.MOST_RUNS_LOST:
             return _check(title, False, f"{', '.join(lost)} were stopped on the way")
         counts.append(f"{len(lost)} of {name}")

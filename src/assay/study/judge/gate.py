@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from assay.evaluation import statistics
-from assay.study.files.models import Direction, Evaluation, Guardrail, PrimaryMetric
+from assay.study.files.base import Direction
+from assay.study.files.contract import Evaluation, Guardrail, PrimaryMetric
+from assay.study.files.documents import StudyError
 from assay.study.record import kinds
-from assay.study.record.study import StudyError
 
 # "open" is no verdict: it is what a rehearsal says of evidence that could be judged.
 Outcome = Literal["accept", "reject", "inconclusive", "harmful", "invalid", "open"]
 Scores = Mapping[int, float | None]
 Floats = npt.NDArray[np.float64]
 
-MINIMUM_SEEDS = kinds.MINIMUM_SEEDS
 MOST_SEEDS = 10_000
 AA_LEVEL = 0.01  # at which two halves of one baseline are said to differ
 PERMUTATION = "permutation"
@@ -314,16 +314,17 @@ def decide(
     Raises:
         StudyError: An arm has too few seeds.
     """
-    if len(candidate) < MINIMUM_SEEDS:
+    if len(candidate) < kinds.MINIMUM_SEEDS:
         raise StudyError(
-            f"The candidate has {len(candidate)} seeds; a decision needs at least {MINIMUM_SEEDS}.",
+            f"The candidate has {len(candidate)} seeds; a decision needs at least "
+            f"{kinds.MINIMUM_SEEDS}.",
             "Run more seeds of the promotion pool.",
         )
     known = [score for score in baseline.values() if _is_result(score)]
-    if len(known) < MINIMUM_SEEDS:
+    if len(known) < kinds.MINIMUM_SEEDS:
         raise StudyError(
             f"The baseline has {len(known)} seeds with a result; a decision needs at least "
-            f"{MINIMUM_SEEDS}.",
+            f"{kinds.MINIMUM_SEEDS}.",
             "Run more seeds of the promotion pool; if they failed, give the baseline up and run "
             "another.",
         )
@@ -428,11 +429,11 @@ def seeds_needed(effect: float, spread: float, alpha: float, power: float) -> in
     None stands for more than anyone will run (`MOST_SEEDS`).
     """
     if spread == 0:
-        return MINIMUM_SEEDS
+        return kinds.MINIMUM_SEEDS
     size = effect / spread
     if statistics.power_two_sample(size, MOST_SEEDS, 2 * alpha) < power:
         return None
-    return max(MINIMUM_SEEDS, statistics.sample_size(size, power, alpha=2 * alpha))
+    return max(kinds.MINIMUM_SEEDS, statistics.sample_size(size, power, alpha=2 * alpha))
 
 
 def noise_floor(first: Scores, second: Scores, direction: Direction) -> tuple[float, Comparison]:

@@ -11,18 +11,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from assay.study.files.models import Contract, Phase, Status
+from assay.study.agree import protocol
+from assay.study.files.base import Phase, Status
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError
 from assay.study.judge import gate
 from assay.study.judge.gate import Verdict
 from assay.study.record import kinds, results, states
 from assay.study.record.book import Book
 from assay.study.record.ledger import Event
-from assay.study.record.study import Study, StudyError
-from assay.study.run import runner
-from assay.study.steps import candidates
-
-GIVEN = kinds.GIVEN
-AUDITED = kinds.AUDITED
+from assay.study.record.study import Study
 
 
 def rival(study: Study, events: Sequence[Event]) -> str:
@@ -52,13 +50,13 @@ def noise(study: Study, events: Sequence[Event], agreed: Contract) -> float:
     name = rival(study, events)
     metric = agreed.metrics.primary
     done = results.runs(events)
-    first, second = (results.arm(done, name, phase, metric.name) for phase in runner.DECIDING)
-    for phase, scores in zip(runner.DECIDING, (first, second), strict=True):
+    first, second = (results.arm(done, name, phase, metric.name) for phase in kinds.DECIDING)
+    for phase, scores in zip(kinds.DECIDING, (first, second), strict=True):
         known = sum(score is not None for score in scores.values())
-        if known < gate.MINIMUM_SEEDS:
+        if known < kinds.MINIMUM_SEEDS:
             raise StudyError(
                 f"'{name}' has {known} seeds with a result in the {phase} phase; the noise floor "
-                f"needs {gate.MINIMUM_SEEDS} in each.",
+                f"needs {kinds.MINIMUM_SEEDS} in each.",
                 "Run the baseline on both pools before any candidate is judged; where its runs "
                 "failed, give it up and run another.",
             )
@@ -71,9 +69,9 @@ def judge(study: Study, name: str, phase: Phase, actor: str) -> Verdict:
     Raises:
         StudyError: There is not enough to decide on; nothing is recorded and no alpha spent.
     """
-    if phase not in runner.DECIDING:
+    if phase not in kinds.DECIDING:
         raise StudyError(
-            f"The {phase} phase decides nothing.", f"Ask in one of: {', '.join(runner.DECIDING)}."
+            f"The {phase} phase decides nothing.", f"Ask in one of: {', '.join(kinds.DECIDING)}."
         )
     with study.ledger.transaction() as writer:
         damage = study.problems()
@@ -89,7 +87,7 @@ def judge(study: Study, name: str, phase: Phase, actor: str) -> Verdict:
         verdict = weigh(study, events, agreed, name, phase)
         standard = _standard(study, events, agreed)
         facts = {"candidate": name, "phase": phase, **standard, **as_data(verdict)}
-        writer.append(GIVEN, facts, actor=actor)
+        writer.append(kinds.GIVEN, facts, actor=actor)
         to = _next_state(verdict, phase)
         if to is not None:
             states.move(writer, name, to, actor=actor, why=verdict.reasons[0])
@@ -134,17 +132,17 @@ def _require_completed(events: Sequence[Event], name: str) -> None:
 
 def _is_verdict(event: Event, name: str, phase: Phase) -> bool:
     data = event.data
-    return event.kind == GIVEN and (data["candidate"], data["phase"]) == (name, phase)
+    return event.kind == kinds.GIVEN and (data["candidate"], data["phase"]) == (name, phase)
 
 
 def _fresh(events: Sequence[Event], name: str, phase: Phase, other: str) -> bool:
     """Return whether there is evidence that no verdict on this rival has been given on."""
-    runs = {e.data["run"]: e.data["candidate"] for e in events if e.kind == runner.PREPARED}
+    runs = {e.data["run"]: e.data["candidate"] for e in events if e.kind == kinds.PREPARED}
     fresh = True
     for event in events:
         if _is_verdict(event, name, phase):
             fresh = event.data["rival"] != other
-        elif event.kind == runner.ENDED and runs.get(event.data["run"]) in (name, other):
+        elif event.kind == kinds.ENDED and runs.get(event.data["run"]) in (name, other):
             fresh = True
     return fresh
 
@@ -235,7 +233,7 @@ def _require_promoted(events: Sequence[Event], name: str, other: str) -> None:
     """
     given = [
         e.data for e in events
-        if e.kind == GIVEN and (e.data["candidate"], e.data["phase"]) == (name, "promotion")
+        if e.kind == kinds.GIVEN and (e.data["candidate"], e.data["phase"]) == (name, "promotion")
     ]  # fmt: skip
     if not given or given[-1]["outcome"] != "accept":
         outcome = f"is {given[-1]['outcome']}" if given else "has not been given"
@@ -261,7 +259,7 @@ def _require_pool(
     Raises:
         StudyError: An arm has seeds to run.
     """
-    pool = getattr(agreed.evaluation.pools, runner.POOLS[phase])
+    pool = getattr(agreed.evaluation.pools, kinds.POOLS[phase])
     for who in (other, name):
         arm = results.arm(done, who, phase, agreed.metrics.primary.name)
         over = {*arm, *results.exhausted(done, who, phase)}
@@ -275,7 +273,7 @@ def _require_pool(
 
 def _spending(events: Sequence[Event]) -> list[Event]:
     """Return the verdicts that have spent a share of the error rate."""
-    given = [e for e in events if e.kind == GIVEN and e.data["phase"] == "promotion"]
+    given = [e for e in events if e.kind == kinds.GIVEN and e.data["phase"] == "promotion"]
     return [e for e in given if e.data["outcome"] != "invalid"]
 
 
@@ -303,18 +301,18 @@ def _invalid(
     protocols = {run.protocol for run in (*mine, *theirs)}
     if len(protocols) > 1:
         return "The arms were measured by different protocols."
-    registered = runner.registration(events, name).data["hash"]
+    registered = states.registration(events, name).data["hash"]
     if any(run.registration != registered for run in mine):
         return "Some runs were made before the candidate was frozen as it is now."
-    if candidates.frozen_hash(study, agreed, name) != registered:
+    if protocol.frozen_hash(study, agreed, name) != registered:
         return "The candidate, or how it is measured, was changed after it was registered."
-    pool = set(getattr(agreed.evaluation.pools, runner.POOLS[phase]))
+    pool = set(getattr(agreed.evaluation.pools, kinds.POOLS[phase]))
     strange = sorted({run.seed for run in mine} - pool)
     if strange:
         return f"Seeds {strange} are not of the {phase} pool."
     audits = [
         e for e in events
-        if e.kind == AUDITED and (e.data["candidate"], e.data["phase"]) == (name, phase)
+        if e.kind == kinds.AUDITED and (e.data["candidate"], e.data["phase"]) == (name, phase)
     ]  # fmt: skip
     if not audits:
         raise StudyError(

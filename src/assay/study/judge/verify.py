@@ -18,21 +18,17 @@ from typing import Any
 
 from assay.core.errors import AssayError
 from assay.study.agree import approvals, protocol
-from assay.study.files.models import Contract, Guardrail, ResultAudit, Status
+from assay.study.agree.protocol import artifacts, fingerprints
+from assay.study.files.base import Status
+from assay.study.files.contract import Contract, Guardrail
+from assay.study.files.documents import ROOT, StudyError, read_json_document
+from assay.study.files.records import ResultAudit
 from assay.study.judge import adopt, gate, verdict
 from assay.study.measure import extractors, probe, reflection
 from assay.study.record import kinds, results, states
 from assay.study.record.book import Book
 from assay.study.record.ledger import Event, Problem, digest
-from assay.study.record.study import (
-    ROOT,
-    Study,
-    StudyError,
-    is_flat,
-    open_study,
-    read_json_document,
-)
-from assay.study.run.runner import artifacts, fingerprints
+from assay.study.record.study import Study, is_flat, open_study
 
 _FROZEN_BY = ("metrics", "evaluation", "experiment")  # parts that a registration's hash covers
 _TOLERANCE = 1e-6  # between machines, of numbers that were computed from the same values
@@ -383,8 +379,8 @@ def _audits(study: Study, events: Sequence[Event]) -> list[Problem]:
 def _documents(study: Study, events: Sequence[Event]) -> list[Problem]:
     """Hold reward reflections and probe summaries against the hashes on record."""
     found = []
-    reflected = {str(e.data["run"]): e for e in events if e.kind == reflection.REFLECTED}
-    summarised = {str(e.data["plan"]): e for e in events if e.kind == probe.SUMMARISED}
+    reflected = {str(e.data["run"]): e for e in events if e.kind == kinds.REFLECTED}
+    summarised = {str(e.data["plan"]): e for e in events if e.kind == kinds.SUMMARISED}
     for name, event in reflected.items():
         try:
             reflection.named(study, name)

@@ -20,10 +20,10 @@ import numpy as np
 
 from assay.core.errors import nearest
 from assay.runs.metrics import read_records
-from assay.study.agree.approvals import remote
-from assay.study.files.models import Metric, MetricSource
+from assay.study.agree.rules import remote
+from assay.study.files.contract import Metric, MetricSource
+from assay.study.files.documents import StudyError
 from assay.study.measure.wandb_file import wandb_history
-from assay.study.record.study import StudyError
 
 Point = tuple[float, float]  # (step, value)
 Series = dict[str, list[Point]]

@@ -22,8 +22,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.study.files.models import Contract, Metric
+from assay.study.files.contract import Contract, Metric
 from assay.study.measure import extractors
+from assay.study.record.kinds import STOP
 from assay.study.record.study import Study
 
 Level = Literal["ok", "warn", "stop"]
@@ -33,7 +34,6 @@ QUIET_SECONDS = 30.0  # without a heartbeat, which comes every two
 FEWEST = 8  # points, below which a series says nothing about learning
 HIGH_KL = 0.1
 DEAD = 0.05  # explained variance within this of zero explains nothing
-STOP = "STOP"  # the kill switch; the runner, which imports this module, has the same name for it
 SLOW = 0.5  # share of the earlier throughput
 DIVERGED = 100.0  # times the earlier magnitude
 COLLAPSED = 0.5  # share of what was gained and is lost again

@@ -18,28 +18,19 @@ from typing import Any
 
 from assay.core.errors import nearest
 from assay.study.agree import protocol
-from assay.study.files.models import (
-    BudgetRequest,
-    Candidate,
-    Change,
-    Contract,
-    Document,
-    ProbePlan,
-    ProbeSummary,
-)
-from assay.study.record import results
-from assay.study.record.ledger import Event, digest
-from assay.study.record.study import (
-    Study,
+from assay.study.files.base import Document
+from assay.study.files.candidate import BudgetRequest, Candidate, Change
+from assay.study.files.contract import Contract
+from assay.study.files.documents import (
     StudyError,
     checked_name,
     read_json_document,
     write_json_document,
 )
-from assay.study.run import runner
-
-PLANNED = "probe.planned"
-SUMMARISED = "probe.summarised"
+from assay.study.files.records import ProbePlan, ProbeSummary
+from assay.study.record import kinds, results
+from assay.study.record.ledger import Event, digest
+from assay.study.record.study import Study
 
 _COMPARE = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 _CONDITION = re.compile(r"^\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(>=|<=|>|<)\s*(\S+)\s*$")
@@ -87,7 +78,7 @@ def plan_probe(study: Study, plan: ProbePlan, actor: str = "assay") -> Path:
     conditions(plan.success, agreed)
     path = directory(study, plan.id) / "plan.json"
     with study.ledger.transaction() as writer:
-        if any(e.kind == PLANNED and e.data["plan"] == plan.id for e in writer.events()):
+        if any(e.kind == kinds.PLANNED and e.data["plan"] == plan.id for e in writer.events()):
             raise StudyError(
                 f"There is a probe '{plan.id}' already, and a plan is not changed.",
                 "Give the new one another id.",
@@ -97,7 +88,7 @@ def plan_probe(study: Study, plan: ProbePlan, actor: str = "assay") -> Path:
             "plan": plan.id, "parameter": plan.parameter, "values": list(plan.values),
             "success": plan.success, "hash": _hash(plan),
         }  # fmt: skip
-        writer.append(PLANNED, facts, actor=actor)
+        writer.append(kinds.PLANNED, facts, actor=actor)
     return path
 
 
@@ -189,7 +180,7 @@ def summarise(study: Study, plan_id: str, actor: str = "assay") -> ProbeSummary:
             "plan": plan.id, "parameter": plan.parameter, "lowest": lowest, "highest": highest,
             "hash": _hash(summary),
         }  # fmt: skip
-        writer.append(SUMMARISED, facts, actor=actor)
+        writer.append(kinds.SUMMARISED, facts, actor=actor)
     return summary
 
 
@@ -209,7 +200,7 @@ def named(study: Study, name: str) -> ProbeSummary:
     recorded = {
         str(e.data["plan"]): str(e.data["hash"])
         for e in study.ledger.events()
-        if e.kind == SUMMARISED
+        if e.kind == kinds.SUMMARISED
     }
     if probe not in recorded:
         known = ", ".join(sorted(recorded)) or "none"
@@ -227,7 +218,7 @@ def named(study: Study, name: str) -> ProbeSummary:
 
 
 def _plan(study: Study, events: Sequence[Event], plan_id: str) -> tuple[ProbePlan, Event]:
-    planned = {str(e.data["plan"]): e for e in events if e.kind == PLANNED}
+    planned = {str(e.data["plan"]): e for e in events if e.kind == kinds.PLANNED}
     if plan_id not in planned:
         hint = nearest(plan_id, planned) if planned else "There are none yet."
         raise StudyError(f"There is no probe '{plan_id}' in study {study.name}.", hint)
@@ -244,7 +235,7 @@ def _runs(
     study: Study, events: Sequence[Event], agreed: Contract, plan: ProbePlan, since: int
 ) -> dict[float, list[results.Run]]:
     """Return the finished runs at every value of a plan."""
-    begun = {str(e.data["run"]): e.seq for e in events if e.kind == runner.PREPARED}
+    begun = {str(e.data["run"]): e.seq for e in events if e.kind == kinds.PREPARED}
     done = [run for run in results.runs(events) if run.outcome != "lost"]
     found: dict[float, list[results.Run]] = {value: [] for value in plan.values}
     for name in study.candidates():

@@ -15,21 +15,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.study.files.models import (
-    Contract,
-    Metric,
-    ReflectionComponent,
-    RewardReflection,
-)
+from assay.study.files.contract import Contract, Metric
+from assay.study.files.documents import StudyError, read_json_document, write_json_document
+from assay.study.files.records import ReflectionComponent, RewardReflection
 from assay.study.measure import monitor
 from assay.study.measure.extractors import Point
-from assay.study.record import results
+from assay.study.record import kinds, results
 from assay.study.record.book import Book
 from assay.study.record.ledger import Event, digest
-from assay.study.record.study import Study, StudyError, read_json_document, write_json_document
-from assay.study.run import runner
+from assay.study.record.study import Study
 
-REFLECTED = "reward.reflected"
 FILE = "reward_reflection.json"
 DOMINANT = 0.8  # share of the summed magnitude, as in the audit of a result
 SATURATED = 0.02  # share of its range within which a component stands still
@@ -57,7 +52,7 @@ def reflect(study: Study, run: str, actor: str = "assay") -> RewardReflection:
         done = results.runs(events)
         mine = next((item for item in done if item.id == run), None)
         if mine is None:
-            under_way = any(e.kind == runner.PREPARED and e.data["run"] == run for e in events)
+            under_way = any(e.kind == kinds.PREPARED and e.data["run"] == run for e in events)
             raise StudyError(
                 f"Run '{run}' is {'still under way' if under_way else 'not on record'}.",
                 "Reflect on a run that is over; `assay study status` lists them.",
@@ -69,7 +64,7 @@ def reflect(study: Study, run: str, actor: str = "assay") -> RewardReflection:
             "run": run, "candidate": mine.candidate, "hash": _hash(found),
             "hacking_risk": found.hacking_risk, "findings": list(found.findings),
         }  # fmt: skip
-        writer.append(REFLECTED, facts, actor=actor)
+        writer.append(kinds.REFLECTED, facts, actor=actor)
     return found
 
 
@@ -88,7 +83,7 @@ def named(study: Study, name: str) -> RewardReflection:
     recorded = {
         str(e.data["run"]): str(e.data["hash"])
         for e in study.ledger.events()
-        if e.kind == REFLECTED
+        if e.kind == kinds.REFLECTED
     }
     if run not in recorded:
         known = ", ".join(f"runs/{name}/{FILE}" for name in sorted(recorded)) or "none"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from assay.study.record.study import StudyError
+from assay.study.files.documents import StudyError
 
 BLOCK = 32 * 1024
 HEADER = struct.Struct("<4sHB")  # ":W&B", a magic number, a version

@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from assay.study.files.models import Anchor, Contract, LedgerFile, Phase, Progress, State, Status
+from assay.study.files.base import Phase, Status
+from assay.study.files.contract import Contract
+from assay.study.files.records import Anchor, LedgerFile, Progress, State
 from assay.study.record import kinds
 from assay.study.record.ledger import Event, Head, Problem
 

@@ -6,7 +6,7 @@ launches and measures.
 
 from __future__ import annotations
 
-from assay.study.files.models import Phase
+from assay.study.files.base import Phase
 
 CREATED = "study.created"
 MIGRATED = "study.migrated"
@@ -22,9 +22,18 @@ MEASURED = "run.measured"
 EXITED = "run.exited"
 ENDED = "run.ended"
 AUDITED = "result.audited"
+ADOPTED = "evidence.adopted"
+WITHDRAWN = "evidence.withdrawn"
+SHOWN = "evidence.shown"
 GIVEN = "verdict.given"
 RANKED = "trials.ranked"
+PLANNED = "probe.planned"
 SUMMARISED = "probe.summarised"
+REFLECTED = "reward.reflected"
+STOPPED = "study.stopped"
+RESUMED = "study.resumed"
+WARNED = "budget.warning"
+LOOPED = "loop.ended"
 
 SWITCHED = "the kill switch was on"  # why a run ended that was stopped with all others
 STOP = "STOP"  # the kill switch, a file in the study's directory

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from assay.study.files.models import Phase
+from assay.study.files.base import Phase
 from assay.study.record.kinds import ENDED, MEASURED, MOST_LOST, PREPARED
 from assay.study.record.ledger import Event
 

@@ -6,15 +6,14 @@ transition is checked and appended while the ledger is held alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
-from assay.study.files.models import Status
+from assay.study.files.base import Status
+from assay.study.files.documents import StudyError
 from assay.study.record import kinds
+from assay.study.record.kinds import REGISTERED
 from assay.study.record.ledger import Event, Writer
-from assay.study.record.study import StudyError
-
-EVENT = kinds.STATE
 
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     "draft": frozenset({"validated", "rejected"}),
@@ -31,7 +30,9 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 
 def current(events: Iterable[Event]) -> dict[str, Status]:
     """Return the state of every candidate that the ledger knows."""
-    return {event.data["candidate"]: event.data["to"] for event in events if event.kind == EVENT}
+    return {
+        event.data["candidate"]: event.data["to"] for event in events if event.kind == kinds.STATE
+    }
 
 
 def move(writer: Writer, candidate: str, to: Status, *, actor: str, why: str, **data: Any) -> Event:
@@ -53,4 +54,18 @@ def move(writer: Writer, candidate: str, to: Status, *, actor: str, why: str, **
             f"From {now or 'new'} it can become: {options}.",
         )
     payload = {"candidate": candidate, "from": now, "to": to, "why": why, **data}
-    return writer.append(EVENT, payload, actor=actor)
+    return writer.append(kinds.STATE, payload, actor=actor)
+
+
+def registration(events: Sequence[Event], name: str) -> Event:
+    """Return the event by which a candidate was frozen.
+
+    Raises:
+        StudyError: It was not.
+    """
+    for event in reversed(events):
+        if event.kind == REGISTERED and event.data["candidate"] == name:
+            return event
+    raise StudyError(
+        f"Candidate '{name}' is not registered.", "Validate it first: assay study validate."
+    )

@@ -12,36 +12,33 @@ The old flat layout had the files of one study directly below `.rlxp/`; it is re
 
 from __future__ import annotations
 
+import contextlib
 import json
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import yaml
-
-from assay.core.config import Model, parse
 from assay.core.errors import AssayError, nearest
-from assay.runs.files import dump_json, run_error, write_atomic
 from assay.runs.git import GitError, git
-from assay.study.files.models import (
-    DOCUMENTS,
-    VERSION,
-    Adapter,
-    Candidate,
-    Contract,
-    LedgerFile,
-    Registry,
-    RunRecord,
-    State,
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import Contract
+from assay.study.files.documents import (
+    ROOT,
+    StudyError,
+    checked_name,
+    flat_refusal,
+    is_name,
+    read_json_document,
+    read_yaml,
+    read_yaml_document,
+    write_json_document,
 )
+from assay.study.files.records import Adapter, LedgerFile, Registry, RunRecord, State
 from assay.study.record import kinds
 from assay.study.record.book import Book, disagreements
 from assay.study.record.ledger import Event, Head, Ledger, LedgerError, Problem, Reading
 
-ROOT = ".rlxp"
-INSIDE = ("registry.yaml", "shared", "tasks")  # all that stands directly below it
 ASIDE = "migrating"  # where files are while they move out of the flat layout
 FLAT = ("contract.yaml", "ledger.jsonl", "state.json")  # what stood there once
 _DERIVED = ("state.json disagrees", "state.json cannot be read")  # how such problems begin
@@ -50,14 +47,6 @@ _WHY_GONE = (
     "which is gone: it was deleted, not fetched with the repository "
     "(git fetch origin 'refs/rlxp/*:refs/rlxp/*'), or Git refuses to read it"
 )
-ModelT = TypeVar("ModelT", bound=Model)
-# The safe loader written in C, where PyYAML was built with it: seven times as fast.
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")
-
-
-class StudyError(AssayError):
-    """A study is missing, malformed, or asked to do what its rules forbid."""
 
 
 class Study:
@@ -78,7 +67,7 @@ class Study:
         self.path = self.task_path / "studies" / checked_name(study, "study")
         if flat:
             self.task_path = self.path = root / ROOT
-        refusal = _flat_refusal(root) if flat else None
+        refusal = flat_refusal(root) if flat else None
         self.ledger = Ledger(self.path / "ledger.jsonl", refusal=refusal)
 
     def require_writable(self) -> None:
@@ -88,7 +77,7 @@ class Study:
             StudyError: It is in the old flat layout.
         """
         if self.flat:
-            raise _flat_refusal(self.root)
+            raise flat_refusal(self.root)
 
     @property
     def contract_path(self) -> Path:
@@ -408,20 +397,6 @@ def _head(text: str) -> Head | None:
         return None
 
 
-def checked_name(name: str, what: str) -> str:
-    """Return `name` if it can be a file's name, and nothing more than that.
-
-    Raises:
-        StudyError: It could leave its directory, or is no name.
-    """
-    if not _NAME.match(name):
-        raise StudyError(
-            f"'{name}' is no name for a {what}.",
-            "Use letters, digits, dots, dashes and underscores, 80 at most, no leading dot.",
-        )
-    return name
-
-
 def find_root(start: Path) -> Path:
     """Return the nearest directory, from `start` upwards, that holds a study.
 
@@ -485,134 +460,17 @@ def _flat_study(root: Path) -> Study:
     place = root / ROOT
     names: dict[str, Any] = {}
     try:
-        values = yaml.load((place / "contract.yaml").read_text(), Loader=_Loader)
+        values = read_yaml(place / "contract.yaml")[0]
         names = {"task": values["task"]["id"], "study": values["study"]}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):
-        try:
+    except (StudyError, IndexError, TypeError, KeyError):
+        with contextlib.suppress(OSError, ValueError):
             names = json.loads((place / "state.json").read_bytes())
-        except (OSError, ValueError):
-            names = {}
     found = (str(names.get(key, "default")) for key in ("task", "study"))
-    task, study = (name if _NAME.match(name) else "default" for name in found)
+    task, study = (name if is_name(name) else "default" for name in found)
     return Study(root, task, study, flat=True)
-
-
-def _flat_refusal(root: Path) -> StudyError:
-    return StudyError(
-        f"'{root / ROOT}' has the old flat layout, which is read and not written.",
-        "Move it into the new one first: assay study migrate.",
-    )
 
 
 def _known(root: Path) -> str:
     paths = sorted((root / ROOT / "tasks").glob("*/studies/*/"))
     names = ", ".join(f"{path.parent.parent.name}/{path.name}" for path in paths)
     return f"Known: {names}." if names else "There are none yet: `assay study init` makes one."
-
-
-# ---------------------------------------------------------------------- files
-
-
-def read_yaml_document(path: Path, model: type[ModelT]) -> ModelT:
-    """Read a YAML file into a model.
-
-    Raises:
-        StudyError: It is missing, malformed (line and column are named), of an unknown schema
-            version, or says something that the model does not allow.
-    """
-    documents = read_yaml(path)
-    if len(documents) > 1:
-        raise StudyError(f"'{path}' holds {len(documents)} YAML documents; expected one.")
-    return _parsed(path, documents[0] if documents else None, model)
-
-
-def read_yaml(path: Path) -> list[Any]:
-    """Return the documents of a YAML file as plain values.
-
-    Raises:
-        StudyError: It is missing, no text, or malformed (line and column are named).
-    """
-    try:
-        return list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=_Loader))
-    except OSError as error:
-        raise StudyError(*run_error(error, f"read '{path}'").args) from None
-    except UnicodeDecodeError as error:
-        raise StudyError(f"'{path}' is no UTF-8 text: {error}.") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error)
-        raise StudyError(f"'{path}' is malformed{place}: {problem}.") from None
-
-
-def read_json_document(path: Path, model: type[ModelT]) -> ModelT:
-    """Read a JSON file into a model; the errors are those of `read_yaml_document`."""
-    try:
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        raise StudyError(*run_error(error, f"read '{path}'").args) from None
-    except ValueError as error:
-        raise StudyError(f"'{path}' is malformed: {error}.") from None
-    return _parsed(path, values, model)
-
-
-def _parsed(path: Path, values: Any, model: type[ModelT]) -> ModelT:
-    if not isinstance(values, dict):
-        raise StudyError(f"'{path}' holds {type(values).__name__}; expected a mapping.")
-    version = values.get("schema_version", VERSION)
-    if version != VERSION:
-        raise StudyError(
-            f"'{path}' has schema version {version!r}; this version of Assay knows {VERSION}.",
-            "Open it with the version of Assay that wrote it, or write the file again.",
-        )
-    return parse(model, values, what=f"'{path}'")
-
-
-def write_yaml_document(path: Path, document: Model) -> None:
-    """Write a model as YAML, whole or not at all.
-
-    Raises:
-        StudyError: The place cannot be written to.
-    """
-    plain = document.model_dump(mode="json")
-    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
-    _write(path, text.encode())
-
-
-def write_json_document(path: Path, document: Model) -> None:
-    """Write a model as JSON, whole or not at all.
-
-    Raises:
-        StudyError: The place cannot be written to.
-    """
-    _write(path, dump_json(document.model_dump(mode="json"), indent=1))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text, whole or not at all.
-
-    Raises:
-        StudyError: The place cannot be written to.
-    """
-    _write(path, text.encode())
-
-
-def _write(path: Path, data: bytes) -> None:
-    # Whoever writes, nothing new ever stands directly below `.rlxp`.
-    if ROOT in path.parts:
-        at = len(path.parts) - 1 - path.parts[::-1].index(ROOT)
-        if path.parts[at + 1 : at + 2] and path.parts[at + 1] not in INSIDE:
-            raise _flat_refusal(Path(*path.parts[:at]))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, data)
-    except OSError as error:
-        raise StudyError(*run_error(error, f"write '{path}'").args) from None
-
-
-def export_schemas(directory: Path) -> None:
-    """Write the JSON Schema of every kind of file."""
-    for name, model in DOCUMENTS.items():
-        schema = model.model_json_schema()
-        schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-        write_text(directory / f"{name}.schema.json", json.dumps(schema, indent=1) + "\n")

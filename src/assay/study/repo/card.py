@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from assay.study.files.models import Adapter, Answer
+from assay.study.files.records import Adapter, Answer
 from assay.study.repo.files import Files
 
 QUESTIONS = {

@@ -16,8 +16,8 @@ from pydantic import Field
 
 from assay.core.config import Model, parse
 from assay.core.errors import nearest
-from assay.study.files.models import Adapter
-from assay.study.record.study import ROOT, StudyError
+from assay.study.files.documents import ROOT, StudyError
+from assay.study.files.records import Adapter
 
 HINTS = "adapter-hints.yaml"
 

@@ -120,6 +120,14 @@ class Walker:
                 elif isinstance(item, ast.AST):
                     self.children(item)
 
+    def visit(self, node: ast.AST) -> None:
+        """Let the rule for this kind of node look at it, or go on to what it is made of."""
+        handler = self.handlers.get(type(node))
+        if handler is None:
+            self.children(node)
+        else:
+            handler(node)
+
     def dotted(self, node: ast.AST) -> str:
         """Return `a.b.c` with `a` replaced by where it was imported from; empty if no name."""
         parts = []

@@ -8,11 +8,13 @@ from typing import Any, cast
 
 from assay.core.errors import AssayError
 from assay.study.agree import approvals
-from assay.study.files.models import Candidate, Contract, Phase, RunRecord
-from assay.study.judge import verdict
+from assay.study.files.base import Phase
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import Contract
+from assay.study.files.records import RunRecord
 from assay.study.judge.gate import Scores
 from assay.study.measure.extractors import Point
-from assay.study.record import results, states
+from assay.study.record import kinds, results
 from assay.study.record.book import Book
 from assay.study.record.ledger import Event
 from assay.study.record.study import Study
@@ -123,7 +125,7 @@ def _judgements(events: Sequence[Event], baseline: str, agreed: Contract | None)
     found, holders = [], [baseline]
     for event in events:
         data = event.data
-        if event.kind == verdict.GIVEN:
+        if event.kind == kinds.GIVEN:
             limits = data.get("limits")
             if limits is None:
                 limits = (
@@ -141,9 +143,9 @@ def _judgements(events: Sequence[Event], baseline: str, agreed: Contract | None)
                 margins={name: limit.get("margin") for name, limit in limits.items()},
             )
             found.append(judgement)
-        elif event.kind == states.EVENT and data["to"] == "accepted":
+        elif event.kind == kinds.STATE and data["to"] == "accepted":
             holders.append(str(data["candidate"]))
-        elif event.kind == states.EVENT and data["to"] == "reverted":
+        elif event.kind == kinds.STATE and data["to"] == "reverted":
             holders = [name for name in holders if name != data["candidate"]] or [baseline]
     return found
 

@@ -16,10 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from assay.study.agree import budget
-from assay.study.files.models import Phase, QueueItem, QueueManifest, RunRecord
+from assay.study.files.base import Phase
+from assay.study.files.documents import StudyError
+from assay.study.files.records import QueueItem, QueueManifest, RunRecord
+from assay.study.record import kinds
 from assay.study.record.ledger import Event
-from assay.study.record.study import Study, StudyError
-from assay.study.run import runner
+from assay.study.record.study import Study
+from assay.study.run import launcher, recovery
 
 PHASES: tuple[Phase, ...] = ("smoke", "short", "promotion", "validation")
 LEASE_SECONDS = 60.0
@@ -120,13 +123,13 @@ class Queue:
             StudyError: The candidate is unknown or a seed is not of the phase's pool.
         """
         self.study.candidate(candidate)
-        pool = getattr(self.study.contract().evaluation.pools, runner.POOLS[phase])
+        pool = getattr(self.study.contract().evaluation.pools, kinds.POOLS[phase])
         added = []
         with self._database() as database:
             for seed in seeds:
                 if seed not in pool:
                     raise StudyError(
-                        f"Seed {seed} is not in the {runner.POOLS[phase]} pool "
+                        f"Seed {seed} is not in the {kinds.POOLS[phase]} pool "
                         f"({', '.join(map(str, pool))})."
                     )
                 item = f"{candidate}-{phase}-{seed}"
@@ -195,7 +198,7 @@ class Queue:
 
     def reap(self) -> None:
         """Bring items whose lease ran out in line with the ledger."""
-        runner.recover(self.study)
+        recovery.recover(self.study)
         outcomes = _outcomes(list(self.study.ledger.events()))
         with self._database() as database:
             rows = database.execute(
@@ -243,7 +246,7 @@ class Queue:
             record = self.poll(lease, run)
             if record is not None:
                 return record
-            time.sleep(runner.POLL_SECONDS)
+            time.sleep(recovery.POLL_SECONDS)
 
     def start(self, *, confirm: str, actor: str) -> tuple[Lease, str] | None:
         """Launch the next item; return its lease and the run's name, or None if nothing waits.
@@ -257,7 +260,7 @@ class Queue:
         if lease is None:
             return None
         try:
-            planned = runner.launch(
+            planned = launcher.launch(
                 self.study, lease.candidate, lease.phase, lease.seed, confirm=confirm, actor=actor
             )
         except (budget.OverBudget, budget.Busy):
@@ -272,7 +275,7 @@ class Queue:
 
     def poll(self, lease: Lease, run: str) -> RunRecord | None:
         """Return the record of a run that was started here if it is over; else keep its lease."""
-        record = runner.poll(self.study, run)
+        record = recovery.poll(self.study, run)
         if record is not None:
             self.close(lease, "done" if record.outcome == "done" else "failed")
         elif self._clock() - self._renewed.get(lease.item, 0.0) > LEASE_SECONDS / 4:
@@ -284,9 +287,9 @@ class Queue:
 def _outcomes(events: Sequence[Event]) -> dict[tuple[str, str, int], str]:
     """Return how the last attempt at every seed ended, or `running`."""
     found: dict[tuple[str, str, int], str] = {}
-    ended = {e.data["run"]: e.data["outcome"] for e in events if e.kind == runner.ENDED}
+    ended = {e.data["run"]: e.data["outcome"] for e in events if e.kind == kinds.ENDED}
     for event in events:
-        if event.kind == runner.PREPARED:
+        if event.kind == kinds.PREPARED:
             data = event.data
             key = (data["candidate"], data["phase"], int(data["seed"]))
             found[key] = ended.get(data["run"], "running")

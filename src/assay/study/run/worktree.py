@@ -8,82 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from assay.runs.git import GitError, git, repository
-from assay.study.agree.protocol import in_scope, protected_files
-from assay.study.files.models import Contract
-from assay.study.record.study import ROOT, Study, StudyError
+from assay.runs.git import GitError, git
+from assay.study.agree.protocol import protected_files
+from assay.study.agree.scope import changed_files, refuse_out_of_scope, require_repository
+from assay.study.files.contract import Contract
+from assay.study.files.documents import ROOT, StudyError
+from assay.study.record.study import Study
 
 REFS = "refs/rlxp"
-
-
-def pinned(root: Path) -> bool:
-    """Return whether runs get a tree of a commit, which takes the top of a Git repository."""
-    top = repository(root)
-    if top is None or top.resolve() != root.resolve():
-        return False
-    with contextlib.suppress(GitError):
-        return bool(git(root, "rev-parse", "--verify", "--quiet", "HEAD"))
-    return False
-
-
-def require_repository(root: Path) -> None:
-    """Refuse a directory that is not the top of a Git repository.
-
-    Raises:
-        StudyError: It is not.
-    """
-    top = repository(root)
-    if top is None or top.resolve() != root.resolve():
-        raise StudyError(
-            f"'{root}' is not the top of a Git repository, and a patch needs one.",
-            "Run `git init` and commit there, or use parameters instead of a patch.",
-        )
-
-
-def changed_files(root: Path, patch: str) -> list[str]:
-    """Return the paths that a unified diff touches, old and new names both.
-
-    Raises:
-        StudyError: It is no diff that Git can read.
-    """
-    try:
-        out = git(root, "apply", "--numstat", "-z", "-", data=patch.encode())
-    except GitError as error:
-        raise StudyError(f"The patch cannot be read: {error.message}") from None
-    if not out:
-        raise StudyError("The patch is empty.", "Give a unified diff, as `git diff` writes it.")
-    paths = {entry.split("\t", 2)[2] for entry in out.split("\0") if entry}
-    # Of a rename Git counts the new name alone here.
-    return sorted(paths | set(re.findall(r"^rename from (.+)$", patch, flags=re.MULTILINE)))
-
-
-def refuse_out_of_scope(root: Path, contract: Contract, paths: list[str]) -> None:
-    """Refuse paths that the contract does not allow to be changed.
-
-    Raises:
-        StudyError: Names the first such path and why.
-    """
-    kept = set(protected_files(root, contract))
-    for path in paths:
-        if path == ROOT or path.startswith(f"{ROOT}/"):
-            raise StudyError(f"'{path}' belongs to the study and may not be changed.")
-        guarded = (*contract.evaluation.files, *contract.scope.protected)
-        if path in kept or in_scope(path, guarded):
-            raise StudyError(f"'{path}' is protected: it measures the result.")
-        if not in_scope(path, contract.scope.files):
-            allowed = ", ".join(contract.scope.files) or "no file"
-            raise StudyError(f"'{path}' is outside the approved scope ({allowed}).")
-        # A link on the way could lead a harmless name to a protected file.
-        for part in (root / path, *(root / path).parents):
-            if part == root:
-                break
-            if part.is_symlink():
-                raise StudyError(f"'{path}' is reached through the symbolic link '{part.name}'.")
 
 
 @contextlib.contextmanager

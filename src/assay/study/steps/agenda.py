@@ -13,13 +13,15 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from assay.study.files.models import Contract, Phase, Status
+from assay.study.files.base import Phase, Status
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError
 from assay.study.record import results, states
 from assay.study.record.book import Book as Book
 from assay.study.record.kinds import DECIDING, MOST_LOST, MOST_RUNS_LOST, POOLS, SWITCHED
 from assay.study.record.kinds import RANKED as PROMOTED
 from assay.study.record.ledger import Event
-from assay.study.record.study import Study, StudyError
+from assay.study.record.study import Study
 
 Action = Literal[
     "baseline", "validate", "run", "promote", "audit", "judge", "summarise", "debug", "extend",

@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from assay.runs.git import git
-from assay.study.agree import protocol
-from assay.study.agree.approvals import refuse_network, refuse_unreflected
-from assay.study.files.models import Candidate, Contract
+from assay.study.agree import protocol, scope
+from assay.study.agree.protocol import frozen_hash
+from assay.study.agree.rules import refuse_network, refuse_unreflected
+from assay.study.agree.scope import pinned
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError, write_yaml_document
 from assay.study.measure import probe, reflection
-from assay.study.record import states
+from assay.study.record import kinds, states
 from assay.study.record.book import Book
 from assay.study.record.ledger import Event
-from assay.study.record.study import Study, StudyError, write_yaml_document
-from assay.study.run import runner
-from assay.study.run.worktree import kept, pinned
+from assay.study.record.study import Study
+from assay.study.run import planning
+from assay.study.run.worktree import kept
 
 
 def propose(study: Study, candidate: Candidate, actor: str) -> None:
@@ -60,11 +64,11 @@ def validate(study: Study, name: str, actor: str) -> str:
     agreed, candidate = study.contract(), study.candidate(name)
     refuse_network(agreed)
     refuse_unreflected(agreed, candidate)
-    runner.refuse_scope(study, agreed, candidate)
+    scope.refuse_scope(study, agreed, candidate)
     _refuse_other_plans(agreed, candidate)
     base, parameters = standing(study, list(study.ledger.events()), agreed)
     parameters |= candidate.change.parameters
-    runner.command(agreed, 0, study.path, parameters)
+    planning.command(agreed, 0, study.path, parameters)
     request, total = candidate.budget, agreed.budget
     if request.wall_clock_hours > total.wall_clock_hours or request.gpu_hours > total.gpu_hours:
         raise StudyError(
@@ -92,7 +96,7 @@ def validate(study: Study, name: str, actor: str) -> str:
             "kind": candidate.kind, "probe": candidate.probe,
             "seeds": agreed.evaluation.pools.model_dump(mode="json"),
         }  # fmt: skip
-        writer.append(runner.REGISTERED, facts, actor=actor)
+        writer.append(kinds.REGISTERED, facts, actor=actor)
     return frozen
 
 
@@ -141,16 +145,16 @@ def standing(study: Study, events: Sequence[Event], agreed: Contract) -> tuple[s
     """
     holder = Book.read(events).incumbent
     if not holder:
-        first = next((e for e in events if e.kind == runner.REGISTERED), None)
+        first = next((e for e in events if e.kind == kinds.REGISTERED), None)
         settings = dict(agreed.baseline.parameters)
         if first is not None:
             return str(first.data["base"]), settings
         head = git(study.root, "rev-parse", "HEAD").strip() if pinned(study.root) else ""
         return head, settings
-    registered = runner.registration(events, holder).data
+    registered = states.registration(events, holder).data
     if not study.candidate(holder).change.patch:
         return str(registered["base"]), dict(registered["parameters"])
-    prepared = [e.data for e in events if e.kind == runner.PREPARED]
+    prepared = [e.data for e in events if e.kind == kinds.PREPARED]
     mine = [str(data["run"]) for data in prepared if data["candidate"] == holder]
     commits = [commit for run in mine if (commit := kept(study, run))]
     if not commits:
@@ -159,9 +163,3 @@ def standing(study: Study, events: Sequence[Event], agreed: Contract) -> tuple[s
             "Its commits were under refs/rlxp/; fetch them from where they are.",
         )
     return commits[-1], dict(registered["parameters"])
-
-
-def frozen_hash(study: Study, agreed: Contract, name: str) -> str:
-    """Return the hash that a candidate would be frozen by, as everything is now."""
-    measured = protocol.protocol_hash(study.root, agreed)
-    return protocol.registration_hash(study.candidate(name), agreed, measured)

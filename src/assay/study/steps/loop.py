@@ -14,16 +14,17 @@ from dataclasses import dataclass, field
 
 from assay.core.errors import AssayError
 from assay.study.agree import approvals, budget
-from assay.study.files.models import Contract
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError
 from assay.study.judge import verdict
+from assay.study.record import kinds
 from assay.study.record.book import Book
 from assay.study.record.ledger import Event
-from assay.study.record.study import Study, StudyError
-from assay.study.run import runner
+from assay.study.record.study import Study
+from assay.study.run import planning, recovery, switch
 from assay.study.run.queue import Lease, Queue, Refused
 from assay.study.steps import agenda
 
-ENDED = "loop.ended"
 Proposer = Callable[[Study], Sequence[str]]
 Say = Callable[[str], None]
 
@@ -56,10 +57,10 @@ class Loop:
         Raises:
             StudyError: The contract does not allow a loop, or is not approved.
         """
-        if self.confirm != runner.CONFIRM:
+        if self.confirm != planning.CONFIRM:
             raise StudyError(
                 f"'{self.confirm}' does not confirm a loop.",
-                f"It launches one candidate after another: pass --confirm {runner.CONFIRM}.",
+                f"It launches one candidate after another: pass --confirm {planning.CONFIRM}.",
             )
         agreed = self.study.contract()
         approvals.require_approved(self.study, agreed)
@@ -77,7 +78,7 @@ class Loop:
         queue = Queue(self.study)
         reason = self._work(queue)
         facts = {"reason": reason, "stuck": self._stuck}
-        self.study.ledger.append(ENDED, facts, actor=self.actor)
+        self.study.ledger.append(kinds.LOOPED, facts, actor=self.actor)
         return reason
 
     def _work(self, queue: Queue) -> str:
@@ -99,12 +100,12 @@ class Loop:
                 ending = ending or self._advance(queue, steps, agreed, events, book)
             if (halted or ending) and not self._running:
                 return halted or ending
-            self.wait(runner.POLL_SECONDS)
+            self.wait(recovery.POLL_SECONDS)
 
     def _halted(self) -> str:
         """Return what forbids every step from now on, or ""."""
         try:
-            runner.refuse_stopped(self.study)
+            switch.refuse_stopped(self.study)
             approvals.require_approved(self.study)
         except AssayError as error:
             return error.message
@@ -214,7 +215,7 @@ class Loop:
 def stop_rule(events: Sequence[Event], agreed: Contract) -> str:
     """Return the stop rule of the contract that ends the study, or ""."""
     rules = agreed.experiment.stop
-    outcomes = [e.data["outcome"] for e in events if e.kind == runner.ENDED]
+    outcomes = [e.data["outcome"] for e in events if e.kind == kinds.ENDED]
     last = [outcome for outcome in outcomes if outcome != "lost"][-rules.failures :]
     if len(last) == rules.failures and all(outcome != "done" for outcome in last):
         return f"the last {rules.failures} runs failed"

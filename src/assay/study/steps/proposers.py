@@ -10,10 +10,12 @@ from typing import Any
 
 from assay.core.config import parse
 from assay.core.errors import MissingExtraError
-from assay.study.agree.approvals import refuse_unreflected
-from assay.study.files.models import BudgetRequest, Candidate, Change, Phase
+from assay.study.agree.rules import refuse_unreflected
+from assay.study.files.base import Phase
+from assay.study.files.candidate import BudgetRequest, Candidate, Change
+from assay.study.files.documents import StudyError, read_yaml
 from assay.study.record import results, states
-from assay.study.record.study import Study, StudyError, read_yaml
+from assay.study.record.study import Study
 from assay.study.steps import candidates
 
 
