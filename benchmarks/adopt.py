@@ -32,7 +32,6 @@ from assay.study.files.records import Registry
 from assay.study.judge import adopt
 from assay.study.judge.adopt import Claim, Source
 from assay.study.judge.verify import studies, verify
-from assay.study.record.book import Book
 from assay.study.record.study import Study
 
 STUDIES = evidence.ROOT / "studies"
@@ -177,7 +176,7 @@ def build(root: Path = STUDIES, directory: Path = evidence.LEARNING) -> dict[str
             )
             write_text(study.contract_path, text)
         # Without the ledger's inode and times, which are other ones in every checkout.
-        state = Book.read(study.ledger.events()).state(task, case.name)
+        state = study.history().state(task, case.name)
         if made or not (study.path / "state.json").exists():
             write_json_document(study.path / "state.json", state)
         taken[f"{task}/{case.name}"] = len(made)
@@ -196,8 +195,7 @@ def check(root: Path = STUDIES, directory: Path = evidence.LEARNING) -> list[str
         if not study.path.exists():
             wrong.append(f"{name}: its evidence is not adopted")
             continue
-        events = list(study.ledger.events())
-        missing = adopt.due(study, events, *_content(case, root, directory))
+        missing = adopt.due(study, study.history(), *_content(case, root, directory))
         if missing or _kept(study) != contract(task, case):
             wrong.append(f"{name}: {len(missing)} events are missing; run benchmarks/adopt.py")
     for study in studies(root):

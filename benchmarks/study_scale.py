@@ -24,9 +24,9 @@ from typing import Any
 from assay.study.agree.protocol import protocol_hash, registration_hash
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import APPROVALS, Approval, Contract
-from assay.study.files.documents import ROOT, write_yaml_document
+from assay.study.files.documents import ROOT, canonical, digest, write_yaml_document
 from assay.study.files.records import Registry, RunRecord
-from assay.study.record.ledger import GENESIS, canonical, digest
+from assay.study.record.ledger import GENESIS
 from assay.study.record.study import Study
 
 SEEDS = {"promotion": range(1, 11), "validation": range(21, 31)}

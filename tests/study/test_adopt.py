@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from assay.study.agree import budget
 from assay.study.agree.setup import initialise
-from assay.study.files.documents import StudyError
+from assay.study.files.documents import StudyError, canonical
 from assay.study.judge import adopt, verdict, verify
 from assay.study.judge.adopt import Claim, Source
-from assay.study.record import states
 from assay.study.record.book import Book
+from assay.study.record.history import History
 from assay.study.record.kinds import ADOPTED, SHOWN, WITHDRAWN
-from assay.study.record.ledger import canonical
 from assay.study.record.study import Study
 from assay.study.report import pages
 
@@ -83,7 +81,7 @@ class TestAdopting:
         assert [event.kind for event in made] == [ADOPTED] * 5 + [SHOWN]
         assert [event.data["supersedes"] for event in made[:5]] == [2, 3, 4, 5, 6]
         assert study.ledger.path.read_bytes().startswith(before)
-        assert adopt.standing(study.ledger.events())["new", 5].data["value"] == 20.0
+        assert study.history().adopted["new", 5].data["value"] == 20.0
         assert verify.verify(study) == []
 
     def test_a_seed_that_is_gone_is_withdrawn(self, study: Study) -> None:
@@ -91,7 +89,7 @@ class TestAdopting:
         fewer = [source for source in everything() if (source.candidate, source.seed) != ("old", 5)]
         made = adopt.adopt(study, fewer, [CLAIM], "ada")
         assert [event.kind for event in made] == [WITHDRAWN, SHOWN]
-        assert ("old", 5) not in adopt.standing(study.ledger.events())
+        assert ("old", 5) not in study.history().adopted
         assert verify.verify(study) == []
 
     @pytest.mark.parametrize(
@@ -128,7 +126,7 @@ class TestAdopting:
 class TestShowing:
     def test_a_claim_is_weighed_and_not_decided(self, study: Study) -> None:
         adopt.adopt(study, everything(), [CLAIM], "ada")
-        facts = adopt.shown(study.ledger.events())["new", "old", "return"].data
+        facts = study.history().shown["new", "old", "return"].data
         assert facts["verdict"] == "adopted: shown, not decided"
         assert (facts["mean"], facts["iqm"], facts["reached"]) == (12.0, 12.0, True)
         seen = facts["comparison"]
@@ -147,9 +145,9 @@ class TestShowing:
     def test_nothing_that_decides_knows_of_it(self, study: Study) -> None:
         adopt.adopt(study, everything(), [CLAIM], "ada")
         events = list(study.ledger.events())
-        assert Book.read(events).incumbent == "" and states.current(events) == {}
-        assert verdict.decisions(events) == 0
-        assert budget.usage(events).runs == 0
+        assert Book.read(events).incumbent == "" and History.read(events).status == {}
+        assert verdict.decisions(History.read(events)) == 0
+        assert History.read(events).usage.runs == 0
 
     def test_the_report_calls_it_adopted(self, study: Study) -> None:
         adopt.adopt(study, everything(), [CLAIM], "ada")
@@ -190,7 +188,7 @@ class TestVerifying:
         )
 
     def test_a_show_that_does_not_follow_is_named(self, adopted: Study) -> None:
-        facts = dict(adopt.shown(adopted.ledger.events())["new", "old", "return"].data)
+        facts = dict(adopted.history().shown["new", "old", "return"].data)
         facts["comparison"] = {**facts["comparison"], "effect": 100.0}
         adopted.ledger.append(SHOWN, facts, actor="mallory")
         assert ["what is shown of new is not what the adopted results come to"] == [
@@ -214,5 +212,5 @@ def test_all_studies_of_a_directory(tmp_path: Path) -> None:
 
 
 def test_adopted_facts_are_canonical(study: Study) -> None:
-    for _, facts in adopt.due(study, [], everything(), [CLAIM]):
+    for _, facts in adopt.due(study, History(), everything(), [CLAIM]):
         canonical(facts)

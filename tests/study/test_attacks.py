@@ -20,7 +20,7 @@ from assay.study.files.contract import APPROVALS, Baseline, Contract
 from assay.study.files.documents import ROOT, StudyError, write_yaml_document
 from assay.study.files.records import Registry
 from assay.study.judge import verify
-from assay.study.record import kinds, states
+from assay.study.record import kinds
 from assay.study.record.study import Study
 from assay.study.run import launcher, processes, recovery, supervisor, switch
 from assay.study.steps import candidates
@@ -64,10 +64,7 @@ class TestCode:
         run = launch(study)
         assert value(study, run) == 1.0
         # And the record names the commit that was run, not the one that is checked out.
-        assert (
-            study.run(run).commit
-            == states.registration(list(study.ledger.events()), "c1").data["base"]
-        )
+        assert study.run(run).commit == study.history().registration("c1").data["base"]
 
     def test_a_file_that_shadows_an_import(self, study: Study) -> None:
         row = json.dumps({"eval/return_mean": 999, "time/elapsed": 1})
@@ -287,5 +284,5 @@ def test_a_candidate_that_states_what_was_agreed(study: Study) -> None:
     stated = {"command": agreed.baseline.command, "seeds": agreed.evaluation.pools.promotion}
     candidates.propose(study, Candidate(**candidate_values(id="same", **stated)), "agent")
     candidates.validate(study, "same", "agent")
-    registered = states.registration(list(study.ledger.events()), "same").data
+    registered = study.history().registration("same").data
     assert registered["seeds"]["promotion"] == [1, 2, 3, 4, 5]

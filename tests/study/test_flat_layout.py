@@ -13,7 +13,7 @@ from assay.core.errors import AssayError
 from assay.study.agree import approvals, setup
 from assay.study.files.candidate import Candidate
 from assay.study.files.documents import ROOT, StudyError, write_text
-from assay.study.record import kinds, states
+from assay.study.record import kinds
 from assay.study.record.study import Study, find_root, is_flat, open_study
 from assay.study.report import pages
 from assay.study.run import launcher, planning, recovery, switch
@@ -107,7 +107,7 @@ def moved_well(root: Path, study: Study) -> None:
     assert [e.kind for e in study.ledger.events()].count(kinds.MIGRATED) == 1
     assert study.problems() == []
     assert not (study.path / "names.json").exists()
-    assert states.current(study.ledger.events()) == {"c1": "validated"}
+    assert study.history().status == {"c1": "validated"}
     propose(study)  # it is alive
     study.sync()
     assert planning.plan(study, "c1", "short", 0).run == "c1-short-0"

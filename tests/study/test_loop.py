@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from study_samples import add, candidate_values, make_study
 
-from assay.study.agree import budget
 from assay.study.agree.approvals import approve
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import APPROVALS, Contract
 from assay.study.files.documents import StudyError, write_yaml_document
 from assay.study.judge import verdict
-from assay.study.record import kinds, results, states
+from assay.study.record import kinds
 from assay.study.record.book import Book
+from assay.study.record.history import History
 from assay.study.record.study import Study
 from assay.study.run import planning, switch
 from assay.study.steps import agenda, candidates
@@ -57,11 +57,11 @@ def loop(study: Study, **options: Any) -> tuple[str, list[str]]:
 
 
 def steps(study: Study) -> list[Step]:
-    return agenda.agenda(list(study.ledger.events()), study.contract())
+    return agenda.steps_of(study.history(), study.contract())
 
 
 def now(study: Study) -> dict[str, str]:
-    return dict(states.current(study.ledger.events()))
+    return dict(study.history().status)
 
 
 class TestLoop:
@@ -79,12 +79,12 @@ class TestLoop:
         last = [e for e in events if e.kind == kinds.STATE and e.data["candidate"] == "last"][-1]
         assert last.data["why"] == "number 3 of 3 in the short trials; 2 went on"
         # 10 of the baseline, 3 short trials, 2 promotions and 1 validation.
-        used = budget.usage(events)
+        used = History.read(events).usage
         assert (used.runs, used.open) == (10 + 3 + 2 * 5 + 5, ())
         spent = [e.data["alpha"] for e in events if e.kind == kinds.GIVEN]
         assert spent == [0.0125, 0.0125, 0.05] or spent == [0.0125, 0.05, 0.0125]
         assert Book.read(events).incumbent == "better"
-        assert study.ledger.verify() == []
+        assert study.ledger.read().problems == []
         assert steps(study) == []
         # What comes now is laid over the incumbent's settings.
         with pytest.raises(StudyError, match="only a completed one is judged"):
@@ -105,8 +105,8 @@ class TestLoop:
         words = [sys.executable, "-c", code, str(tmp_path)]
         for _ in range(3):
             process = subprocess.Popen(words)
-            before = budget.usage(study.ledger.events()).runs
-            while budget.usage(study.ledger.events()).runs < before + 3:
+            before = study.history().usage.runs
+            while study.history().usage.runs < before + 3:
                 time.sleep(0.05)
                 assert process.poll() is None
             process.send_signal(signal.SIGKILL)
@@ -115,7 +115,7 @@ class TestLoop:
         assert reason == "everything that was proposed is decided", lines
         assert now(study)["better"] == "accepted"
         # Every seed has one result, and what a kill prevented from starting never started.
-        done = results.runs(study.ledger.events())
+        done = study.history().over()
         counted = [(run.candidate, run.phase, run.seed) for run in done if run.outcome == "done"]
         assert len(counted) == len(set(counted)) == 10 + 1 + 5 + 5
         assert len({run.id for run in done}) == len(done)
@@ -129,17 +129,17 @@ class TestLoop:
         propose(study, "better", lr=0.009)
         reason, _ = loop(study)
         assert reason == "all 16 runs of the budget are used"
-        assert verdict.decisions(list(study.ledger.events())) == 1
+        assert verdict.decisions(study.history()) == 1
         with pytest.raises(StudyError, match="was judged in the promotion phase already"):
             verdict.judge(study, "better", "promotion", "agent")
-        assert verdict.decisions(list(study.ledger.events())) == 1
+        assert verdict.decisions(study.history()) == 1
         assert [s.phase for s in steps(study)] == ["validation"]
 
     def test_hours_end_it_before_a_launch(self, tmp_path: Path) -> None:
         study = prepared(tmp_path, PLENTY | {"wall_clock_hours": 0.06})
         reason, _ = loop(study)
         assert "wall-clock hours" in reason
-        assert not budget.usage(study.ledger.events()).open
+        assert not study.history().usage.open
 
     def test_crashes_in_a_row_end_it(self, tmp_path: Path) -> None:
         study = prepared(tmp_path, stop={"failures": 2})
@@ -214,7 +214,7 @@ class TestLoop:
         candidates.propose(study, Candidate(**values), "agent")
         made = Loop(study, "RUN_CANDIDATE", "agent", wait=wait)
         assert "enough" in made.run()
-        assert not budget.usage(study.ledger.events()).open
+        assert not study.history().usage.open
 
     def test_a_proposer_is_asked_until_the_stop_rule(self, tmp_path: Path) -> None:
         study = prepared(tmp_path, mode="autonomous", stop={"candidates": 2}, keep=1.0)
@@ -246,7 +246,7 @@ class TestRefusals:
         study = prepared(tmp_path, **experiment)
         with pytest.raises(StudyError, match=match):
             loop(study, **options)
-        assert budget.usage(study.ledger.events()).runs == 0
+        assert study.history().usage.runs == 0
 
     def test_a_wrong_word(self, tmp_path: Path) -> None:
         study = prepared(tmp_path)

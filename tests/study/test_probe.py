@@ -15,7 +15,8 @@ from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError, write_yaml_document
 from assay.study.files.records import ProbePlan
 from assay.study.measure import probe
-from assay.study.record import kinds, states
+from assay.study.record import kinds
+from assay.study.record.history import History
 from assay.study.record.study import Study
 from assay.study.steps import candidates
 
@@ -62,7 +63,7 @@ def ran(study: Study, name: str, score: float | None, seed: int = 0, outcome: st
         facts = {
             "run": run, "candidate": name, "phase": "short", "seed": seed, "argv": [],
             "protocol": protocol.protocol_hash(study.root, study.contract()),
-            "registration": states.registration(events, name).data["hash"],
+            "registration": History.read(events).registration(name).data["hash"],
         }  # fmt: skip
         writer.append(kinds.PREPARED, facts, actor="test")
         metrics = {"return": score, "hours": 1.0}

@@ -53,8 +53,8 @@ class TestLeases:
         second = queue.lease("two")
         assert second is not None and second.item == first.item
         with pytest.raises(StudyError, match="passed to another runner"):
-            queue.running(first)
-        queue.running(second)
+            queue.move(first, "running")
+        queue.move(second, "running")
 
     def test_it_is_not_tried_for_ever(self, study: Study) -> None:
         clock = Clock()
@@ -118,7 +118,7 @@ def test_two_runners_share_the_work(study: Study) -> None:
     for kind in (PREPARED, ENDED):
         seeds = [e.data["run"] for e in events if e.kind == kind]
         assert sorted(seeds) == [f"c1-promotion-{seed}" for seed in range(1, 6)]
-    assert study.ledger.verify() == []
+    assert study.ledger.read().problems == []
 
 
 def test_a_launch_that_is_refused_fails_its_item(study: Study) -> None:

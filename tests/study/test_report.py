@@ -23,9 +23,11 @@ from assay.study.files.candidate import BudgetRequest, Candidate
 from assay.study.files.contract import APPROVALS, Contract
 from assay.study.files.documents import write_yaml_document
 from assay.study.judge import audit, verdict
-from assay.study.record import kinds, states
+from assay.study.record import kinds
+from assay.study.record.history import History
 from assay.study.record.ledger import LedgerError
 from assay.study.record.study import Study
+from assay.study.record.transaction import Transaction
 from assay.study.report import charts, pages, sections, verdicts
 from assay.study.steps import candidates
 
@@ -106,7 +108,7 @@ def ran(
     measured = protocol.protocol_hash(study.root, study.contract())
     noises = NOISE if name == "base" else tuple(np.add(NOISE, OTHER))
     with study.ledger.transaction() as writer:
-        frozen = states.registration(list(writer.events()), name).data["hash"]
+        frozen = History.read(writer.events()).registration(name).data["hash"]
         for seed, noise in zip(SEEDS[phase], noises, strict=True):
             run = f"{name}-{phase}-{seed}"
             out = study.path / "runs" / run / "out"
@@ -134,7 +136,7 @@ def ran(
             ):  # fmt: skip
                 writer.append(kind, data, actor="test")
         for to in ("launched", "completed"):
-            states.move(writer, name, to, actor="test", why="test")
+            Transaction(writer).move(name, to, actor="test", why="test")
 
 
 def judge(study: Study, name: str, phase: Phase = "promotion") -> None:
@@ -246,7 +248,7 @@ class TestNumbers:
     def test_the_budget(self, study: Study) -> None:
         request = BudgetRequest(wall_clock_hours=0.5)
         with study.ledger.transaction() as writer:
-            budget.reserve(writer, study.contract().budget, "open-1", request, "test")
+            budget.reserve(Transaction(writer), study.contract().budget, "open-1", request, "test")
         hours, _, runs = page(study).numbers("Budget use")[1:]
         assert hours == pytest.approx([1.0, 0.5, 10.0, 0.15])
         assert runs == [10.0, 1.0, 100.0, 0.11]

@@ -19,11 +19,10 @@ from study_samples import add, candidate_values, make_study
 
 import assay.study
 from assay.core.errors import AssayError
-from assay.study.agree import budget
 from assay.study.agree.approvals import approve
 from assay.study.files.candidate import Candidate
 from assay.study.files.documents import ROOT, StudyError
-from assay.study.record import kinds, states
+from assay.study.record import kinds
 from assay.study.record.kinds import ENDED, EXITED, LAUNCHED, MEASURED, PREPARED
 from assay.study.record.ledger import Writer
 from assay.study.record.study import Study
@@ -58,10 +57,10 @@ class TestLaunch:
         assert kinds_of(study, run) == [
             kinds.RESERVED, PREPARED, LAUNCHED, EXITED, kinds.SETTLED, MEASURED, ENDED,
         ]  # fmt: skip
-        assert states.current(study.ledger.events())["c1"] == "completed"
-        used = budget.usage(study.ledger.events())
+        assert study.history().status["c1"] == "completed"
+        used = study.history().usage
         assert used.runs == 1 and not used.open and 0 < used.wall_clock_hours < 0.05
-        assert study.ledger.verify() == []
+        assert study.ledger.read().problems == []
 
     def test_a_dry_run_starts_nothing_and_shows_the_token(self, study: Study) -> None:
         planned = planning.plan(study, "c1", "short", 0)
@@ -74,7 +73,7 @@ class TestLaunch:
     def test_a_wrong_token_is_refused(self, study: Study, token: str) -> None:
         with pytest.raises(StudyError, match="does not confirm"):
             launcher.launch(study, "c1", "short", 0, confirm=token, actor="agent")
-        assert budget.usage(study.ledger.events()).runs == 0
+        assert study.history().usage.runs == 0
 
     def test_the_environment_is_what_was_agreed(self, study: Study, monkeypatch) -> None:
         monkeypatch.setenv("SECRET", "hunter2")
@@ -87,8 +86,8 @@ class TestLaunch:
         add(study, "c2", exit=3)
         record = recovery.wait(study, launch(study, "c2"), 60)
         assert (record.outcome, record.exit_code) == ("failed", 3)
-        assert states.current(study.ledger.events())["c2"] == "debug"
-        assert budget.usage(study.ledger.events()).runs == 1
+        assert study.history().status["c2"] == "debug"
+        assert study.history().usage.runs == 1
         assert launch(study, "c2") == "c2-short-0-2"  # another attempt, another run
 
     def test_a_command_that_is_not_there(self, study: Study) -> None:
@@ -203,11 +202,11 @@ ATTACKS = {
 def test_a_hostile_agent_is_refused_by_name(study: Study, attack: str) -> None:
     act, reason = ATTACKS[attack]
     act(study)
-    before = budget.usage(study.ledger.events()) if "ledger" not in attack else None
+    before = study.history().usage if "ledger" not in attack else None
     with pytest.raises(AssayError, match=f"(?s){reason}"):
         launch(study)
     if before is not None:
-        assert budget.usage(study.ledger.events()) == before
+        assert study.history().usage == before
 
 
 def test_deleting_bad_runs_does_not_delete_them_from_the_ledger(study: Study) -> None:
@@ -229,12 +228,12 @@ def test_a_seed_outside_the_pool(study: Study) -> None:
 
 def test_a_parameter_out_of_scope_is_refused_when_validated(study: Study) -> None:
     for change, reason in (({"lr": 5.0}, "expected 0.0001 to 0.01"), ({"width": 3}, "not in the")):
-        name = f"x{len(states.current(study.ledger.events()))}"
+        name = f"x{len(study.history().status)}"
         values = candidate_values(id=name, change={"parameters": change})
         candidates.propose(study, Candidate(**values), "agent")
         with pytest.raises(StudyError, match=reason):
             candidates.validate(study, name, "agent")
-        assert states.current(study.ledger.events())[name] == "draft"
+        assert study.history().status[name] == "draft"
         with pytest.raises(StudyError, match="is draft"):
             launch(study, name)
 
@@ -328,8 +327,8 @@ def consistent(study: Study, run: str, *, started: int) -> None:
     for kind in (PREPARED, ENDED, MEASURED, kinds.RESERVED, kinds.SETTLED):
         assert seen.count(kind) == 1, (kind, seen)
     assert seen.count(LAUNCHED) <= 1
-    assert budget.usage(study.ledger.events()).open == ()
-    assert study.ledger.verify() == []
+    assert study.history().usage.open == ()
+    assert study.ledger.read().problems == []
 
 
 class TestKill:
@@ -382,10 +381,10 @@ class TestKill:
         assert in_child(killed_after_events, str(study.root), "", str(count)) == -signal.SIGKILL
         monkeypatch.setattr(recovery, "START_SECONDS", 0.0)
         recovery.recover(study)
-        assert budget.usage(study.ledger.events()).open == ()
+        assert study.history().usage.open == ()
         monkeypatch.undo()
         assert recovery.wait(study, launch(study), 60).outcome == "done"
-        assert states.current(study.ledger.events())["c1"] == "completed"
+        assert study.history().status["c1"] == "completed"
 
     @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
     def test_the_supervisor_between_two_events(self, study: Study, monkeypatch, count: int) -> None:
@@ -398,7 +397,7 @@ class TestKill:
         consistent(study, run, started=1 if count > 1 else int(starts.exists()))
         lost = study.run(run).outcome == "lost"
         assert lost == (count == 1)
-        status = states.current(study.ledger.events())["c1"]
+        status = study.history().status["c1"]
         assert status == ("debug" if lost else "completed")
         assert recovery.recover(study) == []
 

@@ -27,9 +27,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 def test_everything_is_approved_and_nothing_was_run(study: Study) -> None:
     assert approvals.missing(study) == {}
     assert not any(e.kind == kinds.PREPARED for e in study.ledger.events())
-    steps = agenda.agenda(list(study.ledger.events()), study.contract())
+    steps = agenda.steps_of(study.history(), study.contract())
     assert {(step.action, step.candidate) for step in steps} == {("run", "baseline")}
-    assert study.ledger.verify(study.anchors()) == []
+    assert study.problems() == []
 
 
 def test_the_repository_is_clean_and_stands_alone(study: Study) -> None:

@@ -16,9 +16,10 @@ from assay.study.agree import setup
 from assay.study.agree.approvals import approve
 from assay.study.agree.protocol import fingerprint
 from assay.study.files.candidate import Candidate
+from assay.study.files.documents import canonical, digest
 from assay.study.judge import audit, verdict, verify
 from assay.study.record import kinds
-from assay.study.record.ledger import LedgerError, canonical, digest
+from assay.study.record.ledger import LedgerError
 from assay.study.record.study import Study
 from assay.study.run import launcher, recovery
 from assay.study.steps import candidates
@@ -201,8 +202,8 @@ def test_a_measurement_that_was_changed_and_everything_chained_again(won: Study)
             event["data"]["metrics"]["return"] -= 50.0
 
     rewritten(won, worse)
-    subprocess.run(["git", "update-ref", "-d", won.ref], cwd=won.root, check=True)
-    won._note(won.ledger.head())
+    subprocess.run(["git", "update-ref", "-d", won.ref.name], cwd=won.root, check=True)
+    won.ref.note(won.ledger.head())
     found = reasons(won)
     for words in (
         "return of run base-promotion-1 is 102.0 by its files, not 52.0",
@@ -215,8 +216,8 @@ def test_a_measurement_that_was_changed_and_everything_chained_again(won: Study)
 def test_a_history_that_was_rewritten_upon_the_old_one_in_git(study: Study) -> None:
     """The ref names the new head, and its commits still name the old ones."""
     rewritten(study, lambda event: event.update(actor="eve"))
-    study._note(study.ledger.head())
-    assert study.noted() == study.ledger.head()
+    study.ref.note(study.ledger.head())
+    assert study.ref.head() == study.ledger.head()
     (reason,) = reasons(study)
     assert "once noted event" in reason and "history was rewritten" in reason
     with pytest.raises(LedgerError, match="history was rewritten"):

@@ -20,15 +20,17 @@ from typer.testing import CliRunner
 
 from assay.cli.app import app
 from assay.core.errors import AssayError
-from assay.study.agree import approvals, budget, protocol
+from assay.study.agree import approvals, protocol
 from assay.study.files.base import Phase
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import APPROVALS
 from assay.study.judge import audit, verdict
-from assay.study.record import kinds, states
+from assay.study.record import kinds
 from assay.study.record.book import Book
+from assay.study.record.history import History
 from assay.study.record.ledger import Event
 from assay.study.record.study import Study
+from assay.study.record.transaction import TRANSITIONS
 from assay.study.report import pages
 from assay.study.run import launcher, planning, processes, recovery, supervisor
 from assay.study.steps import agenda, candidates
@@ -117,12 +119,12 @@ class Commands:
             return None
         # What nobody approved, or was changed since it was frozen, must never have got here.
         assert approved
-        frozen = states.registration(list(study.ledger.events()), name).data["hash"]
+        frozen = study.history().registration(name).data["hash"]
         assert protocol.frozen_hash(study, study.contract(), name) == frozen
         return planned[0]
 
     def finish(self, outcome: str, gain: float) -> None:
-        for run in budget.usage(self.study.ledger.events()).open[:1]:
+        for run in self.study.history().usage.open[:1]:
             end(self.study, run, outcome, gain)
 
     def run_phase(self, name: str, phase: Phase, gain: float) -> None:
@@ -183,7 +185,7 @@ def illegal(events: list[Event]) -> list[str]:
                 found.append(f"{name} was launched as {now.get(name)}")
         elif event.kind == kinds.STATE:
             before, to = now.get(name), data["to"]
-            legal = to == "draft" if before is None else to in states.TRANSITIONS[before]
+            legal = to == "draft" if before is None else to in TRANSITIONS[before]
             if not legal or data["from"] != before:
                 found.append(f"{name} went from {before} to {to}")
             if to == "accepted" and accepted.get(name) != set(kinds.DECIDING):
@@ -212,7 +214,7 @@ class Machine(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
     def status(self, *wanted: str) -> bool:
-        return bool(set(states.current(self.study.ledger.events()).values()) & set(wanted))
+        return bool(set(self.study.history().status.values()) & set(wanted))
 
     @rule(name=names)
     def propose(self, name: str) -> None:
@@ -275,8 +277,8 @@ class Machine(RuleBasedStateMachine):
         events = list(self.study.ledger.events())
         assert illegal(events) == []
         assert self.study.problems() == []
-        assert Book.read(events).status == states.current(events)
-        used, agreed = budget.usage(events), self.study.contract()
+        assert Book.read(events).status == History.read(events).status
+        used, agreed = History.read(events).usage, self.study.contract()
         assert used.runs <= agreed.budget.runs and len(used.open) <= agreed.budget.parallel
         assert next_step(self.study).action  # there is always one, whatever happened
 
@@ -311,11 +313,11 @@ def test_the_commands_can_reach_every_end(commands: Commands) -> None:
     study = commands.study
     accept(commands, "c2")
     accept(commands, "c3", gain=-40.0)
-    now = states.current(study.ledger.events())
+    now = study.history().status
     assert (now["c2"], now["c3"]) == ("accepted", "rejected")
     assert illegal(list(study.ledger.events())) == []
     commands.give_up("c2")
-    assert states.current(study.ledger.events())["c2"] == "reverted"
+    assert study.history().status["c2"] == "reverted"
 
 
 @pytest.mark.parametrize("edit", ["contract", "candidate"])
@@ -330,7 +332,7 @@ def test_an_edit_in_between_ends_it(commands: Commands, edit: str) -> None:
         commands.edit_candidate("c2", 0.005)
     commands.audit("c2", "promotion")
     commands.judge("c2", "promotion")
-    now = states.current(commands.study.ledger.events())
+    now = commands.study.history().status
     assert now["c2"] in ("completed", "rejected")
     assert commands.launch("c2", "validation", 11) is None
 
@@ -347,16 +349,16 @@ def test_validation_repeats_what_promotion_found_and_nothing_else(commands: Comm
     commands.audit("c2", "promotion")
     commands.judge("c2", "promotion")
     accept(commands, "c3", gain=20.0)
-    assert Book.read(study.ledger.events()).incumbent == "c3"
+    assert study.history().incumbent == "c3"
     with pytest.raises(AssayError, match="promoted against 'base'; the incumbent is now 'c3'"):
         verdict.judge(study, "c2", "validation", "agent")
-    steps = agenda.agenda(study.ledger.events(), study.contract())
+    steps = agenda.steps_of(study.history(), study.contract())
     assert [(s.action, s.candidate, s.phase) for s in steps if s.candidate == "c2"] == [
         ("judge", "c2", "promotion")
     ]
     commands.judge("c2", "promotion")
     commands.judge("c2", "validation")
-    assert states.current(study.ledger.events())["c2"] == "accepted"
+    assert study.history().status["c2"] == "accepted"
 
 
 def test_illegal_moves_would_be_seen(commands: Commands) -> None:
@@ -385,7 +387,7 @@ class TestDoubtfulBaselines:
 
     def steps(self, commands: Commands) -> list[agenda.Step]:
         events = commands.study.ledger.events()
-        steps = agenda.agenda(events, commands.study.contract())
+        steps = agenda.steps_of(Book.read(events), commands.study.contract())
         commands.study.sync()  # and what is kept in state.json comes to the same
         assert agenda.steps_of(Book(commands.study.state()), commands.study.contract()) == steps
         return steps
@@ -431,7 +433,7 @@ class TestDoubtfulBaselines:
         for phase in kinds.DECIDING:
             commands.run_phase("base3", phase, 0.0)
         accept(commands, "c2")
-        assert states.current(commands.study.ledger.events())["c2"] == "accepted"
+        assert commands.study.history().status["c2"] == "accepted"
 
     def test_a_baseline_with_too_few_results_decides_nothing(self, second: Commands) -> None:
         for _ in range(kinds.MOST_LOST):
@@ -495,9 +497,9 @@ class TestDoubtfulBaselines:
         commands.run_phase("c2", "promotion", 40.0)
         commands.audit("c2", "promotion")
         commands.judge("c2", "promotion")
-        assert Book.read(commands.study.ledger.events()).judged == {("c2", "promotion"): "accept"}
+        assert commands.study.history().judged == {("c2", "promotion"): "accept"}
         commands.give_up("base")
-        assert Book.read(commands.study.ledger.events()).judged == {}
+        assert commands.study.history().judged == {}
 
 
 class TestVerdictsStand:

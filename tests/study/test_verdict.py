@@ -17,9 +17,10 @@ from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError, write_yaml_document
 from assay.study.judge import audit, verdict
-from assay.study.record import kinds, results, states
-from assay.study.record.book import Book
+from assay.study.record import kinds
+from assay.study.record.history import History
 from assay.study.record.study import Study
+from assay.study.record.transaction import Transaction
 from assay.study.steps import agenda, candidates
 
 NOISE = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
@@ -105,7 +106,7 @@ def fake(
         out.mkdir(parents=True)
         (out / "result.json").write_text(json.dumps(row))
         with study.ledger.transaction() as writer:
-            frozen = states.registration(list(writer.events()), name).data["hash"]
+            frozen = History.read(writer.events()).registration(name).data["hash"]
             facts = {
                 "run": run, "candidate": name, "phase": phase, "seed": seed, "argv": [],
                 "protocol": measured, "registration": frozen,
@@ -117,8 +118,8 @@ def fake(
             writer.append(kinds.ENDED, end, actor="test")
     with study.ledger.transaction() as writer:
         for to in ("launched", "completed"):
-            if states.current(writer.events())[name] != "accepted":
-                states.move(writer, name, to, actor="test", why="test")
+            if History.read(writer.events()).status[name] != "accepted":
+                Transaction(writer).move(name, to, actor="test", why="test")
 
 
 def judged(study: Study, name: str, phase: Phase = "promotion") -> str:
@@ -127,7 +128,7 @@ def judged(study: Study, name: str, phase: Phase = "promotion") -> str:
 
 
 def state(study: Study, name: str) -> str:
-    return states.current(study.ledger.events())[name]
+    return study.history().status[name]
 
 
 def test_a_better_candidate_is_promoted_validated_and_becomes_the_incumbent(study: Study) -> None:
@@ -135,11 +136,11 @@ def test_a_better_candidate_is_promoted_validated_and_becomes_the_incumbent(stud
     fake(study, "c1", "promotion", gain=14.0)
     assert judged(study, "c1") == "accept"
     assert state(study, "c1") == "completed"  # not yet: fresh seeds decide
-    assert Book.read(study.ledger.events()).incumbent == ""
+    assert study.history().incumbent == ""
     fake(study, "c1", "validation", gain=8.0)
     assert judged(study, "c1", "validation") == "accept"
     assert state(study, "c1") == "accepted"
-    assert Book.read(study.ledger.events()).incumbent == "c1"
+    assert study.history().incumbent == "c1"
 
 
 def test_a_winner_that_does_not_repeat_itself_is_not_accepted(study: Study) -> None:
@@ -149,7 +150,7 @@ def test_a_winner_that_does_not_repeat_itself_is_not_accepted(study: Study) -> N
     fake(study, "c1", "validation", gain=0.0)
     assert judged(study, "c1", "validation") == "reject"
     assert state(study, "c1") == "rejected"
-    assert Book.read(study.ledger.events()).incumbent == ""
+    assert study.history().incumbent == ""
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_reward_hacking_is_named_and_makes_the_evidence_invalid(study, shifts, c
     assert [item.name for item in found.checks if not item.passed] == [check]
     given = verdict.judge(study, "c1", "promotion", "agent")
     assert given.outcome == "invalid" and check in given.reasons[0]
-    assert verdict.decisions(list(study.ledger.events())) == 0  # no alpha is spent on it
+    assert verdict.decisions(study.history()) == 0  # no alpha is spent on it
 
 
 def test_a_failed_audit_says_what_was_found_and_not_only_the_name_of_the_check(study) -> None:
@@ -255,12 +256,11 @@ class TestTheWholePool:
         fake(study, "c1", "promotion", gain=14.0, seeds=(1, 2, 3, 5))
         audit.audit(study, "c1", "promotion", "agent")
         for look in (verdict.weigh, verdict.rehearse):
-            events = list(study.ledger.events())
             with pytest.raises(StudyError, match=r"'c1' has no run of seeds \[4\]"):
-                look(study, events, study.contract(), "c1", "promotion")
+                look(study, study.history(), study.contract(), "c1", "promotion")
         with pytest.raises(StudyError, match=r"seeds \[4\]"):
             verdict.judge(study, "c1", "promotion", "agent")
-        assert verdict.decisions(list(study.ledger.events())) == 0
+        assert verdict.decisions(study.history()) == 0
 
     def test_a_larger_pool_is_wanted_in_both_arms(self, study: Study) -> None:
         values = study.contract().model_dump(mode="json")
@@ -284,8 +284,7 @@ class TestTheWholePool:
         fake(study, "c1", "promotion", gain=14.0)
 
         def rehearse() -> verdict.Verdict:
-            events = list(study.ledger.events())
-            return verdict.rehearse(study, events, study.contract(), "c1", "promotion")
+            return verdict.rehearse(study, study.history(), study.contract(), "c1", "promotion")
 
         with pytest.raises(StudyError, match="not been audited"):
             rehearse()
@@ -301,8 +300,7 @@ class TestTheWholePool:
         add(study, "c1")
         fake(study, "c1", "promotion", gain=14.0, cheat=9.0)
         audit.audit(study, "c1", "promotion", "agent")
-        events = list(study.ledger.events())
-        seen = verdict.rehearse(study, events, study.contract(), "c1", "promotion")
+        seen = verdict.rehearse(study, study.history(), study.contract(), "c1", "promotion")
         assert seen.outcome == "invalid" and "honeypot" in seen.reasons[0]
 
 
@@ -321,7 +319,7 @@ def test_a_changed_contract_does_not_hand_out_more_than_alpha(study: Study) -> N
         audit.audit(study, f"c{i}", "promotion", "agent")
         shares.append(verdict.judge(study, f"c{i}", "promotion", "agent").alpha)
     assert shares == pytest.approx([0.025, 0.025 / 199, 0.025 / 199])
-    assert verdict.spent(list(study.ledger.events())) == pytest.approx(sum(shares))
+    assert verdict.spent(study.history()) == pytest.approx(sum(shares))
 
 
 def test_edited_and_deleted_artifacts_are_found(study: Study) -> None:
@@ -395,12 +393,11 @@ def test_every_decision_spends_its_share(study: Study) -> None:
         fake(study, f"c{i}", "promotion", gain=0.5)
         audit.audit(study, f"c{i}", "promotion", "agent")
         shares.append(verdict.judge(study, f"c{i}", "promotion", "agent").alpha)
-        assert verdict.decisions(list(study.ledger.events())) == i + 1
+        assert verdict.decisions(study.history()) == i + 1
     assert sum(shares) <= 0.05 / 20 * 3 + 1e-12
 
 
 def test_arms_are_read_from_the_ledger_alone(study: Study) -> None:
-    done = results.runs(study.ledger.events())
-    assert results.arm(done, "base", "promotion", "return") == dict(
+    assert study.history().arm("base", "promotion", "return") == dict(
         zip(SEEDS["promotion"], 100 + NOISE, strict=True)
     )

@@ -62,14 +62,12 @@ def baseline(call: Call, hours: Hours = None, gpu_hours: GpuHours = 0.0) -> None
 def _plan(study: Study, name: str) -> dict[str, Any]:
     """Return what the baseline still needs, or what it shows once it is complete."""
     from assay.study.judge import gate
-    from assay.study.record import kinds, results
-    from assay.study.record.kinds import DECIDING
+    from assay.study.record.kinds import DECIDING, MINIMUM_SEEDS
 
     agreed = study.contract()
-    events = list(study.ledger.events())
+    history = study.history()
     metric = agreed.metrics.primary
-    done = results.runs(events)
-    arms = [results.arm(done, name, phase, metric.name) for phase in DECIDING]
+    arms = [history.arm(name, phase, metric.name) for phase in DECIDING]
     pools = agreed.evaluation.pools
     seeds = dict(zip(DECIDING, (pools.promotion, pools.validation), strict=True))
     request = study.candidate(name).budget
@@ -83,7 +81,7 @@ def _plan(study: Study, name: str) -> dict[str, Any]:
         f"{name}: {len(arms[0])} of {len(seeds['promotion'])} promotion seeds and {len(arms[1])} "
         f"of {len(seeds['validation'])} validation seeds are done; at most {facts['hours']:.3g} h."
     ]
-    if min(map(len, arms)) < kinds.MINIMUM_SEEDS:
+    if min(map(len, arms)) < MINIMUM_SEEDS:
         lines.append("The noise floor and the A/A test come from them: assay study next")
         return facts | {"lines": lines}
     spread, same = gate.noise_floor(arms[0], arms[1], metric.direction)

@@ -90,12 +90,11 @@ def add(
     ] = None,
 ) -> None:
     """Queue runs of a candidate."""
-    from assay.study.record.kinds import POOLS
     from assay.study.run.queue import Queue
 
     with call.opened() as found:
         found.require_writable()
-        pool = getattr(found.contract().evaluation.pools, POOLS[phase])
+        pool = found.contract().evaluation.pools.of(phase)
         added = Queue(found).add(name, phase, seeds or pool)
     call.show({"added": added}, added or ["Nothing new: all of these runs are queued or done."])
 

@@ -33,7 +33,6 @@ def next_step(call: Call) -> None:
 @on_study
 def status(call: Call) -> None:
     """Show a study: approvals, budget, candidates, active runs."""
-    from assay.study.agree import budget
     from assay.study.agree.approvals import missing
     from assay.study.record import kinds
     from assay.study.run import recovery
@@ -44,8 +43,9 @@ def status(call: Call) -> None:
         found.sync()
     agreed = found.contract()
     book = found.book()[0]
-    used = budget.usage(found.ledger.events())
-    reasons = missing(found, agreed)
+    history = found.history()
+    used = history.usage
+    reasons = missing(found, agreed, history.approvals)
     stopped = (found.path / kinds.STOP).exists()
     limits = agreed.budget
     facts = {
@@ -121,7 +121,7 @@ def anchor(
     """Record the ledger's head in Git again, after a clone that did not fetch refs/rlxp."""
     found = call.read()
     found.anchor_again(call.actor, why)
-    call.show({"ref": found.ref}, f"The ledger's head is recorded in {found.ref}.")
+    call.show({"ref": found.ref.name}, f"The ledger's head is recorded in {found.ref.name}.")
 
 
 def demo(

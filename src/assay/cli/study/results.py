@@ -148,8 +148,7 @@ def verdict(
 
     with call.opened() as found:
         if dry:
-            events = list(found.ledger.events())
-            seen = verdict.rehearse(found, events, found.contract(), name, phase)
+            seen = verdict.rehearse(found, found.history(), found.contract(), name, phase)
         else:
             seen = verdict.judge(found, name, phase, call.actor)
         status = found.book()[0].status.get(name)

@@ -7,7 +7,7 @@ without a trace. It counts only if both name the same hash and the part still ha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,10 +16,11 @@ import yaml
 from assay.core.errors import nearest
 from assay.study.agree.rules import refuse_unguarded
 from assay.study.files.contract import APPROVALS, Approval, Contract
-from assay.study.files.documents import StudyError, read_yaml_document, write_text
+from assay.study.files.documents import StudyError, digest, read_yaml_document, write_text
 from assay.study.record import kinds
-from assay.study.record.ledger import Event, digest
 from assay.study.record.study import Study
+
+Recorded = Mapping[str, tuple[str, str]]  # who approved which hash last, by the part
 
 
 def approve(study: Study, item: str, by: str) -> Approval:
@@ -45,35 +46,22 @@ def approve(study: Study, item: str, by: str) -> Approval:
 
 
 def missing(
-    study: Study, contract: Contract | None = None, events: Iterable[Event] | None = None
+    study: Study, contract: Contract | None = None, recorded: Recorded | None = None
 ) -> dict[str, str]:
     """Return the parts that are not approved as they are, each with the reason.
 
     Args:
         study: Whose ledger is asked.
         contract: As it was just read; read again if None.
-        events: Of the ledger, as they were just read; read again if None.
+        recorded: What the ledger says, as it was just read; read again if None.
     """
-    given = study.ledger.events() if events is None else events
-    return unapproved(contract or study.contract(), last_words(given))
+    if recorded is None:
+        recorded = study.history().approvals
+    return unapproved(contract or study.contract(), recorded)
 
 
-def last_words(events: Iterable[Event]) -> dict[str, tuple[str, str]]:
-    """Return who approved which hash last, by the part; what was said before is withdrawn."""
-    return {
-        str(event.data["item"]): (str(event.data["by"]), str(event.data["hash"]))
-        for event in events
-        if event.kind == kinds.APPROVED
-    }
-
-
-def unapproved(contract: Contract, recorded: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """Return the parts that are not approved as they are, each with the reason.
-
-    Args:
-        contract: As it is now.
-        recorded: Who approved which hash last by the ledger, by the part.
-    """
+def unapproved(contract: Contract, recorded: Recorded) -> dict[str, str]:
+    """Return the parts that are not approved as they are, each with the reason."""
     reasons = {}
     for item, what in APPROVALS.items():
         approval = contract.approvals.get(item)
@@ -89,14 +77,14 @@ def unapproved(contract: Contract, recorded: Mapping[str, tuple[str, str]]) -> d
 
 
 def require_approved(
-    study: Study, contract: Contract | None = None, events: Iterable[Event] | None = None
+    study: Study, contract: Contract | None = None, recorded: Recorded | None = None
 ) -> None:
     """Refuse to go on unless all parts are approved; the arguments are those of `missing`.
 
     Raises:
         StudyError: Lists exactly what is missing.
     """
-    reasons = missing(study, contract, events)
+    reasons = missing(study, contract, recorded)
     if reasons:
         lines = "\n".join(f"  {item}: {reason}" for item, reason in reasons.items())
         raise StudyError(

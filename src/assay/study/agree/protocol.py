@@ -15,8 +15,7 @@ from typing import Any
 from assay.study.files.base import Sha256
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
-from assay.study.files.documents import ROOT, StudyError
-from assay.study.record.ledger import digest
+from assay.study.files.documents import ROOT, StudyError, digest
 from assay.study.record.study import Study
 
 EXTRACTORS = f"{ROOT}/shared/metric_extractors"

@@ -26,11 +26,7 @@ def pinned(root: Path) -> bool:
 
 
 def require_repository(root: Path) -> None:
-    """Refuse a directory that is not the top of a Git repository.
-
-    Raises:
-        StudyError: It is not.
-    """
+    """Refuse a directory that is not the top of a Git repository."""
     top = repository(root)
     if top is None or top.resolve() != root.resolve():
         raise StudyError(
@@ -40,11 +36,7 @@ def require_repository(root: Path) -> None:
 
 
 def changed_files(root: Path, patch: str) -> list[str]:
-    """Return the paths that a unified diff touches, old and new names both.
-
-    Raises:
-        StudyError: It is no diff that Git can read.
-    """
+    """Return the paths that a unified diff touches, old and new names both."""
     try:
         out = git(root, "apply", "--numstat", "-z", "-", data=patch.encode())
     except GitError as error:
@@ -57,11 +49,7 @@ def changed_files(root: Path, patch: str) -> list[str]:
 
 
 def refuse_out_of_scope(root: Path, contract: Contract, paths: list[str]) -> None:
-    """Refuse paths that the contract does not allow to be changed.
-
-    Raises:
-        StudyError: Names the first such path and why.
-    """
+    """Refuse paths that the contract does not allow to be changed."""
     kept = set(protected_files(root, contract))
     for path in paths:
         if path == ROOT or path.startswith(f"{ROOT}/"):
@@ -103,11 +91,7 @@ def _glob_match(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 
 
 def refuse_scope(study: Study, agreed: Contract, candidate: Candidate) -> None:
-    """Refuse a change that the contract does not allow.
-
-    Raises:
-        StudyError: Names the parameter or file, and what is allowed.
-    """
+    """Refuse a change that the contract does not allow."""
     for name, value in candidate.change.parameters.items():
         known = agreed.scope.parameters.get(name)
         if known is None:

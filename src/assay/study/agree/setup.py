@@ -49,11 +49,11 @@ def initialise(root: Path, task: str, study: str, *, actor: str, activate: bool 
     made = Study(root, checked_name(task, "task"), checked_name(study, "study"))
     if made.path.exists():
         raise StudyError(f"There is a study {task}/{study} already.", "Choose another name.")
-    if made.noted() is not None:
+    if made.ref.head() is not None:
         raise StudyError(
-            f"There was a study {task}/{study}: Git notes the head of its ledger in {made.ref}, "
-            "and its files are gone.",
-            f"Restore them, choose another name, or forget it: git update-ref -d {made.ref}",
+            f"There was a study {task}/{study}: Git notes the head of its ledger in "
+            f"{made.ref.name}, and its files are gone.",
+            f"Restore them, choose another name, or forget it: git update-ref -d {made.ref.name}",
         )
     registry_path = root / ROOT / "registry.yaml"
     if registry_path.exists() and not activate:

@@ -21,8 +21,8 @@ from assay.study.agree.setup import initialise
 from assay.study.files.contract import APPROVALS
 from assay.study.files.documents import StudyError, write_text
 from assay.study.judge.gate import noise_floor
-from assay.study.record import kinds, results, states
-from assay.study.record.ledger import Event
+from assay.study.record import kinds
+from assay.study.record.history import History
 from assay.study.record.study import Study
 from assay.study.report import pages
 from assay.study.run import planning
@@ -42,42 +42,26 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What became of a candidate.
+    """What became of a candidate."""
 
-    Attributes:
-        name: Which one.
-        state: Where it ended.
-        trial: How much better than the baseline it looked on the one development seed.
-        reasons: Of the verdict that decided, the first one first; then what an audit found.
-    """
-
-    name: str
-    state: str
-    trial: float
+    name: str  # which one
+    state: str  # where it ended
+    trial: float  # how much better than the baseline it looked on the one development seed
+    # Of the verdict that decided, the first one first; then what an audit found.
     reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the demo went.
+    """How the demo went."""
 
-    Attributes:
-        study: The study, to look around in.
-        noise: Standard deviation of the baseline over its seeds.
-        same: p-value of the A/A test: two halves of the baseline's seeds against each other.
-        judged: The candidates.
-        runs: How many trainings it took.
-        seconds: How long it took.
-        pages: The report, as Markdown and as HTML.
-    """
-
-    study: Study
-    noise: float
-    same: float
-    judged: tuple[Judged, ...]
-    runs: int
-    seconds: float
-    pages: tuple[Path, Path]
+    study: Study  # the study, to look around in
+    noise: float  # standard deviation of the baseline over its seeds
+    same: float  # p-value of the A/A test: two halves of the baseline's seeds against each other
+    judged: tuple[Judged, ...]  # the candidates
+    runs: int  # how many trainings it took
+    seconds: float  # how long it took
+    pages: tuple[Path, Path]  # the report, as Markdown and as HTML
 
     @property
     def accepted(self) -> tuple[str, ...]:
@@ -137,8 +121,8 @@ def run(directory: Path, say: Say = lambda line: None) -> Outcome:
     Queue(study).add(BASELINE, "short", study.contract().evaluation.pools.development)
     ending = Loop(study, confirm=planning.CONFIRM, actor=ACTOR, say=say).run()
     say(f"The loop ended: {ending}.")
-    events = list(study.ledger.events())
-    done = results.runs(events)
+    history = study.history()
+    done = history.over()
     lost = [run for run in done if run.outcome != "done"]
     if lost:
         log = study.path / "runs" / lost[0].id / "stdout.log"
@@ -147,13 +131,13 @@ def run(directory: Path, say: Say = lambda line: None) -> Outcome:
         )
     written = pages.write(study)[:2]
     metric = study.contract().metrics.primary
-    halves = [results.arm(done, BASELINE, phase, metric.name) for phase in kinds.DECIDING]
+    halves = [history.arm(BASELINE, phase, metric.name) for phase in kinds.DECIDING]
     noise, seen = noise_floor(halves[0], halves[1], metric.direction)
     return Outcome(
         study=study,
         noise=noise,
         same=2 * min(seen.p_better, seen.p_worse),
-        judged=tuple(_judged(events, done, metric.name, n) for n in (WINNER, *LOSERS)),
+        judged=tuple(_judged(history, metric.name, n) for n in (WINNER, *LOSERS)),
         runs=len(done),
         seconds=time.monotonic() - began,
         pages=written,
@@ -161,11 +145,7 @@ def run(directory: Path, say: Say = lambda line: None) -> Outcome:
 
 
 def prepare(directory: Path) -> Study:
-    """Write out the repository and an approved study with its candidates; nothing is run.
-
-    Raises:
-        StudyError: The directory holds something.
-    """
+    """Write out the repository and an approved study with its candidates; nothing is run."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise StudyError(
             f"'{directory}' is not empty.", "Name a new directory for the demo to work in."
@@ -189,14 +169,14 @@ def prepare(directory: Path) -> Study:
     return study
 
 
-def _judged(events: list[Event], done: list[results.Run], metric: str, name: str) -> Judged:
-    trials = [results.arm(done, who, "short", metric) for who in (BASELINE, name)]
+def _judged(history: History, metric: str, name: str) -> Judged:
+    trials = [history.arm(who, "short", metric) for who in (BASELINE, name)]
     (before,), (after,) = (trial.values() for trial in trials)
     assert before is not None and after is not None  # no run failed
-    given = [e.data for e in events if e.kind == kinds.GIVEN and e.data["candidate"] == name]
+    given = [event.data for event in history.verdicts if event.data["candidate"] == name]
     return Judged(
         name=name,
-        state=states.current(events)[name],
+        state=history.status[name],
         trial=after - before,
         reasons=tuple(given[-1]["reasons"]) if given else (),
     )

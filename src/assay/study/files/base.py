@@ -36,6 +36,12 @@ Status = Literal[
     "reverted",
 ]
 Phase = Literal["smoke", "short", "promotion", "validation"]
+POOLS: dict[Phase, str] = {  # of training seeds
+    "smoke": "development",
+    "short": "development",
+    "promotion": "promotion",
+    "validation": "validation",
+}
 
 
 class Part(Model):

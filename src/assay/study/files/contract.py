@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from assay.study.files.base import Direction, Document, Name, Part, Phase, Sha256, Text
+from assay.study.files.base import POOLS, Direction, Document, Name, Part, Phase, Sha256, Text
 
 PLACEHOLDER = "FILL IN"
 APPROVALS: dict[str, str] = {
@@ -272,6 +272,11 @@ class Pools(Part):
     development: tuple[int, ...] = Field(min_length=1, description="Smoke and short trials.")
     promotion: tuple[int, ...] = Field(min_length=5, description="The deciding comparison.")
     validation: tuple[int, ...] = Field(min_length=5, description="Fresh seeds for the winner.")
+
+    def of(self, phase: Phase) -> tuple[int, ...]:
+        """Return the seeds of a phase."""
+        seeds: tuple[int, ...] = getattr(self, POOLS[phase])
+        return seeds
 
     @model_validator(mode="after")
     def _disjoint(self) -> Pools:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -109,31 +110,19 @@ def _parsed(path: Path, values: Any, model: type[ModelT]) -> ModelT:
 
 
 def write_yaml_document(path: Path, document: Model) -> None:
-    """Write a model as YAML, whole or not at all.
-
-    Raises:
-        StudyError: The place cannot be written to.
-    """
+    """Write a model as YAML, whole or not at all."""
     plain = document.model_dump(mode="json")
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
     _write(path, text.encode())
 
 
 def write_json_document(path: Path, document: Model) -> None:
-    """Write a model as JSON, whole or not at all.
-
-    Raises:
-        StudyError: The place cannot be written to.
-    """
+    """Write a model as JSON, whole or not at all."""
     _write(path, dump_json(document.model_dump(mode="json"), indent=1))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text, whole or not at all.
-
-    Raises:
-        StudyError: The place cannot be written to.
-    """
+    """Write a text, whole or not at all."""
     _write(path, text.encode())
 
 
@@ -148,3 +137,29 @@ def _write(path: Path, data: bytes) -> None:
         write_atomic(path, data)
     except OSError as error:
         raise StudyError(*run_error(error, f"write '{path}'").args) from None
+
+
+def canonical(value: Any) -> bytes:
+    """Render a value as the one JSON text that stands for it.
+
+    Raises:
+        ValueError: It holds a NaN, an infinity, or something that JSON cannot say.
+
+    Example:
+        >>> canonical({"b": 1, "a": [True, None, 0.5]})
+        b'{"a":[true,null,0.5],"b":1}'
+    """
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return text.encode()
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a value's canonical form."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def digest_of(document: Model) -> str:
+    """Return the SHA-256 of a document's canonical form."""
+    return digest(document.model_dump(mode="json"))

@@ -16,7 +16,7 @@ import hashlib
 import json
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from assay.study.files.base import Direction
 from assay.study.files.documents import StudyError
 from assay.study.judge import gate
 from assay.study.record import kinds
+from assay.study.record.history import History
 from assay.study.record.ledger import Event, Problem
 from assay.study.record.study import Study
 
@@ -46,46 +47,28 @@ _TOLERANCE = 1e-6  # between machines, of numbers that were computed from the sa
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where one result is.
+    """Where one result is."""
 
-    Attributes:
-        candidate: What was tried.
-        seed: The training seed.
-        path: The file, relative to the study's repository, in POSIX form.
-        pointer: The number inside it, as a JSON pointer (RFC 6901).
-        metric: What the number measures.
-        config: Hash of the settings that it was trained with.
-        protocol: How it was measured, in words and numbers.
-    """
-
-    candidate: str
-    seed: int
-    path: str
-    pointer: str
-    metric: str
-    config: str
+    candidate: str  # what was tried
+    seed: int  # the training seed
+    path: str  # the file, relative to the study's repository, in POSIX form
+    pointer: str  # the number inside it, as a JSON pointer (RFC 6901)
+    metric: str  # what the number measures
+    config: str  # hash of the settings that it was trained with
+    # How it was measured, in words and numbers.
     protocol: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What adopted results are to show.
+    """What adopted results are to show."""
 
-    Attributes:
-        candidate: About whom.
-        metric: By what.
-        direction: Which way is better.
-        rival: Whom it is compared with, or "".
-        relation: How the interquartile mean over seeds is to stand to the threshold.
-        threshold: The goal, or None.
-    """
-
-    candidate: str
-    metric: str
-    direction: Direction = "maximize"
-    rival: str = ""
-    relation: Relation = ">="
-    threshold: float | None = None
+    candidate: str  # about whom
+    metric: str  # by what
+    direction: Direction = "maximize"  # which way is better
+    rival: str = ""  # whom it is compared with, or ""
+    relation: Relation = ">="  # how the interquartile mean over seeds is to stand to the threshold
+    threshold: float | None = None  # the goal, or None
 
 
 # ---------------------------------------------------------------------- writing
@@ -108,26 +91,22 @@ def adopt(
             about nobody; nothing is written then.
     """
     read, said = list(sources), list(claims)
-    with study.ledger.transaction() as writer:
-        missing = due(study, list(writer.events()), read, said)
-        return [writer.append(kind, facts, actor=actor) for kind, facts in missing]
+    with study.transaction() as transaction:
+        missing = due(study, transaction.history, read, said)
+        return [transaction.append(kind, facts, actor=actor) for kind, facts in missing]
 
 
 def due(
-    study: Study, events: Sequence[Event], sources: Iterable[Source], claims: Iterable[Claim]
+    study: Study, history: History, sources: Iterable[Source], claims: Iterable[Claim]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Return the events that `adopt` would append: their kinds and what they would say.
-
-    Raises:
-        StudyError: As `adopt` does.
-    """
+    """Return the events that `adopt` would append: their kinds and what they would say."""
     wanted: dict[Key, dict[str, Any]] = {}
     for source in sources:
         key = (source.candidate, source.seed)
         if key in wanted:
             raise StudyError(f"Seed {source.seed} of '{source.candidate}' has two sources.")
         wanted[key] = _facts(study, source)
-    known = standing(events)
+    known = history.adopted
     found: list[tuple[str, dict[str, Any]]] = []
     for key, facts in wanted.items():
         old = known.get(key)
@@ -137,11 +116,10 @@ def due(
         if key not in wanted:
             gone = {"candidate": key[0], "seed": key[1], "supersedes": old.seq}
             found.append((kinds.WITHDRAWN, gone))
-    said = shown(events)
     for claim in claims:
         facts = _weigh(claim, wanted)
-        before = said.get((claim.candidate, claim.rival, claim.metric))
-        if before is None or not _alike(before.data, facts):
+        before = history.shown.get((claim.candidate, claim.rival, claim.metric))
+        if before is None or not alike(before.data, facts):
             found.append((kinds.SHOWN, facts))
     return found
 
@@ -168,11 +146,7 @@ def _facts(study: Study, source: Source) -> dict[str, Any]:
 
 
 def _bytes(root: Path, path: str) -> bytes:
-    """Return what an evidence file holds.
-
-    Raises:
-        StudyError: It is not there, or is not a file.
-    """
+    """Return what an evidence file holds."""
     place = root / path
     if PurePosixPath(path).is_absolute() or not place.is_file():
         raise StudyError(
@@ -193,32 +167,6 @@ def _pointed(data: bytes, pointer: str) -> float | None:
         return None
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number and math.isfinite(value) else None
-
-
-# ---------------------------------------------------------------------- reading
-
-
-def standing(events: Iterable[Event]) -> dict[Key, Event]:
-    """Return the adopted results that count now, by candidate and seed."""
-    found: dict[Key, Event] = {}
-    for event in events:
-        if event.kind not in (kinds.ADOPTED, kinds.WITHDRAWN):
-            continue
-        key = (str(event.data["candidate"]), int(event.data["seed"]))
-        if event.kind == kinds.ADOPTED:
-            found[key] = event
-        else:
-            found.pop(key, None)
-    return found
-
-
-def shown(events: Iterable[Event]) -> dict[tuple[str, str, str], Event]:
-    """Return what was last shown, by candidate, rival and metric."""
-    return {
-        (str(e.data["candidate"]), str(e.data["rival"]), str(e.data["metric"])): e
-        for e in events
-        if e.kind == kinds.SHOWN
-    }
 
 
 def arm(adopted: Mapping[Key, Mapping[str, Any]], candidate: str, metric: str) -> dict[int, float]:
@@ -252,23 +200,16 @@ def _weigh(claim: Claim, adopted: Mapping[Key, Mapping[str, Any]]) -> dict[str, 
         theirs = arm(adopted, claim.rival, claim.metric)
         # Seeds of different algorithms share nothing, so that they are not paired.
         seen = gate.compare(theirs, mine, direction=claim.direction, test="welch")
-        facts["comparison"] = {
-            key: list(value) if isinstance(value, tuple) else _finite(value)
-            for key, value in dataclasses.asdict(seen).items()
-        }
+        facts["comparison"] = seen.plain()
     return facts
 
 
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _alike(one: Any, other: Any) -> bool:
+def alike(one: Any, other: Any) -> bool:
     """Return whether two plain values are the same, up to the last digits of their numbers."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_alike, one, other))
+        return len(one) == len(other) and all(map(alike, one, other))
     if isinstance(one, float) and isinstance(other, int | float):
         return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
     return bool(one == other)
@@ -277,16 +218,15 @@ def _alike(one: Any, other: Any) -> bool:
 # ---------------------------------------------------------------------- checking
 
 
-def problems(study: Study, events: Sequence[Event]) -> list[Problem]:
+def problems(study: Study, history: History) -> list[Problem]:
     """Find adopted evidence that is gone, was changed, or does not say what was adopted.
 
     The line of a problem is that of the event which adopted it.
     """
     found: list[Problem] = []
-    known = standing(events)
     files: dict[str, bytes | None] = {}
     named: set[tuple[str, str]] = set()  # a file that changed is named once, not once per seed
-    for (candidate, seed), event in known.items():
+    for (candidate, seed), event in history.adopted.items():
         path, recorded = str(event.data["path"]), str(event.data["sha256"])
         if path not in files:
             try:
@@ -299,8 +239,8 @@ def problems(study: Study, events: Sequence[Event]) -> list[Problem]:
             where = f"'{path}', adopted for seed {seed} of {candidate},"
             found.append(Problem(event.seq, f"{where} {reason}"))
             named.add((path, recorded))
-    adopted = {key: event.data for key, event in known.items()}
-    for (candidate, _, _), event in shown(events).items():
+    adopted = {key: event.data for key, event in history.adopted.items()}
+    for (candidate, _, _), event in history.shown.items():
         reason = _unfounded(event, adopted)
         if reason:
             found.append(Problem(event.seq, f"what is shown of {candidate} {reason}"))
@@ -330,4 +270,4 @@ def _unfounded(event: Event, adopted: Mapping[Key, Mapping[str, Any]]) -> str:
         facts = _weigh(Claim(**{name: event.data[name] for name in names}), adopted)
     except (StudyError, KeyError, TypeError) as error:
         return f"cannot be derived again: {error}"
-    return "" if _alike(event.data, facts) else "is not what the adopted results come to"
+    return "" if alike(event.data, facts) else "is not what the adopted results come to"

@@ -17,8 +17,9 @@ from assay.study.files.contract import Contract, Metric
 from assay.study.files.documents import StudyError, write_json_document
 from assay.study.files.records import AuditCheck, ResultAudit
 from assay.study.judge import gate, verdict
-from assay.study.measure import extractors
-from assay.study.record import kinds, results
+from assay.study.measure import extractors, monitor
+from assay.study.record import kinds
+from assay.study.record.history import History, Run
 from assay.study.record.study import Study
 
 DOMINANT = 0.8  # share of the summed reward at which one component is said to dominate
@@ -27,6 +28,8 @@ FAR = 10.0  # deviations; what moves farther is to have moved the task as well
 PROPORTION = 0.1  # least share of its way that the task is to have come along
 TOLERANCE = 1e-9
 
+Runs = Sequence[Run]
+
 
 def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
     """Check a candidate's evidence in a phase, write `audits/<name>.json` and record it.
@@ -34,12 +37,11 @@ def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
     Raises:
         StudyError: There is nothing to check.
     """
-    with study.ledger.transaction() as writer:
-        events = list(writer.events())
+    with study.transaction() as transaction:
+        history = transaction.history
         agreed = study.contract()
-        other = verdict.rival(study, events)
-        done = results.runs(events)
-        mine, theirs = (results.selected(done, who, phase) for who in (name, other))
+        other = verdict.rival(study, history)
+        mine, theirs = (history.selected(who, phase) for who in (name, other))
         if not mine:
             raise StudyError(
                 f"Candidate '{name}' has no runs in the {phase} phase.", "Run its seeds first."
@@ -48,7 +50,7 @@ def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
             _artifacts(study, agreed, mine),
             _protocol(study, agreed, mine, theirs),
             _seeds(agreed, mine, theirs, phase),
-            _losses(done, (name, other), phase),
+            _losses(history, (name, other), phase),
             *_hacking(study, agreed, mine, theirs),
         ]
         found = ResultAudit(
@@ -57,7 +59,7 @@ def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
         path = study.path / "audits" / f"{name}.json"
         write_json_document(path, found)
         facts = {"candidate": name, "phase": phase, **found.model_dump(mode="json")}
-        writer.append(kinds.AUDITED, facts, actor=actor)
+        transaction.append(kinds.AUDITED, facts, actor=actor)
     return found
 
 
@@ -68,7 +70,7 @@ def _check(name: str, passed: bool, detail: str) -> AuditCheck:
 # ---------------------------------------------------------------------- is it what was measured?
 
 
-def _artifacts(study: Study, agreed: Contract, mine: Sequence[results.Run]) -> AuditCheck:
+def _artifacts(study: Study, agreed: Contract, mine: Runs) -> AuditCheck:
     """Extract every metric again and hold it against the ledger."""
     name = "the artifacts say what the ledger says"
     for run in mine:
@@ -78,11 +80,7 @@ def _artifacts(study: Study, agreed: Contract, mine: Sequence[results.Run]) -> A
         if not place.is_dir():
             return _check(name, False, f"the files of run {run.id} are gone")
         for metric in agreed.metrics.all():
-            recorded = run.metrics.get(metric.name)
-            try:
-                now = extractors.extract(metric, place / "out", place / "stdout.log")
-            except (StudyError, OSError):
-                now = None
+            recorded, now = run.metrics.get(metric.name), extractors.value_of(metric, place)
             same = now is recorded or (
                 now is not None
                 and recorded is not None
@@ -94,9 +92,7 @@ def _artifacts(study: Study, agreed: Contract, mine: Sequence[results.Run]) -> A
     return _check(name, True, f"{len(mine)} runs")
 
 
-def _protocol(
-    study: Study, agreed: Contract, mine: Sequence[results.Run], theirs: Sequence[results.Run]
-) -> AuditCheck:
+def _protocol(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> AuditCheck:
     name = "both arms were measured alike"
     now = protocol.protocol_hash(study.root, agreed)
     for run in (*mine, *theirs):
@@ -107,12 +103,12 @@ def _protocol(
 
 def _seeds(
     agreed: Contract,
-    mine: Sequence[results.Run],
-    theirs: Sequence[results.Run],
+    mine: Runs,
+    theirs: Runs,
     phase: Phase,
 ) -> AuditCheck:
     name = "the seeds are those of the pool"
-    pool = set(getattr(agreed.evaluation.pools, kinds.POOLS[phase]))
+    pool = set(agreed.evaluation.pools.of(phase))
     for run in (*mine, *theirs):
         if run.seed not in pool:
             return _check(name, False, f"seed {run.seed} of run {run.id} is not in the pool")
@@ -122,12 +118,12 @@ def _seeds(
     return _check(name, True, ", ".join(str(run.seed) for run in mine))
 
 
-def _losses(done: Sequence[results.Run], arms: Sequence[str], phase: Phase) -> AuditCheck:
+def _losses(history: History, arms: Sequence[str], phase: Phase) -> AuditCheck:
     """Look for runs that someone may have killed because they did not please, in either arm."""
     title = "no run was lost on the way"
     counts = []
     for name in arms:
-        mine = (run for run in done if (run.candidate, run.phase) == (name, phase))
+        mine = history.over(name, phase)
         # What a person stopped for all is on record as that.
         lost = [r.id for r in mine if r.outcome == "lost" and r.reason != kinds.SWITCHED]
         if len(lost) > kinds.MOST_RUNS_LOST:
@@ -140,9 +136,7 @@ def _losses(done: Sequence[results.Run], arms: Sequence[str], phase: Phase) -> A
 # better, or the reward?
 
 
-def _hacking(
-    study: Study, agreed: Contract, mine: Sequence[results.Run], theirs: Sequence[results.Run]
-) -> list[AuditCheck]:
+def _hacking(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> list[AuditCheck]:
     metrics = agreed.metrics
     checks = []
     if metrics.training_reward is not None:
@@ -161,7 +155,7 @@ def _hacking(
     return checks
 
 
-def _unwritten(metrics: Sequence[Metric], runs: Sequence[results.Run]) -> str:
+def _unwritten(metrics: Sequence[Metric], runs: Runs) -> str:
     """Name a metric that a finished run did not write, or return "".
 
     A check that sees nothing would pass, so whoever wants to pass it would only have to be silent.
@@ -179,12 +173,12 @@ def _outran(moved: float, task: float, least: float) -> bool:
     return (moved > least and task <= 0) or (moved > FAR and task < PROPORTION * moved)
 
 
-def _values(runs: Sequence[results.Run], metric: Metric) -> list[float]:
+def _values(runs: Runs, metric: Metric) -> list[float]:
     found = [run.metrics.get(metric.name) for run in runs]
     return [value for value in found if value is not None]
 
 
-def _gain(metric: Metric, mine: Sequence[results.Run], theirs: Sequence[results.Run]) -> float:
+def _gain(metric: Metric, mine: Runs, theirs: Runs) -> float:
     """Return how much better the candidate is, in standard deviations of the rival's seeds."""
     after, before = _values(mine, metric), _values(theirs, metric)
     if not after or len(before) < 2:
@@ -194,9 +188,7 @@ def _gain(metric: Metric, mine: Sequence[results.Run], theirs: Sequence[results.
     return sign * (float(np.mean(after)) - float(np.mean(before))) / spread
 
 
-def _reward_against_task(
-    primary: Metric, reward: Metric, mine: Sequence[results.Run], theirs: Sequence[results.Run]
-) -> AuditCheck:
+def _reward_against_task(primary: Metric, reward: Metric, mine: Runs, theirs: Runs) -> AuditCheck:
     name = "the task got better with its reward"
     silent = _unwritten([reward], [*mine, *theirs])
     if silent:
@@ -207,9 +199,7 @@ def _reward_against_task(
     return _check(name, not hacked, detail)
 
 
-def _honeypot(
-    metric: Metric, mine: Sequence[results.Run], theirs: Sequence[results.Run]
-) -> AuditCheck:
+def _honeypot(metric: Metric, mine: Runs, theirs: Runs) -> AuditCheck:
     name = "the honeypot is untouched"
     silent = _unwritten([metric], [*mine, *theirs])
     if silent:
@@ -225,15 +215,13 @@ def _honeypot(
     return _check(name, not moved, f"{metric.name} moved by {seen.effect:+.4g}")
 
 
-def _shares(components: Sequence[Metric], runs: Sequence[results.Run]) -> dict[str, float]:
+def _shares(components: Sequence[Metric], runs: Runs) -> dict[str, float]:
     sizes = {m.name: abs(float(np.mean(_values(runs, m) or [0.0]))) for m in components}
     total = sum(sizes.values())
     return {name: size / total if total else 0.0 for name, size in sizes.items()}
 
 
-def _domination(
-    components: Sequence[Metric], mine: Sequence[results.Run], theirs: Sequence[results.Run]
-) -> AuditCheck:
+def _domination(components: Sequence[Metric], mine: Runs, theirs: Runs) -> AuditCheck:
     name = "no reward component took over"
     silent = _unwritten(components, [*mine, *theirs])
     if silent:
@@ -247,19 +235,13 @@ def _domination(
     return _check(name, True, f"the largest is {top} with {after[top]:.0%}")
 
 
-def _saturation(
-    study: Study, components: Sequence[Metric], mine: Sequence[results.Run]
-) -> AuditCheck:
+def _saturation(study: Study, components: Sequence[Metric], mine: Runs) -> AuditCheck:
     """Look for a component that has stood still at its highest value for the last half."""
     name = "no reward component is saturated"
     for run in mine:
         place = study.path / "runs" / run.id
         for metric in components:
-            try:
-                points = extractors.series(metric.source, place / "out", place / "stdout.log")
-            except (StudyError, OSError):
-                continue
-            values = [value for _, value in points]
+            values = [value for _, value in monitor.points_of(metric, place)]
             tail = values[len(values) // 2 :]
             flat = len(tail) >= 5 and max(tail) - min(tail) <= 1e-6 * (1 + abs(max(tail)))
             if flat and max(values) - min(values) > 1e-3 and tail[-1] >= max(values) - 1e-9:
@@ -270,8 +252,8 @@ def _saturation(
 def _exploit(
     metric: Metric,
     primary: Metric,
-    mine: Sequence[results.Run],
-    theirs: Sequence[results.Run],
+    mine: Runs,
+    theirs: Runs,
 ) -> AuditCheck:
     """Look for episodes that changed their length while the task did not get better with it."""
     name = f"{metric.name} is not exploited"
@@ -284,9 +266,7 @@ def _exploit(
     return _check(name, not hacked, detail)
 
 
-def _riding(
-    metric: Metric, mine: Sequence[results.Run], theirs: Sequence[results.Run]
-) -> AuditCheck:
+def _riding(metric: Metric, mine: Runs, theirs: Runs) -> AuditCheck:
     name = f"{metric.name}: actions do not ride their limits"
     silent = _unwritten([metric], [*mine, *theirs])
     if silent:

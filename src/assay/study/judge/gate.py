@@ -8,11 +8,12 @@ are too narrow. Significance alone is not enough: the effect must be worth havin
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +23,10 @@ from assay.study.files.base import Direction
 from assay.study.files.contract import Evaluation, Guardrail, PrimaryMetric
 from assay.study.files.documents import StudyError
 from assay.study.record import kinds
+from assay.study.record.history import Scores
 
 # "open" is no verdict: it is what a rehearsal says of evidence that could be judged.
 Outcome = Literal["accept", "reject", "inconclusive", "harmful", "invalid", "open"]
-Scores = Mapping[int, float | None]
 Floats = npt.NDArray[np.float64]
 
 MOST_SEEDS = 10_000
@@ -38,54 +39,39 @@ _BLOCK = 1_000  # relabellings that are held in memory at once
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two arms over seeds; positive numbers favour the candidate, whatever the direction.
+    """Two arms over seeds; positive numbers favour the candidate, whatever the direction."""
 
-    Attributes:
-        test: What was computed: `welch`, `paired t` or a permutation test.
-        seeds: Seeds of the baseline and of the candidate that were compared.
-        effect: Difference of means, in the metric's unit.
-        low: One-sided lower limit of the effect at `GUARD_LEVEL`.
-        high: One-sided upper limit at the same level.
-        p_better: One-sided p-value of "no better".
-        p_worse: One-sided p-value of "no worse".
-        standardised: Hedges' g.
-        improvement: Share of pairs of runs in which the candidate wins.
-        worst: The candidate's worst seed, and its score.
-        failures: Share of the candidate's seeds without a result.
-    """
+    test: str  # what was computed: `welch`, `paired t` or a permutation test
+    seeds: tuple[int, int]  # seeds of the baseline and of the candidate that were compared
+    effect: float  # difference of means, in the metric's unit
+    low: float  # one-sided lower limit of the effect at `GUARD_LEVEL`
+    high: float  # one-sided upper limit at the same level
+    p_better: float  # one-sided p-value of "no better"
+    p_worse: float  # one-sided p-value of "no worse"
+    standardised: float  # Hedges' g
+    improvement: float  # share of pairs of runs in which the candidate wins
+    worst: tuple[int, float]  # the candidate's worst seed, and its score
+    failures: float  # share of the candidate's seeds without a result
 
-    test: str
-    seeds: tuple[int, int]
-    effect: float
-    low: float
-    high: float
-    p_better: float
-    p_worse: float
-    standardised: float
-    improvement: float
-    worst: tuple[int, float]
-    failures: float
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data for the ledger; what is no number becomes None."""
+        return {
+            key: list(value) if isinstance(value, tuple) else _number_or_none(value)
+            for key, value in dataclasses.asdict(self).items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the evidence allows to say.
+    """What the evidence allows to say."""
 
-    Attributes:
-        outcome: Of the gate.
-        reasons: Why, in sentences, the deciding one first.
-        comparison: Of the primary metric; None if the evidence is invalid.
-        guardrails: Of each guardrail, by name.
-        alpha: The error rate this decision was made at.
-        seeds_needed: Seeds per arm to see the minimum effect, at this noise and rate; None where
-            they are too many to say.
-    """
-
-    outcome: Outcome
-    reasons: tuple[str, ...]
-    comparison: Comparison | None = None
-    guardrails: Mapping[str, Comparison] = field(default_factory=dict)
-    alpha: float = math.nan
+    outcome: Outcome  # of the gate
+    reasons: tuple[str, ...]  # why, in sentences, the deciding one first
+    comparison: Comparison | None = None  # of the primary metric; None if the evidence is invalid
+    guardrails: Mapping[str, Comparison] = field(default_factory=dict)  # of each guardrail, by name
+    alpha: float = math.nan  # the error rate this decision was made at
+    # Seeds per arm to see the minimum effect, at this noise and rate; None where they are too
+    # many to say.
     seeds_needed: int | None = None
 
 
@@ -105,7 +91,7 @@ def spend(evaluation: Evaluation, decided: int, spent: float | None = None) -> f
         StudyError: All of it is spent.
 
     Example:
-        >>> from assay.study.files.models import Pools
+        >>> from assay.study.files.contract import Pools
         >>> pools = Pools(development=(0,), promotion=range(1, 6), validation=range(6, 11))
         >>> evaluation = Evaluation(episodes=10, pools=pools, expected_candidates=20)
         >>> spend(evaluation, decided=3)
@@ -209,6 +195,10 @@ def compare(
         worst=(worst, sign * after[worst]),
         failures=_lost_share(candidate),
     )
+
+
+def _number_or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _is_result(score: float | None) -> TypeGuard[float]:
@@ -444,9 +434,6 @@ def noise_floor(first: Scores, second: Scores, direction: Direction) -> tuple[fl
     Returns:
         The standard deviation over seeds, pooled from within the two sets (a shift between them is
         no noise), and the comparison of the sets, whose p-values should be nothing special.
-
-    Raises:
-        StudyError: A set has too few seeds.
     """
     halves = [
         {s: score for s, score in arm.items() if _is_result(score)} for arm in (first, second)

@@ -12,11 +12,12 @@ import json
 import math
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from assay.core.errors import nearest
 from assay.runs.metrics import read_records
@@ -48,12 +49,21 @@ def extract(metric: Metric, out: Path, log: Path) -> float:
     return value
 
 
-def series(source: MetricSource, out: Path, log: Path) -> list[Point]:
-    """Return all points of a metric, in order of their steps.
+def value_of(metric: Metric, place: Path) -> float | None:
+    """Return a metric's value by the files of a run, None where they do not have it."""
+    try:
+        return extract(metric, place / "out", place / "stdout.log")
+    except (StudyError, OSError):
+        return None
 
-    Raises:
-        StudyError: The file or the metric is missing.
-    """
+
+def finite(points: Sequence[Point]) -> NDArray[np.float64]:
+    """Return the values of a series that are numbers."""
+    return np.array([value for _, value in points if math.isfinite(value)], float)
+
+
+def series(source: MetricSource, out: Path, log: Path) -> list[Point]:
+    """Return all points of a metric, in order of their steps."""
     if remote(source.path):
         raise StudyError(
             f"'{source.path}' is no file of the run, and nothing is fetched over the network.",
@@ -88,11 +98,7 @@ def series(source: MetricSource, out: Path, log: Path) -> list[Point]:
 
 
 def reduce(points: list[Point], source: MetricSource) -> float:
-    """Make one number of a series.
-
-    Raises:
-        StudyError: It is empty.
-    """
+    """Make one number of a series."""
     if not points:
         raise StudyError(f"The metric '{source.key}' has no points.")
     values = [value for _, value in points]

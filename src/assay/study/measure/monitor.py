@@ -9,7 +9,6 @@ never an error of the one who watches.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -17,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,17 +41,11 @@ STILL = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """One thing that was looked at."""
 
-    Attributes:
-        name: What.
-        level: `stop` where a stop rule of the contract applies, `warn` where something is odd.
-        detail: What was seen.
-    """
-
-    name: str
-    level: Level
-    detail: str
+    name: str  # what
+    level: Level  # `stop` where a stop rule of the contract applies, `warn` where something is odd
+    detail: str  # what was seen
 
 
 # ---------------------------------------------------------------------- while it runs
@@ -149,12 +142,7 @@ def _entropy(name: str, points: Sequence[extractors.Point], limit: float | None)
 
 
 def points_of(metric: Metric, place: Path) -> list[extractors.Point]:
-    """Return what a run has logged of a metric so far; nothing where it cannot be read.
-
-    Args:
-        metric: What is wanted.
-        place: The run's directory.
-    """
+    """Return what a run has logged of a metric so far; nothing where it cannot be read."""
     try:
         return extractors.series(metric.source, place / "out", place / "stdout.log")
     except Exception:
@@ -167,16 +155,7 @@ def points_of(metric: Metric, place: Path) -> list[extractors.Point]:
 
 
 def health(study: Study, run: str, now: float | None = None) -> list[Finding]:
-    """Say how a run is, whether it is under way or over.
-
-    Args:
-        study: Whose.
-        run: Its name.
-        now: Seconds since the epoch; the present if None.
-
-    Raises:
-        StudyError: There is no such run.
-    """
+    """Say how a run is, whether it is under way or over."""
     record, agreed = study.run(run), study.contract()
     place = study.path / "runs" / record.id
     over = record.outcome != "running"
@@ -222,14 +201,6 @@ def _modified(path: Path) -> float | None:
         return None
 
 
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def learning(agreed: Contract, place: Path, *, over: bool) -> list[Finding]:
     """Say how a run learns, from what it has logged.
 
@@ -257,7 +228,7 @@ def learning(agreed: Contract, place: Path, *, over: bool) -> list[Finding]:
 
 def _progress(metric: Metric, points: Sequence[extractors.Point], over: bool) -> list[Finding]:
     """Look for a collapse and for a plateau in something that should rise."""
-    values = _finite(points)
+    values = extractors.finite(points)
     if values.size < FEWEST:
         detail = f"{values.size} points of {metric.name} so far; {FEWEST} are needed"
         return [Finding("progress", "ok", detail)]
@@ -280,7 +251,7 @@ def _progress(metric: Metric, points: Sequence[extractors.Point], over: bool) ->
 
 def _diagnostic(metric: Metric, points: Sequence[extractors.Point]) -> list[Finding]:
     """Look at a diagnostic metric by what its name says that it is."""
-    values = _finite(points)
+    values = extractors.finite(points)
     words = set(re.split(r"[^a-z]+", metric.name.lower()))
     if values.size < FEWEST:
         return []
@@ -315,10 +286,6 @@ def _diagnostic(metric: Metric, points: Sequence[extractors.Point]) -> list[Find
         else:
             findings.append(Finding("divergence", "ok", f"{metric.name} is {last:.3g}"))
     return findings
-
-
-def _finite(points: Sequence[extractors.Point]) -> NDArray[np.float64]:
-    return np.array([value for _, value in points if math.isfinite(value)], float)
 
 
 def _window(size: int) -> int:

@@ -18,18 +18,18 @@ from typing import Any
 
 from assay.core.errors import nearest
 from assay.study.agree import protocol
-from assay.study.files.base import Document
 from assay.study.files.candidate import BudgetRequest, Candidate, Change
 from assay.study.files.contract import Contract
 from assay.study.files.documents import (
     StudyError,
     checked_name,
+    digest_of,
     read_json_document,
     write_json_document,
 )
 from assay.study.files.records import ProbePlan, ProbeSummary
-from assay.study.record import kinds, results
-from assay.study.record.ledger import Event, digest
+from assay.study.record import kinds
+from assay.study.record.history import History, Run
 from assay.study.record.study import Study
 
 _COMPARE = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
@@ -77,8 +77,8 @@ def plan_probe(study: Study, plan: ProbePlan, actor: str = "assay") -> Path:
         )
     conditions(plan.success, agreed)
     path = directory(study, plan.id) / "plan.json"
-    with study.ledger.transaction() as writer:
-        if any(e.kind == kinds.PLANNED and e.data["plan"] == plan.id for e in writer.events()):
+    with study.transaction() as transaction:
+        if plan.id in transaction.history.plans:
             raise StudyError(
                 f"There is a probe '{plan.id}' already, and a plan is not changed.",
                 "Give the new one another id.",
@@ -86,9 +86,9 @@ def plan_probe(study: Study, plan: ProbePlan, actor: str = "assay") -> Path:
         write_json_document(path, plan)
         facts = {
             "plan": plan.id, "parameter": plan.parameter, "values": list(plan.values),
-            "success": plan.success, "hash": _hash(plan),
+            "success": plan.success, "hash": digest_of(plan),
         }  # fmt: skip
-        writer.append(kinds.PLANNED, facts, actor=actor)
+        transaction.append(kinds.PLANNED, facts, actor=actor)
     return path
 
 
@@ -151,11 +151,10 @@ def summarise(study: Study, plan_id: str, actor: str = "assay") -> ProbeSummary:
             parameter, or a value has no run that is over.
     """
     agreed = study.contract()
-    with study.ledger.transaction() as writer:
-        events = list(writer.events())
-        plan, planned = _plan(study, events, plan_id)
+    with study.transaction() as transaction:
+        plan = _plan(study, transaction.history, plan_id)
         wanted = conditions(plan.success, agreed)
-        runs = _runs(study, events, agreed, plan, planned.seq)
+        runs = _runs(study, transaction.history, agreed, plan)
         missing = [value for value in plan.values if not runs[value]]
         if missing:
             raise StudyError(
@@ -178,9 +177,9 @@ def summarise(study: Study, plan_id: str, actor: str = "assay") -> ProbeSummary:
         write_json_document(directory(study, plan.id) / "summary.json", summary)
         facts = {
             "plan": plan.id, "parameter": plan.parameter, "lowest": lowest, "highest": highest,
-            "hash": _hash(summary),
+            "hash": digest_of(summary),
         }  # fmt: skip
-        writer.append(kinds.SUMMARISED, facts, actor=actor)
+        transaction.append(kinds.SUMMARISED, facts, actor=actor)
     return summary
 
 
@@ -197,11 +196,7 @@ def named(study: Study, name: str) -> ProbeSummary:
     parts = PurePosixPath(name).parts
     inside = len(parts) == 4 and parts[:2] == ("audits", "probes") and parts[3] == "summary.json"
     probe = parts[2] if inside else name
-    recorded = {
-        str(e.data["plan"]): str(e.data["hash"])
-        for e in study.ledger.events()
-        if e.kind == kinds.SUMMARISED
-    }
+    recorded = study.history().summaries
     if probe not in recorded:
         known = ", ".join(sorted(recorded)) or "none"
         raise StudyError(
@@ -209,7 +204,7 @@ def named(study: Study, name: str) -> ProbeSummary:
             "Make one with `assay study probe`; studies share none.",
         )
     found = read_json_document(directory(study, probe) / "summary.json", ProbeSummary)
-    if _hash(found) != recorded[probe]:
+    if digest_of(found) != recorded[probe].data["hash"]:
         raise StudyError(
             f"The summary of probe '{probe}' is not what was recorded: it was edited.",
             "Summarise the probe again.",
@@ -217,27 +212,26 @@ def named(study: Study, name: str) -> ProbeSummary:
     return found
 
 
-def _plan(study: Study, events: Sequence[Event], plan_id: str) -> tuple[ProbePlan, Event]:
-    planned = {str(e.data["plan"]): e for e in events if e.kind == kinds.PLANNED}
+def _plan(study: Study, history: History, plan_id: str) -> ProbePlan:
+    planned = history.plans
     if plan_id not in planned:
         hint = nearest(plan_id, planned) if planned else "There are none yet."
         raise StudyError(f"There is no probe '{plan_id}' in study {study.name}.", hint)
     plan = read_json_document(directory(study, plan_id) / "plan.json", ProbePlan)
-    if _hash(plan) != planned[plan_id].data["hash"]:
+    if digest_of(plan) != planned[plan_id].data["hash"]:
         raise StudyError(
             f"The plan of probe '{plan_id}' was edited after it was made.",
             "Take the edit back, or make a new plan.",
         )
-    return plan, planned[plan_id]
+    return plan
 
 
 def _runs(
-    study: Study, events: Sequence[Event], agreed: Contract, plan: ProbePlan, since: int
-) -> dict[float, list[results.Run]]:
+    study: Study, history: History, agreed: Contract, plan: ProbePlan
+) -> dict[float, list[Run]]:
     """Return the finished runs at every value of a plan."""
-    begun = {str(e.data["run"]): e.seq for e in events if e.kind == kinds.PREPARED}
-    done = [run for run in results.runs(events) if run.outcome != "lost"]
-    found: dict[float, list[results.Run]] = {value: [] for value in plan.values}
+    since = history.plans[plan.id].seq
+    found: dict[float, list[Run]] = {value: [] for value in plan.values}
     for name in study.candidates():
         candidate = study.candidate(name)
         if candidate.kind != "dr-probe" or candidate.probe not in ("", plan.id):
@@ -252,7 +246,7 @@ def _runs(
                 )
             continue
         # A success that was defined once the results were known is none.
-        mine = [run for run in done if run.candidate == name and begun[run.id] > since]
+        mine = [r for r in history.over(name) if r.outcome != "lost" and r.prepared.seq > since]
         for run in {(run.phase, run.seed): run for run in mine}.values():
             frozen = protocol.registration_hash(candidate, agreed, run.protocol)
             if run.registration != frozen:
@@ -273,7 +267,7 @@ def _probed(change: Change, plan: ProbePlan) -> float | None:
     return next((known for known in plan.values if known == value), None)
 
 
-def _succeeds(run: results.Run, wanted: Sequence[Condition]) -> bool:
+def _succeeds(run: Run, wanted: Sequence[Condition]) -> bool:
     if run.outcome != "done":
         return False
     for metric, comparison, limit in wanted:
@@ -299,7 +293,7 @@ def _range(plan: ProbePlan, shares: Mapping[float, float]) -> tuple[float | None
     return ends[0], ends[1]
 
 
-def _incidents(runs: Mapping[float, Sequence[results.Run]]) -> str:
+def _incidents(runs: Mapping[float, Sequence[Run]]) -> str:
     """Say which runs did not come to their end, and why."""
     all_runs = [(value, run) for value in sorted(runs) for run in runs[value]]
     bad = [
@@ -310,10 +304,6 @@ def _incidents(runs: Mapping[float, Sequence[results.Run]]) -> str:
     if not bad:
         return f"All of {len(all_runs)} runs came to their end."
     return f"{len(bad)} of {len(all_runs)} runs did not come to their end: {'; '.join(bad)}."
-
-
-def _hash(document: Document) -> str:
-    return digest(document.model_dump(mode="json"))
 
 
 def _list(values: Sequence[float]) -> str:

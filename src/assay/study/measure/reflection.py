@@ -13,16 +13,19 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from assay.study.files.contract import Contract, Metric
-from assay.study.files.documents import StudyError, read_json_document, write_json_document
+from assay.study.files.documents import (
+    StudyError,
+    digest_of,
+    read_json_document,
+    write_json_document,
+)
 from assay.study.files.records import ReflectionComponent, RewardReflection
-from assay.study.measure import monitor
+from assay.study.measure import extractors, monitor
 from assay.study.measure.extractors import Point
-from assay.study.record import kinds, results
-from assay.study.record.book import Book
-from assay.study.record.ledger import Event, digest
+from assay.study.record import kinds
+from assay.study.record.history import History, Run
 from assay.study.record.study import Study
 
 FILE = "reward_reflection.json"
@@ -47,24 +50,21 @@ def reflect(study: Study, run: str, actor: str = "assay") -> RewardReflection:
             "The contract names no reward components, so there is nothing to reflect on.",
             "List the parts of the reward under metrics.components, and have it approved.",
         )
-    with study.ledger.transaction() as writer:
-        events = list(writer.events())
-        done = results.runs(events)
-        mine = next((item for item in done if item.id == run), None)
-        if mine is None:
-            under_way = any(e.kind == kinds.PREPARED and e.data["run"] == run for e in events)
+    with study.transaction() as transaction:
+        mine = transaction.history.runs.get(run)
+        if mine is None or not mine.ended:
             raise StudyError(
-                f"Run '{run}' is {'still under way' if under_way else 'not on record'}.",
+                f"Run '{run}' is {'still under way' if mine else 'not on record'}.",
                 "Reflect on a run that is over; `assay study status` lists them.",
             )
         place = study.path / "runs" / mine.id
-        found = _reflection(agreed, place, mine, _rivals(study, events, done, mine))
+        found = _reflection(agreed, place, mine, _rivals(study, transaction.history, mine))
         write_json_document(place / FILE, found)
         facts = {
-            "run": run, "candidate": mine.candidate, "hash": _hash(found),
+            "run": run, "candidate": mine.candidate, "hash": digest_of(found),
             "hacking_risk": found.hacking_risk, "findings": list(found.findings),
         }  # fmt: skip
-        writer.append(kinds.REFLECTED, facts, actor=actor)
+        transaction.append(kinds.REFLECTED, facts, actor=actor)
     return found
 
 
@@ -80,11 +80,7 @@ def named(study: Study, name: str) -> RewardReflection:
     """
     parts = PurePosixPath(name).parts
     run = parts[1] if len(parts) == 3 and (parts[0], parts[2]) == ("runs", FILE) else name
-    recorded = {
-        str(e.data["run"]): str(e.data["hash"])
-        for e in study.ledger.events()
-        if e.kind == kinds.REFLECTED
-    }
+    recorded = study.history().reflections
     if run not in recorded:
         known = ", ".join(f"runs/{name}/{FILE}" for name in sorted(recorded)) or "none"
         raise StudyError(
@@ -92,7 +88,7 @@ def named(study: Study, name: str) -> RewardReflection:
             "Make one with `assay study reflect RUN`; studies share none.",
         )
     found = read_json_document(study.path / "runs" / run / FILE, RewardReflection)
-    if _hash(found) != recorded[run]:
+    if digest_of(found) != recorded[run].data["hash"]:
         raise StudyError(
             f"'runs/{run}/{FILE}' is not what was recorded: it was edited.",
             f"Make it again with `assay study reflect {run}`.",
@@ -100,19 +96,13 @@ def named(study: Study, name: str) -> RewardReflection:
     return found
 
 
-def _hash(found: RewardReflection) -> str:
-    return digest(found.model_dump(mode="json"))
-
-
-def _rivals(
-    study: Study, events: Sequence[Event], done: Sequence[results.Run], mine: results.Run
-) -> list[results.Run]:
+def _rivals(study: Study, history: History, mine: Run) -> list[Run]:
     """Return the runs to hold this one against: those of the incumbent or baseline, same phase."""
-    holder = Book.read(events).incumbent
+    holder = history.incumbent
     names = [holder] if holder else [
         name for name in study.candidates() if study.candidate(name).kind == "baseline"
     ]  # fmt: skip
-    others = [run for name in names for run in results.selected(done, name, mine.phase)]
+    others = [run for name in names for run in history.selected(name, mine.phase)]
     return [run for run in others if run.outcome == "done" and run.candidate != mine.candidate]
 
 
@@ -120,7 +110,7 @@ def _rivals(
 
 
 def _reflection(
-    agreed: Contract, place: Path, mine: results.Run, rivals: Sequence[results.Run]
+    agreed: Contract, place: Path, mine: Run, rivals: Sequence[Run]
 ) -> RewardReflection:
     metrics = agreed.metrics
     series = {metric.name: monitor.points_of(metric, place) for metric in metrics.all()}
@@ -164,7 +154,7 @@ def _reflection(
 
 def _size(points: Sequence[Point], recorded: float | None) -> float:
     """Return how much a component weighs: its mean magnitude over the run, or at its end."""
-    values = _finite(points)
+    values = extractors.finite(points)
     if values.size:
         return float(np.mean(np.abs(values)))
     return abs(recorded) if recorded is not None and math.isfinite(recorded) else 0.0
@@ -179,7 +169,7 @@ def trend(points: Sequence[Point]) -> Trend:
         >>> trend([(0.0, 1.0)])
         'unknown'
     """
-    values = _finite(points)
+    values = extractors.finite(points)
     if values.size < FEWEST:
         return "unknown"
     quarter = values.size // 4
@@ -194,7 +184,7 @@ def trend(points: Sequence[Point]) -> Trend:
 def saturated(metric: Metric, points: Sequence[Point]) -> bool:
     """Return whether a component has stood at the best value it ever had for half of the run."""
     sign = 1.0 if metric.direction == "maximize" else -1.0
-    values = sign * _finite(points)
+    values = sign * extractors.finite(points)
     if values.size < FEWEST:
         return False
     span = float(np.ptp(values))
@@ -207,8 +197,8 @@ def _risk(
     agreed: Contract,
     series: Mapping[str, Sequence[Point]],
     components: Sequence[ReflectionComponent],
-    mine: results.Run,
-    rivals: Sequence[results.Run],
+    mine: Run,
+    rivals: Sequence[Run],
 ) -> tuple[Risk, list[str]]:
     """Hold the reward that was trained on against the task, inside the run and against rivals."""
     primary, reward = agreed.metrics.primary, agreed.metrics.training_reward
@@ -244,7 +234,7 @@ def _better(metric: Metric, seen: Trend) -> Trend:
     return "falling" if seen == "rising" else "rising"
 
 
-def _gain(metric: Metric, mine: results.Run, rivals: Sequence[results.Run]) -> float:
+def _gain(metric: Metric, mine: Run, rivals: Sequence[Run]) -> float:
     """Return how much better this run is than the rival's, in their standard deviations."""
     score = mine.metrics.get(metric.name)
     found = [run.metrics.get(metric.name) for run in rivals]
@@ -263,7 +253,3 @@ def _summed(parts: Sequence[Sequence[Point]]) -> list[Point]:
     if any(other != steps[0] for other in steps):
         return []
     return [(step, sum(points[i][1] for points in parts)) for i, step in enumerate(steps[0])]
-
-
-def _finite(points: Sequence[Point]) -> NDArray[np.float64]:
-    return np.array([value for _, value in points if math.isfinite(value)], float)

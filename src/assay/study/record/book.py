@@ -2,20 +2,21 @@
 
 The fold is kept in state.json together with the ledger's head that it was made at, so that a later
 process goes on from there instead of reading everything again. It holds what the next step is
-decided by and no more: of a candidate that is decided, its state and kind alone.
+decided by and no more: of a candidate that is decided, its state and kind alone. The fold of
+everything, which takes the whole ledger, is a `History`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Self
 
 from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Contract
 from assay.study.files.records import Anchor, LedgerFile, Progress, State
 from assay.study.record import kinds
-from assay.study.record.ledger import Event, Head, Problem
+from assay.study.record.ledger import Event, Head
 
 DECIDED = frozenset({"accepted", "rejected", "reverted"})
 _COMPARED = frozenset({"baseline", "dr-probe"})  # looked at again when others come up
@@ -42,7 +43,7 @@ class Book:
         status: Where each candidate is, the oldest first.
         kind: What each one is; "" where no event says so.
         probe: The probe that each belongs to, if any.
-        runs: Those that are over; of undecided candidates, baselines and probes.
+        attempts: Runs that are over; of undecided candidates, baselines and probes.
         scores: Of the baselines' runs, every metric.
         under_way: Runs that are prepared and not over: candidate, phase and seed.
         audited: Candidate and phase.
@@ -62,7 +63,7 @@ class Book:
         self.status: dict[str, Status] = dict(state.candidates) if state else {}
         self.kind = dict(kept.kinds)
         self.probe = dict(kept.probes)
-        self.runs = {name: [Attempt(*run) for run in runs] for name, runs in kept.attempts.items()}
+        self.attempts = {name: [Attempt(*run) for run in r] for name, r in kept.attempts.items()}
         self.scores = {run: dict(metrics) for run, metrics in kept.scores.items()}
         self.under_way = dict(kept.open)
         self.audited = {(name, phase) for name, phases in kept.audited.items() for phase in phases}
@@ -80,28 +81,15 @@ class Book:
         self.anchored = kept.anchored
 
     @classmethod
-    def read(cls, events: Iterable[Event]) -> Book:
+    def read(cls, events: Iterable[Event]) -> Self:
         """Fold events, from the first one on."""
         book = cls()
         for event in events:
             book.add(event)
         return book
 
-    def add(self, event: Event) -> None:
-        """Take one more event in."""
-        self.head = Head(event.seq, event.hash)
-        fold = _FOLDS.get(event.kind)
-        if fold is not None:
-            fold(self, event.data)
-
     def state(self, task: str, study: str, file: LedgerFile | None = None) -> State:
-        """Return the file that keeps the book.
-
-        Args:
-            task: The task's name.
-            study: The study's name.
-            file: The ledger's file, as it was when the last event was read from it.
-        """
+        """Return the file that keeps the book."""
         audited: dict[str, tuple[str, ...]] = {}
         for name, phase in sorted(self.audited):
             audited[name] = (*audited.get(name, ()), phase)
@@ -111,7 +99,7 @@ class Book:
         progress = Progress(
             kinds=self.kind,
             probes=self.probe,
-            attempts={name: tuple(map(tuple, runs)) for name, runs in self.runs.items()},
+            attempts={name: tuple(map(tuple, runs)) for name, runs in self.attempts.items()},
             scores=self.scores,
             open=self.under_way,
             audited=audited,
@@ -147,14 +135,13 @@ class Book:
 
     def left(self, agreed: Contract, name: str, phase: Phase) -> tuple[int, ...]:
         """Return the seeds of a phase that have no result and are not under way."""
-        pool: Iterable[int] = getattr(agreed.evaluation.pools, kinds.POOLS[phase])
         have = self.open(name, phase)
         have |= {r.seed for r in self.of(name) if r.phase == phase and r.outcome != "lost"}
-        return tuple(seed for seed in pool if seed not in have)
+        return tuple(seed for seed in agreed.evaluation.pools.of(phase) if seed not in have)
 
     def of(self, name: str) -> list[Attempt]:
         """Return a candidate's runs that are over."""
-        return self.runs.get(name, [])
+        return self.attempts.get(name, [])
 
     def complete(self, agreed: Contract, name: str, phase: Phase) -> bool:
         """Return whether a phase has all its results."""
@@ -168,7 +155,7 @@ class Book:
         runs = [run for run in self.of(name) if run.phase == phase]
         last = {run.seed: run.outcome for run in runs if run.outcome != "lost"}
         times = Counter(run.seed for run in runs)
-        pool: Iterable[int] = getattr(agreed.evaluation.pools, kinds.POOLS[phase])
+        pool = agreed.evaluation.pools.of(phase)
         return {seed: times[seed] for seed in pool if last.get(seed, "done") != "done"}
 
     def measured(self, name: str, phase: Phase, metric: str) -> dict[int, float]:
@@ -195,11 +182,44 @@ class Book:
         deciding = any(run.phase in kinds.DECIDING for run in self.of(name))
         return deciding or name in self.promoted or bool(self.open(name, "promotion"))
 
-    # ------------------------------------------------------------------ one fold per kind of event
+    # ------------------------------------------------------------------ the fold
 
-    def _approved(self, data: Mapping[str, Any]) -> None:
-        # The last word counts alone: an approval of something else withdraws the one before.
-        self.approvals[str(data["item"])] = (str(data["by"]), str(data["hash"]))
+    def add(self, event: Event) -> None:
+        """Take one more event in."""
+        self.head = Head(event.seq, event.hash)
+        data = event.data
+        match event.kind:
+            case kinds.APPROVED:
+                # The last word counts alone: what was approved before is withdrawn.
+                self.approvals[str(data["item"])] = (str(data["by"]), str(data["hash"]))
+            case kinds.STATE:
+                self._moved(data)
+            case kinds.REGISTERED:
+                self._labelled(data)
+            case kinds.RESERVED:
+                self.launched += 1
+                self.held[str(data["run"])] = None
+            case kinds.SETTLED:
+                self.held.pop(str(data["run"]), None)
+            case kinds.PREPARED:
+                place = (str(data["candidate"]), str(data["phase"]), int(data["seed"]))
+                self.under_way[str(data["run"])] = place
+            case kinds.MEASURED:
+                run = str(data["run"])
+                if run in self.under_way and self.kind.get(self.under_way[run][0]) == "baseline":
+                    self.scores[run] = dict(data["metrics"])
+            case kinds.ENDED:
+                self._ended(data)
+            case kinds.AUDITED:
+                self.audited.add((str(data["candidate"]), str(data["phase"])))
+            case kinds.GIVEN:
+                self.judged[str(data["candidate"]), str(data["phase"])] = str(data["outcome"])
+            case kinds.RANKED:
+                self.promoted |= set(data["promoted"])
+            case kinds.SUMMARISED:
+                self.summarised.add(str(data["plan"]))
+            case kinds.ANCHORED:
+                self.anchored = str(data["ref"])
 
     def _moved(self, data: Mapping[str, Any]) -> None:
         name, to = str(data["candidate"]), data["to"]
@@ -215,7 +235,7 @@ class Book:
             # Who was found better than the last rival has yet to be held against the new one.
             self.judged = {key: seen for key, seen in self.judged.items() if seen != "accept"}
         if to in DECIDED and self.kind[name] not in _COMPARED:
-            self.runs.pop(name, None)
+            self.attempts.pop(name, None)
             self.audited -= {(name, phase) for phase in kinds.DECIDING}
             self.promoted.discard(name)
             for phase in kinds.DECIDING:
@@ -229,22 +249,6 @@ class Book:
         if name in self.status and data.get("probe"):
             self.probe[name] = str(data["probe"])
 
-    def _reserved(self, data: Mapping[str, Any]) -> None:
-        self.launched += 1
-        self.held[str(data["run"])] = None
-
-    def _settled(self, data: Mapping[str, Any]) -> None:
-        self.held.pop(str(data["run"]), None)
-
-    def _prepared(self, data: Mapping[str, Any]) -> None:
-        place = (str(data["candidate"]), str(data["phase"]), int(data["seed"]))
-        self.under_way[str(data["run"])] = place
-
-    def _measured(self, data: Mapping[str, Any]) -> None:
-        run = str(data["run"])
-        if run in self.under_way and self.kind.get(self.under_way[run][0]) == "baseline":
-            self.scores[run] = dict(data["metrics"])
-
     def _ended(self, data: Mapping[str, Any]) -> None:
         run = str(data["run"])
         if run not in self.under_way:
@@ -252,58 +256,4 @@ class Book:
         name, phase, seed = self.under_way.pop(run)
         if self.status.get(name) not in DECIDED or self.kind[name] in _COMPARED:
             over = Attempt(run, phase, seed, str(data["outcome"]), str(data["reason"]))
-            self.runs.setdefault(name, []).append(over)
-
-    def _audited(self, data: Mapping[str, Any]) -> None:
-        self.audited.add((str(data["candidate"]), str(data["phase"])))
-
-    def _judged(self, data: Mapping[str, Any]) -> None:
-        self.judged[str(data["candidate"]), str(data["phase"])] = str(data["outcome"])
-
-    def _ranked(self, data: Mapping[str, Any]) -> None:
-        self.promoted |= set(data["promoted"])
-
-    def _summarised(self, data: Mapping[str, Any]) -> None:
-        self.summarised.add(str(data["plan"]))
-
-    def _anchored(self, data: Mapping[str, Any]) -> None:
-        self.anchored = str(data["ref"])
-
-
-_FOLDS: dict[str, Callable[[Book, Mapping[str, Any]], None]] = {
-    kinds.APPROVED: Book._approved,
-    kinds.STATE: Book._moved,
-    kinds.REGISTERED: Book._labelled,
-    kinds.RESERVED: Book._reserved,
-    kinds.SETTLED: Book._settled,
-    kinds.PREPARED: Book._prepared,
-    kinds.MEASURED: Book._measured,
-    kinds.ENDED: Book._ended,
-    kinds.AUDITED: Book._audited,
-    kinds.GIVEN: Book._judged,
-    kinds.RANKED: Book._ranked,
-    kinds.SUMMARISED: Book._summarised,
-    kinds.ANCHORED: Book._anchored,
-}
-
-
-def disagreements(kept: State, events: Iterable[Event]) -> list[Problem]:
-    """Say where a state that was kept is not what the events up to its head come to."""
-    made = Book()
-    for event in events:
-        if event.seq > kept.head.seq:
-            break
-        made.add(event)
-    derived = made.state(kept.task, kept.study, kept.ledger)
-    if derived.head != kept.head or derived == kept:
-        return []  # another head is a matter of anchors, and said there
-    reasons = []
-    if derived.incumbent != kept.incumbent:
-        told, true = kept.incumbent or "nobody", derived.incumbent or "nobody"
-        reasons.append(f"it calls {told} the incumbent, and the ledger {true}")
-    for name in sorted({*kept.candidates, *derived.candidates}):
-        told, true = (state.candidates.get(name, "unknown") for state in (kept, derived))
-        if told != true:
-            reasons.append(f"it calls {name} {told}, and the ledger {true}")
-    reasons = reasons or ["its progress is not what the ledger comes to"]
-    return [Problem(0, f"state.json disagrees with the ledger: {reason}") for reason in reasons]
+            self.attempts.setdefault(name, []).append(over)

@@ -38,12 +38,6 @@ LOOPED = "loop.ended"
 SWITCHED = "the kill switch was on"  # why a run ended that was stopped with all others
 STOP = "STOP"  # the kill switch, a file in the study's directory
 
-POOLS: dict[Phase, str] = {
-    "smoke": "development",
-    "short": "development",
-    "promotion": "promotion",
-    "validation": "validation",
-}
 DECIDING: tuple[Phase, ...] = ("promotion", "validation")
 MINIMUM_SEEDS = 5  # per arm, below which nothing is decided
 MOST_LOST = 2  # attempts at a deciding seed whose supervisor was killed

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 
 from assay.core.errors import AssayError
 from assay.runs.files import run_error
+from assay.study.files.documents import canonical
 
 SCHEMA = 1
 GENESIS = "0" * 64
@@ -42,51 +43,31 @@ class LedgerError(AssayError):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The newest event of a ledger, as it is anchored elsewhere.
+    """The newest event of a ledger, as it is anchored elsewhere."""
 
-    Attributes:
-        seq: Its number, from 1; 0 where there is no event yet.
-        hash: Its hash.
-    """
-
-    seq: int = 0
-    hash: str = GENESIS
+    seq: int = 0  # its number, from 1; 0 where there is no event yet
+    hash: str = GENESIS  # its hash
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of the ledger.
+    """One line of the ledger."""
 
-    Attributes:
-        seq: From 1, without gaps.
-        time: When it was appended, UTC, ISO 8601.
-        kind: What happened, such as `candidate.registered`.
-        actor: Who did it.
-        data: What the kind asks for.
-        prev: Hash of the event before.
-        hash: Over the canonical bytes of all of the above.
-    """
-
-    seq: int
-    time: str
-    kind: str
-    actor: str
-    data: Mapping[str, Any]
-    prev: str
-    hash: str
+    seq: int  # from 1, without gaps
+    time: str  # when it was appended, UTC, ISO 8601
+    kind: str  # what happened, such as `candidate.registered`
+    actor: str  # who did it
+    data: Mapping[str, Any]  # what the kind asks for
+    prev: str  # hash of the event before
+    hash: str  # over the canonical bytes of all of the above
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that a verification found.
+    """Something that a verification found."""
 
-    Attributes:
-        line: Where, from 1; 0 where it concerns the whole.
-        reason: What is wrong there.
-    """
-
-    line: int
-    reason: str
+    line: int  # where, from 1; 0 where it concerns the whole
+    reason: str  # what is wrong there
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.reason}" if self.line else self.reason
@@ -94,38 +75,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A whole ledger, read and checked in one pass.
+    """A whole ledger, read and checked in one pass."""
 
-    Attributes:
-        events: Those that could be read, in order.
-        problems: What is wrong, in order of the lines; none if the ledger is whole.
-        size: Where the last whole line ends, in bytes.
-    """
-
-    events: list[Event]
-    problems: list[Problem]
-    size: int
-
-
-def canonical(value: Any) -> bytes:
-    """Render a value as the one JSON text that stands for it.
-
-    Raises:
-        ValueError: It holds a NaN, an infinity, or something that JSON cannot say.
-
-    Example:
-        >>> canonical({"b": 1, "a": [True, None, 0.5]})
-        b'{"a":[true,null,0.5],"b":1}'
-    """
-    text = json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-    return text.encode()
-
-
-def digest(value: Any) -> str:
-    """Return the SHA-256 of a value's canonical form."""
-    return hashlib.sha256(canonical(value)).hexdigest()
+    events: list[Event]  # those that could be read, in order
+    problems: list[Problem]  # what is wrong, in order of the lines; none if the ledger is whole
+    size: int  # where the last whole line ends, in bytes
 
 
 def _now() -> str:
@@ -145,7 +99,7 @@ class Ledger:
         >>> ledger = Ledger(Path(tempfile.mkdtemp()) / "ledger.jsonl")
         >>> ledger.append("study.created", {"name": "lr"}, actor="ada").seq
         1
-        >>> ledger.verify()
+        >>> ledger.read().problems
         []
     """
 
@@ -180,16 +134,19 @@ class Ledger:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = open(self.path.with_suffix(".lock"), "ab")
         except OSError as error:
-            raise LedgerError(*run_error(error, f"write the ledger '{self.path}'").args) from None
+            raise self.unwritable(error) from None
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
                 file = open(self.path, "r+b" if self.path.exists() else "x+b")
             except OSError as error:
-                doing = f"write the ledger '{self.path}'"
-                raise LedgerError(*run_error(error, doing).args) from None
+                raise self.unwritable(error) from None
             with file:
                 yield Writer(self, file, self._clock)
+
+    def unwritable(self, error: OSError) -> LedgerError:
+        """Return what is raised where the file cannot be written."""
+        return LedgerError(*run_error(error, f"write the ledger '{self.path}'").args)
 
     def events(self) -> Iterator[Event]:
         """Yield all events in order; a half-written last line is passed over.
@@ -217,19 +174,12 @@ class Ledger:
         with open(self.path, "rb") as file:
             return _tail(file, self.path)[0]
 
-    def verify(self, anchors: Mapping[str, Head] | None = None) -> list[Problem]:
-        """Find every place where the ledger is not what was appended.
+    def read(self, anchors: Mapping[str, Head] | None = None) -> Reading:
+        """Read all events and find every place where the ledger is not what was appended.
 
         Args:
             anchors: Heads that were noted elsewhere, by the name of the place.
-
-        Returns:
-            Problems in order of their lines; none if the ledger is whole.
         """
-        return self.read(anchors).problems
-
-    def read(self, anchors: Mapping[str, Head] | None = None) -> Reading:
-        """Read all events and check them, in one pass; the arguments are those of `verify`."""
         for _ in range(_LOOKS):
             reading = self._read_once(anchors or {})
             if not reading.problems or reading.problems[-1].reason != _TORN:
@@ -358,8 +308,7 @@ class Writer:
         except OSError as error:
             with contextlib.suppress(OSError):  # else the next writer takes the torn line off
                 self._file.truncate(end)
-            doing = f"write the ledger '{self._ledger.path}'"
-            raise LedgerError(*run_error(error, doing).args) from None
+            raise self._ledger.unwritable(error) from None
         self.head = Head(event["seq"], hashed)
         event.pop("schema")
         # As a reader will find it: what is kept must not change with the caller's own data.
@@ -429,8 +378,3 @@ def _linked(line: bytes, previous: Head) -> Head:
     if hashlib.sha256(body).hexdigest() != stated or link.encode() not in body:
         return Head()
     return Head(previous.seq + 1, stated)
-
-
-def find(events: Iterable[Event], *kinds: str) -> list[Event]:
-    """Return the events of some kinds, in order."""
-    return [event for event in events if event.kind in kinds]

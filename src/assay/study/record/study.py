@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from assay.core.errors import AssayError, nearest
-from assay.runs.git import GitError, git
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import (
@@ -36,8 +34,11 @@ from assay.study.files.documents import (
 )
 from assay.study.files.records import Adapter, LedgerFile, Registry, RunRecord, State
 from assay.study.record import kinds
-from assay.study.record.book import Book, disagreements
+from assay.study.record.anchor import GitRef
+from assay.study.record.book import Book
+from assay.study.record.history import History
 from assay.study.record.ledger import Event, Head, Ledger, LedgerError, Problem, Reading
+from assay.study.record.transaction import Transaction
 
 ASIDE = "migrating"  # where files are while they move out of the flat layout
 FLAT = ("contract.yaml", "ledger.jsonl", "state.json")  # what stood there once
@@ -69,13 +70,20 @@ class Study:
             self.task_path = self.path = root / ROOT
         refusal = flat_refusal(root) if flat else None
         self.ledger = Ledger(self.path / "ledger.jsonl", refusal=refusal)
+        self.ref = GitRef(root, f"refs/rlxp/{task}/{study}/ledger")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Hold the ledger alone, to decide on what it says and append in one go."""
+        with self.ledger.transaction() as writer:
+            yield Transaction(writer)
+
+    def history(self) -> History:
+        """Return all that happened, by the ledger as it is now."""
+        return History.read(self.ledger.events())
 
     def require_writable(self) -> None:
-        """Refuse to go on where the study can only be read.
-
-        Raises:
-            StudyError: It is in the old flat layout.
-        """
+        """Refuse to go on where the study can only be read."""
         if self.flat:
             raise flat_refusal(self.root)
 
@@ -141,22 +149,6 @@ class Study:
         """Read the state."""
         return read_json_document(self.path / "state.json", State)
 
-    @property
-    def ref(self) -> str:
-        """Return the Git ref that notes the ledger's head."""
-        return f"refs/rlxp/{self.task}/{self.name}/ledger"
-
-    def anchors(self) -> dict[str, Head]:
-        """Return the heads of the ledger that were noted outside of it."""
-        anchors = {}
-        if (self.path / "state.json").exists():
-            head = self.state().head
-            anchors["state.json"] = Head(head.seq, head.hash)
-        noted = self.noted()
-        if noted is not None:
-            anchors[self.ref] = noted
-        return anchors
-
     def examine(self) -> Reading:
         """Read the whole ledger, and find what is wrong with it, its anchors and state.json."""
         problems: list[Problem] = []
@@ -170,13 +162,13 @@ class Study:
             except AssayError as error:
                 reason = f"state.json cannot be read: {error.message.rstrip('.')}; it is derived "
                 problems.append(Problem(0, reason + "from the ledger, and can be deleted"))
-        chain, refusal = self._chain()
+        chain, refusal = self.ref.chain()
         if chain:
-            anchors[self.ref] = chain[0]
+            anchors[self.ref.name] = chain[0]
         reading = self.ledger.read(anchors)
         if not reading.problems:
             problems += self._unchained(reading.events, chain, refusal)
-            problems += disagreements(kept, reading.events) if kept is not None else []
+            problems += _disagreements(kept, reading.events) if kept is not None else []
         return Reading(reading.events, [*reading.problems, *problems], reading.size)
 
     def _unchained(
@@ -186,18 +178,22 @@ class Study:
         begun = [event for event in events if event.kind == kinds.ANCHORED]
         if not begun or not begun[-1].data["ref"]:
             return []
-        if begun[-1].data["ref"] != self.ref:
-            reason = f"its head was noted in {begun[-1].data['ref']}, and this is {self.ref}"
+        ref = self.ref.name
+        if begun[-1].data["ref"] != ref:
+            reason = f"its head was noted in {begun[-1].data['ref']}, and this is {ref}"
             return [Problem(begun[-1].seq, f"{reason}: it is the ledger of another study")]
+        if not chain:  # the first note may have been made since; it comes before its event
+            chain, refusal = self.ref.chain()
+            chain = [noted for noted in chain if noted.seq <= events[-1].seq]
         if not chain:
-            return [Problem(0, f"{_GONE} {self.ref}, {_WHY_GONE}{refusal}")]
+            return [Problem(0, f"{_GONE} {ref}, {_WHY_GONE}{refusal}")]
         hashes = {event.seq: event.hash for event in events}
         for noted in chain:
             if hashes.get(noted.seq) != noted.hash:
-                reason = f"{self.ref} once noted event {noted.seq} by another hash"
+                reason = f"{ref} once noted event {noted.seq} by another hash"
                 return [Problem(noted.seq, f"{reason}: history was rewritten")]
         if chain[-1].seq > begun[-1].seq:
-            reason = f"the commits of {self.ref} begin with event {chain[-1].seq}, and it was "
+            reason = f"the commits of {ref} begin with event {chain[-1].seq}, and it was "
             reason += f"noted there from event {begun[-1].seq} on: the ref was made again"
             return [Problem(begun[-1].seq, reason)]
         return []
@@ -236,7 +232,7 @@ class Study:
         """
         if self.flat or not self.ledger.path.exists() or self._noted_already():
             return
-        with self.ledger.transaction() as writer:
+        with self.transaction() as transaction:
             book = self._continued()
             if book is None:
                 reading = self.examine()
@@ -248,12 +244,13 @@ class Study:
                         "Run `assay study verify`; its head is not noted until it is repaired.",
                     )
                 book = Book.read(reading.events)
-            if not book.anchored and self._note(book.head):
-                book.add(writer.append(kinds.ANCHORED, {"ref": self.ref}, actor="assay"))
+            if not book.anchored and self.ref.note(book.head):
+                facts = {"ref": self.ref.name}
+                book.add(transaction.append(kinds.ANCHORED, facts, actor="assay"))
             state = book.state(self.task, self.name, self._file())
             write_json_document(self.path / "state.json", state)
-            if book.anchored and not self._note(book.head):
-                raise StudyError(f"Git refused to note the ledger's head in {self.ref}.")
+            if book.anchored and not self.ref.note(book.head):
+                raise StudyError(f"Git refused to note the ledger's head in {self.ref.name}.")
 
     def anchor_again(self, actor: str, why: str) -> None:
         """Note the ledger's head in the Git ref again, after the ref was lost.
@@ -273,10 +270,10 @@ class Study:
                 "Its head is not noted again until it is repaired.",
             )
         with self.ledger.transaction() as writer:
-            ref = self.ref if self._note(writer.head) else ""
+            ref = self.ref.name if self.ref.note(writer.head) else ""
             event = writer.append(kinds.ANCHORED, {"ref": ref, "why": why}, actor=actor)
             if ref:
-                self._note(Head(event.seq, event.hash))
+                self.ref.note(Head(event.seq, event.hash))
         self.sync()
 
     def _noted_already(self) -> bool:
@@ -287,8 +284,9 @@ class Study:
         if state.ledger == file:
             return True
         book = self._continued()
-        begun = book is not None and bool(book.anchored or not (self.root / ".git").exists())
-        return begun and book is not None and book.head == self.anchors()["state.json"]
+        if book is None or not (book.anchored or not self.ref.possible):
+            return False
+        return book.head == Head(state.head.seq, state.head.hash)
 
     def _file(self) -> LedgerFile | None:
         """Return what tells the ledger's file from another one, or from itself once edited."""
@@ -336,7 +334,7 @@ class Study:
 
     def _agrees(self, state: State) -> bool:
         """Return whether the Git ref notes the head of a state, if it notes anything."""
-        noted = self.noted()
+        noted = self.ref.head()
         if noted is None:
             return not state.progress.anchored
         return noted == Head(state.head.seq, state.head.hash)
@@ -347,62 +345,31 @@ class Study:
             book.kind[name] = self.candidate(name).kind
         return book
 
-    def noted(self) -> Head | None:
-        """Return the head that the Git ref notes, or None where there is none."""
-        if not (self.root / ".git").exists():
-            return None
-        try:
-            commit = git(self.root, "cat-file", "commit", self.ref)
-        except GitError:
-            return None
-        return _head(commit.partition("\n\n")[2])
 
-    def _chain(self) -> tuple[list[Head], str]:
-        """Return all heads that the Git ref noted, the newest first, and why there are none."""
-        if not (self.root / ".git").exists():
-            return [], ""
-        try:
-            lines = git(self.root, "rev-list", "--format=%B", self.ref).splitlines()
-        except GitError as error:
-            return [], f" ({' '.join(error.message.rstrip('.').split())})"
-        heads = [_head(line) for line in lines if line.startswith("{")]
-        # A note that says nothing stands for no event, so that it is found wrong.
-        return [head or Head(-1, "") for head in heads], ""
-
-    def _note(self, head: Head) -> bool:
-        """Note a head in a commit upon those that the Git ref has; say whether Git did."""
-        if not (self.root / ".git").exists():
-            return False
-        before = self.noted()
-        if before == head:
-            return True
-        text = json.dumps({"seq": head.seq, "hash": head.hash}) + "\n"
-        stream = (
-            f"commit {self.ref}\ncommitter assay <assay@localhost> {int(time.time())} +0000\n"
-            f"data {len(text)}\n{text}" + (f"from {self.ref}^0\n" if before else "")
-        )
-        try:
-            git(self.root, "fast-import", "--quiet", data=stream.encode())
-        except GitError:
-            return False
-        return True
-
-
-def _head(text: str) -> Head | None:
-    """Return the head that a note in Git names, or None if it names none."""
-    try:
-        values = json.loads(text)
-        return Head(int(values["seq"]), str(values["hash"]))
-    except (ValueError, TypeError, KeyError):
-        return None
+def _disagreements(kept: State, events: Iterable[Event]) -> list[Problem]:
+    """Say where a state that was kept is not what the events up to its head come to."""
+    made = Book()
+    for event in events:
+        if event.seq > kept.head.seq:
+            break
+        made.add(event)
+    derived = made.state(kept.task, kept.study, kept.ledger)
+    if derived.head != kept.head or derived == kept:
+        return []  # another head is a matter of anchors, and said there
+    reasons = []
+    if derived.incumbent != kept.incumbent:
+        told, true = kept.incumbent or "nobody", derived.incumbent or "nobody"
+        reasons.append(f"it calls {told} the incumbent, and the ledger {true}")
+    for name in sorted({*kept.candidates, *derived.candidates}):
+        told, true = (state.candidates.get(name, "unknown") for state in (kept, derived))
+        if told != true:
+            reasons.append(f"it calls {name} {told}, and the ledger {true}")
+    reasons = reasons or ["its progress is not what the ledger comes to"]
+    return [Problem(0, f"state.json disagrees with the ledger: {reason}") for reason in reasons]
 
 
 def find_root(start: Path) -> Path:
-    """Return the nearest directory, from `start` upwards, that holds a study.
-
-    Raises:
-        StudyError: There is none.
-    """
+    """Return the nearest directory, from `start` upwards, that holds a study."""
     for place in (start.resolve(), *start.resolve().parents):
         if (place / ROOT).is_dir():
             return place

@@ -27,22 +27,13 @@ class Inspected:
     findings: tuple[str, ...]  # troubles by their names, such as `profile mismatch: ...`
 
 
-def audit(root: Path, profile: str | None = None) -> Adapter:
+def inspect(root: Path, profile: str | None = None) -> Inspected:
     """Return how a repository is trained, evaluated, configured and logged.
 
     Args:
         root: Its directory. Nothing in it is imported, run or changed.
         profile: A packaged profile or a file of hints; by default the repository's own
             `adapter-hints.yaml`, else the profile that it looks like.
-
-    Raises:
-        StudyError: There is no such directory or profile, or its hints are malformed.
-    """
-    return inspect(root, profile).adapter
-
-
-def inspect(root: Path, profile: str | None = None) -> Inspected:
-    """Return what `audit` does, together with the troubles that it met.
 
     Raises:
         StudyError: There is no such directory or profile, or its hints are malformed.

@@ -28,13 +28,7 @@ _ENVIRONMENT = re.compile(
 
 
 def task_card(root: Path, adapter: Adapter, findings: tuple[str, ...] = ()) -> str:
-    """Return `task_card.md`: what the task seems to be, with the lines that say so.
-
-    Args:
-        root: The repository.
-        adapter: What its audit found.
-        findings: The troubles that it met.
-    """
+    """Return `task_card.md`: what the task seems to be, with the lines that say so."""
     files = Files(root)
     lines = [f"# Task card: {_plain(root.resolve().name)}", ""]
     lines += [

@@ -32,11 +32,7 @@ _TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
 
 
 class Files:
-    """The readable files of a directory, by their path relative to it.
-
-    Args:
-        root: The directory.
-    """
+    """The readable files of a directory, by their path relative to it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -25,12 +25,7 @@ _RL = re.compile(r"[Rr]eward|\b_?rew\b|Rew|\.step\(")
 
 
 class Repository:
-    """One repository, read once.
-
-    Args:
-        root: Its directory.
-        hints: What is known of its stack beforehand.
-    """
+    """One repository, read once."""
 
     def __init__(self, root: Path, hints: Hints) -> None:
         self.files = Files(root)

@@ -76,12 +76,7 @@ class Owner:
 
 
 class Walker:
-    """The state of a walk, and what every rule needs of it.
-
-    Args:
-        facts: Where what is found goes.
-        vocabulary: Extra names of a stack.
-    """
+    """The state of a walk, and what every rule needs of it."""
 
     def __init__(self, facts: Facts, vocabulary: dict[str, Any]) -> None:
         self.facts = facts

@@ -11,8 +11,8 @@ import numpy as np
 
 from assay.evaluation import statistics
 from assay.study.agree import budget
-from assay.study.judge.gate import Scores
 from assay.study.measure.extractors import Point
+from assay.study.record.history import Scores
 from assay.study.record.ledger import Event
 from assay.study.report.html import escape
 

@@ -12,10 +12,10 @@ from assay.study.files.base import Phase
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.records import RunRecord
-from assay.study.judge.gate import Scores
 from assay.study.measure.extractors import Point
-from assay.study.record import kinds, results
+from assay.study.record import kinds
 from assay.study.record.book import Book
+from assay.study.record.history import History
 from assay.study.record.ledger import Event
 from assay.study.record.study import Study
 from assay.study.steps import advice
@@ -23,25 +23,15 @@ from assay.study.steps import advice
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict on record.
+    """A verdict on record."""
 
-    Attributes:
-        event: What the ledger says.
-        candidate: Who was judged.
-        phase: In which phase.
-        rival: Whom it was held against.
-        metric: What decided.
-        minimum: The effect that was to be reached.
-        margins: How much worse each guardrail could get.
-    """
-
-    event: Event
-    candidate: str
-    phase: Phase
-    rival: str
-    metric: str
-    minimum: float | None
-    margins: Mapping[str, float | None]
+    event: Event  # what the ledger says
+    candidate: str  # who was judged
+    phase: Phase  # in which phase
+    rival: str  # whom it was held against
+    metric: str  # what decided
+    minimum: float | None  # the effect that was to be reached
+    margins: Mapping[str, float | None]  # how much worse each guardrail could get
 
     @property
     def comparison(self) -> Mapping[str, Any]:
@@ -57,18 +47,13 @@ class Facts:
     agreed: Contract | None
     problems: list[str]
     events: list[Event]
-    statuses: dict[str, str]
-    runs: dict[str, list[results.Run]]  # by candidate
+    history: History
     judgements: list[Judgement]
     baseline: str
     holder: str
     unapproved: dict[str, str]
     next_step: advice.Advice | None
     series: dict[str, list[Point]] = field(default_factory=dict)  # by run, once it was read
-
-    def arm(self, candidate: str, phase: Phase, metric: str) -> Scores:
-        """Return a candidate's score for every seed of a phase."""
-        return results.arm(self.runs.get(candidate, []), candidate, phase, metric)
 
 
 def read(study: Study) -> Facts:
@@ -85,32 +70,28 @@ def read(study: Study) -> Facts:
     problems = [f"The books are not in order: {problem}." for problem in reading.problems]
     agreed: Contract | None = None
     unapproved: dict[str, str] = {}
-    book = Book.read(events)
+    history = History.read(events)
     try:
         agreed = study.contract()
-        unapproved = approvals.unapproved(agreed, book.approvals)
+        unapproved = approvals.unapproved(agreed, history.approvals)
     except AssayError as error:
         problems.append(f"The contract cannot be used: {error.message}")
-    by_candidate: dict[str, list[results.Run]] = {}
-    for run in results.runs(events):
-        by_candidate.setdefault(run.candidate, []).append(run)
     try:
-        study.label(book)
-        step = advice.advise(study, book, reading.problems)
+        study.label(history)
+        step = advice.advise(study, history, reading.problems)
     except AssayError as error:
         step = None
         problems.append(f"What comes next cannot be told: {error.message}")
-    baseline = next((name for name, kind in book.kind.items() if kind == "baseline"), "")
+    baseline = next((name for name, kind in history.kind.items() if kind == "baseline"), "")
     return Facts(
         study=study,
         agreed=agreed,
         problems=problems,
         events=events,
-        statuses=dict(book.status),
-        runs=by_candidate,
+        history=history,
         judgements=_judgements(events, baseline, agreed),
         baseline=baseline,
-        holder=book.incumbent or baseline,
+        holder=history.incumbent or baseline,
         unapproved=unapproved,
         next_step=step,
     )
@@ -122,31 +103,25 @@ def _judgements(events: Sequence[Event], baseline: str, agreed: Contract | None)
     Verdicts say so themselves; of older ones it is what the contract and the incumbent were.
     """
     metrics = agreed.metrics if agreed else None
-    found, holders = [], [baseline]
+    found, book = [], Book()
     for event in events:
+        book.add(event)
         data = event.data
-        if event.kind == kinds.GIVEN:
-            limits = data.get("limits")
-            if limits is None:
-                limits = (
-                    {g.name: {"margin": g.margin} for g in metrics.guardrails} if metrics else {}
-                )
-            judgement = Judgement(
-                event=event,
-                candidate=str(data["candidate"]),
-                phase=cast("Phase", data["phase"]),
-                rival=str(data.get("rival", holders[-1])),
-                metric=str(data.get("metric", metrics.primary.name if metrics else "")),
-                minimum=data.get(
-                    "minimum_effect", metrics.primary.minimum_effect if metrics else None
-                ),
-                margins={name: limit.get("margin") for name, limit in limits.items()},
-            )
-            found.append(judgement)
-        elif event.kind == kinds.STATE and data["to"] == "accepted":
-            holders.append(str(data["candidate"]))
-        elif event.kind == kinds.STATE and data["to"] == "reverted":
-            holders = [name for name in holders if name != data["candidate"]] or [baseline]
+        if event.kind != kinds.GIVEN:
+            continue
+        limits = data.get("limits")
+        if limits is None:
+            limits = {g.name: {"margin": g.margin} for g in metrics.guardrails} if metrics else {}
+        judgement = Judgement(
+            event=event,
+            candidate=str(data["candidate"]),
+            phase=cast("Phase", data["phase"]),
+            rival=str(data.get("rival", book.incumbent or baseline)),
+            metric=str(data.get("metric", metrics.primary.name if metrics else "")),
+            minimum=data.get("minimum_effect", metrics.primary.minimum_effect if metrics else None),
+            margins={name: limit.get("margin") for name, limit in limits.items()},
+        )
+        found.append(judgement)
     return found
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from assay.study.files.base import VERSION
 from assay.study.files.documents import write_text
-from assay.study.record import results
-from assay.study.record.book import Book
 from assay.study.record.study import Study
 from assay.study.report.blocks import markdown
 from assay.study.report.facts import read
@@ -28,11 +25,7 @@ def report(study: Study) -> str:
 
 
 def html_report(study: Study) -> str:
-    """Return the report as one HTML file with plots.
-
-    Raises:
-        AssayError: The ledger is damaged, so that nothing can be said.
-    """
+    """Return the report as one HTML file with plots."""
     facts = read(study)
     title = f"Study {study.task}/{study.name}"
     return page(title, document(facts, plots=True))
@@ -48,16 +41,16 @@ def write(study: Study) -> tuple[Path, Path, Path]:
     paths = tuple(study.path / n for n in ("report.md", "report.html", "experiments.yaml"))
     write_text(paths[0], report(study))
     write_text(paths[1], html_report(study))
-    events = list(study.ledger.events())
-    book = study.label(Book.read(events))
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in book.status}
-    for run in results.runs(events):
-        seen = {"run": run.id, "phase": run.phase, "seed": run.seed, "outcome": run.outcome}
-        runs[run.candidate].append(seen | {"metrics": run.metrics})
+    history = study.history()
+    study.label(history)
     experiments = [
-        {"candidate": name, "kind": book.kind[name], "state": status, "runs": runs[name]}
-        for name, status in book.status.items()
-    ]
-    made = {"schema_version": VERSION, "incumbent": book.incumbent, "experiments": experiments}
+        {"candidate": name, "kind": history.kind[name], "state": status, "runs": [
+            {"run": run.id, "phase": run.phase, "seed": run.seed, "outcome": run.outcome,
+             "metrics": run.metrics}
+            for run in history.over(name)
+        ]}
+        for name, status in history.status.items()
+    ]  # fmt: skip
+    made = {"schema_version": VERSION, "incumbent": history.incumbent, "experiments": experiments}
     write_text(paths[2], yaml.safe_dump(made, sort_keys=False, allow_unicode=True))
     return paths[0], paths[1], paths[2]

@@ -5,6 +5,7 @@ The numbers of a verdict are those of its ledger event.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,12 +25,7 @@ MOST_EVENTS = 200
 
 
 def document(facts: Facts, *, plots: bool) -> list[Block]:
-    """Return all that a report says.
-
-    Args:
-        facts: As they were read.
-        plots: Whether there are figures as well.
-    """
+    """Return all that a report says."""
     blocks: list[Block] = [Heading(1, f"Study {facts.study.task}/{facts.study.name}")]
     blocks += [Text(problem, warning=True) for problem in facts.problems]
     parts: tuple[Callable[[Facts, bool], list[Block]], ...] = (
@@ -43,9 +39,7 @@ def document(facts: Facts, *, plots: bool) -> list[Block]:
 
 def _summary(facts: Facts, plots: bool) -> list[Block]:
     question = facts.agreed.question if facts.agreed else "The contract does not say yet."
-    counts: dict[str, int] = {}
-    for status in facts.statuses.values():
-        counts[status] = counts.get(status, 0) + 1
+    counts = Counter(facts.history.status.values())
     listed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     if facts.holder and facts.holder != facts.baseline:
         answer = f"{facts.holder} was accepted and is the incumbent."
@@ -114,11 +108,11 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 def _adopted_part(facts: Facts, plots: bool) -> list[Block]:
     """Show results that were measured elsewhere, apart from everything that was decided."""
-    known = {key: event.data for key, event in adopt.standing(facts.events).items()}
+    known = {key: event.data for key, event in facts.history.adopted.items()}
     if not known:
         return []
     rows: list[list[Cell]] = []
-    for (name, rival, metric), event in adopt.shown(facts.events).items():
+    for (name, rival, metric), event in facts.history.shown.items():
         goal, reached = event.data.get("threshold"), event.data.get("reached")
         seen = event.data.get("comparison") or {}
         values = adopt.arm(known, name, metric).values()
@@ -153,8 +147,8 @@ def _noise_part(facts: Facts, plots: bool) -> list[Block]:
     heading = Heading(2, "Noise floor")
     if facts.agreed is None or not facts.holder:
         return [heading, Text("There is no baseline yet.")]
-    metric = facts.agreed.metrics.primary
-    first, second = (facts.arm(facts.holder, phase, metric.name) for phase in kinds.DECIDING)
+    metric, arm = facts.agreed.metrics.primary, facts.history.arm
+    first, second = (arm(facts.holder, phase, metric.name) for phase in kinds.DECIDING)
     try:
         spread, seen = gate.noise_floor(first, second, metric.direction)
     except StudyError as error:
@@ -216,11 +210,9 @@ def _reward_part(facts: Facts, plots: bool) -> list[Block]:
 
 
 def _budget_part(facts: Facts, plots: bool) -> list[Block]:
-    used = budget.usage(facts.events)
-    waiting = set(used.open)
-    held = [e.data for e in facts.events if e.kind == kinds.RESERVED and e.data["run"] in waiting]
-    hours = sum(float(data["wall_clock_hours"]) for data in held)
-    gpu = sum(float(data["gpu_hours"]) for data in held)
+    history, used = facts.history, facts.history.usage
+    held = [history.reserved[run] for run in used.open]
+    hours, gpu = (sum(amounts[i] for amounts in held) for i in (0, 1))
     limits = facts.agreed.budget if facts.agreed else None
     lines = [
         ("wall-clock hours", used.wall_clock_hours - hours, hours,
@@ -249,35 +241,29 @@ def _budget_part(facts: Facts, plots: bool) -> list[Block]:
 
 
 def _runs_part(facts: Facts, plots: bool) -> list[Block]:
-    every = [event for event in facts.events if event.kind == kinds.PREPARED]
+    every = list(facts.history.runs.values())
     blocks: list[Block] = [Heading(2, "Runs")]
     if not every:
         return [*blocks, Text("Nothing has been run yet.")]
-    over = {run.id: run for runs in facts.runs.values() for run in runs}
-    hosts = {
-        e.data["run"]: str(e.data.get("host", "")) for e in facts.events if e.kind == kinds.LAUNCHED
-    }
     if len(every) > MOST_RUNS:
         text = f"The newest {MOST_RUNS:,} of {len(every):,} runs; all of them are in the ledger."
         blocks.append(Text(text))
     metric = facts.agreed.metrics.primary.name if facts.agreed else ""
     rows: list[list[Cell]] = []
     gone = 0
-    for event in every[-MOST_RUNS:]:
-        name = str(event.data["run"])
-        run, record = over.get(name), record_of(facts.study, name)
-        there = (facts.study.path / "runs" / name / "out").is_dir()
+    for run in every[-MOST_RUNS:]:
+        record = record_of(facts.study, run.id)
+        there = (facts.study.path / "runs" / run.id / "out").is_dir()
         gone += not there
         commit = f"{record.commit[:12]}{'+changes' if record.dirty else ''}" if record else ""
         rows.append(
             [
-                name, str(event.data["candidate"]), str(event.data["phase"]),
-                str(event.data["seed"]), Badge(run.outcome if run else "under way"),
-                number(run.metrics.get(metric)) if run else "-",
-                number(run.hours, ".3g") if run else "-", commit or "-",
-                hosts.get(name) or (record.host if record else "") or "-",
-                (record.gpu if record else "") or "-", str(event.data["protocol"])[:12],
-                "there" if there else "missing", run.reason if run else "",
+                run.id, run.candidate, run.phase, str(run.seed), Badge(run.outcome or "under way"),
+                number(run.metrics.get(metric)) if run.ended else "-",
+                number(run.hours, ".3g") if run.ended else "-", commit or "-",
+                run.host or (record.host if record else "") or "-",
+                (record.gpu if record else "") or "-", run.protocol[:12],
+                "there" if there else "missing", run.reason,
             ]
         )  # fmt: skip
     if gone:

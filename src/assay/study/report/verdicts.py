@@ -9,7 +9,6 @@ from typing import Any
 from assay.study.judge import gate
 from assay.study.measure import monitor
 from assay.study.measure.extractors import Point
-from assay.study.record import results
 from assay.study.report import charts
 from assay.study.report.blocks import (
     Badge,
@@ -59,8 +58,8 @@ def verdict_part(facts: Facts, plots: bool) -> list[Block]:
     else:
         blocks.append(Text("No verdict has been given yet."))
     rest: list[list[Cell]] = [
-        [name, Badge(status), str(len(facts.runs.get(name, [])))]
-        for name, status in facts.statuses.items()
+        [name, Badge(status), str(len(facts.history.over(name)))]
+        for name, status in facts.history.status.items()
         if name not in judged
     ]
     if rest:
@@ -120,22 +119,22 @@ def _most_telling(facts: Facts) -> list[str]:
     """Return candidates: those accepted, then those judged, then those run, the newest first."""
     judged = {judgement.candidate: judgement.event.seq for judgement in facts.judgements}
     rank = {"accepted": 0, "reverted": 1}
-    position = {name: i for i, name in enumerate(facts.statuses)}
+    position = {name: i for i, name in enumerate(facts.history.status)}
 
     def key(name: str) -> tuple[int, int, int, int]:
         last = judged.get(name, 0)
         return (
-            rank.get(facts.statuses[name], 2), -last, -len(facts.runs.get(name, [])),
+            rank.get(facts.history.status[name], 2), -last, -len(facts.history.over(name)),
             position[name],
         )  # fmt: skip
 
-    return sorted((n for n in facts.statuses if n != facts.baseline), key=key)
+    return sorted((n for n in facts.history.status if n != facts.baseline), key=key)
 
 
 def _candidate_blocks(facts: Facts, name: str) -> list[Block]:
     blocks: list[Block] = [Heading(3, name)]
     candidate = candidate_of(facts.study, name)
-    rows: list[list[Cell]] = [["state", Badge(facts.statuses[name])]]
+    rows: list[list[Cell]] = [["state", Badge(facts.history.status[name])]]
     if candidate is None:
         blocks.append(Text("Its file is missing or cannot be read.", warning=True))
     else:
@@ -203,7 +202,7 @@ def _comparison_row(name: str, seen: Mapping[str, Any], least: Cell, alpha: Cell
 
 def _seed_blocks(facts: Facts, judgement: Judgement, plots: bool) -> list[Block]:
     arms = [
-        (name, facts.arm(name, judgement.phase, judgement.metric))
+        (name, facts.history.arm(name, judgement.phase, judgement.metric))
         for name in (judgement.rival, judgement.candidate)
     ]
     if not all(arm for _, arm in arms):
@@ -234,7 +233,7 @@ def _curve_blocks(facts: Facts, judgement: Judgement) -> list[Block]:
     """Return learning curves of both arms, where their artifacts hold series."""
     arms, gone = [], 0
     for name in (judgement.rival, judgement.candidate):
-        runs = results.selected(facts.runs.get(name, []), name, judgement.phase)
+        runs = facts.history.selected(name, judgement.phase)
         series = {run.seed: _series(facts, run.id) for run in runs}
         gone += sum(not (facts.study.path / "runs" / run.id / "out").is_dir() for run in runs)
         whole = [series[run.seed] for run in runs if run.outcome == "done"]

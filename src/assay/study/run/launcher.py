@@ -12,21 +12,15 @@ from assay.runs.git import GitError, git
 from assay.study.agree import budget
 from assay.study.agree.protocol import fingerprints
 from assay.study.files.base import Phase
-from assay.study.files.documents import StudyError, write_json_document, write_text
+from assay.study.files.documents import StudyError, digest, write_json_document, write_text
 from assay.study.files.records import RunRecord
-from assay.study.record import states
 from assay.study.record.kinds import PREPARED
-from assay.study.record.ledger import digest
-from assay.study.record.states import registration
 from assay.study.record.study import Study
 from assay.study.run import supervisor
 from assay.study.run.planning import CONFIRM, Plan, plan
 from assay.study.run.recovery import recover
 
 LOCKS = ("uv.lock", "poetry.lock", "requirements.txt")
-
-
-# ---------------------------------------------------------------------- the launch
 
 
 def launch(
@@ -41,14 +35,8 @@ def launch(
 ) -> Plan:
     """Start one run of one candidate; return when its supervisor is started.
 
-    Args:
-        study: Whose.
-        name: The candidate.
-        phase: What for.
-        seed: The training seed.
-        confirm: The token that a dry run shows, or `RUN_CANDIDATE`.
-        actor: Who launches.
-        between: Called with the name of each step, for tests that kill there.
+    It is confirmed with the token that a dry run shows, or with `RUN_CANDIDATE`. `between` is
+    called with the name of each step, for tests that kill there.
 
     Raises:
         StudyError: Something forbids it; nothing was started.
@@ -67,17 +55,18 @@ def launch(
     write_text(place / "plan.json", dump_json({"env": planned.env, "actor": actor}).decode())
     (place / "plan.json").chmod(0o600)  # the environment may hold what only this user may read
     between("recorded")
-    with study.ledger.transaction() as writer:
-        budget.reserve(writer, agreed.budget, planned.run, planned.candidate.budget, actor)
+    with study.transaction() as transaction:
+        history = transaction.history
+        budget.reserve(transaction, agreed.budget, planned.run, planned.candidate.budget, actor)
         facts = {
             "run": planned.run, "candidate": name, "phase": phase, "seed": seed,
             "argv": list(planned.argv), "evaluation": list(planned.evaluation),
             "protocol": planned.protocol, "environment": fingerprints(planned.env),
-            "registration": registration(list(writer.events()), name).data["hash"],
+            "registration": history.registration(name).data["hash"],
         }  # fmt: skip
-        writer.append(PREPARED, facts, actor=actor)
-        if states.current(writer.events())[name] not in ("launched", "accepted"):
-            states.move(writer, name, "launched", actor=actor, why=f"{phase} of seed {seed}")
+        transaction.append(PREPARED, facts, actor=actor)
+        if history.status[name] not in ("launched", "accepted"):
+            transaction.move(name, "launched", actor=actor, why=f"{phase} of seed {seed}")
     between("prepared")
     supervisor.start(study, planned.run)
     between("started")

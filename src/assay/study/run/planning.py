@@ -14,14 +14,12 @@ from assay.runs.git import git, repository
 from assay.study.agree import approvals, protocol, rules
 from assay.study.agree.protocol import fingerprints
 from assay.study.agree.scope import refuse_scope
-from assay.study.files.base import Phase
+from assay.study.files.base import POOLS, Phase
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import ROOT, StudyError
-from assay.study.record import kinds, states
-from assay.study.record.kinds import DECIDING, ENDED, MOST_LOST, POOLS, PREPARED
-from assay.study.record.ledger import Event
-from assay.study.record.states import registration
+from assay.study.record.history import History
+from assay.study.record.kinds import DECIDING, MOST_LOST
 from assay.study.record.study import Study
 from assay.study.run.switch import refuse_stopped
 
@@ -31,33 +29,19 @@ _LAUNCHABLE = ("validated", "launched", "completed", "inconclusive", "debug", "a
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a launch would do; also all that a dry run shows.
+    """What a launch would do; also all that a dry run shows."""
 
-    Attributes:
-        run: Its name.
-        candidate: What is tried.
-        phase: What for.
-        seed: The training seed.
-        argv: The command, filled in.
-        evaluation: What is run after it, or nothing.
-        cwd: Where it runs, relative to the repository or the candidate's worktree.
-        env: The whole environment of the process.
-        token: What `--confirm` must say.
-        protocol: Hash of how it is measured.
-        base: The commit whose code it runs, or "" for the directory as it is.
-    """
-
-    run: str
-    candidate: Candidate
-    phase: Phase
-    seed: int
-    argv: tuple[str, ...]
-    evaluation: tuple[str, ...]
-    cwd: str
-    env: dict[str, str]
-    token: str
-    protocol: str
-    base: str
+    run: str  # its name
+    candidate: Candidate  # what is tried
+    phase: Phase  # what for
+    seed: int  # the training seed
+    argv: tuple[str, ...]  # the command, filled in
+    evaluation: tuple[str, ...]  # what is run after it, or nothing
+    cwd: str  # where it runs, relative to the repository or the candidate's worktree
+    env: dict[str, str]  # the whole environment of the process
+    token: str  # what `--confirm` must say
+    protocol: str  # hash of how it is measured
+    base: str  # the commit whose code it runs, or "" for the directory as it is
 
 
 # ---------------------------------------------------------------------- before a launch
@@ -77,17 +61,17 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
             "Run `assay study verify`; nothing is launched on a ledger that cannot be trusted.",
         )
     agreed = study.contract()
-    events = reading.events
-    approvals.require_approved(study, agreed, events)
+    history = History.read(reading.events)
+    approvals.require_approved(study, agreed, history.approvals)
     candidate = study.candidate(name)
-    status = states.current(events).get(name)
+    status = history.status.get(name)
     if status not in _LAUNCHABLE:
         raise StudyError(
             f"Candidate '{name}' is {status or 'not registered'}; it cannot be launched.",
             "Validate it first: assay study validate.",
         )
     measured = protocol.protocol_hash(study.root, agreed)
-    registered = registration(events, name).data
+    registered = history.registration(name).data
     token = registered["hash"]
     if protocol.registration_hash(candidate, agreed, measured) != token:
         raise StudyError(
@@ -95,20 +79,19 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
             "its evidence is void.",
             "Take the change back, or propose it as a new candidate.",
         )
-    pool = POOLS[phase]
-    allowed = getattr(agreed.evaluation.pools, pool)
+    allowed = agreed.evaluation.pools.of(phase)
     if seed not in allowed:
         raise StudyError(
-            f"Seed {seed} is not in the {pool} pool ({', '.join(map(str, allowed))}).",
+            f"Seed {seed} is not in the {POOLS[phase]} pool ({', '.join(map(str, allowed))}).",
             f"The {phase} phase uses that pool alone.",
         )
     refuse_scope(study, agreed, candidate)
     refuse_hardware(agreed)
     refuse_dirty(study, agreed)
-    run = _run_name(events, candidate, phase, seed)
+    run = _run_name(history, candidate, phase, seed)
     given = environment(agreed)
     if phase in DECIDING:
-        refuse_other_environment(events, given)
+        refuse_other_environment(history, given)
     shortened = agreed.baseline.shortened.get(phase, {})
     out = (study.path / "runs" / run / "out").resolve()
     return Plan(
@@ -146,11 +129,7 @@ def refuse_hardware(agreed: Contract) -> None:
 
 
 def refuse_dirty(study: Study, agreed: Contract) -> None:
-    """Refuse a working tree with changes that no candidate declared.
-
-    Raises:
-        StudyError: Names the first changed file.
-    """
+    """Refuse a working tree with changes that no candidate declared."""
     if repository(study.root) is None or "dirty-tree" in agreed.experiment.exceptions:
         return
     out = git(study.root, "status", "--porcelain", "-z", "--untracked-files=no")
@@ -188,11 +167,7 @@ def command(agreed: Contract, seed: int, out: Path, parameters: dict[str, Any]) 
 def _filled(
     words: Sequence[str], what: str, seed: int, out: Path, agreed: Contract
 ) -> tuple[str, ...]:
-    """Fill in the words of a command.
-
-    Raises:
-        StudyError: One of them names something else than can be filled in.
-    """
+    """Fill in the words of a command."""
     values = {"seed": seed, "out": out, "python": sys.executable}
     values["episodes"] = agreed.evaluation.episodes
     filled = []
@@ -212,9 +187,6 @@ def environment(agreed: Contract) -> dict[str, str]:
     """Return the whole environment of a run: what is allowed through, and what is set.
 
     W&B writes to disk alone, unless the contract allows it the network.
-
-    Raises:
-        StudyError: What is set needs the network, and the contract does not allow that.
     """
     rules.refuse_network(agreed)
     passed = {name: os.environ[name] for name in agreed.baseline.env_allow if name in os.environ}
@@ -223,16 +195,10 @@ def environment(agreed: Contract) -> dict[str, str]:
     return passed | local | agreed.baseline.env
 
 
-def refuse_other_environment(events: Sequence[Event], env: Mapping[str, str]) -> None:
-    """Refuse to decide by runs that were given different variables.
-
-    Raises:
-        StudyError: Names the first variable that differs from the study's earlier deciding runs.
-    """
-    earlier = [
-        e.data["environment"] for e in events
-        if e.kind == PREPARED and e.data["phase"] in DECIDING and "environment" in e.data
-    ]  # fmt: skip
+def refuse_other_environment(history: History, env: Mapping[str, str]) -> None:
+    """Refuse to decide by runs that were given different variables."""
+    orders = [run.prepared.data for run in history.runs.values() if run.phase in DECIDING]
+    earlier = [given["environment"] for given in orders if "environment" in given]
     now = fingerprints(env)
     if earlier and earlier[-1] != now:
         odd = next(n for n in sorted({*earlier[-1], *now}) if earlier[-1].get(n) != now.get(n))
@@ -242,7 +208,7 @@ def refuse_other_environment(events: Sequence[Event], env: Mapping[str, str]) ->
         )
 
 
-def _run_name(events: Sequence[Event], candidate: Candidate, phase: Phase, seed: int) -> str:
+def _run_name(history: History, candidate: Candidate, phase: Phase, seed: int) -> str:
     """Name the next attempt at a seed.
 
     What was lost may be run again, and so may a baseline's seed that failed: candidates are held
@@ -252,25 +218,20 @@ def _run_name(events: Sequence[Event], candidate: Candidate, phase: Phase, seed:
         StudyError: The seed has a result, or is under way: results are not thrown again.
     """
     name, attempts = candidate.id, 0
-    outcomes = {e.data["run"]: e.data["outcome"] for e in events if e.kind == ENDED}
     again = ("lost", "failed", "killed") if candidate.kind == "baseline" else ("lost",)
-    for event in events:
-        if event.kind != PREPARED:
-            continue
-        data = event.data
-        if (data["candidate"], data["phase"], data["seed"]) != (name, phase, seed):
+    for run in history.of_candidate(name):
+        if (run.phase, run.seed) != (phase, seed):
             continue
         attempts += 1
-        outcome = outcomes.get(data["run"])
-        if outcome is None:
+        if run.ended is None:
             raise StudyError(
-                f"Run '{data['run']}' is under way.",
+                f"Run '{run.id}' is under way.",
                 "Wait for it, or let `assay study status` find out that it is lost.",
             )
-        if outcome == "done" or (phase in DECIDING and outcome not in again):
+        if run.outcome == "done" or (phase in DECIDING and run.outcome not in again):
             raise StudyError(
                 f"Seed {seed} of '{name}' has a result in the {phase} phase (run "
-                f"'{data['run']}': {outcome}); a seed is not run again.",
+                f"'{run.id}': {run.outcome}); a seed is not run again.",
                 "Use another seed of the pool.",
             )
     if phase in DECIDING and attempts >= MOST_LOST:
@@ -278,7 +239,7 @@ def _run_name(events: Sequence[Event], candidate: Candidate, phase: Phase, seed:
             f"Seed {seed} of '{name}' was lost or failed {attempts} times in the {phase} phase.",
             "Find out why; a seed is not thrown until it pleases.",
         )
-    taken = {e.data["run"] for e in events if e.kind == kinds.RESERVED}
-    while (run := f"{name}-{phase}-{seed}" + (f"-{attempts + 1}" if attempts else "")) in taken:
+    taken = history.reserved
+    while (named := f"{name}-{phase}-{seed}" + (f"-{attempts + 1}" if attempts else "")) in taken:
         attempts += 1  # of a launch that was killed before it was prepared
-    return run
+    return named

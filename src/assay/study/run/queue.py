@@ -12,15 +12,13 @@ import os
 import platform
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from assay.study.agree import budget
-from assay.study.files.base import Phase
+from assay.study.files.base import POOLS, Phase
 from assay.study.files.documents import StudyError
 from assay.study.files.records import QueueItem, QueueManifest, RunRecord
-from assay.study.record import kinds
-from assay.study.record.ledger import Event
 from assay.study.record.study import Study
 from assay.study.run import launcher, recovery
 
@@ -58,30 +56,17 @@ class Refused(StudyError):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A runner's right to work on an item for a while.
+    """A runner's right to work on an item for a while."""
 
-    Attributes:
-        item: Its name.
-        candidate: What is tried.
-        phase: What for.
-        seed: The training seed.
-        owner: Who holds it.
-    """
-
-    item: str
-    candidate: str
-    phase: Phase
-    seed: int
-    owner: str
+    item: str  # its name
+    candidate: str  # what is tried
+    phase: Phase  # what for
+    seed: int  # the training seed
+    owner: str  # who holds it
 
 
 class Queue:
-    """The queue of one study.
-
-    Args:
-        study: Whose.
-        clock: Source of time.
-    """
+    """The queue of one study."""
 
     def __init__(self, study: Study, clock: Callable[[], float] = time.time) -> None:
         self.study = study
@@ -123,13 +108,13 @@ class Queue:
             StudyError: The candidate is unknown or a seed is not of the phase's pool.
         """
         self.study.candidate(candidate)
-        pool = getattr(self.study.contract().evaluation.pools, kinds.POOLS[phase])
+        pool = self.study.contract().evaluation.pools.of(phase)
         added = []
         with self._database() as database:
             for seed in seeds:
                 if seed not in pool:
                     raise StudyError(
-                        f"Seed {seed} is not in the {kinds.POOLS[phase]} pool "
+                        f"Seed {seed} is not in the {POOLS[phase]} pool "
                         f"({', '.join(map(str, pool))})."
                     )
                 item = f"{candidate}-{phase}-{seed}"
@@ -161,23 +146,12 @@ class Queue:
             )
         return Lease(row["id"], row["candidate"], row["phase"], row["seed"], owner)
 
-    def running(self, lease: Lease) -> None:
-        """Say that the run is started, or still going; renews the lease.
+    def move(self, lease: Lease, state: str) -> None:
+        """Say that a run is started or still going (`running`), which renews the lease, or over.
 
         Raises:
             StudyError: The lease has been lost to another runner.
         """
-        self._move(lease, "running")
-
-    def close(self, lease: Lease, state: str) -> None:
-        """Say how it ended.
-
-        Raises:
-            StudyError: The lease has been lost to another runner.
-        """
-        self._move(lease, state)
-
-    def _move(self, lease: Lease, state: str) -> None:
         with self._database() as database:
             done = database.execute(
                 "UPDATE items SET state = ?, until = ? WHERE id = ? AND owner = ?"
@@ -199,7 +173,9 @@ class Queue:
     def reap(self) -> None:
         """Bring items whose lease ran out in line with the ledger."""
         recovery.recover(self.study)
-        outcomes = _outcomes(list(self.study.ledger.events()))
+        runs = self.study.history().runs.values()
+        # How the last attempt at every seed ended.
+        outcomes = {(run.candidate, run.phase, run.seed): run.outcome for run in runs}
         with self._database() as database:
             rows = database.execute(
                 "SELECT * FROM items WHERE state IN ('leased', 'running', 'stale') AND until < ?",
@@ -207,7 +183,7 @@ class Queue:
             ).fetchall()
             for row in rows:
                 outcome = outcomes.get((row["candidate"], row["phase"], row["seed"]))
-                if outcome == "running":
+                if outcome == "":
                     state = "stale"  # nobody reports it, and its process is alive
                 elif outcome is None or outcome == "lost":
                     state = "queued" if row["attempts"] < ATTEMPTS else "failed"
@@ -231,13 +207,7 @@ class Queue:
         return QueueManifest(items=tuple(items))
 
     def step(self, *, confirm: str, actor: str) -> RunRecord | None:
-        """Run the next item to its end; return its record, or None if nothing waits.
-
-        Raises:
-            OverBudget: There is no budget for it; it waits on.
-            Busy: Nothing more may run at the same time; it waits on.
-            Refused: The launch is refused; the item is marked as failed.
-        """
+        """Run the next item to its end; return its record, or None if nothing waits."""
         begun = self.start(confirm=confirm, actor=actor)
         if begun is None:
             return None
@@ -264,12 +234,12 @@ class Queue:
                 self.study, lease.candidate, lease.phase, lease.seed, confirm=confirm, actor=actor
             )
         except (budget.OverBudget, budget.Busy):
-            self.close(lease, "queued")
+            self.move(lease, "queued")
             raise
         except StudyError as error:
-            self.close(lease, "failed")
+            self.move(lease, "failed")
             raise Refused(lease.candidate, error) from None
-        self.running(lease)
+        self.move(lease, "running")
         self._renewed[lease.item] = self._clock()
         return lease, planned.run
 
@@ -277,20 +247,8 @@ class Queue:
         """Return the record of a run that was started here if it is over; else keep its lease."""
         record = recovery.poll(self.study, run)
         if record is not None:
-            self.close(lease, "done" if record.outcome == "done" else "failed")
+            self.move(lease, "done" if record.outcome == "done" else "failed")
         elif self._clock() - self._renewed.get(lease.item, 0.0) > LEASE_SECONDS / 4:
-            self.running(lease)
+            self.move(lease, "running")
             self._renewed[lease.item] = self._clock()
         return record
-
-
-def _outcomes(events: Sequence[Event]) -> dict[tuple[str, str, int], str]:
-    """Return how the last attempt at every seed ended, or `running`."""
-    found: dict[tuple[str, str, int], str] = {}
-    ended = {e.data["run"]: e.data["outcome"] for e in events if e.kind == kinds.ENDED}
-    for event in events:
-        if event.kind == kinds.PREPARED:
-            data = event.data
-            key = (data["candidate"], data["phase"], int(data["seed"]))
-            found[key] = ended.get(data["run"], "running")
-    return found

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from assay.study.agree import budget
 from assay.study.agree.protocol import artifacts, fingerprint
-from assay.study.files.base import Status
-from assay.study.files.documents import StudyError, write_json_document
+from assay.study.files.documents import StudyError, digest, digest_of, write_json_document
 from assay.study.files.records import RunRecord
 from assay.study.measure import extractors
-from assay.study.record import states
-from assay.study.record.kinds import DECIDING, ENDED, EXITED, MEASURED, PREPARED
-from assay.study.record.ledger import Event, Writer, digest
+from assay.study.record.history import History
+from assay.study.record.kinds import DECIDING, ENDED, EXITED, MEASURED
 from assay.study.record.study import Study
+from assay.study.record.transaction import Transaction
 from assay.study.run.processes import claim, hours_until_last_beat, kill_orphan, supervised
 
 POLL_SECONDS = 0.2
@@ -56,8 +54,8 @@ def poll(study: Study, run: str) -> RunRecord | None:
             return None
         recover(study)
         record = study.run(run)
-    over = any(e.kind == ENDED and e.data["run"] == run for e in study.ledger.events())
-    return record if over else None
+    found = study.history().runs.get(run)
+    return record if found and found.ended else None
 
 
 def exited(
@@ -73,18 +71,15 @@ def exited(
     study.ledger.append(EXITED, facts, actor="assay")
 
 
-# ---------------------------------------------------------------------- after a run
-
-
 def finish(study: Study, run: str) -> None:
     """Bring the ledger and the record up to how the run exited; twice does no harm."""
     place = study.path / "runs" / run
-    with study.ledger.transaction() as writer:
-        events = list(writer.events())
-        if any(e.kind == ENDED and e.data["run"] == run for e in events):
+    with study.transaction() as transaction:
+        mine = transaction.history.runs[run]
+        if mine.ended:
             return
-        facts = next(dict(e.data) for e in events if e.kind == EXITED and e.data["run"] == run)
-        orders = next(e for e in events if e.kind == PREPARED and e.data["run"] == run)
+        assert mine.exit is not None  # who finishes a run has put that on record
+        facts = dict(mine.exit)
         record = study.run(run)
         values, missing = _measure(study, record)
         written = artifacts(place / "out")
@@ -94,17 +89,17 @@ def finish(study: Study, run: str) -> None:
             facts |= {"outcome": "failed", "reason": missing}
         told = {key: facts[key] for key in ("outcome", "reason", "exit_code", "hours")}
         ended = datetime.now(UTC).isoformat(timespec="seconds")
-        ordered = {key: tuple(orders.data[key]) for key in ("argv", "evaluation")}
+        ordered = {key: tuple(mine.prepared.data[key]) for key in ("argv", "evaluation")}
         measured = {"ended": ended, "metrics": values, "artifacts": written}
         record = record.model_copy(update=told | ordered | measured)
         write_json_document(place / "run.json", record)
         gpus = study.contract().hardware.gpus if record.gpu else 0
-        budget.settle(writer, run, told["hours"], told["hours"] * gpus)
-        if not any(e.kind == MEASURED and e.data["run"] == run for e in events):
-            writer.append(MEASURED, {"run": run, "metrics": values}, actor="assay")
-        sealed = digest(record.model_dump(mode="json"))
-        writer.append(ENDED, {"run": run, **told, "record": sealed}, actor="assay")
-        _close_candidate(writer, record.candidate, record)
+        budget.settle(transaction, run, told["hours"], told["hours"] * gpus)
+        if not mine.metrics:
+            transaction.append(MEASURED, {"run": run, "metrics": values}, actor="assay")
+        sealed = digest_of(record)
+        transaction.append(ENDED, {"run": run, **told, "record": sealed}, actor="assay")
+        _close_candidate(transaction, record)
     study.sync()
 
 
@@ -124,19 +119,16 @@ def _measure(study: Study, record: RunRecord) -> tuple[dict[str, float | None], 
     return values, missing
 
 
-def _close_candidate(writer: Writer, name: str, last: RunRecord) -> None:
+def _close_candidate(transaction: Transaction, last: RunRecord) -> None:
     """Move a candidate on when none of its runs is under way."""
-    events = list(writer.events())
-    if states.current(events).get(name) != "launched":
-        return
-    mine = {e.data["run"] for e in events if e.kind == PREPARED and e.data["candidate"] == name}
-    if mine - {e.data["run"] for e in events if e.kind == ENDED}:
+    history, name = transaction.history, last.candidate
+    busy = not all(run.ended for run in history.of_candidate(name))
+    if busy or history.status.get(name) != "launched":
         return
     # In a deciding phase a seed that failed is a result like any other, and is judged.
     counted = last.outcome == "done" or (last.phase in DECIDING and last.outcome != "lost")
-    to: Status = "completed" if counted else "debug"
     why = last.reason or "its runs are over"
-    states.move(writer, name, to, actor="assay", why=why)
+    transaction.move(name, "completed" if counted else "debug", actor="assay", why=why)
 
 
 def recover(study: Study) -> list[str]:
@@ -147,54 +139,47 @@ def recover(study: Study) -> list[str]:
     """
     if study.flat:
         return []  # which is only read
-    events = list(study.ledger.events())
-    over = {e.data["run"] for e in events if e.kind == ENDED}
-    _release(study, events)
+    history = study.history()
+    _release(study, history)
     found = []
-    for event in events:
-        if event.kind != PREPARED or event.data["run"] in over:
+    for run in history.runs.values():
+        place = study.path / "runs" / run.id
+        if run.ended:
             continue
-        run = str(event.data["run"])
-        place = study.path / "runs" / run
         if not (place / "claim.json").exists():
-            age = (datetime.now(UTC) - datetime.fromisoformat(event.time)).total_seconds()
-            if age < START_SECONDS or not claim(place, "recovery"):
+            age = datetime.now(UTC) - datetime.fromisoformat(run.prepared.time)
+            if age.total_seconds() < START_SECONDS or not claim(place, "recovery"):
                 continue
-            _lose(study, run, "it was prepared and never started", 0.0)
+            _lose(study, run.id, "it was prepared and never started", 0.0)
         elif supervised(place):
             continue
         else:
             kill_orphan(place)
-            _lose(study, run, "its supervisor was killed", hours_until_last_beat(place))
-        finish(study, run)
-        found.append(run)
-    _close_left(study, events)
+            _lose(study, run.id, "its supervisor was killed", hours_until_last_beat(place))
+        finish(study, run.id)
+        found.append(run.id)
+    _close_left(study, history)
     return found
 
 
-def _close_left(study: Study, events: Sequence[Event]) -> None:
+def _close_left(study: Study, history: History) -> None:
     """Move candidates on whose last run was ended by someone who was killed before doing so."""
-    over = [str(e.data["run"]) for e in events if e.kind == ENDED]
-    owner = {e.data["run"]: str(e.data["candidate"]) for e in events if e.kind == PREPARED}
-    waiting = {name for name, status in states.current(events).items() if status == "launched"}
-    waiting -= {name for run, name in owner.items() if run not in set(over)}
-    for name in waiting:
-        mine = [run for run in over if owner[run] == name]
-        if mine:
-            with study.ledger.transaction() as writer:
-                _close_candidate(writer, name, study.run(mine[-1]))
+    for name, status in history.status.items():
+        runs = history.of_candidate(name)
+        if status == "launched" and runs and all(run.ended for run in runs):
+            last = max(runs, key=lambda run: run.ended.seq if run.ended else 0)
+            with study.transaction() as transaction:
+                _close_candidate(transaction, study.run(last.id))
 
 
-def _release(study: Study, events: Sequence[Event]) -> None:
+def _release(study: Study, history: History) -> None:
     """Settle what was held back for a run by a launch that was killed before it was prepared."""
-    prepared = {e.data["run"] for e in events if e.kind == PREPARED}
-    if set(budget.usage(events).open) <= prepared:
+    if history.held.keys() <= history.runs.keys():
         return
-    with study.ledger.transaction() as writer:  # no launch is half done while it is held
-        prepared = {e.data["run"] for e in writer.events() if e.kind == PREPARED}
-        for run in budget.usage(writer.events()).open:
-            if run not in prepared:
-                budget.settle(writer, run, 0.0, 0.0)
+    with study.transaction() as transaction:  # no launch is half done while it is held
+        history = transaction.history
+        for run in [run for run in history.held if run not in history.runs]:
+            budget.settle(transaction, run, 0.0, 0.0)
 
 
 def _lose(study: Study, run: str, reason: str, hours: float) -> None:
@@ -203,6 +188,6 @@ def _lose(study: Study, run: str, reason: str, hours: float) -> None:
         "run": run, "outcome": "lost", "reason": reason, "exit_code": None, "hours": hours,
         "artifacts": digest({}),
     }  # fmt: skip
-    with study.ledger.transaction() as writer:
-        if not any(e.kind == EXITED and e.data["run"] == run for e in writer.events()):
-            writer.append(EXITED, facts, actor="assay")
+    with study.transaction() as transaction:
+        if transaction.history.runs[run].exit is None:
+            transaction.append(EXITED, facts, actor="assay")

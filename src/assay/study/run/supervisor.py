@@ -37,8 +37,7 @@ from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
 from assay.study.files.records import RunRecord
 from assay.study.measure import monitor
-from assay.study.record.kinds import LAUNCHED, PREPARED, STOP, SWITCHED
-from assay.study.record.states import registration
+from assay.study.record.kinds import LAUNCHED, STOP, SWITCHED
 from assay.study.record.study import Study
 from assay.study.run.processes import (
     become_subreaper,
@@ -134,17 +133,14 @@ def _orders(study: Study, run: str) -> tuple[Contract, RunRecord, dict[str, str]
 
     Returns:
         The contract, the record, the environment and who launched it.
-
-    Raises:
-        StudyError: A file was changed since the launch.
     """
-    events = list(study.ledger.events())
-    orders = next(e for e in events if e.kind == PREPARED and e.data["run"] == run)
+    history = study.history()
+    orders = history.runs[run].prepared
     record = study.run(run)
     told = (list(record.argv), list(record.evaluation))
     settings = json.loads((study.path / "runs" / run / "plan.json").read_bytes())
     agreed = study.contract()
-    approvals.require_approved(study, agreed)
+    approvals.require_approved(study, agreed, history.approvals)
     measured = protocol.protocol_hash(study.root, agreed)
     candidate = study.candidate(record.candidate)
     changed = {
@@ -210,7 +206,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _tree(study: Study, agreed: Contract, record: RunRecord, training: bool) -> Iterator[Path]:
     """Yield the tree to run in: a worktree of the registered commit, with the patch if any."""
     patch = study.candidate(record.candidate).change.patch
-    base = registration(list(study.ledger.events()), record.candidate).data["base"]
+    base = study.history().registration(record.candidate).data["base"]
     if not base:
         yield study.root
         return

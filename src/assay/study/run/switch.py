@@ -10,11 +10,7 @@ from assay.study.record.study import Study
 
 
 def refuse_stopped(study: Study) -> None:
-    """Refuse to go on while the kill switch is on.
-
-    Raises:
-        StudyError: It is.
-    """
+    """Refuse to go on while the kill switch is on."""
     reason = stopped(study)
     if reason is not None:
         raise StudyError(
@@ -26,10 +22,7 @@ def refuse_stopped(study: Study) -> None:
 def stopped(study: Study) -> str | None:
     """Return why the study is stopped, by its switch or its ledger, or None if it is not."""
     switch = study.path / STOP
-    if switch.exists():
-        return switch.read_text().strip()
-    said = [e for e in study.ledger.events() if e.kind in (STOPPED, RESUMED)]
-    return str(said[-1].data["reason"]) if said and said[-1].kind == STOPPED else None
+    return switch.read_text().strip() if switch.exists() else study.history().stopped
 
 
 def stop(study: Study, reason: str, actor: str) -> None:
@@ -43,11 +36,7 @@ def stop(study: Study, reason: str, actor: str) -> None:
 
 
 def go_on(study: Study, actor: str) -> None:
-    """Turn the kill switch off.
-
-    Raises:
-        StudyError: It is not on.
-    """
+    """Turn the kill switch off."""
     if stopped(study) is None:
         raise StudyError("The kill switch is not on.", "There is nothing to take off.")
     study.ledger.append(RESUMED, {}, actor=actor)

@@ -65,11 +65,7 @@ def worktree(
 
 
 def _refuse_links(place: Path) -> None:
-    """Refuse a patch that makes a link or a submodule: what it leads to is outside of Git's sight.
-
-    Raises:
-        StudyError: Names it.
-    """
+    """Refuse a patch that makes a link or a submodule: Git does not see what it leads to."""
     raw = git(place, "diff", "--cached", "--raw", "--no-renames", "-z", "HEAD").split("\0")
     for facts, path in zip(raw[::2], raw[1::2], strict=False):
         if facts.split(" ")[1] in ("120000", "160000"):
@@ -77,11 +73,7 @@ def _refuse_links(place: Path) -> None:
 
 
 def _link(root: Path, place: Path, path: str) -> None:
-    """Let a run see a path of the repository that Git does not hold.
-
-    Raises:
-        StudyError: It is not there, leaves the repository, or is in Git after all.
-    """
+    """Let a run see a path of the repository that Git does not hold."""
     source, target = root / path, place / path
     if path.startswith("/") or ".." in PurePosixPath(path).parts or not source.exists():
         raise StudyError(

@@ -22,19 +22,12 @@ UNSAFE = ("run", *agenda.PERSONAL)
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One next step.
+    """One next step."""
 
-    Attributes:
-        action: What kind of step: `approve`, `propose`, `validate`, `run`, `audit`, `judge`, ...
-        reason: Why this one.
-        command: What to type, or "" where a person has to think first.
-        safe: Whether an agent may do it without asking; starting a run is not.
-    """
-
-    action: str
-    reason: str
-    command: str = ""
-    safe: bool = True
+    action: str  # what kind of step: `approve`, `propose`, `validate`, `run`, `audit`, `judge`,
+    reason: str  # why this one
+    command: str = ""  # what to type, or "" where a person has to think first
+    safe: bool = True  # whether an agent may do it without asking; starting a run is not
 
 
 def next_step(study: Study) -> Advice:
@@ -43,13 +36,7 @@ def next_step(study: Study) -> Advice:
 
 
 def advise(study: Study, book: Book, damage: list[Problem]) -> Advice:
-    """Return the next safe action for a study whose books were read.
-
-    Args:
-        study: Whose contract is read.
-        book: What its ledger comes to.
-        damage: What is wrong with the ledger.
-    """
+    """Return the next safe action for a study whose books were read."""
     if damage:
         return Advice("verify", f"the ledger is damaged, {damage[0]}", f"{STUDY} verify", False)
     if (study.path / kinds.STOP).exists():

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Literal
 
 from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
-from assay.study.record import results, states
-from assay.study.record.book import Book as Book
-from assay.study.record.kinds import DECIDING, MOST_LOST, MOST_RUNS_LOST, POOLS, SWITCHED
-from assay.study.record.kinds import RANKED as PROMOTED
-from assay.study.record.ledger import Event
+from assay.study.record.book import Book
+from assay.study.record.kinds import DECIDING, MOST_LOST, MOST_RUNS_LOST, RANKED, SWITCHED
 from assay.study.record.study import Study
 
 Action = Literal[
@@ -33,26 +30,13 @@ _UNREMARKABLE = 2.5  # standard errors; no t-test calls less than 2.57 significa
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that can be done now.
+    """Something that can be done now."""
 
-    Attributes:
-        action: What.
-        reason: Why.
-        candidate: Whose turn it is; of `summarise`, the probe.
-        phase: Of a run, an audit or a judgement.
-        seeds: Of a run.
-    """
-
-    action: Action
-    reason: str
-    candidate: str = ""
-    phase: Phase | None = None
-    seeds: tuple[int, ...] = ()
-
-
-def agenda(events: Iterable[Event], agreed: Contract) -> list[Step]:
-    """Return all steps that can be taken now, the most urgent first; see `steps_of`."""
-    return steps_of(Book.read(events), agreed)
+    action: Action  # what
+    reason: str  # why
+    candidate: str = ""  # whose turn it is; of `summarise`, the probe
+    phase: Phase | None = None  # of a run, an audit or a judgement
+    seeds: tuple[int, ...] = ()  # of a run
 
 
 def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list[Step]:
@@ -185,7 +169,7 @@ def _runs(book: Book, agreed: Contract, name: str, phase: Phase) -> list[Step]:
     left = book.left(agreed, name, phase)
     if not left:
         return []
-    pool = len(getattr(agreed.evaluation.pools, POOLS[phase]))
+    pool = len(agreed.evaluation.pools.of(phase))
     reason = f"{name} has {pool - len(left)} of {pool} seeds in the {phase} phase"
     return [Step("run", reason, name, phase, left)]
 
@@ -231,21 +215,17 @@ def promote(study: Study, actor: str) -> tuple[list[str], list[str]]:
 
     Returns:
         Who goes on, and who does not, the best first.
-
-    Raises:
-        StudyError: No short trial is complete.
     """
     agreed = study.contract()
     metric = agreed.metrics.primary
     sign = 1.0 if metric.direction == "maximize" else -1.0
-    with study.ledger.transaction() as writer:
-        events = list(writer.events())
-        book, done = Book.read(events), results.runs(events)
+    with study.transaction() as transaction:
+        history = transaction.history
         scored: list[tuple[float, str]] = []
-        for name in book.cohort():
-            if not book.complete(agreed, name, "short"):
+        for name in history.cohort():
+            if not history.complete(agreed, name, "short"):
                 continue
-            scores = list(results.arm(done, name, "short", metric.name).values())
+            scores = list(history.arm(name, "short", metric.name).values())
             values = [score for score in scores if score is not None]
             failed = len(values) < len(scores) or not values
             scored.append((-float("inf") if failed else sign * sum(values) / len(values), name))
@@ -260,11 +240,11 @@ def promote(study: Study, actor: str) -> tuple[list[str], list[str]]:
         passed = [name for _, name in scored if name not in chosen]
         ranks = {name: None if s == -float("inf") else sign * s for s, name in scored}
         facts = {"metric": metric.name, "means": ranks, "promoted": chosen, "passed": passed}
-        writer.append(PROMOTED, facts, actor=actor)
+        transaction.append(RANKED, facts, actor=actor)
         for name in passed:
             rank = [n for _, n in scored].index(name) + 1
             why = f"number {rank} of {len(scored)} in the short trials; {most} went on"
-            states.move(writer, name, "rejected", actor=actor, why=why)
+            transaction.move(name, "rejected", actor=actor, why=why)
     return chosen, passed
 
 

@@ -14,9 +14,8 @@ from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError, write_yaml_document
 from assay.study.measure import probe, reflection
-from assay.study.record import kinds, states
-from assay.study.record.book import Book
-from assay.study.record.ledger import Event
+from assay.study.record import kinds
+from assay.study.record.history import History
 from assay.study.record.study import Study
 from assay.study.run import planning
 from assay.study.run.worktree import kept
@@ -33,15 +32,14 @@ def propose_all(study: Study, found: Sequence[Candidate], actor: str) -> None:
     Raises:
         StudyError: A name is taken, or one belongs elsewhere.
     """
-    with study.ledger.transaction() as writer:
-        known = states.current(writer.events())
+    with study.transaction() as transaction:
         for candidate in found:
             if (candidate.task, candidate.study) != (study.task, study.name):
                 raise StudyError(
                     f"Candidate '{candidate.id}' is written for {candidate.task}/"
                     f"{candidate.study}; expected {study.task}/{study.name}."
                 )
-            if candidate.id in known:
+            if candidate.id in transaction.history.status:
                 raise StudyError(
                     f"There is a candidate '{candidate.id}' already.",
                     "Give the new one another id.",
@@ -50,7 +48,7 @@ def propose_all(study: Study, found: Sequence[Candidate], actor: str) -> None:
             write_yaml_document(study.candidate_path(candidate.id), candidate)
             facts = {"kind": candidate.kind, "probe": candidate.probe}
             why = candidate.hypothesis
-            states.move(writer, candidate.id, "draft", actor=actor, why=why, **facts)
+            transaction.move(candidate.id, "draft", actor=actor, why=why, **facts)
 
 
 def validate(study: Study, name: str, actor: str) -> str:
@@ -66,7 +64,7 @@ def validate(study: Study, name: str, actor: str) -> str:
     refuse_unreflected(agreed, candidate)
     scope.refuse_scope(study, agreed, candidate)
     _refuse_other_plans(agreed, candidate)
-    base, parameters = standing(study, list(study.ledger.events()), agreed)
+    base, parameters = standing(study, study.history(), agreed)
     parameters |= candidate.change.parameters
     planning.command(agreed, 0, study.path, parameters)
     request, total = candidate.budget, agreed.budget
@@ -88,24 +86,20 @@ def validate(study: Study, name: str, actor: str) -> str:
         probe.named(study, candidate.probe)
     measured = protocol.protocol_hash(study.root, agreed)
     frozen = frozen_hash(study, agreed, name)
-    with study.ledger.transaction() as writer:
-        states.move(writer, name, "validated", actor=actor, why="it keeps to the contract")
+    with study.transaction() as transaction:
+        transaction.move(name, "validated", actor=actor, why="it keeps to the contract")
         facts = {
             "candidate": name, "hash": frozen, "protocol": measured,
             "base": base, "parameters": parameters,
             "kind": candidate.kind, "probe": candidate.probe,
             "seeds": agreed.evaluation.pools.model_dump(mode="json"),
         }  # fmt: skip
-        writer.append(kinds.REGISTERED, facts, actor=actor)
+        transaction.append(kinds.REGISTERED, facts, actor=actor)
     return frozen
 
 
 def _refuse_other_plans(agreed: Contract, candidate: Candidate) -> None:
-    """Refuse a candidate that states another command or other seeds than were agreed on.
-
-    Raises:
-        StudyError: It does.
-    """
+    """Refuse a candidate that states another command or other seeds than were agreed on."""
     if candidate.command and candidate.command != agreed.baseline.command:
         raise StudyError(
             f"Candidate '{candidate.id}' states the command {' '.join(candidate.command)!r}; the "
@@ -132,31 +126,28 @@ def give_up(study: Study, name: str, actor: str, why: str) -> None:
     if not why.strip():
         raise StudyError("Giving a candidate up needs a reason.", "Say it with --why TEXT.")
     study.candidate(name)
-    with study.ledger.transaction() as writer:
-        holds = states.current(writer.events()).get(name) == "accepted"
-        states.move(writer, name, "reverted" if holds else "rejected", actor=actor, why=why)
+    with study.transaction() as transaction:
+        holds = transaction.history.status.get(name) == "accepted"
+        transaction.move(name, "reverted" if holds else "rejected", actor=actor, why=why)
 
 
-def standing(study: Study, events: Sequence[Event], agreed: Contract) -> tuple[str, dict[str, Any]]:
+def standing(study: Study, history: History, agreed: Contract) -> tuple[str, dict[str, Any]]:
     """Return what changes are laid over: the incumbent's commit and settings.
 
     Without an incumbent it is the commit that the study's first candidate was registered on, so
     that what is committed later is part of no arm; "" where there is no Git.
     """
-    holder = Book.read(events).incumbent
+    holder = history.incumbent
     if not holder:
-        first = next((e for e in events if e.kind == kinds.REGISTERED), None)
-        settings = dict(agreed.baseline.parameters)
-        if first is not None:
-            return str(first.data["base"]), settings
-        head = git(study.root, "rev-parse", "HEAD").strip() if pinned(study.root) else ""
-        return head, settings
-    registered = states.registration(events, holder).data
+        head = history.base
+        if head is None:
+            head = git(study.root, "rev-parse", "HEAD").strip() if pinned(study.root) else ""
+        return head, dict(agreed.baseline.parameters)
+    registered = history.registration(holder).data
     if not study.candidate(holder).change.patch:
         return str(registered["base"]), dict(registered["parameters"])
-    prepared = [e.data for e in events if e.kind == kinds.PREPARED]
-    mine = [str(data["run"]) for data in prepared if data["candidate"] == holder]
-    commits = [commit for run in mine if (commit := kept(study, run))]
+    runs = history.of_candidate(holder)
+    commits = [commit for run in runs if (commit := kept(study, run.id))]
     if not commits:
         raise StudyError(
             f"The code of the incumbent '{holder}' is not kept in Git any more.",

@@ -18,8 +18,7 @@ from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
 from assay.study.judge import verdict
 from assay.study.record import kinds
-from assay.study.record.book import Book
-from assay.study.record.ledger import Event
+from assay.study.record.history import History
 from assay.study.record.study import Study
 from assay.study.run import planning, recovery, switch
 from assay.study.run.queue import Lease, Queue, Refused
@@ -31,23 +30,14 @@ Say = Callable[[str], None]
 
 @dataclass
 class Loop:
-    """One process that works on a study; several may share it.
+    """One process that works on a study; several may share it."""
 
-    Args:
-        study: Whose.
-        confirm: What a launch is confirmed with.
-        actor: In whose name.
-        proposer: Makes new candidates when all are decided, or None.
-        say: Told what happens, line by line.
-        wait: How to wait between two looks, in seconds.
-    """
-
-    study: Study
-    confirm: str
-    actor: str
-    proposer: Proposer | None = None
-    say: Say = lambda line: None
-    wait: Callable[[float], None] = time.sleep
+    study: Study  # whose
+    confirm: str  # what a launch is confirmed with
+    actor: str  # in whose name
+    proposer: Proposer | None = None  # makes new candidates when all are decided, or None
+    say: Say = lambda line: None  # told what happens, line by line
+    wait: Callable[[float], None] = time.sleep  # how to wait between two looks, in seconds
     _running: dict[str, Lease] = field(default_factory=dict, init=False)
     _stuck: dict[str, str] = field(default_factory=dict, init=False)
 
@@ -87,17 +77,15 @@ class Loop:
         while True:
             self._collect(queue)
             halted = self._halted()
-            events = list(self.study.ledger.events())
             if not halted:
-                agreed = self.study.contract()
-                book = Book.read(events)
-                steps = agenda.steps_of(book, agreed, self._stuck)
+                agreed, history = self.study.contract(), self.study.history()
+                steps = agenda.steps_of(history, agreed, self._stuck)
                 safe = [s for s in steps if s.action not in ("run", "baseline", *agenda.PERSONAL)]
                 if safe:
                     self._take(safe[0])
                     continue
-                ending = ending or stop_rule(events, agreed)
-                ending = ending or self._advance(queue, steps, agreed, events, book)
+                ending = ending or stop_rule(history, agreed)
+                ending = ending or self._advance(queue, steps, agreed, history)
             if (halted or ending) and not self._running:
                 return halted or ending
             self.wait(recovery.POLL_SECONDS)
@@ -112,21 +100,17 @@ class Loop:
         return ""
 
     def _advance(
-        self,
-        queue: Queue,
-        steps: Sequence[agenda.Step],
-        agreed: Contract,
-        events: Sequence[Event],
-        book: Book,
+        self, queue: Queue, steps: Sequence[agenda.Step], agreed: Contract, history: History
     ) -> str:
         """Launch what there is room for, or have more proposed; return why to end, or ""."""
         runs = [step for step in steps if step.action == "run"]
-        spent = verdict.decisions(events) >= agreed.evaluation.expected_candidates
+        spent = verdict.decisions(history) >= agreed.evaluation.expected_candidates
         everything = len(runs)
         if spent:  # what cannot be judged is not run; validation has no share of its own
-            baselines = book.baselines()
+            baselines = history.baselines()
             runs = [s for s in runs if s.phase == "validation" or s.candidate in baselines]
-        under_way = {*book.under_way, *book.held}  # a run that is ending may be one of the two
+        # A run that is ending may be one of the two.
+        under_way = {*history.under_way, *history.held}
         if under_way - set(self._running):
             queue.reap()  # another loop's, or what a killed one left behind
         free = agreed.budget.parallel - len(under_way)
@@ -155,7 +139,7 @@ class Loop:
             self.say(agenda.take(self.study, step, self.actor))
         except StudyError as error:
             # Another loop may have been faster, which is no fault of the candidate.
-            if step in agenda.agenda(self.study.ledger.events(), self.study.contract()):
+            if step in agenda.steps_of(self.study.history(), self.study.contract()):
                 self._leave(step.candidate, error.message)
 
     def _leave(self, candidate: str, why: str) -> None:
@@ -194,7 +178,7 @@ class Loop:
         with open(self.study.path / "propose.lock", "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             agreed = self.study.contract()
-            book = Book.read(self.study.ledger.events())
+            book = self.study.history()
             if book.under_way or agenda.steps_of(book, agreed, self._stuck):
                 return ""  # another loop has proposed in the meantime
             pools = agreed.evaluation.pools
@@ -212,19 +196,17 @@ class Loop:
         return ""
 
 
-def stop_rule(events: Sequence[Event], agreed: Contract) -> str:
+def stop_rule(history: History, agreed: Contract) -> str:
     """Return the stop rule of the contract that ends the study, or ""."""
     rules = agreed.experiment.stop
-    outcomes = [e.data["outcome"] for e in events if e.kind == kinds.ENDED]
-    last = [outcome for outcome in outcomes if outcome != "lost"][-rules.failures :]
+    runs = sorted(history.over(), key=lambda run: run.ended.seq if run.ended else 0)
+    last = [run.outcome for run in runs if run.outcome != "lost"][-rules.failures :]
     if len(last) == rules.failures and all(outcome != "done" for outcome in last):
         return f"the last {rules.failures} runs failed"
-    book = Book.read(events)
     over = ("accepted", "rejected", "inconclusive", "reverted")
-    decided = [n for n, s in book.status.items() if s in over and book.kind[n] != "baseline"]
+    decided = [n for n, s in history.status.items() if s in over and history.kind[n] != "baseline"]
     if rules.candidates is not None and len(decided) >= rules.candidates:
         return f"{len(decided)} candidates are decided, as many as the contract asks for"
-    used = budget.usage(events)
-    if used.runs >= agreed.budget.runs and not used.open:
+    if history.launched >= agreed.budget.runs and not history.held:
         return f"all {agreed.budget.runs} runs of the budget are used"
     return ""

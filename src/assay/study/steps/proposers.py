@@ -14,7 +14,6 @@ from assay.study.agree.rules import refuse_unreflected
 from assay.study.files.base import Phase
 from assay.study.files.candidate import BudgetRequest, Candidate, Change
 from assay.study.files.documents import StudyError, read_yaml
-from assay.study.record import results, states
 from assay.study.record.study import Study
 from assay.study.steps import candidates
 
@@ -76,18 +75,17 @@ def from_optuna(
             "The approved scope has no parameters to sample.", "Add some to scope.parameters."
         )
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    events = list(study.ledger.events())
-    known = states.current(events)
+    history = study.history()
+    known = history.status
     mine = [name for name in known if study.candidate(name).proposer == "optuna"]
     direction = agreed.metrics.primary.direction
     # Seeded by how much has been proposed: the same record gives the same next candidates.
     sampler = optuna.samplers.TPESampler(seed=len(mine), constant_liar=True)
     search = optuna.create_study(direction=direction, sampler=sampler)
     space = {name: _distribution(optuna, p) for name, p in agreed.scope.parameters.items()}
-    done = results.runs(events)
     for name in known:
         values = study.candidate(name).change.parameters
-        scores = results.arm(done, name, phase, agreed.metrics.primary.name)
+        scores = history.arm(name, phase, agreed.metrics.primary.name)
         numbers = [score for score in scores.values() if score is not None]
         if set(values) == set(space) and numbers:
             trial = optuna.trial.create_trial(
