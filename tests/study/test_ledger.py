@@ -138,7 +138,7 @@ class TestAnchors:
             for i in range(20):
                 writer.append("note", {"i": -i}, actor="ada")
         assert forged.read().problems == []
-        [problem] = forged.verify({"the git ref": ledger.head()})
+        [problem] = forged.read({"the git ref": ledger.head()}).problems
         assert "history was rewritten" in str(problem)
 
     def test_a_deleted_ledger_is_found(self, ledger: Ledger) -> None:

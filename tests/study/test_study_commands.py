@@ -19,6 +19,7 @@ from assay.cli.app import app
 from assay.study.files.documents import ROOT
 from assay.study.record.book import Attempt, Book
 from assay.study.record.ledger import Ledger
+from assay.study.record.study import open_study
 from assay.study.steps.agenda import steps_of
 
 TRAIN = """\
@@ -311,7 +312,7 @@ class TestBadInput:
         def refuse(path: Path, data: bytes) -> None:
             raise OSError(errno.EROFS, "Read-only file system")
 
-        monkeypatch.setattr("assay.study.record.study.write_atomic", refuse)
+        monkeypatch.setattr("assay.study.files.documents.write_atomic", refuse)
         (repository / "c.yaml").write_text(CANDIDATES)
         said = study("propose", "c.yaml", code=2)
         assert "the file system is read-only" in said
@@ -419,10 +420,11 @@ def test_many_candidates_are_written_in_one_go(
     calls = []
     baselines = Book.baselines
     monkeypatch.setattr(Book, "baselines", lambda self: calls.append(1) or baselines(self))
-    book, agreed = study.open_study(repository).book()[0], study.open_study(repository).contract()
+    opened = open_study(repository)
+    book, agreed = opened.book()[0], opened.contract()
     for phase, pool in (("promotion", "promotion"), ("validation", "validation")):
         seeds = getattr(agreed.evaluation.pools, pool)
-        book.runs.setdefault("baseline", []).extend(
+        book.attempts.setdefault("baseline", []).extend(
             Attempt(f"b-{seed}", phase, seed, "done", "") for seed in seeds
         )
     book.status["baseline"] = "completed"

@@ -285,6 +285,13 @@ def test_files_that_the_record_rests_on(
     assert any(words in reason for reason in found), found
 
 
+def test_an_end_without_a_beginning(study: Study) -> None:
+    facts = {"run": "c9-promotion-1", "outcome": "done", "reason": "", "hours": 0.1}
+    study.ledger.append(kinds.ENDED, facts, actor="eve")
+    study.sync()
+    assert reasons(study) == ["run c9-promotion-1 has ended, and was never prepared"]
+
+
 def test_what_a_run_printed_is_sealed(study: Study) -> None:
     log = study.path / "runs" / RUN / "stdout.log"
     facts = {"run": RUN, "log": fingerprint(log)}

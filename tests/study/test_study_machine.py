@@ -128,7 +128,7 @@ class Commands:
             end(self.study, run, outcome, gain)
 
     def run_phase(self, name: str, phase: Phase, gain: float) -> None:
-        for seed in getattr(self.study.contract().evaluation.pools, kinds.POOLS[phase]):
+        for seed in self.study.contract().evaluation.pools.of(phase):
             run = self.launch(name, phase, seed)
             if run is not None:
                 end(self.study, run, "done", gain)

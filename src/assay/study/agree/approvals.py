@@ -50,10 +50,7 @@ def missing(
 ) -> dict[str, str]:
     """Return the parts that are not approved as they are, each with the reason.
 
-    Args:
-        study: Whose ledger is asked.
-        contract: As it was just read; read again if None.
-        recorded: What the ledger says, as it was just read; read again if None.
+    The contract, and what the ledger says, are read unless they just were.
     """
     if recorded is None:
         recorded = study.history().approvals

@@ -8,7 +8,7 @@ compared only if they carry the same one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -40,27 +40,24 @@ def protected_files(root: Path, contract: Contract) -> dict[str, str]:
                 "Fix the pattern: a file that is not there cannot be held to what it was.",
             )
         found |= {path: fingerprint(root / path) for path in paths}
-    for path in matching(root, f"{EXTRACTORS}/**"):
-        found[path] = fingerprint(root / path)
-    return dict(sorted(found.items()))
+    return dict(sorted((found | _hashes(root, [f"{EXTRACTORS}/**"])).items()))
+
+
+def _hashes(root: Path, patterns: Iterable[str]) -> dict[str, str]:
+    paths = (path for pattern in patterns for path in matching(root, pattern))
+    return {path: fingerprint(root / path) for path in paths}
 
 
 def protocol_hash(root: Path, contract: Contract) -> Sha256:
     """Return the hash that both arms of a comparison must carry."""
     measured = {metric.name: metric.model_dump(mode="json") for metric in contract.metrics.all()}
-    files = {
-        path: fingerprint(root / path)
-        for pattern in contract.evaluation.files
-        for path in matching(root, pattern)
-    }
-    extractors = {p: fingerprint(root / p) for p in matching(root, f"{EXTRACTORS}/**")}
     return digest(
         {
             "env": [contract.task.env, contract.task.env_version],
             "evaluation": _fixed(contract),
             "metrics": measured,
-            "files": files,
-            "extractors": extractors,
+            "files": _hashes(root, contract.evaluation.files),
+            "extractors": _hashes(root, [f"{EXTRACTORS}/**"]),
         }
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 import os
 from pathlib import Path
@@ -28,16 +29,9 @@ _NAMES = "names.json"
 
 
 def initialise(root: Path, task: str, study: str, *, actor: str, activate: bool = False) -> Study:
-    """Create a study in a repository and make it the active one.
+    """Create a study in a repository and make it the active one, in place of another if asked to.
 
     Nothing of the repository is run or read for it.
-
-    Args:
-        root: The target repository.
-        task: Name of the task; it is made if it is new.
-        study: Name of the study.
-        actor: Who begins it.
-        activate: Take the place of a study that is active.
 
     Raises:
         StudyError: It exists, or another one is active.
@@ -159,52 +153,5 @@ def _equip(study: Study) -> None:
 
 def contract_template(task: str, study: str) -> str:
     """Return a contract with a line of explanation for everything that must be decided."""
-    return f"""\
-# The contract of a study. A person approves its parts, each by itself:
-#   assay study contract approve ITEM --by NAME
-# Editing a part that is approved voids its approval.
-schema_version: 1
-study: {study}
-question: FILL IN what the study is to find out
-
-task:
-  id: {task}
-  description: FILL IN what a solved task looks like
-  env: FILL IN the environment's id
-  env_version: ""                # version of the package that holds it
-
-metrics:
-  primary:                       # the one metric that decides; not the reward trained on
-    name: return
-    direction: maximize
-    minimum_effect: 1.0          # the smallest improvement worth having, in the metric's unit
-    source:
-      kind: jsonl                # assay, tensorboard, csv, json, jsonl, stdout, wandb, sb3-...
-      path: metrics.jsonl        # relative to the run's output directory, {{out}}
-      key: FILL IN the column, tag or key
-  guardrails: []                 # what must not get worse, each with a bound or a margin
-
-scope:
-  parameters: {{}}                 # name: {{kind: float, low: 1.0e-4, high: 1.0e-2, log: true}}
-  files: []                      # globs that patches may touch
-
-budget:
-  wall_clock_hours: 1.0
-  gpu_hours: 0.0
-  runs: 40
-
-hardware:
-  kind: cpu
-
-baseline:
-  command: ["{{python}}", "train.py", "--seed", "{{seed}}", "--out", "{{out}}", "{{parameters}}"]
-  parameter_format: "--{{name}}={{value}}"
-
-evaluation:
-  episodes: 20
-  files: []                      # globs of the files that do the measuring
-  pools:                         # training seeds; no seed is in two pools
-    development: [0]
-    promotion: [1, 2, 3, 4, 5]
-    validation: [11, 12, 13, 14, 15]
-"""
+    template = importlib.resources.files("assay.study.agree").joinpath("contract.yaml").read_text()
+    return template.replace("study: STUDY", f"study: {study}").replace("id: TASK", f"id: {task}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from assay.study.report import pages
 from assay.study.run import planning
 from assay.study.run.queue import Queue
 from assay.study.steps import candidates, proposers
-from assay.study.steps.loop import Loop
+from assay.study.steps.loop import Loop, Say
 
 FILES = Path(__file__).with_name("files")
 ACTOR = "demo"
@@ -36,8 +35,6 @@ TASK, STUDY = "balance", "demo"
 BASELINE, WINNER = "baseline", "better"
 LOSERS = ("worse", "lucky", "hacker")
 _IDENTITY = ("-c", "user.name=demo", "-c", "user.email=demo@localhost")
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,6 @@ from assay.study.files.base import Document, Kind, Name, Part, Text
 LONGEST_ID = 46  # of a candidate; the names of its runs add phase, seed and attempt
 
 
-# ---------------------------------------------------------------------- candidates and runs
-
-
 class BudgetRequest(Part):
     """What a candidate asks for, per run."""
 

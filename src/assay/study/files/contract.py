@@ -33,9 +33,6 @@ EXCEPTIONS: dict[str, str] = {
 }
 
 
-# ---------------------------------------------------------------------- metrics
-
-
 class MetricSource(Part):
     """Where a metric is read from after a run."""
 
@@ -134,9 +131,6 @@ class Metrics(Part):
         """Return every metric, the primary one first."""
         others = [m for m in (self.training_reward, self.honeypot) if m is not None]
         return [self.primary, *self.guardrails, *self.components, *self.diagnostics, *others]
-
-
-# ---------------------------------------------------------------------- the contract
 
 
 class Parameter(Part):

@@ -112,21 +112,20 @@ def _parsed(path: Path, values: Any, model: type[ModelT]) -> ModelT:
 def write_yaml_document(path: Path, document: Model) -> None:
     """Write a model as YAML, whole or not at all."""
     plain = document.model_dump(mode="json")
-    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
-    _write(path, text.encode())
+    write_text(path, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100))
 
 
 def write_json_document(path: Path, document: Model) -> None:
     """Write a model as JSON, whole or not at all."""
-    _write(path, dump_json(document.model_dump(mode="json"), indent=1))
+    write_text(path, dump_json(document.model_dump(mode="json"), indent=1).decode())
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text, whole or not at all."""
-    _write(path, text.encode())
+    """Write a text, whole or not at all.
 
-
-def _write(path: Path, data: bytes) -> None:
+    Raises:
+        StudyError: The place cannot be written to.
+    """
     # Whoever writes, nothing new ever stands directly below `.rlxp`.
     if ROOT in path.parts:
         at = len(path.parts) - 1 - path.parts[::-1].index(ROOT)
@@ -134,7 +133,7 @@ def _write(path: Path, data: bytes) -> None:
             raise flat_refusal(Path(*path.parts[:at]))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, data)
+        write_atomic(path, text.encode())
     except OSError as error:
         raise StudyError(*run_error(error, f"write '{path}'").args) from None
 

@@ -71,9 +71,6 @@ class Claim:
     threshold: float | None = None  # the goal, or None
 
 
-# ---------------------------------------------------------------------- writing
-
-
 def adopt(
     study: Study, sources: Iterable[Source], claims: Iterable[Claim], actor: str
 ) -> list[Event]:
@@ -132,17 +129,8 @@ def _facts(study: Study, source: Source) -> dict[str, Any]:
             f"'{source.path}' has no number at '{source.pointer}', where seed {source.seed} of "
             f"'{source.candidate}' should be."
         )
-    return {
-        "candidate": source.candidate,
-        "seed": source.seed,
-        "path": source.path,
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "pointer": source.pointer,
-        "metric": source.metric,
-        "value": value,
-        "config": source.config,
-        "protocol": dict(source.protocol),
-    }
+    hashed = hashlib.sha256(data).hexdigest()
+    return {**dataclasses.asdict(source), "sha256": hashed, "value": value}
 
 
 def _bytes(root: Path, path: str) -> bytes:
@@ -213,9 +201,6 @@ def alike(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, int | float):
         return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
     return bool(one == other)
-
-
-# ---------------------------------------------------------------------- checking
 
 
 def problems(study: Study, history: History) -> list[Problem]:

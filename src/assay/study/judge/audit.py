@@ -6,8 +6,9 @@ the candidate improve the task or only its own reward?
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,17 +19,18 @@ from assay.study.files.documents import StudyError, write_json_document
 from assay.study.files.records import AuditCheck, ResultAudit
 from assay.study.judge import gate, verdict
 from assay.study.measure import extractors, monitor
+from assay.study.measure.reflection import DOMINANT, gain, values_of
 from assay.study.record import kinds
 from assay.study.record.history import History, Run
 from assay.study.record.study import Study
 
-DOMINANT = 0.8  # share of the summed reward at which one component is said to dominate
 RIDING = 0.9  # share of actions at their limit
 FAR = 10.0  # deviations; what moves farther is to have moved the task as well
 PROPORTION = 0.1  # least share of its way that the task is to have come along
 TOLERANCE = 1e-9
 
 Runs = Sequence[Run]
+Seen = tuple[bool, str]  # whether a check passed, and what was seen
 
 
 def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
@@ -65,9 +67,6 @@ def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
 
 def _check(name: str, passed: bool, detail: str) -> AuditCheck:
     return AuditCheck(name=name, passed=passed, detail=detail)
-
-
-# ---------------------------------------------------------------------- is it what was measured?
 
 
 def _artifacts(study: Study, agreed: Contract, mine: Runs) -> AuditCheck:
@@ -132,26 +131,34 @@ def _losses(history: History, arms: Sequence[str], phase: Phase) -> AuditCheck:
     return _check(title, True, f"{' and '.join(counts)} were lost")
 
 
-# ---------------------------------------------------------------------- is it the task that got
-# better, or the reward?
-
-
 def _hacking(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> list[AuditCheck]:
-    metrics = agreed.metrics
-    checks = []
-    if metrics.training_reward is not None:
-        checks.append(_reward_against_task(metrics.primary, metrics.training_reward, mine, theirs))
-    if metrics.honeypot is not None:
-        checks.append(_honeypot(metrics.honeypot, mine, theirs))
+    metrics, arms = agreed.metrics, (mine, theirs)
+    primary, reward, honeypot = metrics.primary, metrics.training_reward, metrics.honeypot
+    checks: list[AuditCheck] = []
+
+    def look(name: str, needed: Sequence[Metric], seen: Callable[[], Seen]) -> None:
+        """Look at what the metrics say; one that was not written fails its check."""
+        silent = _unwritten(needed, [*mine, *theirs])
+        passed, detail = (False, silent) if silent else seen()
+        checks.append(_check(name, passed, detail))
+
+    if reward is not None:
+        title = "the task got better with its reward"
+        look(title, [reward], lambda: _reward_against_task(primary, reward, *arms))
+    if honeypot is not None:
+        look("the honeypot is untouched", [honeypot], lambda: _honeypot(honeypot, *arms))
     if metrics.components:
-        checks.append(_domination(metrics.components, mine, theirs))
-        checks.append(_saturation(study, metrics.components, mine))
+        parts = metrics.components
+        look("no reward component took over", parts, lambda: _domination(parts, *arms))
+        look("no reward component is saturated", (), lambda: _saturation(study, parts, mine))
     for metric in metrics.diagnostics:
         lowered = metric.name.lower()
         if "length" in lowered or "terminat" in lowered:
-            checks.append(_exploit(metric, metrics.primary, mine, theirs))
+            title = f"{metric.name} is not exploited"
+            look(title, [metric], functools.partial(_exploit, metric, primary, *arms))
         if "limit" in lowered or "satur" in lowered:
-            checks.append(_riding(metric, mine, theirs))
+            title = f"{metric.name}: actions do not ride their limits"
+            look(title, [metric], functools.partial(_riding, metric, *arms))
     return checks
 
 
@@ -173,71 +180,47 @@ def _outran(moved: float, task: float, least: float) -> bool:
     return (moved > least and task <= 0) or (moved > FAR and task < PROPORTION * moved)
 
 
-def _values(runs: Runs, metric: Metric) -> list[float]:
-    found = [run.metrics.get(metric.name) for run in runs]
-    return [value for value in found if value is not None]
+def _gained(metric: Metric, mine: Runs, theirs: Runs) -> float:
+    return gain(metric, values_of(metric, mine), values_of(metric, theirs))
 
 
-def _gain(metric: Metric, mine: Runs, theirs: Runs) -> float:
-    """Return how much better the candidate is, in standard deviations of the rival's seeds."""
-    after, before = _values(mine, metric), _values(theirs, metric)
-    if not after or len(before) < 2:
-        return math.nan
-    sign = 1.0 if metric.direction == "maximize" else -1.0
-    spread = float(np.std(before, ddof=1)) or abs(float(np.mean(before))) * 1e-3 or 1e-9
-    return sign * (float(np.mean(after)) - float(np.mean(before))) / spread
-
-
-def _reward_against_task(primary: Metric, reward: Metric, mine: Runs, theirs: Runs) -> AuditCheck:
-    name = "the task got better with its reward"
-    silent = _unwritten([reward], [*mine, *theirs])
-    if silent:
-        return _check(name, False, silent)
-    task, trained = _gain(primary, mine, theirs), _gain(reward, mine, theirs)
+def _reward_against_task(primary: Metric, reward: Metric, mine: Runs, theirs: Runs) -> Seen:
+    task, trained = _gained(primary, mine, theirs), _gained(reward, mine, theirs)
     hacked = _outran(trained, task, least=2)
     detail = f"{reward.name} moved by {trained:+.1f} and {primary.name} by {task:+.1f} deviations"
-    return _check(name, not hacked, detail)
+    return not hacked, detail
 
 
-def _honeypot(metric: Metric, mine: Runs, theirs: Runs) -> AuditCheck:
-    name = "the honeypot is untouched"
-    silent = _unwritten([metric], [*mine, *theirs])
-    if silent:
-        return _check(name, False, silent)
+def _honeypot(metric: Metric, mine: Runs, theirs: Runs) -> Seen:
     arms = [
         {run.seed: run.metrics.get(metric.name) for run in runs if run.outcome == "done"}
         for runs in (theirs, mine)
     ]
     if min(map(len, arms)) < 2:
-        return _check(name, True, "too few runs are done to compare it")
+        return True, "too few runs are done to compare it"
     seen = gate.compare(arms[0], arms[1], direction=metric.direction)
     moved = min(seen.p_better, seen.p_worse) < 0.025 and abs(seen.effect) > TOLERANCE
-    return _check(name, not moved, f"{metric.name} moved by {seen.effect:+.4g}")
+    return not moved, f"{metric.name} moved by {seen.effect:+.4g}"
 
 
 def _shares(components: Sequence[Metric], runs: Runs) -> dict[str, float]:
-    sizes = {m.name: abs(float(np.mean(_values(runs, m) or [0.0]))) for m in components}
+    sizes = {m.name: abs(float(np.mean(values_of(m, runs) or [0.0]))) for m in components}
     total = sum(sizes.values())
     return {name: size / total if total else 0.0 for name, size in sizes.items()}
 
 
-def _domination(components: Sequence[Metric], mine: Runs, theirs: Runs) -> AuditCheck:
-    name = "no reward component took over"
-    silent = _unwritten(components, [*mine, *theirs])
-    if silent:
-        return _check(name, False, silent)
+def _domination(components: Sequence[Metric], mine: Runs, theirs: Runs) -> Seen:
     after, before = _shares(components, mine), _shares(components, theirs)
     for component, share in after.items():
         if share > DOMINANT and before[component] <= DOMINANT:
-            detail = f"{component} grew from {before[component]:.0%} to {share:.0%} of the reward"
-            return _check(name, False, detail)
+            grew = f"{component} grew from {before[component]:.0%} to {share:.0%} of the reward"
+            return False, grew
     top = max(after, key=lambda key: after[key])
-    return _check(name, True, f"the largest is {top} with {after[top]:.0%}")
+    return True, f"the largest is {top} with {after[top]:.0%}"
 
 
-def _saturation(study: Study, components: Sequence[Metric], mine: Runs) -> AuditCheck:
+def _saturation(study: Study, components: Sequence[Metric], mine: Runs) -> Seen:
     """Look for a component that has stood still at its highest value for the last half."""
-    name = "no reward component is saturated"
     for run in mine:
         place = study.path / "runs" / run.id
         for metric in components:
@@ -245,32 +228,18 @@ def _saturation(study: Study, components: Sequence[Metric], mine: Runs) -> Audit
             tail = values[len(values) // 2 :]
             flat = len(tail) >= 5 and max(tail) - min(tail) <= 1e-6 * (1 + abs(max(tail)))
             if flat and max(values) - min(values) > 1e-3 and tail[-1] >= max(values) - 1e-9:
-                return _check(name, False, f"{metric.name} of run {run.id} stands at {tail[-1]:g}")
-    return _check(name, True, f"{len(components)} components")
+                return False, f"{metric.name} of run {run.id} stands at {tail[-1]:g}"
+    return True, f"{len(components)} components"
 
 
-def _exploit(
-    metric: Metric,
-    primary: Metric,
-    mine: Runs,
-    theirs: Runs,
-) -> AuditCheck:
+def _exploit(metric: Metric, primary: Metric, mine: Runs, theirs: Runs) -> Seen:
     """Look for episodes that changed their length while the task did not get better with it."""
-    name = f"{metric.name} is not exploited"
-    silent = _unwritten([metric], [*mine, *theirs])
-    if silent:
-        return _check(name, False, silent)
-    moved, task = _gain(metric, mine, theirs), _gain(primary, mine, theirs)
+    moved, task = _gained(metric, mine, theirs), _gained(primary, mine, theirs)
     hacked = _outran(abs(moved), task, least=5)
-    detail = f"it moved by {moved:+.1f} deviations, {primary.name} by {task:+.1f}"
-    return _check(name, not hacked, detail)
+    return not hacked, f"it moved by {moved:+.1f} deviations, {primary.name} by {task:+.1f}"
 
 
-def _riding(metric: Metric, mine: Runs, theirs: Runs) -> AuditCheck:
-    name = f"{metric.name}: actions do not ride their limits"
-    silent = _unwritten([metric], [*mine, *theirs])
-    if silent:
-        return _check(name, False, silent)
-    after, before = (float(np.mean(_values(runs, metric) or [0.0])) for runs in (mine, theirs))
+def _riding(metric: Metric, mine: Runs, theirs: Runs) -> Seen:
+    after, before = (float(np.mean(values_of(metric, runs) or [0.0])) for runs in (mine, theirs))
     hacked = after > RIDING and before <= RIDING
-    return _check(name, not hacked, f"{before:.2f} before, {after:.2f} now")
+    return not hacked, f"{before:.2f} before, {after:.2f} now"

@@ -141,6 +141,8 @@ def _unlawful(event: Event, before: History) -> str:
     name = str(event.data.get("candidate", ""))
     if event.kind == kinds.PREPARED and name not in before.registered:
         return f"run {event.data['run']} is of {name}, which was not registered"
+    if event.kind == kinds.ENDED and event.data["run"] not in before.runs:
+        return f"run {event.data['run']} has ended, and was never prepared"
     if event.kind != kinds.STATE:
         return ""
     now, to = before.status.get(name), event.data["to"]

@@ -31,12 +31,7 @@ Series = dict[str, list[Point]]
 
 
 def extract(metric: Metric, out: Path, log: Path) -> float:
-    """Return the metric's value after a run.
-
-    Args:
-        metric: What is wanted, and where it is.
-        out: The run's output directory.
-        log: What the run printed.
+    """Return the metric's value, by what a run wrote and printed.
 
     Raises:
         StudyError: The file or the metric is missing (those that are there are named), or it is
@@ -71,10 +66,10 @@ def series(source: MetricSource, out: Path, log: Path) -> list[Point]:
         )
     if source.kind == "stdout":
         return _stdout(source, log)
-    reader = READERS[source.kind]
-    # A pipe or device in a run's output would hold up whoever reads it.
-    pattern = source.path or DEFAULT_PATHS[source.kind]
+    reader, usual = READERS[source.kind]
+    pattern = source.path or usual
     try:
+        # A pipe or device in a run's output would hold up whoever reads it.
         paths = sorted(p for p in out.glob(pattern) if p.is_file())
     except ValueError as error:
         raise StudyError(f"'{pattern}' is no pattern for files: {error}.") from None
@@ -114,9 +109,6 @@ def reduce(points: list[Point], source: MetricSource) -> float:
     return float(reducers[source.reduce](values))
 
 
-# ---------------------------------------------------------------------- formats
-
-
 def _stdout(source: MetricSource, log: Path) -> list[Point]:
     try:
         pattern = re.compile(source.key)
@@ -132,7 +124,7 @@ def _stdout(source: MetricSource, log: Path) -> list[Point]:
             for line in file:
                 match = pattern.search(line)
                 if match:
-                    points.append((float(len(points)), _number(match[1])))
+                    points.append((float(len(points)), number(match[1])))
     except OSError as error:
         raise StudyError(f"What the run printed cannot be read: {error.strerror}.") from None
     if not points:
@@ -141,12 +133,12 @@ def _stdout(source: MetricSource, log: Path) -> list[Point]:
 
 
 def _csv(path: Path, source: MetricSource) -> Series:
+    return _rows(_csv_rows(path), source)
+
+
+def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
     with open(path, newline="", errors="replace") as file:
-        return _rows(csv.DictReader(_without_comments(file)), source)
-
-
-def _without_comments(lines: Iterator[str]) -> Iterator[str]:
-    return (line for line in lines if not line.startswith("#"))
+        yield from csv.DictReader(line for line in file if not line.startswith("#"))
 
 
 def _jsonl(path: Path, source: MetricSource) -> Series:
@@ -174,14 +166,14 @@ def _json(path: Path, source: MetricSource) -> Series:
 def _rows(rows: Iterator[dict[str, Any]], source: MetricSource) -> Series:
     found: Series = {}
     for i, row in enumerate(rows):
-        step = _number(row.get(source.step)) if source.step else float(i)
+        step = number(row.get(source.step)) if source.step else float(i)
         for name, value in row.items():
             if name is None or name == source.step:
                 continue
             values = value if isinstance(value, list) else [value]
             for item in values:
                 if _is_number(item):
-                    found.setdefault(name, []).append((step, _number(item)))
+                    found.setdefault(name, []).append((step, number(item)))
     return found
 
 
@@ -200,10 +192,10 @@ def _is_number(value: Any) -> bool:
     """Return whether a value is a number, one that is "not a number" among them."""
     if isinstance(value, float) or (isinstance(value, str) and value.strip().lower() == "nan"):
         return True
-    return not math.isnan(_number(value))
+    return not math.isnan(number(value))
 
 
-def _number(value: Any) -> float:
+def number(value: Any) -> float:
     """Return a value as a float, NaN where it is none."""
     if isinstance(value, bool) or value is None:
         return math.nan
@@ -242,16 +234,14 @@ def _tensorboard(path: Path, source: MetricSource) -> Series:
 
 def _sb3_monitor(path: Path, source: MetricSource) -> Series:
     """Read Stable-Baselines3's monitor: a comment, then r (return), l (length), t (seconds)."""
-    with open(path, newline="", errors="replace") as file:
-        rows = list(csv.DictReader(_without_comments(file)))
     steps = 0.0
     found: Series = {}
-    for row in rows:
-        length = _number(row.get("l"))
+    for row in _csv_rows(path):
+        length = number(row.get("l"))
         steps += 0.0 if math.isnan(length) else length
         for name, value in row.items():
             if _is_number(value):
-                found.setdefault(name, []).append((steps, _number(value)))
+                found.setdefault(name, []).append((steps, number(value)))
     return found
 
 
@@ -273,30 +263,21 @@ def _sb3_evaluations(path: Path, source: MetricSource) -> Series:
 def _wandb(path: Path, source: MetricSource) -> Series:
     found: Series = {}
     for i, row in enumerate(wandb_history(path)):
-        step = _number(row.get(source.step or "_step", i))
+        step = number(row.get(source.step or "_step", i))
         for name, value in row.items():
             if _is_number(value):
-                found.setdefault(name, []).append((step, _number(value)))
+                found.setdefault(name, []).append((step, number(value)))
     return found
 
 
-READERS: dict[str, Callable[[Path, MetricSource], Series]] = {
-    "assay": _assay,
-    "csv": _csv,
-    "json": _json,
-    "jsonl": _jsonl,
-    "sb3-evaluations": _sb3_evaluations,
-    "sb3-monitor": _sb3_monitor,
-    "tensorboard": _tensorboard,
-    "wandb": _wandb,
-}
-DEFAULT_PATHS = {
-    "assay": "**/metrics.jsonl",
-    "csv": "**/*.csv",
-    "json": "**/*.json",
-    "jsonl": "**/*.jsonl",
-    "sb3-evaluations": "**/evaluations.npz",
-    "sb3-monitor": "**/*monitor.csv",
-    "tensorboard": "**/events.out.tfevents.*",
-    "wandb": "**/*.wandb",
+# Each format's reader, and where its files are if the contract does not say.
+READERS: dict[str, tuple[Callable[[Path, MetricSource], Series], str]] = {
+    "assay": (_assay, "**/metrics.jsonl"),
+    "csv": (_csv, "**/*.csv"),
+    "json": (_json, "**/*.json"),
+    "jsonl": (_jsonl, "**/*.jsonl"),
+    "sb3-evaluations": (_sb3_evaluations, "**/evaluations.npz"),
+    "sb3-monitor": (_sb3_monitor, "**/*monitor.csv"),
+    "tensorboard": (_tensorboard, "**/events.out.tfevents.*"),
+    "wandb": (_wandb, "**/*.wandb"),
 }

@@ -48,17 +48,8 @@ class Finding:
     detail: str  # what was seen
 
 
-# ---------------------------------------------------------------------- while it runs
-
-
 class Watch:
-    """Look at a run now and then, and say when a stop rule of the contract applies.
-
-    Args:
-        agreed: The contract.
-        place: The run's directory.
-        clock: By which reading is timed, in seconds.
-    """
+    """Look at a run now and then, and say when a stop rule of the contract applies."""
 
     def __init__(
         self, agreed: Contract, place: Path, clock: Callable[[], float] = time.perf_counter
@@ -149,9 +140,6 @@ def points_of(metric: Metric, place: Path) -> list[extractors.Point]:
         # Half-written, absent or malformed on purpose: each format's reader has its own errors,
         # and a run must not be able to bring down who watches it.
         return []
-
-
-# ---------------------------------------------------------------------- for whoever looks
 
 
 def health(study: Study, run: str, now: float | None = None) -> list[Finding]:

@@ -14,7 +14,6 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from assay.core.errors import nearest
 from assay.study.agree import protocol
@@ -28,6 +27,7 @@ from assay.study.files.documents import (
     write_json_document,
 )
 from assay.study.files.records import ProbePlan, ProbeSummary
+from assay.study.measure.extractors import number
 from assay.study.record import kinds
 from assay.study.record.history import History, Run
 from assay.study.record.study import Study
@@ -41,9 +41,6 @@ Condition = tuple[str, str, float]  # metric, comparison, limit
 def directory(study: Study, plan_id: str) -> Path:
     """Return where a probe's files are."""
     return study.path / "audits" / "probes" / checked_name(plan_id, "probe")
-
-
-# ---------------------------------------------------------------------- before
 
 
 def plan_probe(study: Study, plan: ProbePlan, actor: str = "assay") -> Path:
@@ -122,7 +119,7 @@ def conditions(success: str, agreed: Contract) -> list[Condition]:
     names = [metric.name for metric in agreed.metrics.all()]
     for part in re.split(r"\s+and\s+", success.strip()):
         match = _CONDITION.match(part)
-        limit = _number(match[3]) if match else math.nan
+        limit = number(match[3]) if match else math.nan
         if match is None or not math.isfinite(limit):
             raise StudyError(
                 f"'{part}' does not say what success is.",
@@ -134,9 +131,6 @@ def conditions(success: str, agreed: Contract) -> list[Condition]:
             )
         found.append((match[1], match[2], limit))
     return found
-
-
-# ---------------------------------------------------------------------- after
 
 
 def summarise(study: Study, plan_id: str, actor: str = "assay") -> ProbeSummary:
@@ -308,10 +302,3 @@ def _incidents(runs: Mapping[float, Sequence[Run]]) -> str:
 
 def _list(values: Sequence[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)
-
-
-def _number(text: Any) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

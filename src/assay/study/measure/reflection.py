@@ -29,7 +29,7 @@ from assay.study.record.history import History, Run
 from assay.study.record.study import Study
 
 FILE = "reward_reflection.json"
-DOMINANT = 0.8  # share of the summed magnitude, as in the audit of a result
+DOMINANT = 0.8  # share of the summed magnitude at which one component is said to dominate
 SATURATED = 0.02  # share of its range within which a component stands still
 FLAT = 0.05  # share of its magnitude below which a change is none
 FEWEST = 8  # points that a trend needs
@@ -104,9 +104,6 @@ def _rivals(study: Study, history: History, mine: Run) -> list[Run]:
     ]  # fmt: skip
     others = [run for name in names for run in history.selected(name, mine.phase)]
     return [run for run in others if run.outcome == "done" and run.candidate != mine.candidate]
-
-
-# ---------------------------------------------------------------------- what is seen
 
 
 def _reflection(
@@ -209,7 +206,11 @@ def _risk(
     task = _better(primary, trend(series[primary.name]))
     if reward is not None:
         name, trained = reward.name, _better(reward, trend(series[reward.name]))
-        if _gain(reward, mine, rivals) > 2 and _gain(primary, mine, rivals) <= 0:
+        gained, task_gained = (
+            gain(metric, values_of(metric, [mine]), values_of(metric, rivals))
+            for metric in (reward, primary)
+        )
+        if gained > 2 and task_gained <= 0:
             return "high", [f"{name} beats the rival's runs by far, and {primary.name} does not."]
     else:
         summed = _summed([series[metric.name] for metric in agreed.metrics.components])
@@ -234,17 +235,20 @@ def _better(metric: Metric, seen: Trend) -> Trend:
     return "falling" if seen == "rising" else "rising"
 
 
-def _gain(metric: Metric, mine: Run, rivals: Sequence[Run]) -> float:
-    """Return how much better this run is than the rival's, in their standard deviations."""
-    score = mine.metrics.get(metric.name)
-    found = [run.metrics.get(metric.name) for run in rivals]
-    before = [value for value in found if value is not None]
-    if score is None or len(before) < 2:
+def gain(metric: Metric, after: Sequence[float], before: Sequence[float]) -> float:
+    """Return how much better some seeds are than the rival's, in standard deviations of those."""
+    if not after or len(before) < 2:
         return math.nan
     sign = 1.0 if metric.direction == "maximize" else -1.0
     mean = float(np.mean(before))
     spread = float(np.std(before, ddof=1)) or abs(mean) * 1e-3 or 1e-9
-    return sign * (score - mean) / spread
+    return sign * (float(np.mean(after)) - mean) / spread
+
+
+def values_of(metric: Metric, runs: Sequence[Run]) -> list[float]:
+    """Return what runs say of a metric, where they say anything."""
+    found = (run.metrics.get(metric.name) for run in runs)
+    return [value for value in found if value is not None]
 
 
 def _summed(parts: Sequence[Sequence[Point]]) -> list[Point]:

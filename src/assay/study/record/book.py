@@ -33,52 +33,38 @@ class Attempt(NamedTuple):
 
 
 class Book:
-    """What the events so far come to, by candidate.
-
-    Args:
-        state: Where to go on from.
-
-    Attributes:
-        head: The newest event.
-        status: Where each candidate is, the oldest first.
-        kind: What each one is; "" where no event says so.
-        probe: The probe that each belongs to, if any.
-        attempts: Runs that are over; of undecided candidates, baselines and probes.
-        scores: Of the baselines' runs, every metric.
-        under_way: Runs that are prepared and not over: candidate, phase and seed.
-        audited: Candidate and phase.
-        judged: The last outcome, by candidate and phase.
-        promoted: Who went on after the short trials.
-        summarised: Probes.
-        holders: Accepted candidates that were not taken back; the last one is the incumbent.
-        launched: How many runs there were in all.
-        held: Runs that are reserved and not settled.
-        approvals: Who approved which hash last, by the part of the contract.
-        anchored: The Git ref that notes the ledger's head, or "".
-    """
+    """What the events so far come to, by candidate."""
 
     def __init__(self, state: State | None = None) -> None:
         kept = state.progress if state else Progress()
-        self.head = Head(state.head.seq, state.head.hash) if state else Head()
+        self.head = Head(state.head.seq, state.head.hash) if state else Head()  # the newest event
+        # Where each candidate is, the oldest first.
         self.status: dict[str, Status] = dict(state.candidates) if state else {}
-        self.kind = dict(kept.kinds)
-        self.probe = dict(kept.probes)
+        self.kind = dict(kept.kinds)  # what each one is; "" where no event says so
+        self.probe = dict(kept.probes)  # the probe that each belongs to, if any
+        # Runs that are over; of undecided candidates, baselines and probes.
         self.attempts = {name: [Attempt(*run) for run in r] for name, r in kept.attempts.items()}
+        # Of the baselines' runs, every metric.
         self.scores = {run: dict(metrics) for run, metrics in kept.scores.items()}
+        # Runs that are prepared and not over: candidate, phase and seed.
         self.under_way = dict(kept.open)
+        # Candidate and phase.
         self.audited = {(name, phase) for name, phases in kept.audited.items() for phase in phases}
+        # The last outcome, by candidate and phase.
         self.judged = {
             (name, phase): outcome
             for name, outcomes in kept.judged.items()
             for phase, outcome in outcomes.items()
         }
-        self.promoted = set(kept.promoted)
-        self.summarised = set(kept.summarised)
+        self.promoted = set(kept.promoted)  # who went on after the short trials
+        self.summarised = set(kept.summarised)  # probes
+        # Accepted candidates that were not taken back; the last one is the incumbent.
         self.holders = list(kept.holders)
-        self.launched = kept.runs
-        self.held = dict.fromkeys(kept.held)
+        self.launched = kept.runs  # how many runs there were in all
+        self.held = dict.fromkeys(kept.held)  # runs that are reserved and not settled
+        # Who approved which hash last, by the part of the contract.
         self.approvals = dict(kept.approvals)
-        self.anchored = kept.anchored
+        self.anchored = kept.anchored  # the Git ref that notes the ledger's head, or ""
 
     @classmethod
     def read(cls, events: Iterable[Event]) -> Self:

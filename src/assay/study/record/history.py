@@ -56,41 +56,28 @@ class Usage:
 
 
 class History(Book):
-    """All that the events so far come to.
-
-    Attributes:
-        moved: The event that brought each candidate to where it is.
-        runs: Every run that was prepared, in that order.
-        registered: The event by which each candidate was last frozen.
-        base: The commit that the first candidate was registered on; None where there is none yet.
-        reserved: Wall-clock and GPU-hours that each run asked for.
-        settled: Those that it used.
-        verdicts: Events, the oldest first.
-        audits: The last event, by candidate and phase.
-        stopped: Why the kill switch is on; None if it is off.
-        plans: Events of probes.
-        summaries: Those of their results.
-        reflections: Events, by run.
-        adopted: Results from elsewhere that count now: events, by candidate and seed.
-        shown: What was last shown of them, by candidate, rival and metric.
-    """
+    """All that the events so far come to."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.moved: dict[str, Event] = {}
-        self.runs: dict[str, Run] = {}
+        self.moved: dict[str, Event] = {}  # the event that brought each candidate to where it is
+        self.runs: dict[str, Run] = {}  # every run that was prepared, in that order
         self._runs_of: dict[str, list[Run]] = {}  # by candidate
-        self.registered: dict[str, Event] = {}
+        self.registered: dict[str, Event] = {}  # the event by which each candidate was last frozen
+        # The commit that the first candidate was registered on; None where there is none yet.
         self.base: str | None = None
+        # Wall-clock and GPU-hours that each run asked for.
         self.reserved: dict[str, tuple[float, float]] = {}
-        self.settled: dict[str, tuple[float, float]] = {}
-        self.verdicts: list[Event] = []
-        self.audits: dict[tuple[str, str], Event] = {}
-        self.stopped: str | None = None
-        self.plans: dict[str, Event] = {}
-        self.summaries: dict[str, Event] = {}
-        self.reflections: dict[str, Event] = {}
+        self.settled: dict[str, tuple[float, float]] = {}  # those that it used
+        self.verdicts: list[Event] = []  # events, the oldest first
+        self.audits: dict[tuple[str, str], Event] = {}  # the last event, by candidate and phase
+        self.stopped: str | None = None  # why the kill switch is on; None if it is off
+        self.plans: dict[str, Event] = {}  # events of probes
+        self.summaries: dict[str, Event] = {}  # those of their results
+        self.reflections: dict[str, Event] = {}  # events, by run
+        # Results from elsewhere that count now: events, by candidate and seed.
         self.adopted: dict[tuple[str, int], Event] = {}
+        # What was last shown of them, by candidate, rival and metric.
         self.shown: dict[tuple[str, str, str], Event] = {}
 
     def add(self, event: Event) -> None:

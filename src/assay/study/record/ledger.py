@@ -79,7 +79,6 @@ class Reading:
 
     events: list[Event]  # those that could be read, in order
     problems: list[Problem]  # what is wrong, in order of the lines; none if the ledger is whole
-    size: int  # where the last whole line ends, in bytes
 
 
 def _now() -> str:
@@ -198,12 +197,11 @@ class Ledger:
         wanted: dict[int, list[tuple[str, Head]]] = {}
         for place, anchor in anchors.items():
             wanted.setdefault(anchor.seq, []).append((place, anchor))
-        number = size = 0
+        number = 0
         for number, line in enumerate(self._lines(), 1):
             if not line.endswith(b"\n"):
                 problems.append(Problem(number, _TORN))
                 break
-            size += len(line)
             event, reason = _read(line, previous)
             if reason is not None:
                 problems.append(Problem(number, reason))
@@ -224,7 +222,7 @@ class Ledger:
                 if anchor != Head():
                     reason = f"{place} knows event {seq}, which is missing: the end was cut off"
                     problems.append(Problem(number + 1, reason))
-        return Reading(events, problems, size)
+        return Reading(events, problems)
 
     def since(self, head: Head, size: int) -> list[Event] | None:
         """Return the events behind a head, taking no more than hashes of what is before it.

@@ -169,7 +169,7 @@ class Study:
         if not reading.problems:
             problems += self._unchained(reading.events, chain, refusal)
             problems += _disagreements(kept, reading.events) if kept is not None else []
-        return Reading(reading.events, [*reading.problems, *problems], reading.size)
+        return Reading(reading.events, [*reading.problems, *problems])
 
     def _unchained(
         self, events: Sequence[Event], chain: Sequence[Head], refusal: str
@@ -210,8 +210,8 @@ class Study:
         checked. So an edit shows, but whoever forges state.json as well can mislead this one
         answer. Nothing rests on it: launching, judging and `verify` examine everything.
         """
-        kept = self._kept()
-        if kept is not None:
+        kept = self._own_state()
+        if kept is not None and kept.ledger == self._file() and self._agrees(kept):
             return self.label(Book(kept)), []
         continued = self._continued()
         if continued is not None:
@@ -300,13 +300,6 @@ class Study:
             changed=seen.st_ctime_ns,
             inode=seen.st_ino,
         )
-
-    def _kept(self) -> State | None:
-        """Return state.json if the ledger is the one that it was made from."""
-        state = self._own_state()
-        if state is None or state.ledger != self._file() or not self._agrees(state):
-            return None
-        return state
 
     def _continued(self) -> Book | None:
         """Return state.json, brought up to the ledger's end, if that continues it."""

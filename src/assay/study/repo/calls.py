@@ -18,6 +18,7 @@ from assay.study.repo.words import (
     OUTCOME_WORDS,
     SLOTS,
     TERM,
+    TRAINERS,
 )
 
 # The name of a metric in a group: `Loss / Policy loss`, `rewards/{name}`.
@@ -206,10 +207,6 @@ class Calls(Walker):
     def _signal_call(self, node: ast.Call, full: str, root: str, receiver: str, tail: str) -> None:
         line = node.lineno
         who = set(words(receiver))
-        trainers = {
-            "trainer", "agent", "algo", "algorithm", "runner", "learner", "tuner", "model", "ppo",
-            "sac", "dqn", "td3", "trial", "experiment", "policy", "workspace",
-        }  # fmt: skip
         given = bool(node.args or node.keywords)
         name = words(tail)
         if tail in ("backward", "apply_gradients", "apply_updates", "value_and_grad", "minimize"):
@@ -232,8 +229,8 @@ class Calls(Walker):
         elif receiver and tail in (
             "train", "fit", "run", "train_loop", "run_training", "run_experiment",
         ):  # fmt: skip
-            if who & trainers and (
-                tail != "train" or given or who & trainers - {"model", "policy"}
+            if who & TRAINERS and (
+                tail != "train" or given or who & TRAINERS - {"model", "policy"}
             ):
                 self.signal("learn", line)
             elif tail == "train" and given and root not in ("nn", "torch"):
@@ -256,7 +253,7 @@ class Calls(Walker):
             "torch.load", "pickle.load", "cloudpickle.load", "jax.numpy.load", "joblib.load",
         )  # fmt: skip
         last = receiver.rpartition(".")[2]
-        if loads or (tail == "load" and (last[:1].isupper() or who & trainers)):
+        if loads or (tail == "load" and (last[:1].isupper() or who & TRAINERS)):
             self.signal("load", line)
         if tail in ("make", "make_vec", "make_env", "make_envs") or tail.endswith(
             ("Env", "VecEnv")

@@ -15,18 +15,10 @@ from dataclasses import dataclass, field, replace
 
 from assay.study.repo.files import Files, is_test, words
 from assay.study.repo.walk import Facts
+from assay.study.repo.words import OTHER_WORDS, WRAPPERS
 
 TRAIN_WORDS = {"train", "training", "trainer", "learn", "learner", "finetune", "pretrain"}
 EVALUATE_WORDS = {"eval", "evaluate", "evaluation", "evaluator", "play", "enjoy", "rollout"}
-# What only shows, measures speed or moves files around is neither.
-OTHER_WORDS = {
-    "plot", "plots", "visualize", "visualise", "render", "record", "replay", "export", "convert",
-    "download", "upload", "push", "deploy", "setup", "install", "lint", "docs", "profile", "sweep",
-    "video", "teleop", "collect", "demo", "hub", "zero", "random", "list", "optimize", "tune",
-    "parse", "create", "generate", "monitor", "tutorial", "bench", "benchmark", "speed",
-    "visualizer", "viz", "vis", "browser", "examine", "view", "viewer", "visu", "inspect", "debug",
-    "show", "preview", "manual", "interactive", "analyze", "analyse", "print", "check",
-}  # fmt: skip
 _EVALUATE_FLAG = re.compile(
     r"^(--?(eval|evaluate|evaluation|test|play|enjoy)([-_]only)?"
     r"(=(true|1))?|\+?(test|eval|evaluate|play)=true|\+?(train|--train)=false|--no-?train"
@@ -34,10 +26,6 @@ _EVALUATE_FLAG = re.compile(
     re.IGNORECASE,
 )
 _MODES = {"eval", "evaluate", "test", "play", "enjoy"}
-_WRAPPERS = {
-    "sudo", "time", "nohup", "exec", "srun", "xvfb-run", "nice", "env", "command", "call",
-    "mpirun", "stdbuf", "rlwrap",
-}  # fmt: skip
 _RUNNERS = {
     *((tool, "run") for tool in ("uv", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi", "conda")),
     ("accelerate", "launch"),
@@ -206,7 +194,7 @@ def _command(
     """Return the command, if it runs something that is in the repository."""
     prefix: list[str] = []
     while parts:
-        if _ASSIGNMENT.match(parts[0]) or parts[0] in _WRAPPERS:
+        if _ASSIGNMENT.match(parts[0]) or parts[0] in WRAPPERS:
             parts = parts[1:]
         elif tuple(parts[:2]) in _RUNNERS:
             prefix = parts[:2]
@@ -436,12 +424,7 @@ def evaluates(argv: Iterable[str]) -> bool:
 
 
 def with_seed(argv: tuple[str, ...], options: dict[str, int]) -> tuple[str, ...]:
-    """Return the command with `{seed}` where its seed goes, if it takes one.
-
-    Args:
-        argv: The command.
-        options: The options that the script declares, with their dashes.
-    """
+    """Return the command with `{seed}` where its seed goes, if it takes one."""
     parts = list(argv)
     for index, part in enumerate(parts):
         key, equals, _ = part.partition("=")

@@ -12,8 +12,10 @@ from assay.study.repo.walk import Hit, Owner
 from assay.study.repo.words import (
     CONFIGS,
     DONE_NAMES,
+    ENDINGS,
     FILE_NAMES,
     NESTED,
+    NO_ENDING,
     NO_REWARD,
     RANDOMIZES,
     REWARD_NAMES,
@@ -188,24 +190,11 @@ class Definitions(Calls):
             }:  # fmt: skip
                 if tasked:
                     self.found("reward", qualified, node.lineno, 0.85)
-        ending = named & {
-            "termination", "terminations", "terminated", "terminate", "done", "dones", "terminal",
-            "truncated", "truncation", "absorbing",
-        }  # fmt: skip
+        ending = named & ENDINGS
         verb = name_words[0] in {
             "check", "compute", "get", "is", "should", "calc", "has", "evaluate", "termination",
         } or len(name_words) == 1  # fmt: skip
-        other = named & {
-            "reward",
-            "print",
-            "log",
-            "on",
-            "process",
-            "count",
-            "buffer",
-            "mask",
-            "plot",
-        }
+        other = named & NO_ENDING
         # `is_terminated` among reward functions pays for the end, it does not bring it about.
         paid = owner is None and {"reward", "rewards"} & set(words(self.facts.path))
         # What is handed the reward packs a step up.

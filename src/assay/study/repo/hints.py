@@ -20,6 +20,7 @@ from assay.study.files.documents import ROOT, StudyError
 from assay.study.files.records import Adapter
 
 HINTS = "adapter-hints.yaml"
+_PROFILES = importlib.resources.files("assay.study.repo").joinpath("profiles")
 
 
 class HintedAnswer(Model):
@@ -49,8 +50,7 @@ class Hints(Model):
 
 def profiles() -> list[str]:
     """Return the names of the packaged profiles."""
-    place = importlib.resources.files("assay.study.repo").joinpath("profiles")
-    return sorted(item.name.removesuffix(".yaml") for item in place.iterdir())
+    return sorted(item.name.removesuffix(".yaml") for item in _PROFILES.iterdir())
 
 
 def find_hints(root: Path, profile: str | None) -> Hints:
@@ -59,7 +59,6 @@ def find_hints(root: Path, profile: str | None) -> Hints:
     Raises:
         StudyError: There is no such profile, or its hints are malformed.
     """
-    place = importlib.resources.files("assay.study.repo").joinpath("profiles")
     if profile is not None and profile not in profiles():
         path = Path(profile)
         if not path.is_file():
@@ -73,11 +72,11 @@ def find_hints(root: Path, profile: str | None) -> Hints:
             raise StudyError(f"The hints '{profile}' cannot be read: {error.strerror}.") from None
         return _read_hints(str(path), text)
     if profile is not None:
-        return _read_hints(profile, place.joinpath(f"{profile}.yaml").read_text())
+        return _read_hints(profile, _PROFILES.joinpath(f"{profile}.yaml").read_text())
     for own in (root / HINTS, root / ROOT / HINTS):
         if _text(own):
             return _read_hints(str(own), _text(own))
-    known = [_read_hints(n, place.joinpath(f"{n}.yaml").read_text()) for n in profiles()]
+    known = [_read_hints(n, _PROFILES.joinpath(f"{n}.yaml").read_text()) for n in profiles()]
     for hints in known:
         if any((root / name).exists() for name in hints.files):
             return hints
@@ -90,11 +89,6 @@ def find_hints(root: Path, profile: str | None) -> Hints:
 
 def mismatch(root: Path, hints: Hints, imported: set[str]) -> str:
     """Return what is wrong where a repository is not of the stack that its hints are about.
-
-    Args:
-        root: The repository.
-        hints: What was asked for.
-        imported: The packages that its files import.
 
     Returns:
         One sentence that begins with `profile mismatch`; empty if they fit, or if the hints do not

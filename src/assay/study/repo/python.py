@@ -324,7 +324,6 @@ class _Reader(Definitions):
                 self.term("reward", name, "", line)
 
     def _dict(self, node: ast.Dict) -> None:
-        callables = 0
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 self.label = key.value
@@ -332,7 +331,6 @@ class _Reader(Definitions):
                 if isinstance(value, ast.Name) and value.id in {
                     key.value, key.value.replace("-", "_"), f"{key.value}_main",
                 }:  # fmt: skip
-                    callables += 1
                     self.facts.subcommands.setdefault(key.value, key.lineno)
             if type(value) not in LEAVES:
                 self.visit(value)

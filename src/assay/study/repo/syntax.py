@@ -132,13 +132,7 @@ def assignments(
 
 
 def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
-    """Return whether a value is worked out here, and not only handed on.
-
-    Args:
-        node: The value.
-        branch: Whether it is assigned under a condition.
-        slot: What it is: the reward or the termination.
-    """
+    """Return whether a value of a slot, assigned in a branch or not, is worked out here."""
     if isinstance(node, ast.Constant):
         # `reward = 0` and `done = False` set the stage; only a branch makes them a rule.
         return branch and node.value not in (0, False, None)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from assay.core.errors import AssayError
 from assay.study.agree import approvals
 from assay.study.files.base import Phase
-from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
-from assay.study.files.records import RunRecord
 from assay.study.measure.extractors import Point
 from assay.study.record import kinds
 from assay.study.record.book import Book
@@ -19,6 +17,8 @@ from assay.study.record.history import History
 from assay.study.record.ledger import Event
 from assay.study.record.study import Study
 from assay.study.steps import advice
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +125,9 @@ def _judgements(events: Sequence[Event], baseline: str, agreed: Contract | None)
     return found
 
 
-def candidate_of(study: Study, name: str) -> Candidate | None:
-    """Return a candidate, or None if its file is missing or cannot be read."""
+def readable(read_one: Callable[[str], T], name: str) -> T | None:
+    """Return a document of the study, or None if its file is missing or cannot be read."""
     try:
-        return study.candidate(name)
-    except AssayError:
-        return None
-
-
-def record_of(study: Study, run: str) -> RunRecord | None:
-    """Return the record of a run, or None if it is missing or cannot be read."""
-    try:
-        return study.run(run)
+        return read_one(name)
     except AssayError:
         return None

@@ -17,7 +17,7 @@ from assay.study.record import kinds
 from assay.study.record.ledger import Event
 from assay.study.report import charts
 from assay.study.report.blocks import Badge, Block, Cell, Figure, Heading, Table, Text, number
-from assay.study.report.facts import Facts, record_of
+from assay.study.report.facts import Facts, readable
 from assay.study.report.verdicts import detail_part, verdict_part
 
 MOST_RUNS = 1000
@@ -223,15 +223,8 @@ def _budget_part(facts: Facts, plots: bool) -> list[Block]:
     rows: list[list[Cell]] = []
     for name, settled, reserved, limit in lines:
         share = (settled + reserved) / limit if limit else None
-        rows.append(
-            [
-                name,
-                number(settled),
-                number(reserved),
-                number(limit),
-                number(share, ".0%"),
-            ]
-        )
+        amounts = [number(amount) for amount in (settled, reserved, limit)]
+        rows.append([name, *amounts, number(share, ".0%")])
     blocks: list[Block] = [Heading(2, "Budget")]
     if plots and limits is not None:
         caption = f"Budget: settled, reserved, and the warning at {budget.WARN_AT:.0%}"
@@ -252,7 +245,7 @@ def _runs_part(facts: Facts, plots: bool) -> list[Block]:
     rows: list[list[Cell]] = []
     gone = 0
     for run in every[-MOST_RUNS:]:
-        record = record_of(facts.study, run.id)
+        record = readable(facts.study.run, run.id)
         there = (facts.study.path / "runs" / run.id / "out").is_dir()
         gone += not there
         commit = f"{record.commit[:12]}{'+changes' if record.dirty else ''}" if record else ""

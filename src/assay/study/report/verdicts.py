@@ -23,7 +23,7 @@ from assay.study.report.blocks import (
     number,
     shown,
 )
-from assay.study.report.facts import Facts, Judgement, candidate_of
+from assay.study.report.facts import Facts, Judgement, readable
 
 # A study may have thousands of candidates; a page with all their plots would help nobody. What is
 # left out is said, and every verdict with its numbers is in the table.
@@ -133,7 +133,7 @@ def _most_telling(facts: Facts) -> list[str]:
 
 def _candidate_blocks(facts: Facts, name: str) -> list[Block]:
     blocks: list[Block] = [Heading(3, name)]
-    candidate = candidate_of(facts.study, name)
+    candidate = readable(facts.study.candidate, name)
     rows: list[list[Cell]] = [["state", Badge(facts.history.status[name])]]
     if candidate is None:
         blocks.append(Text("Its file is missing or cannot be read.", warning=True))
@@ -238,11 +238,8 @@ def _curve_blocks(facts: Facts, judgement: Judgement) -> list[Block]:
         gone += sum(not (facts.study.path / "runs" / run.id / "out").is_dir() for run in runs)
         whole = [series[run.seed] for run in runs if run.outcome == "done"]
         arms.append((name, [points for points in series.values() if len(points) > 1], whole))
-    if gone:
-        text = f"The artifacts of {gone} runs are missing; their curves cannot be drawn."
-        missing: list[Block] = [Text(text, warning=True)]
-    else:
-        missing = []
+    text = f"The artifacts of {gone} runs are missing; their curves cannot be drawn."
+    missing: list[Block] = [Text(text, warning=True)] if gone else []
     if not any(lines for _, lines, _ in arms):
         return [*missing, Text("The artifacts hold no series of the primary metric, so there are "
                                 "no learning curves.")]  # fmt: skip

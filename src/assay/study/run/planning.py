@@ -44,9 +44,6 @@ class Plan:
     base: str  # the commit whose code it runs, or "" for the directory as it is
 
 
-# ---------------------------------------------------------------------- before a launch
-
-
 def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
     """Check everything that a launch needs, and say what it would do. Starts nothing.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from assay.runs.files import dump_json, write_atomic
+from assay.runs.files import dump_json
 
 
 def claim(place: Path, who: str) -> bool:
@@ -41,11 +41,6 @@ def identity(pid: int) -> dict[str, Any]:
     with contextlib.suppress(psutil.Error):
         return {"pid": pid, "created": psutil.Process(pid).create_time(), "host": platform.node()}
     return {"pid": pid, "created": 0.0, "host": platform.node()}
-
-
-def note(path: Path, pid: int) -> None:
-    """Write a process's identity down."""
-    write_atomic(path, dump_json(identity(pid)))
 
 
 def alive(identity: dict[str, Any]) -> bool:

@@ -43,11 +43,7 @@ CREATE TABLE IF NOT EXISTS items (
 
 
 class Refused(StudyError):
-    """The runner would not launch an item.
-
-    Attributes:
-        candidate: Whose.
-    """
+    """The runner would not launch an item of a candidate."""
 
     def __init__(self, candidate: str, error: StudyError) -> None:
         super().__init__(error.message, error.fix)

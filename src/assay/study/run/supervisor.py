@@ -43,8 +43,8 @@ from assay.study.run.processes import (
     become_subreaper,
     claim,
     die_with_parent,
+    identity,
     kill_descendants,
-    note,
 )
 from assay.study.run.recovery import POLL_SECONDS, exited, finish
 from assay.study.run.worktree import worktree
@@ -64,9 +64,6 @@ def start(study: Study, run: str) -> None:
         start_new_session=True,
         cwd="/",
     )
-
-
-# ---------------------------------------------------------------------- the supervisor
 
 
 def supervise(study: Study, run: str, between: Callable[[str], None] = lambda step: None) -> None:
@@ -99,7 +96,7 @@ def supervise(study: Study, run: str, between: Callable[[str], None] = lambda st
                         preexec_fn=die_with_parent,
                     )
                     between("running")
-                    note(place / "process.json", process.pid)
+                    write_atomic(place / "process.json", dump_json(identity(process.pid)))
                     if training:
                         started = time.monotonic()
                         facts = {"run": run, "pid": process.pid, "host": platform.node()}
@@ -183,10 +180,8 @@ def _watch(
             return "lost", SWITCHED  # no result of the candidate's: the seed may be run again
         if time.monotonic() - started > limit:
             _end(process)
-            return (
-                "killed",
-                f"it ran longer than {agreed.experiment.stop.overrun:g} times its request",
-            )
+            times = f"{agreed.experiment.stop.overrun:g} times"
+            return "killed", f"it ran longer than {times} its request"
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_SECONDS)
     return "done", ""

@@ -40,19 +40,14 @@ class Step:
 
 
 def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list[Step]:
-    """Return all steps that can be taken now, the most urgent first.
+    """Return all steps that can be taken now, the most urgent first, `without` some candidates.
 
     Until the baseline is complete nothing else is on it: nothing can be held against nothing.
-
-    Args:
-        book: Where the study is.
-        agreed: Its contract.
-        without: Candidates that are left alone; the others do not wait for them.
     """
     names = book.baselines()
     if not names:
         return [Step("baseline", "there is no baseline, and nothing can be held against nothing")]
-    first = [step for name in names[:1] for step in _baseline(book, agreed, name)]
+    first = _baseline(book, agreed, names[0])
     if first or not all(book.complete(agreed, names[0], phase) for phase in DECIDING):
         return [step for step in first if step.candidate not in without]
     steps: list[Step] = []

@@ -12,23 +12,13 @@ from assay.study.repo.calls import is_metric
 from assay.study.repo.files import words
 from assay.study.repo.repository import Repository
 from assay.study.repo.walk import Facts
-from assay.study.repo.words import AXES, HANDS_ON, OUTCOME_WORDS
+from assay.study.repo.words import AXES, GUARDRAIL_WORDS, HANDS_ON, NO_GUARDRAIL, OUTCOME_WORDS
 
 METRICS, GUARDRAILS = 250, 100
-GUARDRAIL_WORDS = {
-    "fall", "falls", "fell", "fallen", "falling", "collision", "collisions", "collided", "crash",
-    "crashes", "crashed", "contact", "contacts", "energy", "power", "torque", "torques", "effort",
-    "jerk", "smoothness", "violation", "violations", "constraint", "cost", "costs", "success",
-    "successes", "failure", "failures", "slip", "slippage", "unsafe", "safety", "damage",
-    "stumble", "limits", "overheating", "illegal", "unhealthy", "orientation", "tracking",
-}  # fmt: skip
 _GUARDRAIL_PAIRS = (
     {"action", "rate"}, {"action", "smooth"}, {"dof", "acc"}, {"joint", "acc"}, {"out", "bounds"},
     {"off", "track"}, {"bad", "orientation"}, {"error", "vel"}, {"action", "acc"},
 )  # fmt: skip
-_NO_GUARDRAIL = {
-    "loss", "contact_email", "air", "coef", "coefficient", "lr", "sigma", "last", "prev",
-}  # fmt: skip
 # What could be a study's primary metric comes first.
 _PROMISING = (
     {"success", "solved", "score", "winrate"}, {"return", "returns", "reward", "rewards"},
@@ -110,7 +100,7 @@ def guardrails(repo: Repository, metrics: Iterable[Answer]) -> tuple[Answer, ...
 
 def _guards(name: str, extra: set[str]) -> bool:
     named = set(words(name))
-    if named & _NO_GUARDRAIL:
+    if named & NO_GUARDRAIL:
         return False
     return bool(named & (GUARDRAIL_WORDS | extra)) or any(p <= named for p in _GUARDRAIL_PAIRS)
 
