@@ -24,19 +24,15 @@ import yaml
 from cases import CASES, FINAL_EPISODES, GROUPS, Case
 
 from assay.core.errors import EXIT_USER_ERROR, AssayError
-from assay.study import adopt
-from assay.study.adopt import Claim, Source
-from assay.study.books import Book
-from assay.study.evidence import studies, verify
-from assay.study.layout import (
-    ROOT,
-    Study,
-    write_json_document,
-    write_text,
-    write_yaml_document,
-)
-from assay.study.models import VERSION, Contract, Registry
-from assay.study.setup import initialise
+from assay.study.agree.setup import initialise
+from assay.study.files.base import VERSION
+from assay.study.files.contract import Contract
+from assay.study.files.documents import ROOT, write_json_document, write_text, write_yaml_document
+from assay.study.files.records import Registry
+from assay.study.judge import adopt
+from assay.study.judge.adopt import Claim, Source
+from assay.study.judge.verify import studies, verify
+from assay.study.record.study import Study
 
 STUDIES = evidence.ROOT / "studies"
 ACTOR = "benchmarks"
@@ -180,7 +176,7 @@ def build(root: Path = STUDIES, directory: Path = evidence.LEARNING) -> dict[str
             )
             write_text(study.contract_path, text)
         # Without the ledger's inode and times, which are other ones in every checkout.
-        state = Book.read(study.ledger.events()).state(task, case.name)
+        state = study.history().state(task, case.name)
         if made or not (study.path / "state.json").exists():
             write_json_document(study.path / "state.json", state)
         taken[f"{task}/{case.name}"] = len(made)
@@ -199,8 +195,7 @@ def check(root: Path = STUDIES, directory: Path = evidence.LEARNING) -> list[str
         if not study.path.exists():
             wrong.append(f"{name}: its evidence is not adopted")
             continue
-        events = list(study.ledger.events())
-        missing = adopt.due(study, events, *_content(case, root, directory))
+        missing = adopt.due(study, study.history(), *_content(case, root, directory))
         if missing or _kept(study) != contract(task, case):
             wrong.append(f"{name}: {len(missing)} events are missing; run benchmarks/adopt.py")
     for study in studies(root):

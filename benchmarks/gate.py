@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from assay.study.gate import decide, spend
-from assay.study.models import Evaluation, MetricSource, Pools, PrimaryMetric
+from assay.study.files.contract import Evaluation, MetricSource, Pools, PrimaryMetric
+from assay.study.judge.gate import decide, spend
 
 LOOPS = 400
 CANDIDATES = 60

@@ -21,26 +21,33 @@ import time
 from pathlib import Path
 from typing import Any
 
-from assay.study.layout import ROOT, Study, write_yaml_document
-from assay.study.ledger import GENESIS, canonical, digest
-from assay.study.models import APPROVALS, Approval, Candidate, Contract, Registry, RunRecord
-from assay.study.protocol import protocol_hash, registration_hash
+from assay.study.agree.protocol import protocol_hash, registration_hash
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import APPROVALS, Approval, Contract
+from assay.study.files.documents import ROOT, canonical, digest, write_yaml_document
+from assay.study.files.records import Registry, RunRecord
+from assay.study.record.ledger import GENESIS
+from assay.study.record.study import Study
 
 SEEDS = {"promotion": range(1, 11), "validation": range(21, 31)}
 TIME = "2026-01-01T00:00:00.000+00:00"
 
 OPEN = (
-    "from pathlib import Path; from assay.study.layout import open_study;"
+    "from pathlib import Path; from assay.study.record.study import open_study;"
     "s = open_study(Path({root!r}));"
 )
-NEXT = "from assay.study.advice import next_step; next_step(s)"
+NEXT = "from assay.study.steps.advice import next_step; next_step(s)"
 GONE = OPEN + "(s.path / 'state.json').unlink(missing_ok=True);"
 # What is asked: a name, the bound in seconds (None where the project has set none), and the code.
 QUESTIONS: tuple[tuple[str, float | None, str], ...] = (
-    ("import advice", None, "import assay.study.advice"),
+    ("import advice", None, "import assay.study.steps.advice"),
     ("next", 0.5, OPEN + NEXT),
-    ("report", 5.0, OPEN + "from assay.study.report import report; report(s)"),
-    ("html report", 5.0, OPEN + "from assay.study.report import html_report; html_report(s)"),
+    ("report", 5.0, OPEN + "from assay.study.report.pages import report; report(s)"),
+    (
+        "html report",
+        5.0,
+        OPEN + "from assay.study.report.pages import html_report; html_report(s)",
+    ),
     ("an event and its note", None, OPEN + "s.ledger.append('note', {{}}, actor='a'); s.sync()"),
     ("next, state.json gone", None, GONE + NEXT),
     ("verify the books", None, OPEN + "assert not s.problems()"),

@@ -16,10 +16,11 @@ import adopt  # noqa: E402
 import cases  # noqa: E402
 import evidence  # noqa: E402
 
-from assay.study.adopt import shown, standing  # noqa: E402
-from assay.study.evidence import studies, verify  # noqa: E402
-from assay.study.layout import ROOT as STATE  # noqa: E402
-from assay.study.layout import Registry, Study, read_yaml_document  # noqa: E402
+from assay.study.files.documents import ROOT as STATE  # noqa: E402
+from assay.study.files.documents import read_yaml_document  # noqa: E402
+from assay.study.files.records import Registry  # noqa: E402
+from assay.study.judge.verify import studies, verify  # noqa: E402
+from assay.study.record.study import Study  # noqa: E402
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_all_committed_evidence_is_adopted_and_every_study_verifies() -> None:
     assert adopt.check() == [], "run: python benchmarks/adopt.py"
     adopted = {
         event.data["path"] for study in studies(adopt.STUDIES)
-        for event in standing(study.ledger.events()).values()
+        for event in study.history().adopted.values()
     }  # fmt: skip
     committed = {f"../evidence/learning/{path.name}" for path in evidence.LEARNING.glob("*.json")}
     assert adopted == committed
@@ -47,7 +48,7 @@ def test_all_committed_evidence_is_adopted_and_every_study_verifies() -> None:
 
 def test_what_the_studies_show_is_what_the_tables_say() -> None:
     for study in studies(adopt.STUDIES):
-        for (name, _, _), event in shown(study.ledger.events()).items():
+        for (name, _, _), event in study.history().shown.items():
             found = evidence.read_learning(evidence.LEARNING / f"{name}.json")
             assert event.data["iqm"] == pytest.approx(found["iqm"], abs=1e-3)
             assert event.data["reached"] is found["passed"]
@@ -58,7 +59,7 @@ def test_every_case_with_a_control_is_compared_with_it() -> None:
         if case.control_of is None or not (evidence.LEARNING / f"{case.name}.json").exists():
             continue
         (study,) = [s for s in studies(adopt.STUDIES) if s.name == case.control_of]
-        seen = shown(study.ledger.events())[case.control_of, case.name, case.measure].data
+        seen = study.history().shown[case.control_of, case.name, case.measure].data
         assert seen["comparison"]["effect"] > 0
         assert seen["verdict"] == "adopted: shown, not decided"
 

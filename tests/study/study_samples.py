@@ -7,10 +7,13 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from assay.study import candidates
-from assay.study.contract import approve
-from assay.study.layout import ROOT, Study, write_yaml_document
-from assay.study.models import APPROVALS, Candidate, Contract, Registry
+from assay.study.agree.approvals import approve
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import APPROVALS, Contract
+from assay.study.files.documents import ROOT, write_yaml_document
+from assay.study.files.records import Registry
+from assay.study.record.study import Study
+from assay.study.steps import candidates
 
 
 def contract_values(**changes: Any) -> dict[str, Any]:

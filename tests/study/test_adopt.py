@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from assay.study import adopt, budget, evidence, report, states, verdict
-from assay.study.adopt import ADOPTED, SHOWN, WITHDRAWN, Claim, Source
-from assay.study.books import Book
-from assay.study.layout import Study, StudyError
-from assay.study.ledger import canonical
-from assay.study.setup import initialise
+from assay.study.agree.setup import initialise
+from assay.study.files.documents import StudyError, canonical
+from assay.study.judge import adopt, verdict, verify
+from assay.study.judge.adopt import Claim, Source
+from assay.study.record.book import Book
+from assay.study.record.history import History
+from assay.study.record.kinds import ADOPTED, SHOWN, WITHDRAWN
+from assay.study.record.study import Study
+from assay.study.report import pages
 
 NEW = {1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0, 5: 14.0}
 OLD = {1: 1.0, 2: 2.0, 3: 1.5, 4: 2.5, 5: 1.0}
@@ -62,7 +65,7 @@ class TestAdopting:
             "metric": "return", "value": 10.0, "config": "cfg", "protocol": {"n": 100},
             "supersedes": None,
         }  # fmt: skip
-        assert evidence.verify(study) == []
+        assert verify.verify(study) == []
 
     def test_twice_adds_nothing(self, study: Study) -> None:
         adopt.adopt(study, everything(), [CLAIM], "ada")
@@ -78,16 +81,16 @@ class TestAdopting:
         assert [event.kind for event in made] == [ADOPTED] * 5 + [SHOWN]
         assert [event.data["supersedes"] for event in made[:5]] == [2, 3, 4, 5, 6]
         assert study.ledger.path.read_bytes().startswith(before)
-        assert adopt.standing(study.ledger.events())["new", 5].data["value"] == 20.0
-        assert evidence.verify(study) == []
+        assert study.history().adopted["new", 5].data["value"] == 20.0
+        assert verify.verify(study) == []
 
     def test_a_seed_that_is_gone_is_withdrawn(self, study: Study) -> None:
         adopt.adopt(study, everything(), [CLAIM], "ada")
         fewer = [source for source in everything() if (source.candidate, source.seed) != ("old", 5)]
         made = adopt.adopt(study, fewer, [CLAIM], "ada")
         assert [event.kind for event in made] == [WITHDRAWN, SHOWN]
-        assert ("old", 5) not in adopt.standing(study.ledger.events())
-        assert evidence.verify(study) == []
+        assert ("old", 5) not in study.history().adopted
+        assert verify.verify(study) == []
 
     @pytest.mark.parametrize(
         ("change", "words"),
@@ -123,7 +126,7 @@ class TestAdopting:
 class TestShowing:
     def test_a_claim_is_weighed_and_not_decided(self, study: Study) -> None:
         adopt.adopt(study, everything(), [CLAIM], "ada")
-        facts = adopt.shown(study.ledger.events())["new", "old", "return"].data
+        facts = study.history().shown["new", "old", "return"].data
         assert facts["verdict"] == "adopted: shown, not decided"
         assert (facts["mean"], facts["iqm"], facts["reached"]) == (12.0, 12.0, True)
         seen = facts["comparison"]
@@ -142,13 +145,13 @@ class TestShowing:
     def test_nothing_that_decides_knows_of_it(self, study: Study) -> None:
         adopt.adopt(study, everything(), [CLAIM], "ada")
         events = list(study.ledger.events())
-        assert Book.read(events).incumbent == "" and states.current(events) == {}
-        assert verdict.decisions(events) == 0
-        assert budget.usage(events).runs == 0
+        assert Book.read(events).incumbent == "" and History.read(events).status == {}
+        assert verdict.decisions(History.read(events)) == 0
+        assert History.read(events).usage.runs == 0
 
     def test_the_report_calls_it_adopted(self, study: Study) -> None:
         adopt.adopt(study, everything(), [CLAIM], "ada")
-        for text in (report.report(study), report.html_report(study)):
+        for text in (pages.report(study), pages.html_report(study)):
             assert "Adopted results" in text and "adopted: shown, not decided" in text
             assert "nothing is decided by them" in text and "new.json" in text
 
@@ -164,15 +167,15 @@ class TestVerifying:
         data = path.read_bytes()
         for place in range(0, len(data), 7):
             path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-            found = evidence.verify(adopted)
+            found = verify.verify(adopted)
             assert len(found) == 1 and found[0].line == 7
             assert "'old.json', adopted for seed 1 of old, was changed since" in found[0].reason
         path.write_bytes(data)
-        assert evidence.verify(adopted) == []
+        assert verify.verify(adopted) == []
 
     def test_evidence_that_is_gone_is_named(self, adopted: Study) -> None:
         (adopted.root / "new.json").unlink()
-        assert [str(p) for p in evidence.verify(adopted)] == [
+        assert [str(p) for p in verify.verify(adopted)] == [
             "line 2: 'new.json', adopted for seed 1 of new, is gone"
         ]
 
@@ -181,33 +184,33 @@ class TestVerifying:
         forged = {**made[0].data, "value": 99.0}
         study.ledger.append(ADOPTED, forged, actor="mallory")
         assert "says 10.0 at /seeds/0/a~1b/mean, and 99.0 was adopted" in str(
-            evidence.verify(study)[0]
+            verify.verify(study)[0]
         )
 
     def test_a_show_that_does_not_follow_is_named(self, adopted: Study) -> None:
-        facts = dict(adopt.shown(adopted.ledger.events())["new", "old", "return"].data)
+        facts = dict(adopted.history().shown["new", "old", "return"].data)
         facts["comparison"] = {**facts["comparison"], "effect": 100.0}
         adopted.ledger.append(SHOWN, facts, actor="mallory")
         assert ["what is shown of new is not what the adopted results come to"] == [
-            p.reason for p in evidence.verify(adopted)
+            p.reason for p in verify.verify(adopted)
         ]
 
     def test_an_edited_ledger_is_found(self, adopted: Study) -> None:
         path = adopted.ledger.path
         path.write_bytes(path.read_bytes().replace(b'"value":10.0', b'"value":19.0', 1))
-        assert any("it was edited" in p.reason for p in evidence.verify(adopted))
+        assert any("it was edited" in p.reason for p in verify.verify(adopted))
 
 
 def test_all_studies_of_a_directory(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="no study"):
-        evidence.studies(tmp_path)
+        verify.studies(tmp_path)
     for name in ("one", "two"):
         initialise(tmp_path, "task", name, actor="ada", activate=True)
-    assert [(s.task, s.name) for s in evidence.studies(tmp_path)] == [
+    assert [(s.task, s.name) for s in verify.studies(tmp_path)] == [
         ("task", "one"), ("task", "two"),
     ]  # fmt: skip
 
 
 def test_adopted_facts_are_canonical(study: Study) -> None:
-    for _, facts in adopt.due(study, [], everything(), [CLAIM]):
+    for _, facts in adopt.due(study, History(), everything(), [CLAIM]):
         canonical(facts)

@@ -14,10 +14,16 @@ import pytest
 import yaml
 from study_samples import candidate_values, contract_values, make_study
 
-from assay.study import candidates, evidence, runner
-from assay.study.contract import approve
-from assay.study.layout import ROOT, Study, StudyError, write_yaml_document
-from assay.study.models import APPROVALS, Baseline, Candidate, Contract, Registry
+from assay.study.agree.approvals import approve
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import APPROVALS, Baseline, Contract
+from assay.study.files.documents import ROOT, StudyError, write_yaml_document
+from assay.study.files.records import Registry
+from assay.study.judge import verify
+from assay.study.record import kinds
+from assay.study.record.study import Study
+from assay.study.run import launcher, processes, recovery, supervisor, switch
+from assay.study.steps import candidates
 
 IDENTITY = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
 
@@ -28,12 +34,12 @@ def study(tmp_path: Path) -> Study:
 
 
 def launch(study: Study, seed: int = 0, phase: str = "short", name: str = "c1") -> str:
-    planned = runner.launch(study, name, phase, seed, confirm="RUN_CANDIDATE", actor="agent")
+    planned = launcher.launch(study, name, phase, seed, confirm="RUN_CANDIDATE", actor="agent")
     return planned.run
 
 
 def value(study: Study, run: str) -> float | None:
-    return runner.wait(study, run, 60).metrics["return"]
+    return recovery.wait(study, run, 60).metrics["return"]
 
 
 class TestCode:
@@ -58,10 +64,7 @@ class TestCode:
         run = launch(study)
         assert value(study, run) == 1.0
         # And the record names the commit that was run, not the one that is checked out.
-        assert (
-            study.run(run).commit
-            == runner.registration(list(study.ledger.events()), "c1").data["base"]
-        )
+        assert study.run(run).commit == study.history().registration("c1").data["base"]
 
     def test_a_file_that_shadows_an_import(self, study: Study) -> None:
         row = json.dumps({"eval/return_mean": 999, "time/elapsed": 1})
@@ -89,7 +92,7 @@ class TestCode:
             candidates.validate(study, "link", "agent")
         except StudyError:
             return  # Git itself will not have it
-        record = runner.wait(study, launch(study, name="link"), 60)
+        record = recovery.wait(study, launch(study, name="link"), 60)
         assert record.outcome == "failed" and "symbolic link" in record.reason
 
 
@@ -98,14 +101,14 @@ class TestOrders:
 
     @pytest.fixture
     def waiting(self, study: Study, monkeypatch) -> str:
-        monkeypatch.setattr(runner, "_start_supervisor", lambda study, run: None)
+        monkeypatch.setattr(supervisor, "start", lambda study, run: None)
         return launch(study)
 
     def test_another_command(self, study: Study, waiting: str) -> None:
         path = study.path / "runs" / waiting / "run.json"
         record = json.loads(path.read_text())
         path.write_text(json.dumps(record | {"argv": ["/bin/true"]}))
-        runner.supervise(study, waiting)
+        supervisor.supervise(study, waiting)
         assert study.run(waiting).reason == "its command was changed after the launch"
         assert study.run(waiting).argv != ("/bin/true",)
 
@@ -114,19 +117,19 @@ class TestOrders:
         plan = json.loads(path.read_text())
         plan["env"]["PYTHONPATH"] = "evil"
         path.write_text(json.dumps(plan))
-        runner.supervise(study, waiting)
+        supervisor.supervise(study, waiting)
         assert study.run(waiting).reason == "its environment was changed after the launch"
 
     def test_another_candidate(self, study: Study, waiting: str) -> None:
         path = study.candidate_path("c1")
         path.write_text(path.read_text().replace("0.002", "0.009"))
-        runner.supervise(study, waiting)
+        supervisor.supervise(study, waiting)
         assert "was changed after the launch" in study.run(waiting).reason
 
     def test_a_forged_end(self, study: Study, waiting: str) -> None:
         child = os.fork()
         if not child:
-            runner._claim(study.path / "runs" / waiting, "supervisor")
+            processes.claim(study.path / "runs" / waiting, "supervisor")
             os.kill(os.getpid(), signal.SIGKILL)
         os.waitpid(child, 0)
         place = study.path / "runs" / waiting
@@ -135,7 +138,7 @@ class TestOrders:
         (place / "out/metrics.jsonl").write_text(json.dumps(row))
         done = {"outcome": "done", "exit_code": 0, "reason": "", "hours": 0.001}
         (place / "exit.json").write_text(json.dumps(done))
-        runner.recover(study)
+        recovery.recover(study)
         assert study.run(waiting).outcome == "lost"
 
     def test_output_that_is_edited_before_it_is_measured(
@@ -146,7 +149,7 @@ class TestOrders:
                 row = {"eval/return_mean": 999.0, "time/elapsed": 1.0}
                 (study.path / "runs" / waiting / "out/metrics.jsonl").write_text(json.dumps(row))
 
-        runner.supervise(study, waiting, between=edit)
+        supervisor.supervise(study, waiting, between=edit)
         record = study.run(waiting)
         assert record.outcome == "failed"
         assert record.reason == "what it wrote was changed after it had ended"
@@ -170,7 +173,7 @@ class TestEnvironment:
         approve(study, "baseline", "ada")
         monkeypatch.setenv("WANDB_API_KEY", "hush-hush")
         run = launch(study)
-        assert runner.wait(study, run, 60).env["WANDB_API_KEY"] == "(kept secret)"
+        assert recovery.wait(study, run, 60).env["WANDB_API_KEY"] == "(kept secret)"
         place = study.path / "runs" / run
         holding = [p.name for p in place.rglob("*") if p.is_file() and b"hush" in p.read_bytes()]
         assert holding == ["plan.json"]
@@ -178,7 +181,7 @@ class TestEnvironment:
         assert "hush" not in study.ledger.path.read_text()
 
     def test_it_is_on_record(self, study: Study) -> None:
-        record = runner.wait(study, launch(study), 60)
+        record = recovery.wait(study, launch(study), 60)
         assert record.env == {"PATH": os.environ["PATH"], "WANDB_MODE": "offline"}
 
 
@@ -244,15 +247,15 @@ class TestEvaluation:
         pid = int((study.path / "runs" / run / "out/daemon").read_text())
         dead = not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
         assert dead
-        assert [str(p) for p in evidence.verify(study)] == []
+        assert [str(p) for p in verify.verify(study)] == []
 
 
 def test_a_kill_switch_that_is_deleted_by_hand(study: Study) -> None:
-    runner.stop(study, "enough", "ada")
-    (study.path / runner.STOP).unlink()
+    switch.stop(study, "enough", "ada")
+    (study.path / kinds.STOP).unlink()
     with pytest.raises(StudyError, match="The study is stopped: enough"):
         launch(study)
-    runner.go_on(study, "ada")
+    switch.go_on(study, "ada")
     assert value(study, launch(study)) == 102.0
 
 
@@ -281,5 +284,5 @@ def test_a_candidate_that_states_what_was_agreed(study: Study) -> None:
     stated = {"command": agreed.baseline.command, "seeds": agreed.evaluation.pools.promotion}
     candidates.propose(study, Candidate(**candidate_values(id="same", **stated)), "agent")
     candidates.validate(study, "same", "agent")
-    registered = runner.registration(list(study.ledger.events()), "same").data
+    registered = study.history().registration("same").data
     assert registered["seeds"]["promotion"] == [1, 2, 3, 4, 5]

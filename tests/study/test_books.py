@@ -12,13 +12,20 @@ from pathlib import Path
 import pytest
 from study_samples import add, candidate_values, make_study
 
-from assay.study import budget, candidates, kinds, ledger, results, runner, states
-from assay.study.advice import next_step
-from assay.study.books import Book
-from assay.study.contract import missing
-from assay.study.layout import Study, StudyError
-from assay.study.ledger import GENESIS, Head, Ledger, LedgerError
-from assay.study.models import Candidate
+from assay.study.agree.approvals import missing
+from assay.study.files import documents
+from assay.study.files.candidate import Candidate
+from assay.study.files.documents import StudyError
+from assay.study.record import kinds, ledger
+from assay.study.record.anchor import GitRef
+from assay.study.record.book import Book
+from assay.study.record.history import History
+from assay.study.record.ledger import GENESIS, Head, Ledger, LedgerError
+from assay.study.record.study import Study
+from assay.study.record.transaction import Transaction
+from assay.study.run import launcher, planning, recovery
+from assay.study.steps import candidates
+from assay.study.steps.advice import next_step
 
 
 @pytest.fixture(scope="module")
@@ -65,24 +72,21 @@ def rewritten(study: Study, old: str, new: str) -> None:
         event = json.loads(line)
         del event["hash"]
         event["prev"] = previous
-        previous = ledger.digest(event)
+        previous = documents.digest(event)
         event["hash"] = previous
-        body = ledger.canonical({k: v for k, v in event.items() if k != "hash"})
+        body = documents.canonical({k: v for k, v in event.items() if k != "hash"})
         lines.append(body[:-1] + f',"hash":"{previous}"}}\n'.encode())
     study.ledger.path.write_bytes(b"".join(lines))
-    assert study.ledger.verify() == []  # by itself it is a fine chain
+    assert study.ledger.read().problems == []  # by itself it is a fine chain
 
 
 class TestSync:
     def test_the_state_is_what_the_ledger_comes_to(self, study: Study) -> None:
         study.sync()
         kept = study.state()
-        assert kept.candidates == states.current(study.ledger.events())
+        assert kept.candidates == study.history().status
         assert kept.candidates == {"c1": "validated", "base": "validated"}
-        assert study.anchors() == {
-            "state.json": study.ledger.head(),
-            study.ref: study.ledger.head(),
-        }
+        assert Head(kept.head.seq, kept.head.hash) == study.ref.head() == study.ledger.head()
         assert study.problems() == []
 
     def test_nothing_new_writes_nothing(self, study: Study) -> None:
@@ -110,19 +114,19 @@ class TestSync:
             ran(study, "base", "promotion", seed, outcome)
             study.sync()
         with study.ledger.transaction() as writer:
-            states.move(writer, "c1", "rejected", actor="ada", why="enough")
+            Transaction(writer).move("c1", "rejected", actor="ada", why="enough")
         study.sync()
         kept = study.state()
-        assert kept == Book.read(study.ledger.events()).state("cartpole", "lr", kept.ledger)
+        assert kept == study.history().state("cartpole", "lr", kept.ledger)
         assert study.problems() == []
 
     def test_the_books_agree_with_those_who_read_the_ledger(self, study: Study) -> None:
         for seed, outcome in ((1, "done"), (2, "lost"), (3, "failed"), (4, None)):
             ran(study, "c1", "promotion", seed, outcome)
         events = list(study.ledger.events())
-        book, used = Book.read(events), budget.usage(events)
+        book, used = Book.read(events), History.read(events).usage
         assert (book.launched, tuple(book.held)) == (used.runs, used.open)
-        over = [(r.id, r.outcome) for r in results.runs(events)]
+        over = [(r.id, r.outcome) for r in History.read(events).over()]
         assert [(r.id, r.outcome) for r in book.of("c1")] == over
         assert missing(study) == {}
         agreed = study.contract()
@@ -130,10 +134,10 @@ class TestSync:
         assert not book.complete(agreed, "c1", "promotion")
 
     def test_a_run_that_ends_is_in_the_state(self, study: Study) -> None:
-        planned = runner.launch(study, "c1", "short", 0, confirm="RUN_CANDIDATE", actor="agent")
-        runner.wait(study, planned.run, 60)
+        planned = launcher.launch(study, "c1", "short", 0, confirm="RUN_CANDIDATE", actor="agent")
+        recovery.wait(study, planned.run, 60)
         for _ in range(300):  # the supervisor notes it just after the ledger
-            if study.anchors().get(study.ref) == study.ledger.head():
+            if study.ref.head() == study.ledger.head():
                 break
             time.sleep(0.1)
         assert study.state().candidates["c1"] == "completed"
@@ -142,7 +146,7 @@ class TestSync:
     def test_a_place_without_git(self, study: Study) -> None:
         shutil.rmtree(study.root / ".git")
         study.sync()
-        assert set(study.anchors()) == {"state.json"}
+        assert study.ref.head() is None
         assert study.problems() == []
 
 
@@ -165,7 +169,7 @@ class TestAnUnreadableState:
     def test_a_ref_can_be_made_again_under_it(self, study: Study) -> None:
         study.sync()
         (study.path / "state.json").write_bytes(b"")
-        git(study, "update-ref", "-d", study.ref)
+        git(study, "update-ref", "-d", study.ref.name)
         study.anchor_again("ada", "this is a clone")
         assert study.problems() == []
 
@@ -182,45 +186,57 @@ class TestForgery:
     def test_state_and_ledger_rewritten_alike(self, study: Study) -> None:
         study.sync()
         rewritten(study, '"by":"ada"', '"by":"eve"')
-        state = Book.read(study.ledger.events()).state("cartpole", "lr", study._file())
+        state = study.history().state("cartpole", "lr", study._file())
         (study.path / "state.json").write_text(state.model_dump_json())
         found = study.problems()
-        assert len(found) == 1 and study.ref in str(found[0]) and "rewritten" in str(found[0])
+        assert len(found) == 1 and study.ref.name in str(found[0]) and "rewritten" in str(found[0])
         assert next_step(study).action == "verify"
-        noted = study.anchors()[study.ref]
+        noted = study.ref.head()
         study.sync()
         add_event(study)
         with pytest.raises(LedgerError, match="rewritten"):
             study.sync()
-        assert study.anchors()[study.ref] == noted  # nothing was laundered
+        assert study.ref.head() == noted  # nothing was laundered
+
+    def test_a_first_note_that_is_made_meanwhile(self, study: Study, monkeypatch) -> None:
+        """Another process may note the head between the look at Git and that at the ledger."""
+        study.sync()
+        looks, chain = [], GitRef.chain
+        monkeypatch.setattr(
+            GitRef, "chain", lambda ref: chain(ref) if looks else (looks.append(1) or [], "")
+        )
+        assert study.problems() == [] and looks
 
     def test_the_end_cut_off_and_noted_so(self, study: Study) -> None:
         study.sync()
         lines = study.ledger.path.read_bytes().splitlines(keepends=True)
         study.ledger.path.write_bytes(b"".join(lines[:-1]))
-        state = Book.read(study.ledger.events()).state("cartpole", "lr", study._file())
+        state = study.history().state("cartpole", "lr", study._file())
         (study.path / "state.json").write_text(state.model_dump_json())
         assert "cut off" in str(study.problems()[0])
 
     def test_a_ref_that_was_deleted(self, study: Study) -> None:
         study.sync()
-        git(study, "update-ref", "-d", study.ref)
-        assert f"{study.ref}, which is gone" in str(study.problems()[0])
+        git(study, "update-ref", "-d", study.ref.name)
+        assert f"{study.ref.name}, which is gone" in str(study.problems()[0])
         assert next_step(study).action == "verify"
         with pytest.raises(StudyError, match="which is gone"):
-            runner.plan(study, "c1", "short", 0)
+            planning.plan(study, "c1", "short", 0)
         add_event(study)
         with pytest.raises(LedgerError, match="which is gone"):
             study.sync()
 
     def test_a_lost_ref_can_be_made_again_with_a_reason(self, study: Study) -> None:
         study.sync()
-        git(study, "update-ref", "-d", study.ref)
+        git(study, "update-ref", "-d", study.ref.name)
         with pytest.raises(StudyError, match="needs a reason"):
             study.anchor_again("ada", " ")
         study.anchor_again("ada", "this is a clone")
-        assert study.problems() == [] and study.anchors()[study.ref] == study.ledger.head()
-        assert list(study.ledger.events())[-1].data == {"ref": study.ref, "why": "this is a clone"}
+        assert study.problems() == [] and study.ref.head() == study.ledger.head()
+        assert list(study.ledger.events())[-1].data == {
+            "ref": study.ref.name,
+            "why": "this is a clone",
+        }
         shutil.rmtree(study.root / ".git")
         assert "which is gone" in str(study.problems()[0])
         study.anchor_again("ada", "moved out of Git")
@@ -228,7 +244,7 @@ class TestForgery:
 
     def test_anchoring_anew_is_no_way_to_launder(self, study: Study) -> None:
         study.sync()
-        git(study, "update-ref", "-d", study.ref)
+        git(study, "update-ref", "-d", study.ref.name)
         rewritten(study, '"by":"ada"', '"by":"eve"')
         with pytest.raises(StudyError, match="history was rewritten"):
             study.anchor_again("eve", "because")
@@ -332,9 +348,10 @@ class TestReadingLittle:
 
     def test_asking_loads_no_numbers(self) -> None:
         code = (
-            "import sys, assay.study.advice; print([m for m in sys.argv[1:] if m in sys.modules])"
+            "import sys, assay.study.steps.advice\n"
+            "print([m for m in sys.argv[1:] if m in sys.modules])"
         )
-        heavy = ["numpy", "scipy", "torch", "psutil", "assay.study.runner"]
+        heavy = ["numpy", "scipy", "torch", "psutil", "assay.study.run.supervisor"]
         done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, check=True)
         assert done.stdout.strip() == b"[]"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,12 +12,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from study_samples import contract_values
 
-from assay.study.books import Book
-from assay.study.budget import SETTLED, WARNED, reserve, settle, usage
-from assay.study.contract import approve, missing, require_approved, unapproved
-from assay.study.layout import Study, StudyError, write_yaml_document
-from assay.study.ledger import Ledger, digest
-from assay.study.models import APPROVALS, Budget, BudgetRequest, Contract
+from assay.study.agree.approvals import approve, missing, require_approved, unapproved
+from assay.study.agree.budget import reserve, settle
+from assay.study.files.candidate import BudgetRequest
+from assay.study.files.contract import APPROVALS, Budget, Contract
+from assay.study.files.documents import StudyError, digest, write_yaml_document
+from assay.study.record.history import History
+from assay.study.record.kinds import SETTLED, WARNED
+from assay.study.record.ledger import Ledger
+from assay.study.record.study import Study
+from assay.study.record.transaction import Transaction
 
 
 @pytest.fixture
@@ -87,7 +93,7 @@ class TestApproval:
         study.contract_path.write_text(generous)  # whole, with the approval that it had
         assert list(missing(study)) == ["budget"]
         assert missing(study)["budget"].endswith("is not the last one in the ledger")
-        book = Book.read(study.ledger.events())
+        book = study.history()
         assert unapproved(study.contract(), book.approvals) == missing(study)
 
     @pytest.mark.parametrize(
@@ -142,14 +148,20 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "ledger.jsonl")
 
 
+@contextlib.contextmanager
+def transaction(ledger: Ledger) -> Iterator[Transaction]:
+    with ledger.transaction() as writer:
+        yield Transaction(writer)
+
+
 class TestBudget:
     def test_by_hand(self, ledger: Ledger) -> None:
-        with ledger.transaction() as writer:
-            reserve(writer, BUDGET, "a", ask(3, 1), "ada")
-            reserve(writer, BUDGET, "b", ask(3, 1), "ada")
-            settle(writer, "a", 1.0, 0.5)
-            settle(writer, "a", 9.0, 9.0)  # a second time: no effect
-        found = usage(ledger.events())
+        with transaction(ledger) as held:
+            reserve(held, BUDGET, "a", ask(3, 1), "ada")
+            reserve(held, BUDGET, "b", ask(3, 1), "ada")
+            settle(held, "a", 1.0, 0.5)
+            settle(held, "a", 9.0, 9.0)  # a second time: no effect
+        found = History.read(ledger.events()).usage
         assert (found.wall_clock_hours, found.gpu_hours, found.runs) == (4.0, 1.5, 2)
         assert found.open == ("b",)
         assert found.share(BUDGET) == pytest.approx(0.4)
@@ -159,42 +171,42 @@ class TestBudget:
         [(ask(10.1), "wall-clock hours"), (ask(1, 4.5), "GPU-hours"), (ask(1, 5), "GPU-hours")],
     )
     def test_too_much_is_refused_and_nothing_is_reserved(self, ledger, request_, reason) -> None:
-        with ledger.transaction() as writer, pytest.raises(StudyError, match=reason):
-            reserve(writer, BUDGET, "a", request_, "ada")
-        assert usage(ledger.events()).runs == 0
+        with transaction(ledger) as held, pytest.raises(StudyError, match=reason):
+            reserve(held, BUDGET, "a", request_, "ada")
+        assert History.read(ledger.events()).usage.runs == 0
 
     def test_crashed_runs_count(self, ledger: Ledger) -> None:
-        with ledger.transaction() as writer:
+        with transaction(ledger) as held:
             for i in range(5):
-                reserve(writer, BUDGET, f"r{i}", ask(1), "ada")
-                settle(writer, f"r{i}", 0.0, 0.0)
+                reserve(held, BUDGET, f"r{i}", ask(1), "ada")
+                settle(held, f"r{i}", 0.0, 0.0)
             with pytest.raises(StudyError, match="6 runs; 5 are approved"):
-                reserve(writer, BUDGET, "r5", ask(1), "ada")
+                reserve(held, BUDGET, "r5", ask(1), "ada")
 
     def test_a_run_is_launched_once(self, ledger: Ledger) -> None:
-        with ledger.transaction() as writer:
-            reserve(writer, BUDGET, "a", ask(1), "ada")
-            settle(writer, "a", 1, 0)
+        with transaction(ledger) as held:
+            reserve(held, BUDGET, "a", ask(1), "ada")
+            settle(held, "a", 1, 0)
             with pytest.raises(StudyError, match="launched once"):
-                reserve(writer, BUDGET, "a", ask(1), "ada")
+                reserve(held, BUDGET, "a", ask(1), "ada")
 
     def test_parallel_runs_are_limited(self, ledger: Ledger) -> None:
-        with ledger.transaction() as writer:
+        with transaction(ledger) as held:
             for name in "abc":
-                reserve(writer, BUDGET, name, ask(1), "ada")
+                reserve(held, BUDGET, name, ask(1), "ada")
             with pytest.raises(StudyError, match="3 runs are under way"):
-                reserve(writer, BUDGET, "d", ask(1), "ada")
+                reserve(held, BUDGET, "d", ask(1), "ada")
 
     def test_a_warning_at_four_fifths(self, ledger: Ledger) -> None:
-        with ledger.transaction() as writer:
-            reserve(writer, BUDGET, "a", ask(7), "ada")
-            reserve(writer, BUDGET, "b", ask(1), "ada")
-            reserve(writer, BUDGET, "c", ask(1), "ada")
+        with transaction(ledger) as held:
+            reserve(held, BUDGET, "a", ask(7), "ada")
+            reserve(held, BUDGET, "b", ask(1), "ada")
+            reserve(held, BUDGET, "c", ask(1), "ada")
         assert [e.data["share"] for e in ledger.events() if e.kind == WARNED] == [0.8]
 
     def test_what_was_not_reserved_is_not_settled(self, ledger: Ledger) -> None:
-        with ledger.transaction() as writer, pytest.raises(StudyError, match="no reservation"):
-            settle(writer, "a", 1, 0)
+        with transaction(ledger) as held, pytest.raises(StudyError, match="no reservation"):
+            settle(held, "a", 1, 0)
 
     @settings(max_examples=40, deadline=None)
     @example(  # rounding: the sum must not depend on the order in which it was made
@@ -213,20 +225,20 @@ class TestBudget:
     )
     def test_it_is_never_overdrawn_by_reserving_and_never_negative(self, steps, tmp_path_factory):
         ledger = Ledger(tmp_path_factory.mktemp("b") / "l.jsonl")
-        with ledger.transaction() as writer:
+        with transaction(ledger) as held:
             for run, wall, used, finish in steps:
-                before = usage(writer.events())
+                before = held.history.usage
                 try:
                     if finish:
-                        settle(writer, f"r{run}", used, 0.0)
+                        settle(held, f"r{run}", used, 0.0)
                     else:
-                        after = reserve(writer, BUDGET, f"r{run}", ask(wall), "ada")
-                        assert after.wall_clock_hours <= 10 * (1 + 1e-9)
-                        assert after == usage(writer.events())
+                        reserve(held, BUDGET, f"r{run}", ask(wall), "ada")
+                        assert held.history.usage.wall_clock_hours <= 10 * (1 + 1e-9)
                 except StudyError:
-                    assert usage(writer.events()) == before
-                now = usage(writer.events())
+                    assert held.history.usage == before
+                now = held.history.usage
                 assert min(now.wall_clock_hours, now.gpu_hours) >= 0
                 assert now.runs <= BUDGET.runs
+        assert History.read(ledger.events()).usage == held.history.usage
         settled = [e.data["run"] for e in ledger.events() if e.kind == SETTLED]
         assert len(settled) == len(set(settled))

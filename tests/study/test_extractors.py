@@ -13,10 +13,10 @@ import pytest
 
 from assay.runs.metrics import MetricsWriter, Record
 from assay.runs.sinks import TensorBoardSink
-from assay.study.extractors import extract, reduce, series
-from assay.study.layout import StudyError
-from assay.study.models import Metric, MetricSource
-from assay.study.wandb_file import BLOCK, wandb_history
+from assay.study.files.contract import Metric, MetricSource
+from assay.study.files.documents import StudyError
+from assay.study.measure.extractors import extract, reduce, series
+from assay.study.measure.wandb_file import BLOCK, wandb_history
 
 
 def source(kind: str, key: str, **more: Any) -> MetricSource:

@@ -10,11 +10,16 @@ import pytest
 from study_samples import candidate_values, make_study
 
 from assay.core.errors import AssayError
-from assay.study import candidates, contract, kinds, report, runner, setup, states
-from assay.study.advice import next_step
-from assay.study.layout import ROOT, Study, StudyError, find_root, is_flat, open_study, write_text
-from assay.study.models import Candidate
-from assay.study.queue import Queue
+from assay.study.agree import approvals, setup
+from assay.study.files.candidate import Candidate
+from assay.study.files.documents import ROOT, StudyError, write_text
+from assay.study.record import kinds
+from assay.study.record.study import Study, find_root, is_flat, open_study
+from assay.study.report import pages
+from assay.study.run import launcher, planning, recovery, switch
+from assay.study.run.queue import Queue
+from assay.study.steps import candidates
+from assay.study.steps.advice import next_step
 
 
 @pytest.fixture
@@ -46,15 +51,15 @@ def test_it_is_read_like_any_other(root: Path) -> None:
     assert study.candidates() == ["c1"] and study.candidate("c1").id == "c1"
     assert study.problems() == []
     assert next_step(study).action == "baseline"
-    assert "cartpole/lr" in report.report(study)
-    assert contract.missing(study) == {}
-    assert runner.recover(study) == [] and Queue(study).manifest().items == ()
+    assert "cartpole/lr" in pages.report(study)
+    assert approvals.missing(study) == {}
+    assert recovery.recover(study) == [] and Queue(study).manifest().items == ()
     study.sync()
     assert tree(root) == before
 
 
 def approve(study: Study) -> None:
-    contract.approve(study, "task", "ada")
+    approvals.approve(study, "task", "ada")
 
 
 def propose(study: Study) -> None:
@@ -62,14 +67,14 @@ def propose(study: Study) -> None:
 
 
 def launch(study: Study) -> None:
-    runner.launch(study, "c1", "short", 0, confirm="RUN_CANDIDATE", actor="agent")
+    launcher.launch(study, "c1", "short", 0, confirm="RUN_CANDIDATE", actor="agent")
 
 
 WRITERS = {
     "approve": approve,
     "propose": propose,
     "launch": launch,
-    "stop": lambda study: runner.stop(study, "enough", "ada"),
+    "stop": lambda study: switch.stop(study, "enough", "ada"),
     "queue": lambda study: Queue(study).add("c1", "short", [0]),
     "note": lambda study: study.ledger.append("note", {}, actor="ada"),
     "report": lambda study: write_text(study.path / "report.md", "all is well"),
@@ -102,10 +107,10 @@ def moved_well(root: Path, study: Study) -> None:
     assert [e.kind for e in study.ledger.events()].count(kinds.MIGRATED) == 1
     assert study.problems() == []
     assert not (study.path / "names.json").exists()
-    assert states.current(study.ledger.events()) == {"c1": "validated"}
+    assert study.history().status == {"c1": "validated"}
     propose(study)  # it is alive
     study.sync()
-    assert runner.plan(study, "c1", "short", 0).run == "c1-short-0"
+    assert planning.plan(study, "c1", "short", 0).run == "c1-short-0"
 
 
 def test_it_can_be_moved(root: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 from study_samples import contract_values
 
-from assay.study.gate import compare, decide, differ, noise_floor, seeds_needed, spend
-from assay.study.layout import StudyError
-from assay.study.models import Contract, Evaluation, Guardrail, Metrics, PrimaryMetric
+from assay.study.files.contract import Contract, Evaluation, Guardrail, Metrics, PrimaryMetric
+from assay.study.files.documents import StudyError
+from assay.study.judge.gate import compare, decide, differ, noise_floor, seeds_needed, spend
 
 CONTRACT = Contract(**contract_values())
 METRIC: PrimaryMetric = CONTRACT.metrics.primary  # minimum effect 10

@@ -10,10 +10,12 @@ import pytest
 from study_samples import contract_values
 
 from assay.runs.git import git
-from assay.study.isolation import changed_files, refuse_out_of_scope, require_repository, worktree
-from assay.study.layout import Study, StudyError
-from assay.study.models import Contract
-from assay.study.protocol import in_scope, matching, protected_files, protocol_hash
+from assay.study.agree.protocol import matching, protected_files, protocol_hash
+from assay.study.agree.scope import changed_files, in_scope, refuse_out_of_scope, require_repository
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError
+from assay.study.record.study import Study
+from assay.study.run.worktree import worktree
 
 FILES = {
     "src/agent.py": "LR = 1\n",

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.study.ledger import GENESIS, REPAIRED, Head, Ledger, LedgerError, canonical, digest
+from assay.study.files.documents import canonical, digest
+from assay.study.record.ledger import GENESIS, REPAIRED, Head, Ledger, LedgerError
 
 
 def clock() -> str:
@@ -58,7 +59,7 @@ class TestChain:
 
     def test_an_empty_one_is_whole(self, tmp_path: Path) -> None:
         ledger = Ledger(tmp_path / "l.jsonl")
-        assert ledger.verify() == []
+        assert ledger.read().problems == []
         assert ledger.head() == Head(0, GENESIS)
         assert list(ledger.events()) == []
 
@@ -72,7 +73,7 @@ class TestChain:
         for size in (1, 8000, 8192, 20_000):
             ledger.append("note", {"text": "x" * size}, actor="ada")
         assert ledger.head().seq == 4
-        assert ledger.verify() == []
+        assert ledger.read().problems == []
 
 
 LINES = 6
@@ -115,7 +116,7 @@ def test_any_edit_is_found_where_it_is(data: st.DataObject, whole, tmp_path: Pat
     new = b"".join(changed)
     ledger = Ledger(tmp_path / "edited.jsonl")
     ledger.path.write_bytes(new)
-    problems = ledger.verify({"state.json": head})
+    problems = ledger.read({"state.json": head}).problems
     if new == content:
         assert problems == []
         return
@@ -129,21 +130,21 @@ class TestAnchors:
     def test_a_ledger_that_grew_is_whole(self, ledger: Ledger) -> None:
         head = ledger.head()
         ledger.append("note", {}, actor="ada")
-        assert ledger.verify({"state.json": head}) == []
+        assert ledger.read({"state.json": head}).problems == []
 
     def test_a_ledger_that_was_written_anew_is_found(self, ledger: Ledger, tmp_path: Path) -> None:
         forged = Ledger(tmp_path / "forged.jsonl", clock)
         with forged.transaction() as writer:
             for i in range(20):
                 writer.append("note", {"i": -i}, actor="ada")
-        assert forged.verify() == []
-        [problem] = forged.verify({"the git ref": ledger.head()})
+        assert forged.read().problems == []
+        [problem] = forged.read({"the git ref": ledger.head()}).problems
         assert "history was rewritten" in str(problem)
 
     def test_a_deleted_ledger_is_found(self, ledger: Ledger) -> None:
         head = ledger.head()
         ledger.path.unlink()
-        [problem] = ledger.verify({"state.json": head})
+        [problem] = ledger.read({"state.json": head}).problems
         assert "cut off" in str(problem)
 
 
@@ -156,13 +157,13 @@ class TestCrash:
         line = ledger.path.read_bytes()[size:]
         ledger.path.write_bytes(ledger.path.read_bytes()[:-cut])
         assert list(ledger.events()) == whole  # reading passes over it
-        assert "half-written" in str(ledger.verify()[0])
+        assert "half-written" in str(ledger.read().problems[0])
         ledger.append("next", {}, actor="ada")
         *before, repaired, last = ledger.events()
         assert before == whole
         assert (repaired.kind, last.kind) == (REPAIRED, "next")
         assert repaired.data["text"].encode() == line[:-cut]
-        assert ledger.verify() == []
+        assert ledger.read().problems == []
 
     def test_a_damaged_end_is_not_appended_to(self, ledger: Ledger) -> None:
         content = ledger.path.read_bytes()
@@ -189,7 +190,7 @@ class TestCrash:
         code = """
             import sys
             from pathlib import Path
-            from assay.study.ledger import Ledger
+            from assay.study.record.ledger import Ledger
             ledger = Ledger(Path(sys.argv[1]))
             while True:
                 print(ledger.append("note", {"text": "x" * 5000}, actor="w").seq, flush=True)
@@ -208,7 +209,7 @@ class TestCrash:
             child.wait()
             ledger = Ledger(path)
             ledger.append("check", {}, actor="test")
-            assert ledger.verify() == []
+            assert ledger.read().problems == []
             assert sum(1 for _ in ledger.events()) >= seen + 1
 
 
@@ -228,7 +229,7 @@ def test_eight_writers_at_once_lose_nothing(tmp_path: Path) -> None:
         child.join()
         assert child.exitcode == 0
     ledger = Ledger(path)
-    assert ledger.verify() == []
+    assert ledger.read().problems == []
     written = [(event.actor, event.data["i"]) for event in ledger.events()]
     assert len(written) == 320
     for i in range(8):

@@ -13,13 +13,19 @@ from typing import Any
 import pytest
 from study_samples import add, candidate_values, make_study
 
-from assay.study import agenda, budget, candidates, results, runner, states, verdict
-from assay.study.agenda import Step
-from assay.study.books import Book
-from assay.study.contract import approve
-from assay.study.layout import Study, StudyError, write_yaml_document
-from assay.study.loop import Loop
-from assay.study.models import APPROVALS, Candidate, Contract
+from assay.study.agree.approvals import approve
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import APPROVALS, Contract
+from assay.study.files.documents import StudyError, write_yaml_document
+from assay.study.judge import verdict
+from assay.study.record import kinds
+from assay.study.record.book import Book
+from assay.study.record.history import History
+from assay.study.record.study import Study
+from assay.study.run import planning, switch
+from assay.study.steps import agenda, candidates
+from assay.study.steps.agenda import Step
+from assay.study.steps.loop import Loop
 
 PLENTY = {"wall_clock_hours": 5.0, "runs": 100, "parallel": 2}
 
@@ -51,11 +57,11 @@ def loop(study: Study, **options: Any) -> tuple[str, list[str]]:
 
 
 def steps(study: Study) -> list[Step]:
-    return agenda.agenda(list(study.ledger.events()), study.contract())
+    return agenda.steps_of(study.history(), study.contract())
 
 
 def now(study: Study) -> dict[str, str]:
-    return dict(states.current(study.ledger.events()))
+    return dict(study.history().status)
 
 
 class TestLoop:
@@ -70,37 +76,37 @@ class TestLoop:
             "c1": "", "base": "", "better": "accepted", "worse": "rejected", "last": "rejected",
         }  # fmt: skip
         events = list(study.ledger.events())
-        last = [e for e in events if e.kind == states.EVENT and e.data["candidate"] == "last"][-1]
+        last = [e for e in events if e.kind == kinds.STATE and e.data["candidate"] == "last"][-1]
         assert last.data["why"] == "number 3 of 3 in the short trials; 2 went on"
         # 10 of the baseline, 3 short trials, 2 promotions and 1 validation.
-        used = budget.usage(events)
+        used = History.read(events).usage
         assert (used.runs, used.open) == (10 + 3 + 2 * 5 + 5, ())
-        spent = [e.data["alpha"] for e in events if e.kind == verdict.GIVEN]
+        spent = [e.data["alpha"] for e in events if e.kind == kinds.GIVEN]
         assert spent == [0.0125, 0.0125, 0.05] or spent == [0.0125, 0.05, 0.0125]
         assert Book.read(events).incumbent == "better"
-        assert study.ledger.verify() == []
+        assert study.ledger.read().problems == []
         assert steps(study) == []
         # What comes now is laid over the incumbent's settings.
         with pytest.raises(StudyError, match="only a completed one is judged"):
             verdict.judge(study, "better", "validation", "agent")
         propose(study, "slower", sleep=0.01)
         candidates.validate(study, "slower", "agent")
-        planned = runner.plan(study, "slower", "short", 0)
+        planned = planning.plan(study, "slower", "short", 0)
         assert planned.argv[-2:] == ("lr=0.009", "sleep=0.01")
 
     def test_a_killed_loop_goes_on_where_it_was(self, tmp_path: Path) -> None:
         study = prepared(tmp_path)
         propose(study, "better", lr=0.009)
         code = (
-            "import sys; from pathlib import Path; from assay.study.layout import Study\n"
-            "from assay.study.loop import Loop\n"
+            "import sys; from pathlib import Path; from assay.study.record.study import Study\n"
+            "from assay.study.steps.loop import Loop\n"
             "Loop(Study(Path(sys.argv[1]), 'cartpole', 'lr'), 'RUN_CANDIDATE', 'agent').run()"
         )
         words = [sys.executable, "-c", code, str(tmp_path)]
         for _ in range(3):
             process = subprocess.Popen(words)
-            before = budget.usage(study.ledger.events()).runs
-            while budget.usage(study.ledger.events()).runs < before + 3:
+            before = study.history().usage.runs
+            while study.history().usage.runs < before + 3:
                 time.sleep(0.05)
                 assert process.poll() is None
             process.send_signal(signal.SIGKILL)
@@ -109,7 +115,7 @@ class TestLoop:
         assert reason == "everything that was proposed is decided", lines
         assert now(study)["better"] == "accepted"
         # Every seed has one result, and what a kill prevented from starting never started.
-        done = results.runs(study.ledger.events())
+        done = study.history().over()
         counted = [(run.candidate, run.phase, run.seed) for run in done if run.outcome == "done"]
         assert len(counted) == len(set(counted)) == 10 + 1 + 5 + 5
         assert len({run.id for run in done}) == len(done)
@@ -123,17 +129,17 @@ class TestLoop:
         propose(study, "better", lr=0.009)
         reason, _ = loop(study)
         assert reason == "all 16 runs of the budget are used"
-        assert verdict.decisions(list(study.ledger.events())) == 1
+        assert verdict.decisions(study.history()) == 1
         with pytest.raises(StudyError, match="was judged in the promotion phase already"):
             verdict.judge(study, "better", "promotion", "agent")
-        assert verdict.decisions(list(study.ledger.events())) == 1
+        assert verdict.decisions(study.history()) == 1
         assert [s.phase for s in steps(study)] == ["validation"]
 
     def test_hours_end_it_before_a_launch(self, tmp_path: Path) -> None:
         study = prepared(tmp_path, PLENTY | {"wall_clock_hours": 0.06})
         reason, _ = loop(study)
         assert "wall-clock hours" in reason
-        assert not budget.usage(study.ledger.events()).open
+        assert not study.history().usage.open
 
     def test_crashes_in_a_row_end_it(self, tmp_path: Path) -> None:
         study = prepared(tmp_path, stop={"failures": 2})
@@ -189,7 +195,7 @@ class TestLoop:
         assert {mine[0], others[0][0]} == {"everything that was proposed is decided"}, mine[1]
         assert not [line for line in mine[1] + others[0][1] if "left alone" in line]
         events = list(study.ledger.events())
-        given = [(e.data["candidate"], e.data["phase"]) for e in events if e.kind == verdict.GIVEN]
+        given = [(e.data["candidate"], e.data["phase"]) for e in events if e.kind == kinds.GIVEN]
         assert len(given) == len(set(given))
 
     def test_the_kill_switch_ends_what_runs(self, tmp_path: Path) -> None:
@@ -200,7 +206,7 @@ class TestLoop:
         def wait(seconds: float) -> None:
             seen.append(seconds)
             if len(seen) == 5:
-                runner.stop(study, "enough", "ada")
+                switch.stop(study, "enough", "ada")
             time.sleep(seconds)
 
         candidates.give_up(study, "base", "ada", "replaced by a slow one")
@@ -208,7 +214,7 @@ class TestLoop:
         candidates.propose(study, Candidate(**values), "agent")
         made = Loop(study, "RUN_CANDIDATE", "agent", wait=wait)
         assert "enough" in made.run()
-        assert not budget.usage(study.ledger.events()).open
+        assert not study.history().usage.open
 
     def test_a_proposer_is_asked_until_the_stop_rule(self, tmp_path: Path) -> None:
         study = prepared(tmp_path, mode="autonomous", stop={"candidates": 2}, keep=1.0)
@@ -240,7 +246,7 @@ class TestRefusals:
         study = prepared(tmp_path, **experiment)
         with pytest.raises(StudyError, match=match):
             loop(study, **options)
-        assert budget.usage(study.ledger.events()).runs == 0
+        assert study.history().usage.runs == 0
 
     def test_a_wrong_word(self, tmp_path: Path) -> None:
         study = prepared(tmp_path)

@@ -13,10 +13,15 @@ import numpy as np
 import pytest
 from study_samples import candidate_values, contract_values
 
-from assay.study import candidates, monitor, runner
-from assay.study.layout import Study, StudyError, write_json_document, write_yaml_document
-from assay.study.models import Candidate, Contract, RunRecord
-from assay.study.monitor import Watch, health
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError, write_json_document, write_yaml_document
+from assay.study.files.records import RunRecord
+from assay.study.measure import monitor
+from assay.study.measure.monitor import Watch, health
+from assay.study.record.study import Study
+from assay.study.run import switch
+from assay.study.steps import candidates
 
 NAMES = (
     "policy_entropy", "approx_kl", "explained_variance", "value_loss", "fps", "ankle_torque",
@@ -248,7 +253,7 @@ class TestHealth:
 
     def test_the_kill_switch(self, study: Study) -> None:
         now = self.begun(study)
-        runner.stop(study, "enough", "ada")
+        switch.stop(study, "enough", "ada")
         assert self.of(study, now)["kill switch"] == "stop"
 
     @pytest.mark.parametrize(("outcome", "level"), [("done", "ok"), ("killed", "warn")])

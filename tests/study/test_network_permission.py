@@ -9,10 +9,15 @@ import pytest
 import yaml
 from study_samples import candidate_values, contract_values, make_study
 
-from assay.study import candidates, extractors, runner
-from assay.study.contract import approve, refuse_network, remote
-from assay.study.layout import Study, StudyError
-from assay.study.models import Candidate, Contract, MetricSource
+from assay.study.agree.approvals import approve
+from assay.study.agree.rules import refuse_network, remote
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import Contract, MetricSource
+from assay.study.files.documents import StudyError
+from assay.study.measure import extractors
+from assay.study.record.study import Study
+from assay.study.run import planning
+from assay.study.steps import candidates
 
 
 @pytest.fixture
@@ -70,18 +75,18 @@ def test_a_run_is_not_launched_on_it(study: Study, name: str, value: str) -> Non
     change(study, baseline={"env": {name: value}})
     approve(study, "baseline", "ada")
     with pytest.raises(StudyError, match=rf"{name}={value} in baseline.env .*wandb is false"):
-        runner.plan(study, "c1", "short", 0)
+        planning.plan(study, "c1", "short", 0)
     change(study, experiment={"network": True, "wandb": True})
     approve(study, "experiment", "ada")
-    assert runner.plan(study, "c1", "short", 0).env[name] == value
+    assert planning.plan(study, "c1", "short", 0).env[name] == value
 
 
 def test_runs_are_offline_by_default(study: Study, monkeypatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")
     change(study, baseline={"env_allow": ["PATH", "WANDB_MODE"]})
     agreed = study.contract()
-    assert runner.environment(agreed)["WANDB_MODE"] == "offline"  # whatever the caller has
+    assert planning.environment(agreed)["WANDB_MODE"] == "offline"  # whatever the caller has
     change(study, baseline={"env": {"WANDB_MODE": "disabled"}})
-    assert runner.environment(study.contract())["WANDB_MODE"] == "disabled"
+    assert planning.environment(study.contract())["WANDB_MODE"] == "disabled"
     change(study, baseline={"env": {}}, experiment={"network": True, "wandb": True})
-    assert runner.environment(study.contract())["WANDB_MODE"] == "online"
+    assert planning.environment(study.contract())["WANDB_MODE"] == "online"

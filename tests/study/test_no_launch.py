@@ -9,8 +9,9 @@ from pathlib import Path
 
 from study_samples import candidate_values, make_study
 
-from assay.study import candidates, runner
-from assay.study.models import Candidate
+from assay.study.files.candidate import Candidate
+from assay.study.run import launcher, recovery
+from assay.study.steps import candidates
 
 # Runs one command after another in a process whose every exec, fork and connection is noted.
 TRACED = """
@@ -39,8 +40,8 @@ def test_only_git_is_started_by_commands_that_do_not_launch(tmp_path: Path) -> N
     base = candidate_values(id="base", kind="baseline", change={})
     candidates.propose(study, Candidate(**base), "agent")
     candidates.validate(study, "base", "agent")
-    planned = runner.launch(study, "c1", "short", 0, confirm="RUN_CANDIDATE", actor="test")
-    runner.wait(study, planned.run, 60)
+    planned = launcher.launch(study, "c1", "short", 0, confirm="RUN_CANDIDATE", actor="test")
+    recovery.wait(study, planned.run, 60)
     out = study.path / "runs" / planned.run / "out"
     (tmp_path / "plan.yaml").write_text(
         json.dumps({"id": "p", "parameter": "lr", "nominal": 0.001, "values": [0.001, 0.002],

@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 from study_samples import candidate_values, contract_values
 
-from assay.study import candidates, probe, protocol, runner
-from assay.study.layout import Study, StudyError, write_yaml_document
-from assay.study.models import BudgetRequest, Candidate, Contract, ProbePlan
+from assay.study.agree import protocol
+from assay.study.files.candidate import BudgetRequest, Candidate
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError, write_yaml_document
+from assay.study.files.records import ProbePlan
+from assay.study.measure import probe
+from assay.study.record import kinds
+from assay.study.record.history import History
+from assay.study.record.study import Study
+from assay.study.steps import candidates
 
 REQUEST = BudgetRequest(wall_clock_hours=0.1)
 
@@ -56,13 +63,13 @@ def ran(study: Study, name: str, score: float | None, seed: int = 0, outcome: st
         facts = {
             "run": run, "candidate": name, "phase": "short", "seed": seed, "argv": [],
             "protocol": protocol.protocol_hash(study.root, study.contract()),
-            "registration": runner.registration(events, name).data["hash"],
+            "registration": History.read(events).registration(name).data["hash"],
         }  # fmt: skip
-        writer.append(runner.PREPARED, facts, actor="test")
+        writer.append(kinds.PREPARED, facts, actor="test")
         metrics = {"return": score, "hours": 1.0}
-        writer.append(runner.MEASURED, {"run": run, "metrics": metrics}, actor="test")
+        writer.append(kinds.MEASURED, {"run": run, "metrics": metrics}, actor="test")
         end = {"run": run, "outcome": outcome, "reason": "why", "hours": 0.1, "exit_code": 0}
-        writer.append(runner.ENDED, end, actor="test")
+        writer.append(kinds.ENDED, end, actor="test")
 
 
 def probed(study: Study, *scores: float | None) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from study_samples import make_study
 
-from assay.study import runner
-from assay.study.layout import Study, StudyError
-from assay.study.queue import ATTEMPTS, LEASE_SECONDS, Queue
-from assay.study.runner import ENDED, PREPARED
+from assay.study.files.documents import StudyError
+from assay.study.record.kinds import ENDED, PREPARED
+from assay.study.record.study import Study
+from assay.study.run import launcher, recovery, switch
+from assay.study.run.queue import ATTEMPTS, LEASE_SECONDS, Queue
 
 
 class Clock:
@@ -52,8 +53,8 @@ class TestLeases:
         second = queue.lease("two")
         assert second is not None and second.item == first.item
         with pytest.raises(StudyError, match="passed to another runner"):
-            queue.running(first)
-        queue.running(second)
+            queue.move(first, "running")
+        queue.move(second, "running")
 
     def test_it_is_not_tried_for_ever(self, study: Study) -> None:
         clock = Clock()
@@ -71,10 +72,10 @@ class TestLeases:
         queue.add("c1", "short", [0])
         lease = queue.lease("one")
         assert lease is not None
-        planned = runner.launch(
+        planned = launcher.launch(
             study, "c1", "short", 0, confirm="RUN_CANDIDATE", actor="agent"
         )  # and here it dies
-        runner.wait(study, planned.run, 60)
+        recovery.wait(study, planned.run, 60)
         clock.now += LEASE_SECONDS + 1
         assert queue.lease("two") is None
         assert states(queue) == {"c1-short-0": "done"}
@@ -117,13 +118,13 @@ def test_two_runners_share_the_work(study: Study) -> None:
     for kind in (PREPARED, ENDED):
         seeds = [e.data["run"] for e in events if e.kind == kind]
         assert sorted(seeds) == [f"c1-promotion-{seed}" for seed in range(1, 6)]
-    assert study.ledger.verify() == []
+    assert study.ledger.read().problems == []
 
 
 def test_a_launch_that_is_refused_fails_its_item(study: Study) -> None:
     queue = Queue(study)
     queue.add("c1", "short", [0])
-    runner.stop(study, "enough", "ada")
+    switch.stop(study, "enough", "ada")
     with pytest.raises(StudyError, match="enough"):
         queue.step(confirm="RUN_CANDIDATE", actor="runner")
     assert states(queue) == {"c1-short-0": "failed"}

@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 from study_samples import candidate_values, contract_values
 
-from assay.study import candidates, reflection, runner
-from assay.study.layout import Study, StudyError, write_yaml_document
-from assay.study.models import Candidate, Contract
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError, write_yaml_document
+from assay.study.measure import reflection
+from assay.study.record import kinds
+from assay.study.record.study import Study
+from assay.study.steps import candidates
 
 UP = np.linspace(0, 10, 40)
 DOWN = UP[::-1]
@@ -59,12 +63,12 @@ def put(
             "run": run, "candidate": candidate, "phase": "short", "seed": seed, "argv": [],
             "protocol": "0" * 64, "registration": "0" * 64,
         }  # fmt: skip
-        writer.append(runner.PREPARED, facts, actor="test")
+        writer.append(kinds.PREPARED, facts, actor="test")
         if ended:
             last = rows[-1] if rows else {}
-            writer.append(runner.MEASURED, {"run": run, "metrics": last}, actor="test")
+            writer.append(kinds.MEASURED, {"run": run, "metrics": last}, actor="test")
             end = {"run": run, "outcome": "done", "reason": "", "hours": 0.1, "exit_code": 0}
-            writer.append(runner.ENDED, end, actor="test")
+            writer.append(kinds.ENDED, end, actor="test")
 
 
 def healthy(**changes: Any) -> dict[str, Any]:

@@ -11,11 +11,16 @@ from typing import Any
 import pytest
 import yaml
 
-from assay.study.layout import StudyError
-from assay.study.models import Adapter
-from assay.study.repo_audit import audit, inspect
-from assay.study.repo_card import task_card
-from assay.study.repo_hints import profiles
+from assay.study.files.documents import StudyError
+from assay.study.files.records import Adapter
+from assay.study.repo.audit import inspect
+from assay.study.repo.card import task_card
+from assay.study.repo.hints import profiles
+
+
+def audit(root: Path, profile: str | None = None) -> Adapter:
+    return inspect(root, profile).adapter
+
 
 REPOSITORIES = Path(__file__).parent / "repositories"
 NAMES = sorted(path.stem for path in REPOSITORIES.glob("*.yaml"))

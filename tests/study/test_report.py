@@ -16,29 +16,20 @@ import numpy as np
 import pytest
 from study_samples import candidate_values, contract_values
 
-from assay.study import (
-    budget,
-    candidates,
-    probe,
-    protocol,
-    reflection,
-    report,
-    report_plots,
-    result_audit,
-    runner,
-    states,
-    verdict,
-)
-from assay.study.contract import approve
-from assay.study.layout import Study, write_yaml_document
-from assay.study.ledger import LedgerError
-from assay.study.models import (
-    APPROVALS,
-    BudgetRequest,
-    Candidate,
-    Contract,
-    Phase,
-)
+from assay.study.agree import budget, protocol
+from assay.study.agree.approvals import approve
+from assay.study.files.base import Phase
+from assay.study.files.candidate import BudgetRequest, Candidate
+from assay.study.files.contract import APPROVALS, Contract
+from assay.study.files.documents import write_yaml_document
+from assay.study.judge import audit, verdict
+from assay.study.record import kinds
+from assay.study.record.history import History
+from assay.study.record.ledger import LedgerError
+from assay.study.record.study import Study
+from assay.study.record.transaction import Transaction
+from assay.study.report import charts, pages, sections, verdicts
+from assay.study.steps import candidates
 
 SEEDS = {"promotion": (1, 2, 3, 4, 5), "validation": (11, 12, 13, 14, 15)}
 NOISE = (-2.0, -1.0, 0.0, 1.0, 2.0)
@@ -117,7 +108,7 @@ def ran(
     measured = protocol.protocol_hash(study.root, study.contract())
     noises = NOISE if name == "base" else tuple(np.add(NOISE, OTHER))
     with study.ledger.transaction() as writer:
-        frozen = runner.registration(list(writer.events()), name).data["hash"]
+        frozen = History.read(writer.events()).registration(name).data["hash"]
         for seed, noise in zip(SEEDS[phase], noises, strict=True):
             run = f"{name}-{phase}-{seed}"
             out = study.path / "runs" / run / "out"
@@ -139,17 +130,17 @@ def ran(
             launched = {"run": run, "pid": 1, "host": "node7"}
             settled = {"run": run, "wall_clock_hours": 0.1, "gpu_hours": 0.0}
             for kind, data in (
-                (budget.RESERVED, request), (runner.PREPARED, facts), (runner.LAUNCHED, launched),
-                (budget.SETTLED, settled), (runner.MEASURED, {"run": run, "metrics": metrics}),
-                (runner.ENDED, end),
+                (kinds.RESERVED, request), (kinds.PREPARED, facts), (kinds.LAUNCHED, launched),
+                (kinds.SETTLED, settled), (kinds.MEASURED, {"run": run, "metrics": metrics}),
+                (kinds.ENDED, end),
             ):  # fmt: skip
                 writer.append(kind, data, actor="test")
         for to in ("launched", "completed"):
-            states.move(writer, name, to, actor="test", why="test")
+            Transaction(writer).move(name, to, actor="test", why="test")
 
 
 def judge(study: Study, name: str, phase: Phase = "promotion") -> None:
-    result_audit.audit(study, name, phase, "agent")
+    audit.audit(study, name, phase, "agent")
     verdict.judge(study, name, phase, "agent")
 
 
@@ -203,13 +194,13 @@ class Page(HTMLParser):
 
 
 def page(study: Study) -> Page:
-    found = Page(report.html_report(study))
+    found = Page(pages.html_report(study))
     assert found.open == []  # every tag is closed, in order
     return found
 
 
 def given(study: Study) -> list[dict[str, Any]]:
-    return [dict(e.data) for e in study.ledger.events() if e.kind == verdict.GIVEN]
+    return [dict(e.data) for e in study.ledger.events() if e.kind == kinds.GIVEN]
 
 
 class TestNumbers:
@@ -225,7 +216,7 @@ class TestNumbers:
             seen = data["comparison"]
             expected = [seen["effect"], seen["low"], seen["high"], 3.0, seen["p_better"]]
             assert row == [*expected, data["alpha"], seen["failures"]]
-        text = report.report(winner)
+        text = pages.report(winner)
         for data in verdicts:
             seen = data["comparison"]
             assert f"| {seen['effect']:+.4g} | {seen['low']:.4g} | {seen['high']:.4g} |" in text
@@ -257,7 +248,7 @@ class TestNumbers:
     def test_the_budget(self, study: Study) -> None:
         request = BudgetRequest(wall_clock_hours=0.5)
         with study.ledger.transaction() as writer:
-            budget.reserve(writer, study.contract().budget, "open-1", request, "test")
+            budget.reserve(Transaction(writer), study.contract().budget, "open-1", request, "test")
         hours, _, runs = page(study).numbers("Budget use")[1:]
         assert hours == pytest.approx([1.0, 0.5, 10.0, 0.15])
         assert runs == [10.0, 1.0, 100.0, 0.11]
@@ -272,11 +263,11 @@ class TestNumbers:
 
 class TestContent:
     def test_the_same_files_give_the_same_report(self, winner: Study) -> None:
-        first = report.html_report(winner), report.report(winner)
-        assert (report.html_report(winner), report.report(winner)) == first
+        first = pages.html_report(winner), pages.report(winner)
+        assert (pages.html_report(winner), pages.report(winner)) == first
         for name in ("audits", "report.md"):  # copies of what the ledger says
             shutil.rmtree(winner.path / name, ignore_errors=True)
-        assert (report.html_report(winner), report.report(winner)) == first
+        assert (pages.html_report(winner), pages.report(winner)) == first
 
     def test_approvals_are_valid_void_or_missing(self, study: Study) -> None:
         text = study.contract_path.read_text()
@@ -308,16 +299,16 @@ class TestContent:
 
     def test_reflections_and_probes(self, study: Study) -> None:
         facts = {"run": "r", "hacking_risk": "high", "findings": ["It cheats."]}
-        study.ledger.append(reflection.REFLECTED, facts, actor="a")
+        study.ledger.append(kinds.REFLECTED, facts, actor="a")
         facts = {"plan": "m", "parameter": "mass", "lowest": 0.5, "highest": None}
-        study.ledger.append(probe.SUMMARISED, facts, actor="a")
+        study.ledger.append(kinds.SUMMARISED, facts, actor="a")
         found = page(study)
         assert found.table("What runs say")[1] == ["r", "high", "It cheats."]
         assert found.table("How far")[1] == ["m", "mass", "0.5", "-"]
 
     def test_markdown_has_every_section_of_the_page(self, winner: Study) -> None:
-        text = report.report(winner)
-        for heading in re.findall(r"<h2[^>]*>([^<]*)</h2>", report.html_report(winner)):
+        text = pages.report(winner)
+        for heading in re.findall(r"<h2[^>]*>([^<]*)</h2>", pages.html_report(winner)):
             assert f"\n## {heading}\n" in text
 
     def test_what_is_left_out_is_said(self, study: Study, monkeypatch) -> None:
@@ -325,8 +316,10 @@ class TestContent:
             add(study, f"c{i}", change={"parameters": {"lr": 1e-3 * (i + 1)}})
             ran(study, f"c{i}", "promotion", gain=0.5)
             judge(study, f"c{i}")
-        for name, most in (("DETAILED", 1), ("CURVES", 0), ("RUNS", 4), ("EVENTS", 5)):
-            monkeypatch.setattr(report, f"MOST_{name}", most)
+        for name, most in (("RUNS", 4), ("EVENTS", 5)):
+            monkeypatch.setattr(sections, f"MOST_{name}", most)
+        for name, most in (("DETAILED", 1), ("CURVES", 0)):
+            monkeypatch.setattr(verdicts, f"MOST_{name}", most)
         found = page(study)
         assert len(found.table("All verdicts")) == 1 + 3  # none is left out here
         assert "1 of 3 candidates" in found.text and "newest 4 of 25 runs" in found.text
@@ -338,7 +331,7 @@ class TestIncomplete:
     def test_nothing_but_a_directory(self, tmp_path: Path) -> None:
         study = Study(tmp_path, "cartpole", "lr")
         study.path.mkdir(parents=True)
-        for text in (report.report(study), page(study).text):
+        for text in (pages.report(study), page(study).text):
             assert "The ledger is empty" in text and "The contract cannot be used" in text
 
     def test_a_contract_that_is_still_a_form(self, tmp_path: Path) -> None:
@@ -346,7 +339,7 @@ class TestIncomplete:
         study.path.mkdir(parents=True)
         study.contract_path.write_text("schema_version: 1\nquestion: ''\n")
         study.ledger.append("study.created", {}, actor="ada")
-        assert "The contract cannot be used" in report.report(study)
+        assert "The contract cannot be used" in pages.report(study)
 
     def test_a_contract_and_no_runs(self, tmp_path: Path) -> None:
         study = Study(tmp_path, "cartpole", "lr")
@@ -389,8 +382,8 @@ class TestIncomplete:
                 "candidate": "c1", "phase": "promotion", "outcome": "inconclusive",
                 "reasons": ["odd"], "alpha": None, "comparison": seen, "guardrails": {},
             }  # fmt: skip
-            writer.append(verdict.GIVEN, facts, actor="x")
-        text = report.html_report(study)
+            writer.append(kinds.GIVEN, facts, actor="x")
+        text = pages.html_report(study)
         assert not re.search(r'="(nan|inf|-inf)', text)
 
     def test_a_ledger_that_was_cut_off(self, study: Study) -> None:
@@ -399,7 +392,7 @@ class TestIncomplete:
         lines = study.ledger.path.read_bytes().splitlines(keepends=True)
         study.ledger.path.write_bytes(b"".join(lines[:-3]))
         assert "end was cut off" in page(study).text
-        assert "> **Attention:**" in report.report(study)
+        assert "> **Attention:**" in pages.report(study)
 
     def test_a_ledger_that_was_written_again(self, study: Study) -> None:
         study.sync()
@@ -411,7 +404,7 @@ class TestIncomplete:
         data = study.ledger.path.read_bytes()
         study.ledger.path.write_bytes(data.replace(b'"ada"', b'"eve"', 1))
         with pytest.raises(LedgerError, match="damaged in line 1"):
-            report.report(study)
+            pages.report(study)
 
 
 HOSTILE = (
@@ -441,12 +434,12 @@ class TestHostileText:
             "alpha": text, "comparison": {"effect": text, "test": text, "seeds": [text, text]},
             "guardrails": {text: None},
         }  # fmt: skip
-        study.ledger.append(verdict.GIVEN, facts, actor=text)
+        study.ledger.append(kinds.GIVEN, facts, actor=text)
         study.ledger.append(text, {"reason": text, "candidate": text}, actor=text)
         return study
 
     def test_the_page_holds_no_tag_of_theirs_and_loads_nothing(self, attacked: Study) -> None:
-        text = report.html_report(attacked)
+        text = pages.html_report(attacked)
         found = page(attacked)
         allowed = {
             "html", "head", "meta", "title", "style", "body", "main", "nav", "ul", "li", "a",
@@ -464,7 +457,7 @@ class TestHostileText:
         text.encode()
 
     def test_markdown_holds_no_markup_of_theirs(self, attacked: Study) -> None:
-        text = report.report(attacked)
+        text = pages.report(attacked)
         assert "<" not in text and "\n# Accepted" not in text
         assert not re.search(r"(?<!\\)[\[\]`*_]", text.replace("> **Attention:**", ""))
         for table in re.findall(r"(?:^\|.*\n)+", text, re.M):
@@ -477,17 +470,17 @@ class TestHostileText:
         text = study.contract_path.read_text()
         line = next(line for line in text.splitlines() if line.startswith("question:"))
         study.contract_path.write_text(text.replace(line, f"question: {plain}"))
-        report.html_report(study).encode()
-        report.report(study).encode()
+        pages.html_report(study).encode()
+        pages.report(study).encode()
 
     def test_endless_text_is_cut(self, study: Study) -> None:
         add(study, "c1", hypothesis="x" * 50_000)
-        assert "x" * 2000 not in report.html_report(study)
+        assert "x" * 2000 not in pages.html_report(study)
 
 
 class TestPlots:
     def svgs(self, study: Study) -> dict[str, ElementTree.Element]:
-        found = re.findall(r"<svg.*?</svg>", report.html_report(study), re.S)
+        found = re.findall(r"<svg.*?</svg>", pages.html_report(study), re.S)
         trees = [ElementTree.fromstring(text) for text in found]
         return {tree.attrib["aria-label"]: tree for tree in trees}
 
@@ -523,7 +516,7 @@ class TestPlots:
 
     def test_an_interval_of_the_mean_over_seeds_by_hand(self) -> None:
         lines = [[(0.0, 0.0), (10.0, value)] for value in (1.0, 2.0, 3.0)]
-        mean, outline = report_plots._mean(lines)
+        mean, outline = charts._mean(lines)
         assert mean[-1] == (10.0, pytest.approx(2.0))
         # 4.3027 is the 97.5 % point of t with two degrees of freedom; 1 / sqrt(3) the error.
         ends = [value for step, value in outline if step == 10.0]
@@ -541,6 +534,7 @@ class TestPlots:
 
 
 def test_torch_is_not_imported() -> None:
-    modules = "report, monitor, reflection, probe"
-    code = f"import sys; from assay.study import {modules}; assert 'torch' not in sys.modules"
+    modules = "report.pages, measure.monitor, measure.reflection, measure.probe"
+    wanted = ", ".join(f"assay.study.{name}" for name in modules.split(", "))
+    code = f"import sys, {wanted}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

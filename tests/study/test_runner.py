@@ -19,12 +19,15 @@ from study_samples import add, candidate_values, make_study
 
 import assay.study
 from assay.core.errors import AssayError
-from assay.study import budget, candidates, runner, states
-from assay.study.contract import approve
-from assay.study.layout import ROOT, Study, StudyError
-from assay.study.ledger import Writer
-from assay.study.models import Candidate
-from assay.study.runner import ENDED, EXITED, LAUNCHED, MEASURED, PREPARED
+from assay.study.agree.approvals import approve
+from assay.study.files.candidate import Candidate
+from assay.study.files.documents import ROOT, StudyError
+from assay.study.record import kinds
+from assay.study.record.kinds import ENDED, EXITED, LAUNCHED, MEASURED, PREPARED
+from assay.study.record.ledger import Writer
+from assay.study.record.study import Study
+from assay.study.run import launcher, planning, processes, recovery, supervisor, switch
+from assay.study.steps import candidates
 
 
 @pytest.fixture
@@ -33,34 +36,34 @@ def study(tmp_path: Path) -> Study:
 
 
 def launch(study: Study, name: str = "c1", seed: int = 0, **options) -> str:
-    planned = runner.launch(
+    planned = launcher.launch(
         study, name, options.pop("phase", "short"), seed, confirm="RUN_CANDIDATE", actor="agent",
         **options,
     )  # fmt: skip
     return planned.run
 
 
-def kinds(study: Study, run: str) -> list[str]:
+def kinds_of(study: Study, run: str) -> list[str]:
     return [e.kind for e in study.ledger.events() if e.data.get("run") == run]
 
 
 class TestLaunch:
     def test_from_plan_to_measurement(self, study: Study) -> None:
         run = launch(study)
-        record = runner.wait(study, run, 60)
+        record = recovery.wait(study, run, 60)
         assert (record.outcome, record.exit_code, record.reason) == ("done", 0, "")
         assert record.metrics == {"return": 102.0, "hours": 1.0}
         assert record.commit and not record.dirty and record.host
-        assert kinds(study, run) == [
-            budget.RESERVED, PREPARED, LAUNCHED, EXITED, budget.SETTLED, MEASURED, ENDED,
+        assert kinds_of(study, run) == [
+            kinds.RESERVED, PREPARED, LAUNCHED, EXITED, kinds.SETTLED, MEASURED, ENDED,
         ]  # fmt: skip
-        assert states.current(study.ledger.events())["c1"] == "completed"
-        used = budget.usage(study.ledger.events())
+        assert study.history().status["c1"] == "completed"
+        used = study.history().usage
         assert used.runs == 1 and not used.open and 0 < used.wall_clock_hours < 0.05
-        assert study.ledger.verify() == []
+        assert study.ledger.read().problems == []
 
     def test_a_dry_run_starts_nothing_and_shows_the_token(self, study: Study) -> None:
-        planned = runner.plan(study, "c1", "short", 0)
+        planned = planning.plan(study, "c1", "short", 0)
         assert planned.argv[1:3] == ("train.py", "0") and planned.argv[-1] == "lr=0.002"
         assert planned.token.startswith("RUN_CANDIDATE:")
         assert not any(e.kind == PREPARED for e in study.ledger.events())
@@ -69,22 +72,22 @@ class TestLaunch:
     @pytest.mark.parametrize("token", ["", "RUN", "yes", "RUN_CANDIDATE:0123456789ab"])
     def test_a_wrong_token_is_refused(self, study: Study, token: str) -> None:
         with pytest.raises(StudyError, match="does not confirm"):
-            runner.launch(study, "c1", "short", 0, confirm=token, actor="agent")
-        assert budget.usage(study.ledger.events()).runs == 0
+            launcher.launch(study, "c1", "short", 0, confirm=token, actor="agent")
+        assert study.history().usage.runs == 0
 
     def test_the_environment_is_what_was_agreed(self, study: Study, monkeypatch) -> None:
         monkeypatch.setenv("SECRET", "hunter2")
         run = launch(study)
-        runner.wait(study, run, 60)
+        recovery.wait(study, run, 60)
         text = "".join(p.read_text() for p in (study.path / "runs" / run).glob("*.*"))
         assert "without secrets" in text and "hunter2" not in text
 
     def test_a_crash_is_a_failure_that_counts(self, study: Study) -> None:
         add(study, "c2", exit=3)
-        record = runner.wait(study, launch(study, "c2"), 60)
+        record = recovery.wait(study, launch(study, "c2"), 60)
         assert (record.outcome, record.exit_code) == ("failed", 3)
-        assert states.current(study.ledger.events())["c2"] == "debug"
-        assert budget.usage(study.ledger.events()).runs == 1
+        assert study.history().status["c2"] == "debug"
+        assert study.history().usage.runs == 1
         assert launch(study, "c2") == "c2-short-0-2"  # another attempt, another run
 
     def test_a_command_that_is_not_there(self, study: Study) -> None:
@@ -92,7 +95,7 @@ class TestLaunch:
             study, lambda v: v["baseline"].update(command=["nowhere", "{seed}", "{parameters}"])
         )
         approve(study, "baseline", "ada")
-        record = runner.wait(study, launch(study), 60)
+        record = recovery.wait(study, launch(study), 60)
         assert (record.outcome, record.reason) == ("failed", "the command 'nowhere' was not found")
 
     def test_a_metric_that_is_not_there_fails_the_run_and_names_those_that_are(self, study) -> None:
@@ -100,7 +103,7 @@ class TestLaunch:
         change_contract(study, lambda v: v["metrics"]["primary"].update(source=source))
         approve(study, "metrics", "ada")
         add(study, "c3", lr=0.003)
-        record = runner.wait(study, launch(study, "c3"), 60)
+        record = recovery.wait(study, launch(study, "c3"), 60)
         assert record.outcome == "failed"
         assert "'eval/retrun_mean' is not in 'metrics.jsonl'" in record.reason
 
@@ -113,7 +116,7 @@ class TestLaunch:
         values = candidate_values(id="p1", change={"patch": patch})
         candidates.propose(study, Candidate(**values), "agent")
         candidates.validate(study, "p1", "agent")
-        record = runner.wait(study, launch(study, "p1"), 60)
+        record = recovery.wait(study, launch(study, "p1"), 60)
         assert record.outcome == "done", record.reason
         assert (study.root / "src/agent.py").read_text() == "LR = 1\n"
 
@@ -135,7 +138,7 @@ def edit_ledger(study: Study) -> None:
 
 
 def use_a_seed(study: Study) -> None:
-    runner.wait(study, launch(study), 60)
+    recovery.wait(study, launch(study), 60)
 
 
 ATTACKS = {
@@ -180,7 +183,7 @@ ATTACKS = {
         "not the last one in the ledger",
     ),
     "reuses a good seed": (use_a_seed, "a seed is not run again"),
-    "is stopped": (lambda s: runner.stop(s, "too hot", "ada"), "too hot"),
+    "is stopped": (lambda s: switch.stop(s, "too hot", "ada"), "too hot"),
     "replaces the evaluation file by a link": (
         lambda s: [
             (s.root / "train.py").rename(s.root / "other.py"),
@@ -199,18 +202,18 @@ ATTACKS = {
 def test_a_hostile_agent_is_refused_by_name(study: Study, attack: str) -> None:
     act, reason = ATTACKS[attack]
     act(study)
-    before = budget.usage(study.ledger.events()) if "ledger" not in attack else None
+    before = study.history().usage if "ledger" not in attack else None
     with pytest.raises(AssayError, match=f"(?s){reason}"):
         launch(study)
     if before is not None:
-        assert budget.usage(study.ledger.events()) == before
+        assert study.history().usage == before
 
 
 def test_deleting_bad_runs_does_not_delete_them_from_the_ledger(study: Study) -> None:
     import shutil
 
     run = launch(study)
-    runner.wait(study, run, 60)
+    recovery.wait(study, run, 60)
     shutil.rmtree(study.path / "runs" / run)
     with pytest.raises(StudyError, match="a seed is not run again"):
         launch(study)
@@ -225,12 +228,12 @@ def test_a_seed_outside_the_pool(study: Study) -> None:
 
 def test_a_parameter_out_of_scope_is_refused_when_validated(study: Study) -> None:
     for change, reason in (({"lr": 5.0}, "expected 0.0001 to 0.01"), ({"width": 3}, "not in the")):
-        name = f"x{len(states.current(study.ledger.events()))}"
+        name = f"x{len(study.history().status)}"
         values = candidate_values(id=name, change={"parameters": change})
         candidates.propose(study, Candidate(**values), "agent")
         with pytest.raises(StudyError, match=reason):
             candidates.validate(study, name, "agent")
-        assert states.current(study.ledger.events())[name] == "draft"
+        assert study.history().status[name] == "draft"
         with pytest.raises(StudyError, match="is draft"):
             launch(study, name)
 
@@ -239,10 +242,10 @@ class TestStopping:
     def test_the_kill_switch_ends_a_run_and_its_children(self, study: Study) -> None:
         add(study, "slow", sleep=300)
         run = launch(study, "slow")
-        wait_for(lambda: LAUNCHED in kinds(study, run))
+        wait_for(lambda: LAUNCHED in kinds_of(study, run))
         pid = next(e.data["pid"] for e in study.ledger.events() if e.kind == LAUNCHED)
-        runner.stop(study, "enough", "ada")
-        record = runner.wait(study, run, 60)
+        switch.stop(study, "enough", "ada")
+        record = recovery.wait(study, run, 60)
         assert (record.outcome, record.reason) == ("lost", "the kill switch was on")
         assert not alive(pid)
         with pytest.raises(StudyError, match="enough"):
@@ -254,13 +257,13 @@ class TestStopping:
         values["budget"] = {"wall_clock_hours": 0.5 / 3600}
         candidates.propose(study, Candidate(**values), "agent")
         candidates.validate(study, "slow", "agent")
-        record = runner.wait(study, launch(study, "slow"), 60)
+        record = recovery.wait(study, launch(study, "slow"), 60)
         assert record.outcome == "killed" and "ran longer than" in record.reason, record
 
     def test_silence_is_ended(self, tmp_path: Path) -> None:
         study = make_study(tmp_path, stop={"frozen_minutes": 0.02})
         add(study, "slow", sleep=300)
-        record = runner.wait(study, launch(study, "slow"), 60)
+        record = recovery.wait(study, launch(study, "slow"), 60)
         assert record.outcome == "killed" and "has written nothing" in record.reason
 
 
@@ -290,7 +293,7 @@ def killed_launcher(root: str, step: str) -> None:
 
 
 def killed_supervisor(root: str, run: str, step: str) -> None:
-    runner.supervise(Study(Path(root), "cartpole", "lr"), run, between=die_at(step))
+    supervisor.supervise(Study(Path(root), "cartpole", "lr"), run, between=die_at(step))
 
 
 def killed_after_events(root: str, run: str, count: str) -> None:
@@ -306,7 +309,7 @@ def killed_after_events(root: str, run: str, count: str) -> None:
 
     Writer.append = counted
     study = Study(Path(root), "cartpole", "lr")
-    runner.supervise(study, run) if run else launch(study)
+    supervisor.supervise(study, run) if run else launch(study)
 
 
 def in_child(function, *args: str) -> int:
@@ -320,12 +323,12 @@ def consistent(study: Study, run: str, *, started: int) -> None:
     """Check that the books of a run that is over agree with what happened."""
     starts = study.path / "runs" / run / "out" / "starts"
     assert len(starts.read_text() if starts.exists() else "") == started
-    seen = kinds(study, run)
-    for kind in (PREPARED, ENDED, MEASURED, budget.RESERVED, budget.SETTLED):
+    seen = kinds_of(study, run)
+    for kind in (PREPARED, ENDED, MEASURED, kinds.RESERVED, kinds.SETTLED):
         assert seen.count(kind) == 1, (kind, seen)
     assert seen.count(LAUNCHED) <= 1
-    assert budget.usage(study.ledger.events()).open == ()
-    assert study.ledger.verify() == []
+    assert study.history().usage.open == ()
+    assert study.ledger.read().problems == []
 
 
 class TestKill:
@@ -333,27 +336,27 @@ class TestKill:
 
     @pytest.mark.parametrize("step", ["recorded", "prepared", "started"])
     def test_the_launcher(self, study: Study, monkeypatch, step: str) -> None:
-        monkeypatch.setattr(runner, "START_SECONDS", 0.0 if step != "started" else 30.0)
+        monkeypatch.setattr(recovery, "START_SECONDS", 0.0 if step != "started" else 30.0)
         assert in_child(killed_launcher, str(study.root), step) == -signal.SIGKILL
         run = "c1-short-0"
         if step == "recorded":  # nothing is on record: the launch can simply be made again
-            assert kinds(study, run) == []
-            monkeypatch.setattr(runner, "START_SECONDS", 30.0)
-            assert runner.wait(study, launch(study), 60).outcome == "done"
+            assert kinds_of(study, run) == []
+            monkeypatch.setattr(recovery, "START_SECONDS", 30.0)
+            assert recovery.wait(study, launch(study), 60).outcome == "done"
             consistent(study, run, started=1)
         elif step == "prepared":
-            assert runner.recover(study) == [run]
+            assert recovery.recover(study) == [run]
             assert study.run(run).outcome == "lost"
             consistent(study, run, started=0)
             # A supervisor that comes late finds the run taken.
-            runner.supervise(study, run)
+            supervisor.supervise(study, run)
             consistent(study, run, started=0)
-            monkeypatch.setattr(runner, "START_SECONDS", 30.0)
+            monkeypatch.setattr(recovery, "START_SECONDS", 30.0)
             again = launch(study)
             assert again == "c1-short-0-2"
-            assert runner.wait(study, again, 60).outcome == "done"
+            assert recovery.wait(study, again, 60).outcome == "done"
         else:  # the supervisor goes on alone
-            wait_for(lambda: ENDED in kinds(study, run))
+            wait_for(lambda: ENDED in kinds_of(study, run))
             assert study.run(run).outcome == "done"
             consistent(study, run, started=1)
 
@@ -368,43 +371,43 @@ class TestKill:
             link(source, target)
 
         monkeypatch.setattr(os, "link", looked)
-        assert runner._claim(place, "supervisor") and runner._supervised(place)
+        assert processes.claim(place, "supervisor") and processes.supervised(place)
         monkeypatch.undo()
-        assert not runner._claim(place, "supervisor")
+        assert not processes.claim(place, "supervisor")
         assert [path.name for path in place.iterdir()] == ["claim.json"]
 
     @pytest.mark.parametrize("count", [1, 2, 3])
     def test_the_launcher_between_two_events(self, study: Study, monkeypatch, count: int) -> None:
         assert in_child(killed_after_events, str(study.root), "", str(count)) == -signal.SIGKILL
-        monkeypatch.setattr(runner, "START_SECONDS", 0.0)
-        runner.recover(study)
-        assert budget.usage(study.ledger.events()).open == ()
+        monkeypatch.setattr(recovery, "START_SECONDS", 0.0)
+        recovery.recover(study)
+        assert study.history().usage.open == ()
         monkeypatch.undo()
-        assert runner.wait(study, launch(study), 60).outcome == "done"
-        assert states.current(study.ledger.events())["c1"] == "completed"
+        assert recovery.wait(study, launch(study), 60).outcome == "done"
+        assert study.history().status["c1"] == "completed"
 
     @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
     def test_the_supervisor_between_two_events(self, study: Study, monkeypatch, count: int) -> None:
-        monkeypatch.setattr(runner, "_start_supervisor", lambda study, run: None)
+        monkeypatch.setattr(supervisor, "start", lambda study, run: None)
         run = launch(study)
         assert in_child(killed_after_events, str(study.root), run, str(count)) == -signal.SIGKILL
-        runner.recover(study)
+        recovery.recover(study)
         starts = study.path / "runs" / run / "out" / "starts"
         # Killed with its supervisor right after it was launched, it may or may not have begun.
         consistent(study, run, started=1 if count > 1 else int(starts.exists()))
         lost = study.run(run).outcome == "lost"
         assert lost == (count == 1)
-        status = states.current(study.ledger.events())["c1"]
+        status = study.history().status["c1"]
         assert status == ("debug" if lost else "completed")
-        assert runner.recover(study) == []
+        assert recovery.recover(study) == []
 
     @pytest.mark.parametrize("step", ["claimed", "running", "launched", "exited", "finished"])
     def test_the_supervisor(self, study: Study, monkeypatch, step: str) -> None:
         add(study, "slow", sleep=1)
-        monkeypatch.setattr(runner, "_start_supervisor", lambda study, run: None)
+        monkeypatch.setattr(supervisor, "start", lambda study, run: None)
         run = launch(study, "slow")
         assert in_child(killed_supervisor, str(study.root), run, step) == -signal.SIGKILL
-        runner.recover(study)
+        recovery.recover(study)
         record = study.run(run)
         ended = step in ("exited", "finished")
         assert record.outcome == ("done" if ended else "lost")
@@ -414,20 +417,20 @@ class TestKill:
             assert started
         pids = [e.data["pid"] for e in study.ledger.events() if e.kind == LAUNCHED]
         assert not [pid for pid in pids if alive(pid)]
-        assert runner.recover(study) == []
+        assert recovery.recover(study) == []
 
     def test_a_run_that_is_under_way_is_left_alone(self, study: Study) -> None:
         add(study, "slow", sleep=2)
         run = launch(study, "slow")
-        wait_for(lambda: LAUNCHED in kinds(study, run))
-        assert runner.recover(study) == []
+        wait_for(lambda: LAUNCHED in kinds_of(study, run))
+        assert recovery.recover(study) == []
         with pytest.raises(StudyError, match="under way"):
             launch(study, "slow")
-        assert runner.wait(study, run, 60).outcome == "done"
+        assert recovery.wait(study, run, 60).outcome == "done"
         consistent(study, run, started=1)
 
     def test_two_supervisors_start_one_process(self, study: Study, monkeypatch) -> None:
-        monkeypatch.setattr(runner, "_start_supervisor", lambda study, run: None)
+        monkeypatch.setattr(supervisor, "start", lambda study, run: None)
         run = launch(study)
         context = multiprocessing.get_context("fork")
         both = [
@@ -449,8 +452,8 @@ STARTING = {"system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp",
 
 
 def test_only_the_runner_can_start_a_process() -> None:
-    for path in Path(assay.study.__path__[0]).glob("*.py"):
-        if path.name == "runner.py":
+    for path in Path(assay.study.__path__[0]).rglob("*.py"):
+        if path.name == "supervisor.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names: list[str] = []
@@ -469,5 +472,5 @@ def test_only_the_runner_can_start_a_process() -> None:
 
 
 def test_plan_uses_the_interpreter_of_this_environment(study: Study) -> None:
-    assert runner.plan(study, "c1", "short", 0).argv[0] == sys.executable
-    assert json.dumps(runner.plan(study, "c1", "short", 0).env)
+    assert planning.plan(study, "c1", "short", 0).argv[0] == sys.executable
+    assert json.dumps(planning.plan(study, "c1", "short", 0).env)

@@ -12,11 +12,18 @@ import pytest
 import yaml
 from study_samples import add, candidate_values, make_study
 
-from assay.study import candidates, probe, reflection, result_audit, runner, setup
-from assay.study.contract import approve
-from assay.study.layout import ROOT, Study, export_schemas
-from assay.study.models import DOCUMENTS, BudgetRequest, Candidate, ProbePlan
-from assay.study.queue import Queue
+from assay.study.agree import setup
+from assay.study.agree.approvals import approve
+from assay.study.files.candidate import BudgetRequest, Candidate
+from assay.study.files.documents import ROOT
+from assay.study.files.records import ProbePlan
+from assay.study.files.schemas import DOCUMENTS, export_schemas
+from assay.study.judge import audit
+from assay.study.measure import probe, reflection
+from assay.study.record.study import Study
+from assay.study.run import launcher, recovery
+from assay.study.run.queue import Queue
+from assay.study.steps import candidates
 
 TYPES: dict[str, Any] = {
     "object": dict, "array": list, "string": str, "boolean": bool, "null": type(None),
@@ -112,11 +119,11 @@ def study(tmp_path_factory) -> Study:
         candidates.validate(made, draft.id, "agent")
         names.append(draft.id)
     for name in names:
-        planned = runner.launch(made, name, "short", 0, confirm="RUN_CANDIDATE", actor="agent")
-        runner.wait(made, planned.run, 60)
+        planned = launcher.launch(made, name, "short", 0, confirm="RUN_CANDIDATE", actor="agent")
+        recovery.wait(made, planned.run, 60)
     probe.summarise(made, "p", "agent")
     reflection.reflect(made, "c2-short-0", "agent")
-    result_audit.audit(made, "c2", "short", "agent")
+    audit.audit(made, "c2", "short", "agent")
     Queue(made).add("c2", "promotion", [1, 2])
     made.sync()
     return made

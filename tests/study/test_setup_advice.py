@@ -9,12 +9,15 @@ import yaml
 from study_samples import add, candidate_values, make_study
 
 from assay.core.errors import AssayError
-from assay.study import budget, candidates, proposers, runner, states
-from assay.study.advice import next_step
-from assay.study.contract import approve
-from assay.study.layout import ROOT, Study, StudyError, open_study, write_yaml_document
-from assay.study.models import APPROVALS, BudgetRequest, Candidate, Contract
-from assay.study.setup import initialise
+from assay.study.agree.approvals import approve
+from assay.study.agree.setup import initialise
+from assay.study.files.candidate import BudgetRequest, Candidate
+from assay.study.files.contract import APPROVALS, Contract
+from assay.study.files.documents import ROOT, StudyError, write_yaml_document
+from assay.study.record.study import Study, open_study
+from assay.study.run import switch
+from assay.study.steps import candidates, proposers
+from assay.study.steps.advice import next_step
 
 
 class TestInit:
@@ -28,7 +31,7 @@ class TestInit:
         assert (place / "tasks/cartpole/adapter.yaml").exists()
         assert open_study(tmp_path).path == study.path
         assert [e.kind for e in study.ledger.events()] == ["study.created"]
-        assert study.ledger.verify(study.anchors()) == []
+        assert study.problems() == []
 
     def test_the_template_is_yaml_that_says_what_is_missing(self, tmp_path: Path) -> None:
         study = initialise(tmp_path, "cartpole", "lr", actor="ada")
@@ -77,7 +80,7 @@ class TestNext:
 
     def test_damage_and_the_kill_switch_come_first(self, tmp_path: Path) -> None:
         study = make_study(tmp_path)
-        runner.stop(study, "enough", "ada")
+        switch.stop(study, "enough", "ada")
         assert next_step(study).action == "wait"
         text = study.ledger.path.read_text()
         study.ledger.path.write_text(text.replace('"ada"', '"eve"', 1))
@@ -104,7 +107,7 @@ class TestProposers:
             del row["task"], row["study"]
         path.write_text(yaml.safe_dump(rows))
         assert proposers.from_file(study, path, "agent") == ["a", "b"]
-        assert states.current(study.ledger.events())["b"] == "draft"
+        assert study.history().status["b"] == "draft"
 
     @pytest.mark.parametrize(
         ("text", "reason"),
@@ -117,12 +120,12 @@ class TestProposers:
     )
     def test_bad_files_propose_nothing(self, tmp_path: Path, text: str, reason: str) -> None:
         study = self.study(tmp_path)
-        before = states.current(study.ledger.events())
+        before = study.history().status
         path = tmp_path / "more.yaml"
         path.write_text(text)
         with pytest.raises(AssayError, match=reason):
             proposers.from_file(study, path, "agent")
-        assert states.current(study.ledger.events()) == before
+        assert study.history().status == before
 
     def test_one_bad_among_good_ones_proposes_nothing(self, tmp_path: Path) -> None:
         study = self.study(tmp_path)
@@ -131,7 +134,7 @@ class TestProposers:
         path.write_text(yaml.safe_dump(rows))
         with pytest.raises(AssayError):
             proposers.from_file(study, path, "agent")
-        assert "good" not in states.current(study.ledger.events())
+        assert "good" not in study.history().status
 
     def test_optuna_samples_inside_the_scope_and_goes_on(self, tmp_path: Path) -> None:
         pytest.importorskip("optuna")
@@ -151,7 +154,7 @@ class TestProposers:
 def test_everything_above_ran_nothing(tmp_path: Path) -> None:
     study = make_study(tmp_path)
     next_step(study)
-    assert budget.usage(study.ledger.events()).runs == 0
+    assert study.history().usage.runs == 0
     assert set(study.contract().approvals) == set(APPROVALS)
     values = study.contract().model_dump(mode="json")
     values["question"] = "Another?"

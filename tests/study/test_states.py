@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.study.layout import StudyError
-from assay.study.ledger import Ledger
-from assay.study.models import Status
-from assay.study.states import TRANSITIONS, current, move
+from assay.study.files.base import Status
+from assay.study.files.documents import StudyError
+from assay.study.record.history import History
+from assay.study.record.ledger import Ledger
+from assay.study.record.transaction import TRANSITIONS, Transaction
 
 STATUSES = get_args(Status)
 
@@ -38,17 +39,17 @@ def test_any_sequence_of_requests_walks_along_the_table(asked, tmp_path_factory)
         legal = to == "draft" if now is None else to in TRANSITIONS[now]
         with ledger.transaction() as writer:
             if legal:
-                move(writer, candidate, to, actor="ada", why="test")
+                Transaction(writer).move(candidate, to, actor="ada", why="test")
                 states[candidate] = to
             else:
                 with pytest.raises(StudyError, match=f"cannot become {to}"):
-                    move(writer, candidate, to, actor="ada", why="test")
-        assert current(ledger.events()) == states
+                    Transaction(writer).move(candidate, to, actor="ada", why="test")
+        assert History.read(ledger.events()).status == states
 
 
 def test_a_refusal_names_what_is_possible(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     with ledger.transaction() as writer:
-        move(writer, "lr", "draft", actor="ada", why="proposed")
+        Transaction(writer).move("lr", "draft", actor="ada", why="proposed")
         with pytest.raises(StudyError, match="can become: validated, rejected"):
-            move(writer, "lr", "accepted", actor="eve", why="because")
+            Transaction(writer).move("lr", "accepted", actor="eve", why="because")

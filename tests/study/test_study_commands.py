@@ -16,11 +16,11 @@ from study_samples import make_study
 from typer.testing import CliRunner
 
 from assay.cli.app import app
-from assay.study import layout
-from assay.study.agenda import steps_of
-from assay.study.books import Attempt, Book
-from assay.study.layout import ROOT
-from assay.study.ledger import Ledger
+from assay.study.files.documents import ROOT
+from assay.study.record.book import Attempt, Book
+from assay.study.record.ledger import Ledger
+from assay.study.record.study import open_study
+from assay.study.steps.agenda import steps_of
 
 TRAIN = """\
 import argparse, json, pathlib, random
@@ -312,7 +312,7 @@ class TestBadInput:
         def refuse(path: Path, data: bytes) -> None:
             raise OSError(errno.EROFS, "Read-only file system")
 
-        monkeypatch.setattr(layout, "write_atomic", refuse)
+        monkeypatch.setattr("assay.study.files.documents.write_atomic", refuse)
         (repository / "c.yaml").write_text(CANDIDATES)
         said = study("propose", "c.yaml", code=2)
         assert "the file system is read-only" in said
@@ -420,10 +420,11 @@ def test_many_candidates_are_written_in_one_go(
     calls = []
     baselines = Book.baselines
     monkeypatch.setattr(Book, "baselines", lambda self: calls.append(1) or baselines(self))
-    book, agreed = layout.open_study(repository).book()[0], layout.open_study(repository).contract()
+    opened = open_study(repository)
+    book, agreed = opened.book()[0], opened.contract()
     for phase, pool in (("promotion", "promotion"), ("validation", "validation")):
         seeds = getattr(agreed.evaluation.pools, pool)
-        book.runs.setdefault("baseline", []).extend(
+        book.attempts.setdefault("baseline", []).extend(
             Attempt(f"b-{seed}", phase, seed, "done", "") for seed in seeds
         )
     book.status["baseline"] = "completed"

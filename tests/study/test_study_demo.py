@@ -8,22 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from assay.study import agenda, contract, demo, evidence, isolation, runner
-from assay.study.demo import Judged, Outcome
-from assay.study.layout import Study, StudyError
+from assay.study.agree import approvals, scope
+from assay.study.demo import walkthrough
+from assay.study.demo.walkthrough import Judged, Outcome
+from assay.study.files.documents import StudyError
+from assay.study.judge import verify
+from assay.study.record import kinds
+from assay.study.record.study import Study
+from assay.study.run import planning, worktree
+from assay.study.steps import agenda
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return demo.prepare(tmp_path_factory.mktemp("demo") / "repository")
+    return walkthrough.prepare(tmp_path_factory.mktemp("demo") / "repository")
 
 
 def test_everything_is_approved_and_nothing_was_run(study: Study) -> None:
-    assert contract.missing(study) == {}
-    assert not any(e.kind == runner.PREPARED for e in study.ledger.events())
-    steps = agenda.agenda(list(study.ledger.events()), study.contract())
+    assert approvals.missing(study) == {}
+    assert not any(e.kind == kinds.PREPARED for e in study.ledger.events())
+    steps = agenda.steps_of(study.history(), study.contract())
     assert {(step.action, step.candidate) for step in steps} == {("run", "baseline")}
-    assert study.ledger.verify(study.anchors()) == []
+    assert study.problems() == []
 
 
 def test_the_repository_is_clean_and_stands_alone(study: Study) -> None:
@@ -35,8 +41,8 @@ def test_the_repository_is_clean_and_stands_alone(study: Study) -> None:
 
 def test_the_hacker_patches_the_reward_alone(study: Study) -> None:
     patch = study.candidate("hacker").change.patch
-    assert isolation.changed_files(study.root, patch) == ["reward.py"]
-    with isolation.worktree(study, study.contract(), "hacker", patch) as place:
+    assert scope.changed_files(study.root, patch) == ["reward.py"]
+    with worktree.worktree(study, study.contract(), "hacker", patch) as place:
         assert "speed" in (place / "reward.py").read_text()
 
 
@@ -45,7 +51,7 @@ def test_a_seed_trains_and_is_measured_alike_every_time(study: Study, tmp_path: 
     for name in ("one", "two"):
         out = tmp_path / name
         out.mkdir()
-        planned = runner.plan(study, "baseline", "short", 1)
+        planned = planning.plan(study, "baseline", "short", 1)
         place = str((study.path / "runs" / planned.run / "out").resolve())
         for words in (planned.argv, planned.evaluation):
             argv = [word.replace(place, str(out)) for word in words]
@@ -59,7 +65,7 @@ def test_a_seed_trains_and_is_measured_alike_every_time(study: Study, tmp_path: 
 def test_a_directory_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("do not touch")
     with pytest.raises(StudyError, match="not empty"):
-        demo.prepare(tmp_path)
+        walkthrough.prepare(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -79,14 +85,16 @@ def test_another_verdict_than_the_truth_is_said(study: Study, accepted, expected
 
 
 def test_what_is_proposed_differs_from_the_baseline_in_one_thing(study: Study) -> None:
-    changes = {name: study.candidate(name).change for name in (demo.WINNER, *demo.LOSERS)}
+    changes = {
+        name: study.candidate(name).change for name in (walkthrough.WINNER, *walkthrough.LOSERS)
+    }
     assert all(len(c.parameters) + bool(c.patch) == 1 for c in changes.values())
 
 
 @pytest.mark.slow
 def test_the_gate_accepts_the_better_one_alone_and_says_why(tmp_path: Path) -> None:
     said: list[str] = []
-    outcome = demo.run(tmp_path / "demo", said.append)
+    outcome = walkthrough.run(tmp_path / "demo", said.append)
     assert outcome.as_expected, "\n".join([*said, *outcome.lines()])
     state = {one.name: one.state for one in outcome.judged}
     assert state["worse"] == state["hacker"] == "rejected"
@@ -102,5 +110,5 @@ def test_the_gate_accepts_the_better_one_alone_and_says_why(tmp_path: Path) -> N
     for page in outcome.pages:
         text = page.read_text()
         assert all(name in text for name in state)
-    assert evidence.verify(outcome.study) == []
+    assert verify.verify(outcome.study) == []
     assert any("better-validation-21: done" in line for line in said)

@@ -12,12 +12,17 @@ import pytest
 import yaml
 from study_samples import add, candidate_values, make_study
 
-from assay.study import candidates, evidence, kinds, result_audit, runner, setup, verdict
-from assay.study.contract import approve
-from assay.study.layout import Study
-from assay.study.ledger import LedgerError, canonical, digest
-from assay.study.models import Candidate
-from assay.study.protocol import fingerprint
+from assay.study.agree import setup
+from assay.study.agree.approvals import approve
+from assay.study.agree.protocol import fingerprint
+from assay.study.files.candidate import Candidate
+from assay.study.files.documents import canonical, digest
+from assay.study.judge import audit, verdict, verify
+from assay.study.record import kinds
+from assay.study.record.ledger import LedgerError
+from assay.study.record.study import Study
+from assay.study.run import launcher, recovery
+from assay.study.steps import candidates
 
 RUN = "c1-promotion-1"
 
@@ -31,9 +36,9 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Study:
     candidates.propose(study, Candidate(**baseline), "agent")
     candidates.validate(study, "base", "agent")
     for name in ("base", "c1"):
-        planned = runner.launch(study, name, "promotion", 1, confirm="RUN_CANDIDATE", actor="a")
-        assert runner.wait(study, planned.run, 60).outcome == "done"
-    result_audit.audit(study, "c1", "promotion", "agent")
+        planned = launcher.launch(study, name, "promotion", 1, confirm="RUN_CANDIDATE", actor="a")
+        assert recovery.wait(study, planned.run, 60).outcome == "done"
+    audit.audit(study, "c1", "promotion", "agent")
     study.sync()
     return study
 
@@ -45,7 +50,7 @@ def study(original: Study, tmp_path: Path) -> Study:
 
 
 def reasons(study: Study) -> list[str]:
-    return [problem.reason for problem in evidence.verify(study)]
+    return [problem.reason for problem in verify.verify(study)]
 
 
 def test_a_study_that_nobody_touched(study: Study) -> None:
@@ -107,9 +112,9 @@ def test_what_was_touched_is_named(
 
 def test_the_line_of_a_problem_is_that_of_its_event(study: Study) -> None:
     edit_artifact(study)
-    (line,) = {problem.line for problem in evidence.verify(study)}
+    (line,) = {problem.line for problem in verify.verify(study)}
     event = list(study.ledger.events())[line - 1]
-    assert (event.kind, event.data["run"]) == (runner.ENDED, RUN)
+    assert (event.kind, event.data["run"]) == (kinds.ENDED, RUN)
 
 
 # ---------------------------------------------------------------------- what follows from what
@@ -138,7 +143,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Study:
     for phase in kinds.DECIDING:
         if phase == "validation":
             run_all(study, "c2", phase)
-        assert result_audit.audit(study, "c2", phase, "agent").passed
+        assert audit.audit(study, "c2", phase, "agent").passed
         assert verdict.judge(study, "c2", phase, "agent").outcome == "accept"
     study.sync()
     return study
@@ -146,8 +151,8 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 def run_all(study: Study, name: str, phase: kinds.Phase) -> None:
     for seed in getattr(study.contract().evaluation.pools, phase):
-        planned = runner.launch(study, name, phase, seed, confirm="RUN_CANDIDATE", actor="a")
-        assert runner.wait(study, planned.run, 60).outcome == "done"
+        planned = launcher.launch(study, name, phase, seed, confirm="RUN_CANDIDATE", actor="a")
+        assert recovery.wait(study, planned.run, 60).outcome == "done"
 
 
 @pytest.fixture
@@ -197,8 +202,8 @@ def test_a_measurement_that_was_changed_and_everything_chained_again(won: Study)
             event["data"]["metrics"]["return"] -= 50.0
 
     rewritten(won, worse)
-    subprocess.run(["git", "update-ref", "-d", won.ref], cwd=won.root, check=True)
-    won._note(won.ledger.head())
+    subprocess.run(["git", "update-ref", "-d", won.ref.name], cwd=won.root, check=True)
+    won.ref.note(won.ledger.head())
     found = reasons(won)
     for words in (
         "return of run base-promotion-1 is 102.0 by its files, not 52.0",
@@ -211,8 +216,8 @@ def test_a_measurement_that_was_changed_and_everything_chained_again(won: Study)
 def test_a_history_that_was_rewritten_upon_the_old_one_in_git(study: Study) -> None:
     """The ref names the new head, and its commits still name the old ones."""
     rewritten(study, lambda event: event.update(actor="eve"))
-    study._note(study.ledger.head())
-    assert study.noted() == study.ledger.head()
+    study.ref.note(study.ledger.head())
+    assert study.ref.head() == study.ledger.head()
     (reason,) = reasons(study)
     assert "once noted event" in reason and "history was rewritten" in reason
     with pytest.raises(LedgerError, match="history was rewritten"):
@@ -278,6 +283,13 @@ def test_files_that_the_record_rests_on(
     tamper(won)
     found = reasons(won)
     assert any(words in reason for reason in found), found
+
+
+def test_an_end_without_a_beginning(study: Study) -> None:
+    facts = {"run": "c9-promotion-1", "outcome": "done", "reason": "", "hours": 0.1}
+    study.ledger.append(kinds.ENDED, facts, actor="eve")
+    study.sync()
+    assert reasons(study) == ["run c9-promotion-1 has ended, and was never prepared"]
 
 
 def test_what_a_run_printed_is_sealed(study: Study) -> None:

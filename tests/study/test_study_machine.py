@@ -20,23 +20,21 @@ from typer.testing import CliRunner
 
 from assay.cli.app import app
 from assay.core.errors import AssayError
-from assay.study import (
-    agenda,
-    budget,
-    candidates,
-    contract,
-    kinds,
-    report,
-    result_audit,
-    runner,
-    states,
-    verdict,
-)
-from assay.study.advice import next_step
-from assay.study.books import Book
-from assay.study.layout import Study
-from assay.study.ledger import Event
-from assay.study.models import APPROVALS, Candidate, Phase
+from assay.study.agree import approvals, protocol
+from assay.study.files.base import Phase
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import APPROVALS
+from assay.study.judge import audit, verdict
+from assay.study.record import kinds
+from assay.study.record.book import Book
+from assay.study.record.history import History
+from assay.study.record.ledger import Event
+from assay.study.record.study import Study
+from assay.study.record.transaction import TRANSITIONS
+from assay.study.report import pages
+from assay.study.run import launcher, planning, processes, recovery, supervisor
+from assay.study.steps import agenda, candidates
+from assay.study.steps.advice import next_step
 
 NAMES = ("base", "c1", "c2", "c3")
 FACTS = {
@@ -46,7 +44,7 @@ FACTS = {
 
 def begin(study: Study, run: str) -> None:
     """Stand in for the supervisor: claim the run, and start nothing."""
-    assert runner._claim(study.path / "runs" / run, "supervisor")
+    assert processes.claim(study.path / "runs" / run, "supervisor")
 
 
 def end(study: Study, run: str, outcome: str, gain: float) -> None:
@@ -59,8 +57,8 @@ def end(study: Study, run: str, outcome: str, gain: float) -> None:
     row = {"eval/return_mean": 100.0 + gain + noise, "time/elapsed": 1.0}
     (place / "out" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     code = 0 if outcome == "done" else 1
-    runner.exited(study, run, outcome, "", code, 1e-4)
-    runner.finish(study, run)
+    recovery.exited(study, run, outcome, "", code, 1e-4)
+    recovery.finish(study, run)
 
 
 _TEMPLATE: list[Path] = []  # a machine is made by hypothesis, and cannot ask for a fixture
@@ -70,8 +68,8 @@ _TEMPLATE: list[Path] = []  # a machine is made by hypothesis, and cannot ask fo
 def faked(tmp_path_factory):
     """Start no process, do not look at this machine for every run, and make the baseline once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "_start_supervisor", begin)
-        patch.setattr(runner.provenance, "collect", lambda *a, **k: FACTS)
+        patch.setattr(supervisor, "start", begin)
+        patch.setattr(planning.provenance, "collect", lambda *a, **k: FACTS)
         root = tmp_path_factory.mktemp("machine")
         study = make_study(root, budget={"wall_clock_hours": 50.0, "runs": 60, "parallel": 3})
         shutil.rmtree(root / ".git")
@@ -109,32 +107,34 @@ class Commands:
 
     def launch(self, name: str, phase: Phase, seed: int) -> str | None:
         study, planned = self.study, []
-        approved = contract.missing(study) == {}
+        approved = approvals.missing(study) == {}
 
         def start() -> None:
-            found = runner.launch(study, name, phase, seed, confirm="RUN_CANDIDATE", actor="agent")
+            found = launcher.launch(
+                study, name, phase, seed, confirm="RUN_CANDIDATE", actor="agent"
+            )
             planned.append(found.run)
 
         if not self.tried(start):
             return None
         # What nobody approved, or was changed since it was frozen, must never have got here.
         assert approved
-        frozen = runner.registration(list(study.ledger.events()), name).data["hash"]
-        assert candidates.frozen_hash(study, study.contract(), name) == frozen
+        frozen = study.history().registration(name).data["hash"]
+        assert protocol.frozen_hash(study, study.contract(), name) == frozen
         return planned[0]
 
     def finish(self, outcome: str, gain: float) -> None:
-        for run in budget.usage(self.study.ledger.events()).open[:1]:
+        for run in self.study.history().usage.open[:1]:
             end(self.study, run, outcome, gain)
 
     def run_phase(self, name: str, phase: Phase, gain: float) -> None:
-        for seed in getattr(self.study.contract().evaluation.pools, kinds.POOLS[phase]):
+        for seed in self.study.contract().evaluation.pools.of(phase):
             run = self.launch(name, phase, seed)
             if run is not None:
                 end(self.study, run, "done", gain)
 
     def audit(self, name: str, phase: Phase) -> None:
-        self.tried(lambda: result_audit.audit(self.study, name, phase, "agent"))
+        self.tried(lambda: audit.audit(self.study, name, phase, "agent"))
 
     def judge(self, name: str, phase: Phase) -> None:
         self.tried(lambda: verdict.judge(self.study, name, phase, "agent"))
@@ -159,7 +159,7 @@ class Commands:
             path.write_text(yaml.safe_dump(values, sort_keys=False))
 
     def approve(self, item: str) -> None:
-        self.tried(lambda: contract.approve(self.study, item, "ada"))
+        self.tried(lambda: approvals.approve(self.study, item, "ada"))
 
     def sync(self) -> None:
         self.study.sync()
@@ -181,11 +181,11 @@ def illegal(events: list[Event]) -> list[str]:
             if data["phase"] not in passed.get(name, set()):
                 found.append(f"{name} was accepted in {data['phase']} without an audit")
         elif event.kind == kinds.PREPARED:
-            if now.get(name) not in runner._LAUNCHABLE:
+            if now.get(name) not in planning._LAUNCHABLE:
                 found.append(f"{name} was launched as {now.get(name)}")
-        elif event.kind == states.EVENT:
+        elif event.kind == kinds.STATE:
             before, to = now.get(name), data["to"]
-            legal = to == "draft" if before is None else to in states.TRANSITIONS[before]
+            legal = to == "draft" if before is None else to in TRANSITIONS[before]
             if not legal or data["from"] != before:
                 found.append(f"{name} went from {before} to {to}")
             if to == "accepted" and accepted.get(name) != set(kinds.DECIDING):
@@ -214,7 +214,7 @@ class Machine(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
     def status(self, *wanted: str) -> bool:
-        return bool(set(states.current(self.study.ledger.events()).values()) & set(wanted))
+        return bool(set(self.study.history().status.values()) & set(wanted))
 
     @rule(name=names)
     def propose(self, name: str) -> None:
@@ -277,8 +277,8 @@ class Machine(RuleBasedStateMachine):
         events = list(self.study.ledger.events())
         assert illegal(events) == []
         assert self.study.problems() == []
-        assert Book.read(events).status == states.current(events)
-        used, agreed = budget.usage(events), self.study.contract()
+        assert Book.read(events).status == History.read(events).status
+        used, agreed = History.read(events).usage, self.study.contract()
         assert used.runs <= agreed.budget.runs and len(used.open) <= agreed.budget.parallel
         assert next_step(self.study).action  # there is always one, whatever happened
 
@@ -313,11 +313,11 @@ def test_the_commands_can_reach_every_end(commands: Commands) -> None:
     study = commands.study
     accept(commands, "c2")
     accept(commands, "c3", gain=-40.0)
-    now = states.current(study.ledger.events())
+    now = study.history().status
     assert (now["c2"], now["c3"]) == ("accepted", "rejected")
     assert illegal(list(study.ledger.events())) == []
     commands.give_up("c2")
-    assert states.current(study.ledger.events())["c2"] == "reverted"
+    assert study.history().status["c2"] == "reverted"
 
 
 @pytest.mark.parametrize("edit", ["contract", "candidate"])
@@ -332,7 +332,7 @@ def test_an_edit_in_between_ends_it(commands: Commands, edit: str) -> None:
         commands.edit_candidate("c2", 0.005)
     commands.audit("c2", "promotion")
     commands.judge("c2", "promotion")
-    now = states.current(commands.study.ledger.events())
+    now = commands.study.history().status
     assert now["c2"] in ("completed", "rejected")
     assert commands.launch("c2", "validation", 11) is None
 
@@ -349,23 +349,23 @@ def test_validation_repeats_what_promotion_found_and_nothing_else(commands: Comm
     commands.audit("c2", "promotion")
     commands.judge("c2", "promotion")
     accept(commands, "c3", gain=20.0)
-    assert Book.read(study.ledger.events()).incumbent == "c3"
+    assert study.history().incumbent == "c3"
     with pytest.raises(AssayError, match="promoted against 'base'; the incumbent is now 'c3'"):
         verdict.judge(study, "c2", "validation", "agent")
-    steps = agenda.agenda(study.ledger.events(), study.contract())
+    steps = agenda.steps_of(study.history(), study.contract())
     assert [(s.action, s.candidate, s.phase) for s in steps if s.candidate == "c2"] == [
         ("judge", "c2", "promotion")
     ]
     commands.judge("c2", "promotion")
     commands.judge("c2", "validation")
-    assert states.current(study.ledger.events())["c2"] == "accepted"
+    assert study.history().status["c2"] == "accepted"
 
 
 def test_illegal_moves_would_be_seen(commands: Commands) -> None:
     study = commands.study
     accept(commands, "c2", gain=0.0)
     moved = {"candidate": "c1", "from": "validated", "to": "accepted", "why": "because"}
-    study.ledger.append(states.EVENT, moved, actor="eve")
+    study.ledger.append(kinds.STATE, moved, actor="eve")
     assert illegal(list(study.ledger.events())) == [
         "c1 went from validated to accepted", "c1 was accepted on None alone",
     ]  # fmt: skip
@@ -387,7 +387,7 @@ class TestDoubtfulBaselines:
 
     def steps(self, commands: Commands) -> list[agenda.Step]:
         events = commands.study.ledger.events()
-        steps = agenda.agenda(events, commands.study.contract())
+        steps = agenda.steps_of(Book.read(events), commands.study.contract())
         commands.study.sync()  # and what is kept in state.json comes to the same
         assert agenda.steps_of(Book(commands.study.state()), commands.study.contract()) == steps
         return steps
@@ -433,7 +433,7 @@ class TestDoubtfulBaselines:
         for phase in kinds.DECIDING:
             commands.run_phase("base3", phase, 0.0)
         accept(commands, "c2")
-        assert states.current(commands.study.ledger.events())["c2"] == "accepted"
+        assert commands.study.history().status["c2"] == "accepted"
 
     def test_a_baseline_with_too_few_results_decides_nothing(self, second: Commands) -> None:
         for _ in range(kinds.MOST_LOST):
@@ -497,9 +497,9 @@ class TestDoubtfulBaselines:
         commands.run_phase("c2", "promotion", 40.0)
         commands.audit("c2", "promotion")
         commands.judge("c2", "promotion")
-        assert Book.read(commands.study.ledger.events()).judged == {("c2", "promotion"): "accept"}
+        assert commands.study.history().judged == {("c2", "promotion"): "accept"}
         commands.give_up("base")
-        assert Book.read(commands.study.ledger.events()).judged == {}
+        assert commands.study.history().judged == {}
 
 
 class TestVerdictsStand:
@@ -521,10 +521,10 @@ class TestVerdictsStand:
 
     def test_a_later_contract_does_not_change_it(self, commands: Commands) -> None:
         accept(commands, "c2")
-        text = report.report(commands.study)
+        text = pages.report(commands.study)
         row = next(line for line in text.splitlines() if line.startswith("| c2 | promotion"))
         commands.edit_contract(1.0)
-        assert row in report.report(commands.study)
+        assert row in pages.report(commands.study)
 
     def test_the_report_needs_the_ledger_and_artifacts_alone(
         self, commands: Commands, tmp_path_factory
@@ -533,7 +533,7 @@ class TestVerdictsStand:
         accept(commands, "c3", gain=-40.0)
         study = commands.study
         study.sync()
-        text, page = report.report(study), report.html_report(study)
+        text, page = pages.report(study), pages.html_report(study)
         (study.path / "report.md").write_text(text)
         place = tmp_path_factory.mktemp("copy") / "there"
         shutil.copytree(study.root, place)
@@ -541,5 +541,5 @@ class TestVerdictsStand:
         for name in ("state.json", "report.md"):
             (copy.path / name).unlink()
         assert "c2 was accepted" in text
-        assert report.report(copy) == text
-        assert report.html_report(copy) == page
+        assert pages.report(copy) == text
+        assert pages.html_report(copy) == page

@@ -11,19 +11,17 @@ import numpy as np
 import pytest
 from study_samples import candidate_values, contract_values
 
-from assay.study import (
-    agenda,
-    candidates,
-    protocol,
-    result_audit,
-    results,
-    runner,
-    states,
-    verdict,
-)
-from assay.study.books import Book
-from assay.study.layout import Study, StudyError, write_yaml_document
-from assay.study.models import Candidate, Contract, Phase
+from assay.study.agree import protocol
+from assay.study.files.base import Phase
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError, write_yaml_document
+from assay.study.judge import audit, verdict
+from assay.study.record import kinds
+from assay.study.record.history import History
+from assay.study.record.study import Study
+from assay.study.record.transaction import Transaction
+from assay.study.steps import agenda, candidates
 
 NOISE = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
 OTHER = np.array([0.3, -0.3, 0.1, -0.2, 0.1])
@@ -108,29 +106,29 @@ def fake(
         out.mkdir(parents=True)
         (out / "result.json").write_text(json.dumps(row))
         with study.ledger.transaction() as writer:
-            frozen = runner.registration(list(writer.events()), name).data["hash"]
+            frozen = History.read(writer.events()).registration(name).data["hash"]
             facts = {
                 "run": run, "candidate": name, "phase": phase, "seed": seed, "argv": [],
                 "protocol": measured, "registration": frozen,
             }  # fmt: skip
-            writer.append(runner.PREPARED, facts, actor="test")
+            writer.append(kinds.PREPARED, facts, actor="test")
             seen = {metric.name: row.get(metric.name) for metric in study.contract().metrics.all()}
-            writer.append(runner.MEASURED, {"run": run, "metrics": seen}, actor="test")
+            writer.append(kinds.MEASURED, {"run": run, "metrics": seen}, actor="test")
             end = {"run": run, "outcome": "done", "reason": "", "hours": 0.01, "exit_code": 0}
-            writer.append(runner.ENDED, end, actor="test")
+            writer.append(kinds.ENDED, end, actor="test")
     with study.ledger.transaction() as writer:
         for to in ("launched", "completed"):
-            if states.current(writer.events())[name] != "accepted":
-                states.move(writer, name, to, actor="test", why="test")
+            if History.read(writer.events()).status[name] != "accepted":
+                Transaction(writer).move(name, to, actor="test", why="test")
 
 
 def judged(study: Study, name: str, phase: Phase = "promotion") -> str:
-    result_audit.audit(study, name, phase, "agent")
+    audit.audit(study, name, phase, "agent")
     return verdict.judge(study, name, phase, "agent").outcome
 
 
 def state(study: Study, name: str) -> str:
-    return states.current(study.ledger.events())[name]
+    return study.history().status[name]
 
 
 def test_a_better_candidate_is_promoted_validated_and_becomes_the_incumbent(study: Study) -> None:
@@ -138,11 +136,11 @@ def test_a_better_candidate_is_promoted_validated_and_becomes_the_incumbent(stud
     fake(study, "c1", "promotion", gain=14.0)
     assert judged(study, "c1") == "accept"
     assert state(study, "c1") == "completed"  # not yet: fresh seeds decide
-    assert Book.read(study.ledger.events()).incumbent == ""
+    assert study.history().incumbent == ""
     fake(study, "c1", "validation", gain=8.0)
     assert judged(study, "c1", "validation") == "accept"
     assert state(study, "c1") == "accepted"
-    assert Book.read(study.ledger.events()).incumbent == "c1"
+    assert study.history().incumbent == "c1"
 
 
 def test_a_winner_that_does_not_repeat_itself_is_not_accepted(study: Study) -> None:
@@ -152,7 +150,7 @@ def test_a_winner_that_does_not_repeat_itself_is_not_accepted(study: Study) -> N
     fake(study, "c1", "validation", gain=0.0)
     assert judged(study, "c1", "validation") == "reject"
     assert state(study, "c1") == "rejected"
-    assert Book.read(study.ledger.events()).incumbent == ""
+    assert study.history().incumbent == ""
 
 
 @pytest.mark.parametrize(
@@ -194,11 +192,11 @@ def test_a_guardrail_breach_rejects_what_is_better(study: Study) -> None:
 def test_reward_hacking_is_named_and_makes_the_evidence_invalid(study, shifts, check) -> None:
     add(study, "c1")
     fake(study, "c1", "promotion", **shifts)
-    found = result_audit.audit(study, "c1", "promotion", "agent")
+    found = audit.audit(study, "c1", "promotion", "agent")
     assert [item.name for item in found.checks if not item.passed] == [check]
     given = verdict.judge(study, "c1", "promotion", "agent")
     assert given.outcome == "invalid" and check in given.reasons[0]
-    assert verdict.decisions(list(study.ledger.events())) == 0  # no alpha is spent on it
+    assert verdict.decisions(study.history()) == 0  # no alpha is spent on it
 
 
 def test_a_failed_audit_says_what_was_found_and_not_only_the_name_of_the_check(study) -> None:
@@ -225,9 +223,9 @@ def lose(study: Study, name: str, phase: Phase, seed: int, number: int = 1) -> N
             "run": run, "candidate": name, "phase": phase, "seed": seed, "argv": [],
             "protocol": "", "registration": "",
         }  # fmt: skip
-        writer.append(runner.PREPARED, facts, actor="test")
+        writer.append(kinds.PREPARED, facts, actor="test")
         end = {"run": run, "outcome": "lost", "reason": "killed", "hours": 0.01, "exit_code": None}
-        writer.append(runner.ENDED, end, actor="test")
+        writer.append(kinds.ENDED, end, actor="test")
 
 
 @pytest.mark.parametrize("name", ["base", "c1"])
@@ -242,11 +240,11 @@ def test_runs_that_were_killed_count_in_both_arms(tmp_path: Path, name: str) -> 
     lose(study, name, "validation", 11)  # which is another phase
     fake(study, "base", "promotion")
     fake(study, "c1", "promotion", gain=14.0)
-    found = result_audit.audit(study, "c1", "promotion", "agent")
+    found = audit.audit(study, "c1", "promotion", "agent")
     [failed] = [check for check in found.checks if not check.passed]
     assert failed.name == "no run was lost on the way"
     assert f"{name}-promotion-1-lost1, {name}-promotion-2-lost1 were stopped" in failed.detail
-    found = result_audit.audit(study, "c1", "validation", "agent") if name == "c1" else None
+    found = audit.audit(study, "c1", "validation", "agent") if name == "c1" else None
     assert found is None or "1 of c1 and 0 of base were lost" in [c.detail for c in found.checks]
 
 
@@ -256,14 +254,13 @@ class TestTheWholePool:
     def test_a_part_of_a_pool_is_not_judged(self, study: Study) -> None:
         add(study, "c1")
         fake(study, "c1", "promotion", gain=14.0, seeds=(1, 2, 3, 5))
-        result_audit.audit(study, "c1", "promotion", "agent")
+        audit.audit(study, "c1", "promotion", "agent")
         for look in (verdict.weigh, verdict.rehearse):
-            events = list(study.ledger.events())
             with pytest.raises(StudyError, match=r"'c1' has no run of seeds \[4\]"):
-                look(study, events, study.contract(), "c1", "promotion")
+                look(study, study.history(), study.contract(), "c1", "promotion")
         with pytest.raises(StudyError, match=r"seeds \[4\]"):
             verdict.judge(study, "c1", "promotion", "agent")
-        assert verdict.decisions(list(study.ledger.events())) == 0
+        assert verdict.decisions(study.history()) == 0
 
     def test_a_larger_pool_is_wanted_in_both_arms(self, study: Study) -> None:
         values = study.contract().model_dump(mode="json")
@@ -271,7 +268,7 @@ class TestTheWholePool:
         write_yaml_document(study.contract_path, Contract(**values))
         add(study, "c1")
         fake(study, "c1", "promotion", gain=14.0)
-        result_audit.audit(study, "c1", "promotion", "agent")
+        audit.audit(study, "c1", "promotion", "agent")
         with pytest.raises(StudyError, match=r"'base' has no run of seeds \[6\]"):
             verdict.judge(study, "c1", "promotion", "agent")
 
@@ -287,12 +284,11 @@ class TestTheWholePool:
         fake(study, "c1", "promotion", gain=14.0)
 
         def rehearse() -> verdict.Verdict:
-            events = list(study.ledger.events())
-            return verdict.rehearse(study, events, study.contract(), "c1", "promotion")
+            return verdict.rehearse(study, study.history(), study.contract(), "c1", "promotion")
 
         with pytest.raises(StudyError, match="not been audited"):
             rehearse()
-        result_audit.audit(study, "c1", "promotion", "agent")
+        audit.audit(study, "c1", "promotion", "agent")
         seen = rehearse()
         assert seen.outcome == "open" and seen.comparison is None and seen.guardrails == {}
         assert seen.seeds_needed is None and "p =" not in " ".join(seen.reasons)
@@ -303,9 +299,8 @@ class TestTheWholePool:
     def test_invalid_evidence_is_said_beforehand(self, study: Study) -> None:
         add(study, "c1")
         fake(study, "c1", "promotion", gain=14.0, cheat=9.0)
-        result_audit.audit(study, "c1", "promotion", "agent")
-        events = list(study.ledger.events())
-        seen = verdict.rehearse(study, events, study.contract(), "c1", "promotion")
+        audit.audit(study, "c1", "promotion", "agent")
+        seen = verdict.rehearse(study, study.history(), study.contract(), "c1", "promotion")
         assert seen.outcome == "invalid" and "honeypot" in seen.reasons[0]
 
 
@@ -321,10 +316,10 @@ def test_a_changed_contract_does_not_hand_out_more_than_alpha(study: Study) -> N
             fake(study, f"base{i + 1}", phase)
         add(study, f"c{i}")
         fake(study, f"c{i}", "promotion", gain=0.5)
-        result_audit.audit(study, f"c{i}", "promotion", "agent")
+        audit.audit(study, f"c{i}", "promotion", "agent")
         shares.append(verdict.judge(study, f"c{i}", "promotion", "agent").alpha)
     assert shares == pytest.approx([0.025, 0.025 / 199, 0.025 / 199])
-    assert verdict.spent(list(study.ledger.events())) == pytest.approx(sum(shares))
+    assert verdict.spent(study.history()) == pytest.approx(sum(shares))
 
 
 def test_edited_and_deleted_artifacts_are_found(study: Study) -> None:
@@ -335,11 +330,11 @@ def test_edited_and_deleted_artifacts_are_found(study: Study) -> None:
     place = study.path / "runs" / "c1-promotion-3"
     row = json.loads((place / "out/result.json").read_text())
     (place / "out/result.json").write_text(json.dumps(row | {"return": 500.0}))
-    found = result_audit.audit(study, "c1", "promotion", "agent")
+    found = audit.audit(study, "c1", "promotion", "agent")
     [failed] = [check for check in found.checks if not check.passed]
     assert "return of run c1-promotion-3 was 110.1 and is now 500.0" in failed.detail
     shutil.rmtree(place)
-    found = result_audit.audit(study, "c1", "promotion", "agent")
+    found = audit.audit(study, "c1", "promotion", "agent")
     assert "are gone" in next(check.detail for check in found.checks if not check.passed)
 
 
@@ -357,7 +352,7 @@ def test_leaving_out_bad_seeds_is_found(study: Study, monkeypatch) -> None:
     monkeypatch.setitem(SEEDS, "promotion", (1, 2, 3, 4))
     with pytest.raises(ValueError):
         fake(study, "c1", "promotion", gain=10.0)
-    found = result_audit.audit(study, "c1", "promotion", "agent")
+    found = audit.audit(study, "c1", "promotion", "agent")
     assert "the candidate was not" in next(c.detail for c in found.checks if not c.passed)
 
 
@@ -372,7 +367,7 @@ def test_without_an_audit_nothing_is_decided(study: Study) -> None:
 def test_an_audit_file_that_was_written_by_hand_does_not_count(study: Study) -> None:
     add(study, "c1")
     fake(study, "c1", "promotion", gain=-0.5, reward=100.0)
-    result_audit.audit(study, "c1", "promotion", "agent")
+    audit.audit(study, "c1", "promotion", "agent")
     path = study.path / "audits" / "c1.json"
     path.write_text(path.read_text().replace("false", "true"))
     assert verdict.judge(study, "c1", "promotion", "agent").outcome == "invalid"
@@ -386,7 +381,7 @@ def test_the_noise_floor_comes_first(tmp_path: Path) -> None:
     fake(study, "base", "promotion")
     add(study, "c1")
     fake(study, "c1", "promotion", gain=10.0)
-    result_audit.audit(study, "c1", "promotion", "agent")
+    audit.audit(study, "c1", "promotion", "agent")
     with pytest.raises(StudyError, match="noise floor needs 5 in each"):
         verdict.judge(study, "c1", "promotion", "agent")
 
@@ -396,14 +391,13 @@ def test_every_decision_spends_its_share(study: Study) -> None:
     for i in range(3):
         add(study, f"c{i}")
         fake(study, f"c{i}", "promotion", gain=0.5)
-        result_audit.audit(study, f"c{i}", "promotion", "agent")
+        audit.audit(study, f"c{i}", "promotion", "agent")
         shares.append(verdict.judge(study, f"c{i}", "promotion", "agent").alpha)
-        assert verdict.decisions(list(study.ledger.events())) == i + 1
+        assert verdict.decisions(study.history()) == i + 1
     assert sum(shares) <= 0.05 / 20 * 3 + 1e-12
 
 
 def test_arms_are_read_from_the_ledger_alone(study: Study) -> None:
-    done = results.runs(study.ledger.events())
-    assert results.arm(done, "base", "promotion", "return") == dict(
+    assert study.history().arm("base", "promotion", "return") == dict(
         zip(SEEDS["promotion"], 100 + NOISE, strict=True)
     )

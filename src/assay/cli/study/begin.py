@@ -15,7 +15,7 @@ from assay.cli.study.common import By, Call, Root, on_study
 from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
-    from assay.study.models import Adapter
+    from assay.study.files.records import Adapter
 
 contract = typer.Typer(
     help="The agreed contract: create it, read it, approve it.", no_args_is_help=True
@@ -34,7 +34,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Start a study in a repository. No code of the repository is run."""
-    from assay.study.setup import initialise, without_git
+    from assay.study.agree.setup import initialise, without_git
 
     place = (root or Path.cwd()).resolve()
     name = task or re.sub(r"[^A-Za-z0-9._-]+", "-", place.name).strip("-.") or "task"
@@ -58,8 +58,8 @@ def init(
 
 def migrate(root: Root = None, by: By = None, as_json: AsJson = False) -> None:
     """Move an old flat .rlxp into tasks/ and studies/."""
-    from assay.study.layout import find_root
-    from assay.study.setup import migrate
+    from assay.study.agree.setup import migrate
+    from assay.study.record.study import find_root
 
     made = migrate(root or find_root(Path.cwd()), actor=common.actor(by))
     made.sync()
@@ -78,16 +78,10 @@ def audit(
     ] = True,
 ) -> None:
     """Find out how a repository is trained, measured and logged, without running it."""
-    from assay.study.layout import (
-        ROOT,
-        StudyError,
-        find_root,
-        open_study,
-        write_text,
-        write_yaml_document,
-    )
-    from assay.study.repo_audit import inspect
-    from assay.study.repo_card import task_card
+    from assay.study.files.documents import ROOT, StudyError, write_text, write_yaml_document
+    from assay.study.record.study import find_root, open_study
+    from assay.study.repo.audit import inspect
+    from assay.study.repo.card import task_card
 
     place = call.root or Path.cwd()
     if call.root is None and not (place / ROOT).is_dir():
@@ -116,7 +110,7 @@ def audit(
 
 
 def _show_adapter(found: Adapter) -> None:
-    from assay.study.repo_card import QUESTIONS, shown
+    from assay.study.repo.card import QUESTIONS, shown
 
     rows = []
     for slot in QUESTIONS:
@@ -145,9 +139,9 @@ def new(
     ] = False,
 ) -> None:
     """Write a contract to fill in, with what the audit found as comments."""
-    from assay.study.layout import StudyError, write_text
-    from assay.study.models import PLACEHOLDER
-    from assay.study.setup import contract_template
+    from assay.study.agree.setup import contract_template
+    from assay.study.files.contract import PLACEHOLDER
+    from assay.study.files.documents import StudyError, write_text
 
     found = call.read()
     found.require_writable()
@@ -163,7 +157,7 @@ def new(
 
 def _hints(adapter: Adapter) -> str:
     """Return the audit's answers as comments."""
-    from assay.study.repo_card import shown
+    from assay.study.repo.card import shown
 
     lines = ["\n# What the audit found, as a help to fill in the above:\n"]
     for slot in ("train", "evaluate", "metrics", "guardrails", "logging", "reward"):
@@ -178,8 +172,8 @@ def _hints(adapter: Adapter) -> str:
 @on_study
 def show(call: Call) -> None:
     """Show the contract and which parts are approved."""
-    from assay.study.contract import missing
-    from assay.study.models import APPROVALS
+    from assay.study.agree.approvals import missing
+    from assay.study.files.contract import APPROVALS
 
     found = call.read()
     agreed = found.contract()
@@ -205,13 +199,15 @@ def _word(agreed: Any, item: str) -> str:
 def check(call: Call) -> None:
     """Check the contract against its schema and the repository; exit 2 if it is not ready."""
     from assay.core.errors import EXIT_USER_ERROR
-    from assay.study import protocol, runner
-    from assay.study.contract import missing, refuse_unguarded
-    from assay.study.setup import without_git
+    from assay.study.agree import protocol
+    from assay.study.agree.approvals import missing
+    from assay.study.agree.rules import refuse_unguarded
+    from assay.study.agree.setup import without_git
+    from assay.study.run import planning
 
     found = call.read()
     agreed = found.contract()
-    runner.command(agreed, 0, found.path, dict(agreed.baseline.parameters))
+    planning.command(agreed, 0, found.path, dict(agreed.baseline.parameters))
     refuse_unguarded(found.root, agreed)
     measured = protocol.protocol_hash(found.root, agreed)
     kept = protocol.protected_files(found.root, agreed)
@@ -247,9 +243,9 @@ def approve(
 ) -> None:
     """Record a person's approval of parts of the contract, as they are now."""
     from assay.core.errors import nearest
-    from assay.study.contract import approve, missing
-    from assay.study.layout import StudyError
-    from assay.study.models import APPROVALS
+    from assay.study.agree.approvals import approve, missing
+    from assay.study.files.contract import APPROVALS
+    from assay.study.files.documents import StudyError
 
     wanted = list(APPROVALS) if items == ["all"] else items
     for item in wanted:
@@ -275,9 +271,9 @@ def metrics(
     ] = None,
 ) -> None:
     """Show the metrics of the contract, and try them on the output of an existing run."""
-    from assay.study.extractors import extract
-    from assay.study.layout import StudyError
-    from assay.study.models import Guardrail, PrimaryMetric
+    from assay.study.files.contract import Guardrail, PrimaryMetric
+    from assay.study.files.documents import StudyError
+    from assay.study.measure.extractors import extract
 
     agreed = call.read().contract().metrics
     if out is not None and not out.is_dir():

@@ -10,7 +10,7 @@ import typer
 from assay.cli.study.common import Call, acting
 
 if TYPE_CHECKING:
-    from assay.study.layout import Study
+    from assay.study.record.study import Study
 
 Hours = Annotated[
     float | None, typer.Option("--hours", help="Wall-clock hours that one run may use.")
@@ -21,9 +21,9 @@ GpuHours = Annotated[float, typer.Option("--gpu-hours", help="GPU-hours that one
 @acting
 def baseline(call: Call, hours: Hours = None, gpu_hours: GpuHours = 0.0) -> None:
     """Plan the baseline: its runs, its A/A test, and what its noise lets you see."""
-    from assay.study import candidates
-    from assay.study.layout import StudyError
-    from assay.study.models import Candidate
+    from assay.study.files.candidate import Candidate
+    from assay.study.files.documents import StudyError
+    from assay.study.steps import candidates
 
     with call.opened() as found:
         agreed = found.contract()
@@ -61,14 +61,13 @@ def baseline(call: Call, hours: Hours = None, gpu_hours: GpuHours = 0.0) -> None
 
 def _plan(study: Study, name: str) -> dict[str, Any]:
     """Return what the baseline still needs, or what it shows once it is complete."""
-    from assay.study import gate, results
-    from assay.study.kinds import DECIDING
+    from assay.study.judge import gate
+    from assay.study.record.kinds import DECIDING, MINIMUM_SEEDS
 
     agreed = study.contract()
-    events = list(study.ledger.events())
+    history = study.history()
     metric = agreed.metrics.primary
-    done = results.runs(events)
-    arms = [results.arm(done, name, phase, metric.name) for phase in DECIDING]
+    arms = [history.arm(name, phase, metric.name) for phase in DECIDING]
     pools = agreed.evaluation.pools
     seeds = dict(zip(DECIDING, (pools.promotion, pools.validation), strict=True))
     request = study.candidate(name).budget
@@ -82,7 +81,7 @@ def _plan(study: Study, name: str) -> dict[str, Any]:
         f"{name}: {len(arms[0])} of {len(seeds['promotion'])} promotion seeds and {len(arms[1])} "
         f"of {len(seeds['validation'])} validation seeds are done; at most {facts['hours']:.3g} h."
     ]
-    if min(map(len, arms)) < gate.MINIMUM_SEEDS:
+    if min(map(len, arms)) < MINIMUM_SEEDS:
         lines.append("The noise floor and the A/A test come from them: assay study next")
         return facts | {"lines": lines}
     spread, same = gate.noise_floor(arms[0], arms[1], metric.direction)
@@ -117,8 +116,8 @@ def propose(
     gpu_hours: GpuHours = 0.0,
 ) -> None:
     """Propose candidates, from a file or sampled by Optuna; they are drafts until validated."""
-    from assay.study import proposers
-    from assay.study.layout import StudyError
+    from assay.study.files.documents import StudyError
+    from assay.study.steps import proposers
 
     if (file is None) == (optuna == 0):
         raise StudyError(
@@ -138,7 +137,7 @@ def propose(
 def request_of(study: Study, hours: float | None, gpu_hours: float) -> Any:
     """Return what a run may use: the given hours, or those of the baseline."""
     from assay.core.config import parse
-    from assay.study.models import BudgetRequest
+    from assay.study.files.candidate import BudgetRequest
 
     if hours is not None:
         asked = {"wall_clock_hours": hours, "gpu_hours": gpu_hours}
@@ -158,7 +157,7 @@ def validate(
     ] = None,
 ) -> None:
     """Check drafts against the contract and freeze them; later edits void their evidence."""
-    from assay.study import candidates
+    from assay.study.steps import candidates
 
     with call.opened() as found:
         drafts = [n for n, status in found.book()[0].status.items() if status == "draft"]
@@ -174,7 +173,7 @@ def give_up(
     why: Annotated[str, typer.Option("--why", help="The reason, for the record.")],
 ) -> None:
     """Reject a candidate without a verdict, or revert the incumbent."""
-    from assay.study import candidates
+    from assay.study.steps import candidates
 
     with call.opened() as found:
         candidates.give_up(found, name, call.actor, why)

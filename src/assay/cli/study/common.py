@@ -16,7 +16,7 @@ from assay.cli import output
 from assay.cli.shared_options import AsJson, shared_options
 
 if TYPE_CHECKING:
-    from assay.study.layout import Study
+    from assay.study.record.study import Study
 
 PhaseName = Literal["smoke", "short", "promotion", "validation"]
 DecidingPhase = Literal["promotion", "validation"]
@@ -55,7 +55,7 @@ class Call:
 
     def read(self) -> Study:
         """Open the study to read it."""
-        from assay.study.layout import find_root, open_study
+        from assay.study.record.study import find_root, open_study
 
         root = self.root if self.root is not None else find_root(Path.cwd())
         return open_study(root, self.task, self.study)
@@ -111,7 +111,7 @@ def refuse_unconfirmed(execute: bool, confirm: str) -> None:
     Raises:
         StudyError: `--execute` without `--confirm`.
     """
-    from assay.study.layout import StudyError
+    from assay.study.files.documents import StudyError
 
     if execute and not confirm:
         raise StudyError(

@@ -15,8 +15,8 @@ from assay.cli.study.common import Call, Confirm, Execute, PhaseName, acting, on
 from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
-    from assay.study.loop import Proposer
-    from assay.study.models import RunRecord
+    from assay.study.files.records import RunRecord
+    from assay.study.steps.loop import Proposer
 
 queue = typer.Typer(help="Runs that wait to be launched.", no_args_is_help=True)
 
@@ -35,12 +35,12 @@ def run(
     ] = False,
 ) -> None:
     """Launch one run of one candidate, or show what that would do."""
-    from assay.study import runner
+    from assay.study.run import launcher, planning, recovery
 
     common.refuse_unconfirmed(execute, confirm)
     with call.opened() as found:
         if not execute:
-            planned = runner.plan(found, name, phase, seed)
+            planned = planning.plan(found, name, phase, seed)
             facts = {
                 "run": planned.run, "argv": planned.argv, "evaluation": planned.evaluation,
                 "cwd": planned.cwd, "env": sorted(planned.env), "token": planned.token,
@@ -57,13 +57,13 @@ def run(
             call.show(facts, lines)
             return
         actor = call.actor
-        planned = runner.launch(found, name, phase, seed, confirm=confirm, actor=actor)
+        planned = launcher.launch(found, name, phase, seed, confirm=confirm, actor=actor)
         if detach:
             facts = {"run": planned.run, "launched": True}
             call.show(facts, f"{planned.run} is launched; watch it: assay study monitor")
             return
         output.note(f"{planned.run} is launched; it continues if this command is interrupted.")
-        record = runner.wait(found, planned.run)
+        record = recovery.wait(found, planned.run)
     _show_record(call, record)
 
 
@@ -90,12 +90,11 @@ def add(
     ] = None,
 ) -> None:
     """Queue runs of a candidate."""
-    from assay.study.kinds import POOLS
-    from assay.study.queue import Queue
+    from assay.study.run.queue import Queue
 
     with call.opened() as found:
         found.require_writable()
-        pool = getattr(found.contract().evaluation.pools, POOLS[phase])
+        pool = found.contract().evaluation.pools.of(phase)
         added = Queue(found).add(name, phase, seeds or pool)
     call.show({"added": added}, added or ["Nothing new: all of these runs are queued or done."])
 
@@ -104,7 +103,7 @@ def add(
 @on_study
 def cancel(call: Call, name: Annotated[str, typer.Argument(metavar="CANDIDATE")]) -> None:
     """Remove the waiting runs of a candidate from the queue."""
-    from assay.study.queue import Queue
+    from assay.study.run.queue import Queue
 
     with call.opened() as found:
         found.require_writable()
@@ -117,7 +116,7 @@ def cancel(call: Call, name: Annotated[str, typer.Argument(metavar="CANDIDATE")]
 @on_study
 def queue_status(call: Call) -> None:
     """Show the runs that wait, run and are done."""
-    from assay.study.queue import Queue
+    from assay.study.run.queue import Queue
 
     items = Queue(call.read()).manifest().items
     if call.as_json:
@@ -132,7 +131,7 @@ def queue_status(call: Call) -> None:
 @acting
 def step(call: Call, execute: Execute = False, confirm: Confirm = "") -> None:
     """Run the next item of the queue to its end, or show which one it is."""
-    from assay.study.queue import Queue
+    from assay.study.run.queue import Queue
 
     common.refuse_unconfirmed(execute, confirm)
     with call.opened() as found:
@@ -153,8 +152,8 @@ def step(call: Call, execute: Execute = False, confirm: Confirm = "") -> None:
 @acting
 def promote(call: Call) -> None:
     """Rank the short trials and queue the best for promotion (successive halving)."""
-    from assay.study import agenda
-    from assay.study.queue import Queue
+    from assay.study.run.queue import Queue
+    from assay.study.steps import agenda
 
     with call.opened() as found:
         chosen, passed = agenda.promote(found, call.actor)
@@ -185,9 +184,10 @@ def loop(
     gpu_hours: GpuHours = 0.0,
 ) -> None:
     """Keep going (validate, run, audit, judge, propose) until budget or a stop rule ends it."""
-    from assay.study import agenda, proposers, report
-    from assay.study.layout import Study
-    from assay.study.loop import Loop
+    from assay.study.record.study import Study
+    from assay.study.report import pages
+    from assay.study.steps import agenda, proposers
+    from assay.study.steps.loop import Loop
 
     common.refuse_unconfirmed(execute, confirm)
     with call.opened() as found:
@@ -210,7 +210,7 @@ def loop(
 
         proposer: Proposer | None = sample if optuna else None
         reason = Loop(found, confirm, actor, proposer=proposer, say=output.note).run()
-        paths = report.write(found)
+        paths = pages.write(found)
         status = dict(found.book()[0].status)
     facts = {"ended": reason, "candidates": status, "report": paths}
     lines = [f"Ended: {reason}", *(f"  {n}: {s}" for n, s in status.items()), f"Report: {paths[0]}"]
@@ -224,13 +224,13 @@ def stop(
     off: Annotated[bool, typer.Option("--off", help="Release the kill switch.")] = False,
 ) -> None:
     """Stop all runs and launch no more, until `stop --off`."""
-    from assay.study import runner
+    from assay.study.run import switch
 
     with call.opened() as found:
         found.require_writable()
         if off:
-            runner.go_on(found, call.actor)
+            switch.go_on(found, call.actor)
         else:
-            runner.stop(found, reason, call.actor)
+            switch.stop(found, reason, call.actor)
     word = "off: launches are possible again" if off else "on: runs end, nothing is launched"
     call.show({"stopped": not off}, f"The kill switch is {word}.")

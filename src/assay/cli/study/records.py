@@ -16,7 +16,7 @@ from assay.cli.study.common import Call, acting, on_study
 @on_study
 def next_step(call: Call) -> None:
     """Show what to do next, why, and whether an agent may do it without asking."""
-    from assay.study.advice import next_step
+    from assay.study.steps.advice import next_step
 
     seen = next_step(call.read())
     facts = {
@@ -33,18 +33,20 @@ def next_step(call: Call) -> None:
 @on_study
 def status(call: Call) -> None:
     """Show a study: approvals, budget, candidates, active runs."""
-    from assay.study import budget, runner
-    from assay.study.contract import missing
+    from assay.study.agree.approvals import missing
+    from assay.study.record import kinds
+    from assay.study.run import recovery
 
     found = call.read()
     if not found.flat:
-        runner.recover(found)
+        recovery.recover(found)
         found.sync()
     agreed = found.contract()
     book = found.book()[0]
-    used = budget.usage(found.ledger.events())
-    reasons = missing(found, agreed)
-    stopped = (found.path / runner.STOP).exists()
+    history = found.history()
+    used = history.usage
+    reasons = missing(found, agreed, history.approvals)
+    stopped = (found.path / kinds.STOP).exists()
     limits = agreed.budget
     facts = {
         "task": found.task, "study": found.name, "question": agreed.question,
@@ -83,9 +85,9 @@ def status(call: Call) -> None:
 @on_study
 def report(call: Call) -> None:
     """Write report.md and report.html from the ledger and the artifacts alone."""
-    from assay.study import report
+    from assay.study.report import pages
 
-    paths = report.write(call.read())
+    paths = pages.write(call.read())
     call.show({"written": paths}, [f"Written: {path}" for path in paths])
 
 
@@ -97,14 +99,14 @@ def verify(
     ] = None,
 ) -> None:
     """Check ledger, anchors and evidence; exit 1 and name the place if something is damaged."""
-    from assay.study import evidence
+    from assay.study.judge import verify
 
-    studies = evidence.studies(path) if path is not None else [call.read()]
+    studies = verify.studies(path) if path is not None else [call.read()]
     facts: dict[str, list[str]] = {}
     lines = []
     for found in studies:
         name = f"{found.task}/{found.name}"
-        facts[name] = [str(problem) for problem in evidence.verify(found)]
+        facts[name] = [str(problem) for problem in verify.verify(found)]
         state = "DAMAGED" if facts[name] else f"intact, {found.ledger.head().seq} events"
         lines += [f"{name}: {state}", *(f"  {problem}" for problem in facts[name])]
     call.show(facts, lines)
@@ -119,7 +121,7 @@ def anchor(
     """Record the ledger's head in Git again, after a clone that did not fetch refs/rlxp."""
     found = call.read()
     found.anchor_again(call.actor, why)
-    call.show({"ref": found.ref}, f"The ledger's head is recorded in {found.ref}.")
+    call.show({"ref": found.ref.name}, f"The ledger's head is recorded in {found.ref.name}.")
 
 
 def demo(
@@ -132,10 +134,10 @@ def demo(
     import time
 
     from assay.core.paths import runs_root
-    from assay.study import demo
+    from assay.study.demo import walkthrough
 
     place = root or runs_root(None) / f"study-demo-{time.strftime('%Y%m%d-%H%M%S')}"
-    outcome = demo.run(place, say=output.note if as_json else output.say)
+    outcome = walkthrough.run(place, say=output.note if as_json else output.say)
     common.show(as_json, outcome.facts(), outcome.lines())
     if not outcome.as_expected:
         raise typer.Exit(1)

@@ -21,11 +21,12 @@ def monitor(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="By default all.")] = None,
 ) -> None:
     """Check active runs: is the process alive, does it learn?"""
-    from assay.study import monitor, runner
+    from assay.study.measure import monitor
+    from assay.study.run import recovery
 
     with call.opened() as found:
         if not found.flat:
-            runner.recover(found)
+            recovery.recover(found)
         names = [run] if run is not None else list(found.book()[0].under_way)
         seen = {name: monitor.health(found, name) for name in names}
     if call.as_json:
@@ -45,7 +46,7 @@ def monitor(
 @acting
 def reflect(call: Call, run: Annotated[str, typer.Argument(metavar="RUN")]) -> None:
     """Analyse a run's reward: trends, saturation, domination, risk of hacking."""
-    from assay.study.reflection import reflect
+    from assay.study.measure.reflection import reflect
 
     with call.opened() as found:
         seen = reflect(found, run, call.actor)
@@ -78,10 +79,10 @@ def plan(
     gpu_hours: GpuHours = 0.0,
 ) -> None:
     """Record a probe's plan, which is then fixed, and propose one candidate per value."""
-    from assay.study import candidates
-    from assay.study.layout import read_yaml_document
-    from assay.study.models import ProbePlan
-    from assay.study.probe import drafts, plan_probe
+    from assay.study.files.documents import read_yaml_document
+    from assay.study.files.records import ProbePlan
+    from assay.study.measure.probe import drafts, plan_probe
+    from assay.study.steps import candidates
 
     with call.opened() as found:
         made = read_yaml_document(file, ProbePlan)
@@ -98,7 +99,7 @@ def plan(
 @acting
 def summarise(call: Call, name: Annotated[str, typer.Argument(metavar="PROBE")]) -> None:
     """Show how far the parameter may be moved from its nominal value."""
-    from assay.study.probe import summarise
+    from assay.study.measure.probe import summarise
 
     with call.opened() as found:
         seen = summarise(found, name, call.actor)
@@ -117,7 +118,7 @@ def audit_result(
     phase: Phase = "promotion",
 ) -> None:
     """Check whether a candidate's results can be trusted; exit 1 if not."""
-    from assay.study.result_audit import audit
+    from assay.study.judge.audit import audit
 
     with call.opened() as found:
         seen = audit(found, name, phase, call.actor)
@@ -143,12 +144,11 @@ def verdict(
     ] = False,
 ) -> None:
     """Judge a candidate by the evidence gate; the verdict is final."""
-    from assay.study import verdict
+    from assay.study.judge import verdict
 
     with call.opened() as found:
         if dry:
-            events = list(found.ledger.events())
-            seen = verdict.rehearse(found, events, found.contract(), name, phase)
+            seen = verdict.rehearse(found, found.history(), found.contract(), name, phase)
         else:
             seen = verdict.judge(found, name, phase, call.actor)
         status = found.book()[0].status.get(name)

@@ -1,0 +1,1 @@
+"""What is agreed on before anything runs: approvals, protocol, scope, budget."""

@@ -1,0 +1,107 @@
+"""Approvals: nothing trains until a person's word for each part of the contract is on record.
+
+An approval is in the contract, where people look, and in the ledger, where it cannot be forged
+without a trace. It counts only if both name the same hash and the part still has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+from assay.core.errors import nearest
+from assay.study.agree.rules import refuse_unguarded
+from assay.study.files.contract import APPROVALS, Approval, Contract
+from assay.study.files.documents import StudyError, digest, read_yaml_document, write_text
+from assay.study.record import kinds
+from assay.study.record.study import Study
+
+Recorded = Mapping[str, tuple[str, str]]  # who approved which hash last, by the part
+
+
+def approve(study: Study, item: str, by: str) -> Approval:
+    """Record that `by` approves a part of the contract as it is now.
+
+    Raises:
+        StudyError: There is no such part, or no name, or what is to measure is not protected.
+    """
+    if item not in APPROVALS:
+        raise StudyError(f"There is no part '{item}' to approve.", nearest(item, APPROVALS))
+    if not by.strip():
+        raise StudyError("An approval needs a name.", "Say who approves it with --by NAME.")
+    with study.ledger.transaction() as writer:
+        contract = study.contract()
+        if item == "evaluation":
+            refuse_unguarded(study.root, contract)
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        approval = Approval(by=by.strip(), at=at, hash=digest(contract.part(item)))
+        values = {"item": item, **approval.model_dump()}
+        writer.append(kinds.APPROVED, values, actor=approval.by)
+        _write_approvals(study.contract_path, {**contract.approvals, item: approval})
+    return approval
+
+
+def missing(
+    study: Study, contract: Contract | None = None, recorded: Recorded | None = None
+) -> dict[str, str]:
+    """Return the parts that are not approved as they are, each with the reason.
+
+    The contract, and what the ledger says, are read unless they just were.
+    """
+    if recorded is None:
+        recorded = study.history().approvals
+    return unapproved(contract or study.contract(), recorded)
+
+
+def unapproved(contract: Contract, recorded: Recorded) -> dict[str, str]:
+    """Return the parts that are not approved as they are, each with the reason."""
+    reasons = {}
+    for item, what in APPROVALS.items():
+        approval = contract.approvals.get(item)
+        if approval is None:
+            reasons[item] = f"{what} is not approved"
+        elif approval.hash != digest(contract.part(item)):
+            reasons[item] = f"{what} was changed after {approval.by} approved it on {approval.at}"
+        elif item not in recorded:
+            reasons[item] = f"the approval of {what} is not in the ledger"
+        elif (approval.by, approval.hash) != recorded[item]:
+            reasons[item] = f"the approval of {what} is not the last one in the ledger"
+    return reasons
+
+
+def require_approved(
+    study: Study, contract: Contract | None = None, recorded: Recorded | None = None
+) -> None:
+    """Refuse to go on unless all parts are approved; the arguments are those of `missing`.
+
+    Raises:
+        StudyError: Lists exactly what is missing.
+    """
+    reasons = missing(study, contract, recorded)
+    if reasons:
+        lines = "\n".join(f"  {item}: {reason}" for item, reason in reasons.items())
+        raise StudyError(
+            f"Nothing may be launched: {len(reasons)} of {len(APPROVALS)} approvals are missing.\n"
+            f"{lines}",
+            "A person approves each with: assay study contract approve ITEM --by NAME",
+        )
+
+
+def _write_approvals(path: Path, approvals: dict[str, Approval]) -> None:
+    """Replace the contract's approvals and leave the rest of its text, comments too, alone."""
+    lines = path.read_text().splitlines(keepends=True)
+    kept, inside = [], False
+    for line in lines:
+        if re.match(r"\S", line) and not line.startswith("#"):
+            inside = line.startswith("approvals:")
+        if not inside:
+            kept.append(line)
+    plain = {item: approvals[item].model_dump() for item in APPROVALS if item in approvals}
+    block = yaml.safe_dump({"approvals": plain}, sort_keys=False, allow_unicode=True)
+    text = "".join(kept).rstrip("\n") + "\n" + block
+    write_text(path, text)
+    read_yaml_document(path, Contract)

@@ -1,0 +1,105 @@
+"""Rules that a contract, or a candidate under it, has to keep before anything runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from assay.study.agree.protocol import matching
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError
+
+_ONLINE = ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL")
+_LOCAL_MODES = ("offline", "disabled", "dryrun")
+
+
+def refuse_unreflected(agreed: Contract, candidate: Candidate) -> None:
+    """Refuse reward engineering that builds on no reflection, unless the contract says why.
+
+    Raises:
+        StudyError: It does not; the candidate's own word is not enough.
+    """
+    waived = "reward-reflection" in agreed.experiment.exceptions
+    if candidate.kind == "reward-engineering" and not candidate.reflection and not waived:
+        raise StudyError(
+            f"'{candidate.id}' changes the reward and builds on no reward reflection.",
+            "Make one of an earlier run (assay study reflect RUN) and name it in 'reflection', or "
+            "agree in the contract on why there is none: experiment.exceptions.reward-reflection.",
+        )
+
+
+def refuse_unguarded(root: Path, agreed: Contract) -> None:
+    """Refuse an evaluation whose own script may be changed.
+
+    Raises:
+        StudyError: The evaluation command runs a file of the repository that is not among
+            `evaluation.files`.
+    """
+    kept = {path for pattern in agreed.evaluation.files for path in matching(root, pattern)}
+    before = ""
+    for word in agreed.evaluation.command:
+        names = [word]
+        if before == "-m":
+            names = [word.replace(".", "/") + end for end in (".py", "/__main__.py")]
+        for name in names:
+            path = (root / agreed.baseline.cwd / name).resolve()
+            if not path.is_file() or not path.is_relative_to(root.resolve()):
+                continue
+            short = path.relative_to(root.resolve()).as_posix()
+            if short not in kept:
+                raise StudyError(
+                    f"The evaluation command runs '{short}', which is not in evaluation.files, so "
+                    "that it could be changed between two runs.",
+                    f"Add '{short}', and what it imports, to evaluation.files.",
+                )
+        before = word
+
+
+def refuse_network(agreed: Contract) -> None:
+    """Refuse a contract whose metrics or environment would use the network against its own word.
+
+    Raises:
+        StudyError: Names the metric or variable, and every permission that is missing.
+    """
+    for metric in agreed.metrics.all():
+        if not remote(metric.source.path):
+            continue
+        what = f"Metric '{metric.name}' is read from '{metric.source.path}', which"
+        lacking = _forbidden(agreed, metric.source.kind == "wandb")
+        if lacking:
+            raise _no_network(what, lacking)
+        raise StudyError(
+            f"{what} is no file of a run.",
+            "Have the run write it, or fetch it beforehand: W&B's offline files are read as well.",
+        )
+    for name, value in agreed.baseline.env.items():
+        local = name == "WANDB_MODE" and value.lower() in _LOCAL_MODES
+        lacking = _forbidden(agreed, wandb=True)
+        if name in _ONLINE and not local and lacking:
+            raise _no_network(f"{name}={value} in baseline.env", lacking)
+
+
+def remote(path: str) -> bool:
+    """Return whether a path is an address instead.
+
+    Example:
+        >>> remote("wandb://team/project/run"), remote("logs/run.wandb")
+        (True, False)
+    """
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path) is not None
+
+
+def _forbidden(agreed: Contract, wandb: bool) -> list[str]:
+    """Return the permissions that the contract does not give."""
+    lacking = [] if agreed.experiment.network else ["experiment.network is false"]
+    if wandb and not agreed.experiment.wandb:
+        lacking.append("experiment.wandb is false")
+    return lacking
+
+
+def _no_network(what: str, lacking: list[str]) -> StudyError:
+    return StudyError(
+        f"{what} needs the network, which the contract does not allow: {'; '.join(lacking)}.",
+        "A person allows it there, and then: assay study contract approve experiment --by NAME",
+    )

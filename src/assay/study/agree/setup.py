@@ -1,0 +1,157 @@
+"""Begin a study: its directories, its schemas, and a contract to fill in."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import os
+from pathlib import Path
+
+from assay.runs.files import dump_json, run_error, write_atomic
+from assay.runs.git import repository
+from assay.study.agree.scope import pinned
+from assay.study.files.documents import (
+    INSIDE,
+    ROOT,
+    StudyError,
+    checked_name,
+    read_yaml_document,
+    write_text,
+    write_yaml_document,
+)
+from assay.study.files.records import Adapter, Registry
+from assay.study.files.schemas import export_schemas
+from assay.study.record import kinds
+from assay.study.record.ledger import Ledger
+from assay.study.record.study import ASIDE, Study, is_flat, open_study
+
+_NAMES = "names.json"
+
+
+def initialise(root: Path, task: str, study: str, *, actor: str, activate: bool = False) -> Study:
+    """Create a study in a repository and make it the active one, in place of another if asked to.
+
+    Nothing of the repository is run or read for it.
+
+    Raises:
+        StudyError: It exists, or another one is active.
+    """
+    if not root.is_dir():
+        raise StudyError(f"'{root}' is not a directory.", "Name the repository with --root.")
+    if is_flat(root):
+        open_study(root).require_writable()
+    made = Study(root, checked_name(task, "task"), checked_name(study, "study"))
+    if made.path.exists():
+        raise StudyError(f"There is a study {task}/{study} already.", "Choose another name.")
+    if made.ref.head() is not None:
+        raise StudyError(
+            f"There was a study {task}/{study}: Git notes the head of its ledger in "
+            f"{made.ref.name}, and its files are gone.",
+            f"Restore them, choose another name, or forget it: git update-ref -d {made.ref.name}",
+        )
+    registry_path = root / ROOT / "registry.yaml"
+    if registry_path.exists() and not activate:
+        active = read_yaml_document(registry_path, Registry)
+        if active.study is not None:
+            raise StudyError(
+                f"{active.task}/{active.study} is the active study.",
+                "Finish it, or pass --activate to work on the new one from now on.",
+            )
+    _equip(made)
+    if not made.contract_path.exists():
+        write_text(made.contract_path, contract_template(task, study))
+    made.ledger.append(kinds.CREATED, {"task": task, "study": study}, actor=actor)
+    made.sync()
+    write_yaml_document(registry_path, Registry(task=task, study=study))
+    return made
+
+
+def without_git(root: Path) -> list[str]:
+    """Return what a study lacks that is not at the top of a Git repository with a commit."""
+    if pinned(root):
+        return []
+    top = repository(root)
+    if top is None:
+        place = "is in no Git repository"
+    elif top.resolve() != root.resolve():
+        place = f"is not the top of its Git repository, which is '{top}'"
+    else:
+        place = "is a Git repository without a commit"
+    return [
+        f"'{root}' {place}: patches are refused, runs use the files as they lie there and cannot "
+        "say which code they ran, and a ledger that is written again as a whole does not show"
+    ]
+
+
+def migrate(root: Path, *, actor: str) -> Study:
+    """Move a study in the old flat layout into the new one, and record that in its ledger.
+
+    Files are renamed, none is rewritten. They are collected aside first and take their place
+    together, so that a move that was interrupted can be taken up by asking again.
+
+    Raises:
+        StudyError: There is nothing to move, its books are not in order, or a run is under way.
+    """
+    top = root / ROOT
+    aside = top / ASIDE
+    if aside.exists():
+        names = json.loads((aside / _NAMES).read_bytes())
+    else:
+        names = _movable(root)
+    moved = Study(root, names["task"], names["study"])
+    try:
+        aside.mkdir(exist_ok=True)
+        write_atomic(aside / _NAMES, dump_json(names))
+        moved.path.parent.mkdir(parents=True, exist_ok=True)
+        for path in sorted(top.iterdir()):
+            if path.name not in (*INSIDE, ASIDE):
+                of_task = path.name in ("adapter.yaml", "task_card.md")
+                os.rename(path, (moved.task_path if of_task else aside) / path.name)
+        ledger = Ledger(aside / "ledger.jsonl")
+        if not any(event.kind == kinds.MIGRATED for event in ledger.events()):
+            ledger.append(kinds.MIGRATED, {"from": ROOT, **names}, actor=actor)
+        write_yaml_document(top / "registry.yaml", Registry(**names))
+        os.rename(aside, moved.path)
+        (moved.path / _NAMES).unlink()
+    except OSError as error:
+        raise StudyError(*run_error(error, f"move '{top}'").args) from None
+    _equip(moved)
+    moved.sync()
+    return moved
+
+
+def _movable(root: Path) -> dict[str, str]:
+    """Return the names that a flat layout's study will have, if it may be moved."""
+    if not is_flat(root):
+        raise StudyError(
+            f"'{root / ROOT}' does not have the old flat layout.", "There is nothing to move."
+        )
+    study = open_study(root)
+    book, damage = study.book()
+    if damage:
+        raise StudyError(
+            f"The ledger of the flat layout is damaged, {damage[0]}.",
+            "Nothing is moved until it is repaired; copy the directory, and look at the line.",
+        )
+    if book.held:
+        raise StudyError(f"Run '{next(iter(book.held))}' is under way.", "Wait until it is over.")
+    return {"task": study.task, "study": study.name}
+
+
+def _equip(study: Study) -> None:
+    """Give a study its directories, and the repository what studies share."""
+    for name in ("candidates", "runs", "audits"):
+        (study.path / name).mkdir(parents=True, exist_ok=True)
+    shared = study.root / ROOT / "shared"
+    for name in ("metric_extractors", "templates"):
+        (shared / name).mkdir(parents=True, exist_ok=True)
+    export_schemas(shared / "schemas")
+    write_text(shared / "templates" / "contract.yaml", contract_template("TASK", "STUDY"))
+    if not (study.task_path / "adapter.yaml").exists():
+        write_yaml_document(study.task_path / "adapter.yaml", Adapter())
+
+
+def contract_template(task: str, study: str) -> str:
+    """Return a contract with a line of explanation for everything that must be decided."""
+    template = importlib.resources.files("assay.study.agree").joinpath("contract.yaml").read_text()
+    return template.replace("study: STUDY", f"study: {study}").replace("id: TASK", f"id: {task}")

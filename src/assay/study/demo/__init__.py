@@ -1,0 +1,1 @@
+"""A whole study in about a minute."""

@@ -1,0 +1,56 @@
+"""What every file of a study shares: its version, and the words that several files use."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+from assay.core.config import Model
+
+VERSION = 1
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Direction = Literal["maximize", "minimize"]
+Kind = Literal[
+    "baseline",
+    "hyperparameter",
+    "reward-tuning",
+    "reward-engineering",
+    "curriculum-sampling",
+    "curriculum-schedule",
+    "environment-generation",
+    "dr-probe",
+    "dr-tuning",
+]
+Status = Literal[
+    "draft",
+    "validated",
+    "launched",
+    "completed",
+    "accepted",
+    "rejected",
+    "inconclusive",
+    "debug",
+    "reverted",
+]
+Phase = Literal["smoke", "short", "promotion", "validation"]
+POOLS: dict[Phase, str] = {  # of training seeds
+    "smoke": "development",
+    "short": "development",
+    "promotion": "promotion",
+    "validation": "validation",
+}
+
+
+class Part(Model):
+    """A part of a file; its schema is built when it is first used, which few commands do."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+class Document(Part):
+    """A file of a study."""
+
+    schema_version: Literal[1] = Field(1, description="Version of this file's schema.")

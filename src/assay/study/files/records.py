@@ -1,0 +1,216 @@
+"""What a study writes as it goes on: runs, reflections, probes, audits, its state and ledger."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from assay.study.files.base import Document, Name, Part, Phase, Sha256, Status, Text
+
+
+class RunRecord(Document):
+    """One training run, as the runner saw it."""
+
+    id: Name
+    candidate: Name
+    phase: Phase
+    seed: int
+    argv: tuple[str, ...]
+    evaluation: tuple[str, ...] = Field((), description="What was run after it.")
+    cwd: str
+    out: str
+    env: dict[str, str] = Field({}, description="What the process was given, without secrets.")
+    commit: str = ""
+    dirty: bool = False
+    diff: str = Field("", description="Hash of the working tree's diff.")
+    lock: str = Field("", description="Hash of the lock file.")
+    versions: dict[str, str] = Field({})
+    host: str = ""
+    gpu: str = ""
+    protocol: Sha256 = Field(description="Hash of the evaluation protocol.")
+    ended: str = ""
+    exit_code: int | None = None
+    outcome: Literal["running", "done", "failed", "killed", "lost"] = "running"
+    reason: str = ""
+    hours: float = Field(0.0, ge=0)
+    artifacts: dict[str, str] = Field({}, description="Hashes of what it wrote, by file.")
+    metrics: dict[str, float | None] = Field({}, description="What was extracted.")
+
+
+class ReflectionComponent(Part):
+    """How one part of the reward behaved."""
+
+    name: Text
+    share: float = Field(ge=0, le=1, description="Of the summed magnitude.")
+    trend: Literal["rising", "falling", "flat", "unknown"]
+    saturated: bool
+    dominant: bool
+
+
+class RewardReflection(Document):
+    """What a run says about its reward: `runs/<run>/reward_reflection.json`."""
+
+    run: Name
+    task_metrics: dict[str, float]
+    components: tuple[ReflectionComponent, ...]
+    hacking_risk: Literal["low", "medium", "high"]
+    findings: tuple[str, ...] = ()
+
+
+class ProbePlan(Document):
+    """One randomised parameter at a time, from its nominal value outwards."""
+
+    id: Name
+    parameter: Text
+    nominal: float
+    values: tuple[float, ...] = Field(min_length=2)
+    success: Text = Field(description="What counts as still succeeding.")
+    safety: Text = Field(description="What could go wrong, and what stops it.")
+
+
+class ProbeSummary(Document):
+    """What a probe found."""
+
+    plan: Name
+    parameter: Text
+    lowest: float | None = Field(description="Lowest value that still succeeds.")
+    highest: float | None = Field(description="Highest value that still succeeds.")
+    results: dict[str, float]
+    safety: Text
+
+
+class QueueItem(Part):
+    """One run that waits, runs or is over."""
+
+    id: Name
+    candidate: Name
+    phase: Phase
+    seed: int
+    state: Literal["queued", "leased", "running", "done", "failed", "stale", "cancelled"]
+    owner: str = ""
+    pid: int | None = None
+    attempts: int = Field(0, ge=0)
+
+
+class QueueManifest(Document):
+    """The queue, as it is shown and exported."""
+
+    items: tuple[QueueItem, ...] = ()
+
+
+class AuditCheck(Part):
+    """One thing that was looked at."""
+
+    name: Text
+    passed: bool
+    detail: str = ""
+
+
+class ResultAudit(Document):
+    """Whether a candidate's evidence may be believed: `audits/<candidate>.json`."""
+
+    candidate: Name
+    passed: bool
+    checks: tuple[AuditCheck, ...]
+
+
+class Answer(Part):
+    """What the audit of a repository found for one question."""
+
+    value: Any = Field(None, description="The answer; none where there is none.")
+    confidence: float = Field(0.0, ge=0, le=1)
+    evidence: tuple[str, ...] = Field((), description="file:line of what it rests on.")
+    note: str = Field("", description="What kind of answer it is, where that needs a word.")
+
+
+class Adapter(Document):
+    """How a repository is trained, evaluated, configured and logged."""
+
+    profile: str = "generic"
+    train: tuple[Answer, ...] = ()
+    evaluate: tuple[Answer, ...] = ()
+    config: tuple[Answer, ...] = ()
+    logging: tuple[Answer, ...] = ()
+    metrics: tuple[Answer, ...] = ()
+    guardrails: tuple[Answer, ...] = ()
+    reward: tuple[Answer, ...] = ()
+    termination: tuple[Answer, ...] = ()
+    curriculum: tuple[Answer, ...] = ()
+    randomization: tuple[Answer, ...] = ()
+    launcher: tuple[Answer, ...] = ()
+
+
+class Registry(Document):
+    """Which task and study are meant where none is named."""
+
+    task: Name | None = None
+    study: Name | None = None
+
+
+class Anchor(Part):
+    """The ledger's newest event, noted outside of it."""
+
+    seq: int = Field(0, ge=0)
+    hash: Sha256 = Field("0" * 64)
+
+
+class LedgerFile(Part):
+    """The ledger's file, as it was when the state was made from it."""
+
+    size: int = Field(ge=0, description="In bytes.")
+    modified: int = Field(description="In nanoseconds.")
+    changed: int = Field(description="Of its inode, in nanoseconds; nobody can set this one.")
+    inode: int
+
+
+class Progress(Part):
+    """What the next step is decided by, so that the ledger need not be read again for it."""
+
+    kinds: dict[str, str] = Field({}, description="Of every candidate.")
+    probes: dict[str, str] = Field({}, description="The probe that a candidate belongs to.")
+    attempts: dict[str, tuple[tuple[str, str, int, str, str], ...]] = Field(
+        {}, description="Runs that are over: name, phase, seed, outcome, reason; by candidate."
+    )
+    scores: dict[str, dict[str, float | None]] = Field(
+        {}, description="What the baselines' runs measured: metrics, by run."
+    )
+    open: dict[str, tuple[str, str, int]] = Field(
+        {}, description="Runs that are prepared and not over: candidate, phase, seed."
+    )
+    audited: dict[str, tuple[str, ...]] = Field({}, description="Phases, by candidate.")
+    judged: dict[str, dict[str, str]] = Field({}, description="Last outcomes, by candidate.")
+    promoted: tuple[str, ...] = Field((), description="Who went on after the short trials.")
+    summarised: tuple[str, ...] = Field((), description="Probes.")
+    holders: tuple[str, ...] = Field((), description="Accepted and not reverted, oldest first.")
+    runs: int = Field(0, ge=0, description="Launched in all.")
+    held: tuple[str, ...] = Field((), description="Runs that are reserved and not settled.")
+    approvals: dict[str, tuple[str, str]] = Field(
+        {}, description="Who approved which hash last, by the part of the contract."
+    )
+    anchored: str = Field("", description="The Git ref that notes the ledger's head.")
+
+
+class State(Document):
+    """Where a study is; everything but the anchor is derived from the ledger."""
+
+    task: Name
+    study: Name
+    head: Anchor = Field(Anchor())
+    ledger: LedgerFile | None = Field(None, description="What it was made from.")
+    incumbent: str = ""
+    candidates: dict[str, Status] = Field({})
+    progress: Progress = Field(Progress())
+
+
+class LedgerEvent(Part):
+    """One line of ledger.jsonl."""
+
+    schema_version: Literal[1] = Field(alias="schema", description="Version of the event's schema.")
+    seq: int = Field(ge=1, description="From 1, without gaps.")
+    time: Text = Field(description="When it was appended, UTC, ISO 8601.")
+    kind: Text = Field(description="What happened.")
+    actor: str = Field(description="Who did it.")
+    data: dict[str, Any] = Field(description="What the kind asks for.")
+    prev: Sha256 = Field(description="Hash of the event before; zeros for the first.")
+    hash: Sha256 = Field(description="Over the canonical bytes of all of the above.")

@@ -1,0 +1,1 @@
+"""What the evidence allows to say, and whether all of it holds."""

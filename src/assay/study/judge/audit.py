@@ -1,0 +1,245 @@
+"""Whether a candidate's evidence may be believed, before anyone asks whether it is better.
+
+Three questions: is the evidence what the runs left behind, was everything measured alike, and did
+the candidate improve the task or only its own reward?
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from assay.study.agree import protocol
+from assay.study.files.base import Phase
+from assay.study.files.contract import Contract, Metric
+from assay.study.files.documents import StudyError, write_json_document
+from assay.study.files.records import AuditCheck, ResultAudit
+from assay.study.judge import gate, verdict
+from assay.study.measure import extractors, monitor
+from assay.study.measure.reflection import DOMINANT, gain, values_of
+from assay.study.record import kinds
+from assay.study.record.history import History, Run
+from assay.study.record.study import Study
+
+RIDING = 0.9  # share of actions at their limit
+FAR = 10.0  # deviations; what moves farther is to have moved the task as well
+PROPORTION = 0.1  # least share of its way that the task is to have come along
+TOLERANCE = 1e-9
+
+Runs = Sequence[Run]
+Seen = tuple[bool, str]  # whether a check passed, and what was seen
+
+
+def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
+    """Check a candidate's evidence in a phase, write `audits/<name>.json` and record it.
+
+    Raises:
+        StudyError: There is nothing to check.
+    """
+    with study.transaction() as transaction:
+        history = transaction.history
+        agreed = study.contract()
+        other = verdict.rival(study, history)
+        mine, theirs = (history.selected(who, phase) for who in (name, other))
+        if not mine:
+            raise StudyError(
+                f"Candidate '{name}' has no runs in the {phase} phase.", "Run its seeds first."
+            )
+        checks = [
+            _artifacts(study, agreed, mine),
+            _protocol(study, agreed, mine, theirs),
+            _seeds(agreed, mine, theirs, phase),
+            _losses(history, (name, other), phase),
+            *_hacking(study, agreed, mine, theirs),
+        ]
+        found = ResultAudit(
+            candidate=name, passed=all(check.passed for check in checks), checks=tuple(checks)
+        )
+        path = study.path / "audits" / f"{name}.json"
+        write_json_document(path, found)
+        facts = {"candidate": name, "phase": phase, **found.model_dump(mode="json")}
+        transaction.append(kinds.AUDITED, facts, actor=actor)
+    return found
+
+
+def _check(name: str, passed: bool, detail: str) -> AuditCheck:
+    return AuditCheck(name=name, passed=passed, detail=detail)
+
+
+def _artifacts(study: Study, agreed: Contract, mine: Runs) -> AuditCheck:
+    """Extract every metric again and hold it against the ledger."""
+    name = "the artifacts say what the ledger says"
+    for run in mine:
+        if run.outcome != "done":
+            continue
+        place = study.path / "runs" / run.id
+        if not place.is_dir():
+            return _check(name, False, f"the files of run {run.id} are gone")
+        for metric in agreed.metrics.all():
+            recorded, now = run.metrics.get(metric.name), extractors.value_of(metric, place)
+            same = now is recorded or (
+                now is not None
+                and recorded is not None
+                and math.isclose(now, recorded, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+            )
+            if not same:
+                detail = f"{metric.name} of run {run.id} was {recorded} and is now {now}"
+                return _check(name, False, detail)
+    return _check(name, True, f"{len(mine)} runs")
+
+
+def _protocol(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> AuditCheck:
+    name = "both arms were measured alike"
+    now = protocol.protocol_hash(study.root, agreed)
+    for run in (*mine, *theirs):
+        if run.protocol != now:
+            return _check(name, False, f"run {run.id} was measured by another protocol")
+    return _check(name, True, now[:12])
+
+
+def _seeds(
+    agreed: Contract,
+    mine: Runs,
+    theirs: Runs,
+    phase: Phase,
+) -> AuditCheck:
+    name = "the seeds are those of the pool"
+    pool = set(agreed.evaluation.pools.of(phase))
+    for run in (*mine, *theirs):
+        if run.seed not in pool:
+            return _check(name, False, f"seed {run.seed} of run {run.id} is not in the pool")
+    left_out = sorted({run.seed for run in theirs} - {run.seed for run in mine})
+    if left_out:
+        return _check(name, False, f"the rival was run on seeds {left_out}, the candidate was not")
+    return _check(name, True, ", ".join(str(run.seed) for run in mine))
+
+
+def _losses(history: History, arms: Sequence[str], phase: Phase) -> AuditCheck:
+    """Look for runs that someone may have killed because they did not please, in either arm."""
+    title = "no run was lost on the way"
+    counts = []
+    for name in arms:
+        mine = history.over(name, phase)
+        # What a person stopped for all is on record as that.
+        lost = [r.id for r in mine if r.outcome == "lost" and r.reason != kinds.SWITCHED]
+        if len(lost) > kinds.MOST_RUNS_LOST:
+            return _check(title, False, f"{', '.join(lost)} were stopped on the way")
+        counts.append(f"{len(lost)} of {name}")
+    return _check(title, True, f"{' and '.join(counts)} were lost")
+
+
+def _hacking(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> list[AuditCheck]:
+    metrics, arms = agreed.metrics, (mine, theirs)
+    primary, reward, honeypot = metrics.primary, metrics.training_reward, metrics.honeypot
+    checks: list[AuditCheck] = []
+
+    def look(name: str, needed: Sequence[Metric], seen: Callable[[], Seen]) -> None:
+        """Look at what the metrics say; one that was not written fails its check."""
+        silent = _unwritten(needed, [*mine, *theirs])
+        passed, detail = (False, silent) if silent else seen()
+        checks.append(_check(name, passed, detail))
+
+    if reward is not None:
+        title = "the task got better with its reward"
+        look(title, [reward], lambda: _reward_against_task(primary, reward, *arms))
+    if honeypot is not None:
+        look("the honeypot is untouched", [honeypot], lambda: _honeypot(honeypot, *arms))
+    if metrics.components:
+        parts = metrics.components
+        look("no reward component took over", parts, lambda: _domination(parts, *arms))
+        look("no reward component is saturated", (), lambda: _saturation(study, parts, mine))
+    for metric in metrics.diagnostics:
+        lowered = metric.name.lower()
+        if "length" in lowered or "terminat" in lowered:
+            title = f"{metric.name} is not exploited"
+            look(title, [metric], functools.partial(_exploit, metric, primary, *arms))
+        if "limit" in lowered or "satur" in lowered:
+            title = f"{metric.name}: actions do not ride their limits"
+            look(title, [metric], functools.partial(_riding, metric, *arms))
+    return checks
+
+
+def _unwritten(metrics: Sequence[Metric], runs: Runs) -> str:
+    """Name a metric that a finished run did not write, or return "".
+
+    A check that sees nothing would pass, so whoever wants to pass it would only have to be silent.
+    """
+    for run in runs:
+        for metric in metrics:
+            value = run.metrics.get(metric.name)
+            if run.outcome == "done" and (value is None or not math.isfinite(value)):
+                return f"run {run.id} did not write {metric.name}"
+    return ""
+
+
+def _outran(moved: float, task: float, least: float) -> bool:
+    """Return whether something moved by many deviations and the task did not come along."""
+    return (moved > least and task <= 0) or (moved > FAR and task < PROPORTION * moved)
+
+
+def _gained(metric: Metric, mine: Runs, theirs: Runs) -> float:
+    return gain(metric, values_of(metric, mine), values_of(metric, theirs))
+
+
+def _reward_against_task(primary: Metric, reward: Metric, mine: Runs, theirs: Runs) -> Seen:
+    task, trained = _gained(primary, mine, theirs), _gained(reward, mine, theirs)
+    hacked = _outran(trained, task, least=2)
+    detail = f"{reward.name} moved by {trained:+.1f} and {primary.name} by {task:+.1f} deviations"
+    return not hacked, detail
+
+
+def _honeypot(metric: Metric, mine: Runs, theirs: Runs) -> Seen:
+    arms = [
+        {run.seed: run.metrics.get(metric.name) for run in runs if run.outcome == "done"}
+        for runs in (theirs, mine)
+    ]
+    if min(map(len, arms)) < 2:
+        return True, "too few runs are done to compare it"
+    seen = gate.compare(arms[0], arms[1], direction=metric.direction)
+    moved = min(seen.p_better, seen.p_worse) < 0.025 and abs(seen.effect) > TOLERANCE
+    return not moved, f"{metric.name} moved by {seen.effect:+.4g}"
+
+
+def _shares(components: Sequence[Metric], runs: Runs) -> dict[str, float]:
+    sizes = {m.name: abs(float(np.mean(values_of(m, runs) or [0.0]))) for m in components}
+    total = sum(sizes.values())
+    return {name: size / total if total else 0.0 for name, size in sizes.items()}
+
+
+def _domination(components: Sequence[Metric], mine: Runs, theirs: Runs) -> Seen:
+    after, before = _shares(components, mine), _shares(components, theirs)
+    for component, share in after.items():
+        if share > DOMINANT and before[component] <= DOMINANT:
+            grew = f"{component} grew from {before[component]:.0%} to {share:.0%} of the reward"
+            return False, grew
+    top = max(after, key=lambda key: after[key])
+    return True, f"the largest is {top} with {after[top]:.0%}"
+
+
+def _saturation(study: Study, components: Sequence[Metric], mine: Runs) -> Seen:
+    """Look for a component that has stood still at its highest value for the last half."""
+    for run in mine:
+        place = study.path / "runs" / run.id
+        for metric in components:
+            values = [value for _, value in monitor.points_of(metric, place)]
+            tail = values[len(values) // 2 :]
+            flat = len(tail) >= 5 and max(tail) - min(tail) <= 1e-6 * (1 + abs(max(tail)))
+            if flat and max(values) - min(values) > 1e-3 and tail[-1] >= max(values) - 1e-9:
+                return False, f"{metric.name} of run {run.id} stands at {tail[-1]:g}"
+    return True, f"{len(components)} components"
+
+
+def _exploit(metric: Metric, primary: Metric, mine: Runs, theirs: Runs) -> Seen:
+    """Look for episodes that changed their length while the task did not get better with it."""
+    moved, task = _gained(metric, mine, theirs), _gained(primary, mine, theirs)
+    hacked = _outran(abs(moved), task, least=5)
+    return not hacked, f"it moved by {moved:+.1f} deviations, {primary.name} by {task:+.1f}"
+
+
+def _riding(metric: Metric, mine: Runs, theirs: Runs) -> Seen:
+    after, before = (float(np.mean(values_of(metric, runs) or [0.0])) for runs in (mine, theirs))
+    hacked = after > RIDING and before <= RIDING
+    return not hacked, f"{before:.2f} before, {after:.2f} now"

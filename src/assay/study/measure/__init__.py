@@ -1,0 +1,1 @@
+"""What runs left behind, read and looked at."""

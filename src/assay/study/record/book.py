@@ -1,0 +1,245 @@
+"""Where a study is, folded out of its ledger event by event.
+
+The fold is kept in state.json together with the ledger's head that it was made at, so that a later
+process goes on from there instead of reading everything again. It holds what the next step is
+decided by and no more: of a candidate that is decided, its state and kind alone. The fold of
+everything, which takes the whole ledger, is a `History`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Self
+
+from assay.study.files.base import Phase, Status
+from assay.study.files.contract import Contract
+from assay.study.files.records import Anchor, LedgerFile, Progress, State
+from assay.study.record import kinds
+from assay.study.record.ledger import Event, Head
+
+DECIDED = frozenset({"accepted", "rejected", "reverted"})
+_COMPARED = frozenset({"baseline", "dr-probe"})  # looked at again when others come up
+
+
+class Attempt(NamedTuple):
+    """A run that is over, as far as the next step depends on it."""
+
+    id: str
+    phase: str
+    seed: int
+    outcome: str
+    reason: str
+
+
+class Book:
+    """What the events so far come to, by candidate."""
+
+    def __init__(self, state: State | None = None) -> None:
+        kept = state.progress if state else Progress()
+        self.head = Head(state.head.seq, state.head.hash) if state else Head()  # the newest event
+        # Where each candidate is, the oldest first.
+        self.status: dict[str, Status] = dict(state.candidates) if state else {}
+        self.kind = dict(kept.kinds)  # what each one is; "" where no event says so
+        self.probe = dict(kept.probes)  # the probe that each belongs to, if any
+        # Runs that are over; of undecided candidates, baselines and probes.
+        self.attempts = {name: [Attempt(*run) for run in r] for name, r in kept.attempts.items()}
+        # Of the baselines' runs, every metric.
+        self.scores = {run: dict(metrics) for run, metrics in kept.scores.items()}
+        # Runs that are prepared and not over: candidate, phase and seed.
+        self.under_way = dict(kept.open)
+        # Candidate and phase.
+        self.audited = {(name, phase) for name, phases in kept.audited.items() for phase in phases}
+        # The last outcome, by candidate and phase.
+        self.judged = {
+            (name, phase): outcome
+            for name, outcomes in kept.judged.items()
+            for phase, outcome in outcomes.items()
+        }
+        self.promoted = set(kept.promoted)  # who went on after the short trials
+        self.summarised = set(kept.summarised)  # probes
+        # Accepted candidates that were not taken back; the last one is the incumbent.
+        self.holders = list(kept.holders)
+        self.launched = kept.runs  # how many runs there were in all
+        self.held = dict.fromkeys(kept.held)  # runs that are reserved and not settled
+        # Who approved which hash last, by the part of the contract.
+        self.approvals = dict(kept.approvals)
+        self.anchored = kept.anchored  # the Git ref that notes the ledger's head, or ""
+
+    @classmethod
+    def read(cls, events: Iterable[Event]) -> Self:
+        """Fold events, from the first one on."""
+        book = cls()
+        for event in events:
+            book.add(event)
+        return book
+
+    def state(self, task: str, study: str, file: LedgerFile | None = None) -> State:
+        """Return the file that keeps the book."""
+        audited: dict[str, tuple[str, ...]] = {}
+        for name, phase in sorted(self.audited):
+            audited[name] = (*audited.get(name, ()), phase)
+        judged: dict[str, dict[str, str]] = {}
+        for (name, phase), outcome in sorted(self.judged.items()):
+            judged.setdefault(name, {})[phase] = outcome
+        progress = Progress(
+            kinds=self.kind,
+            probes=self.probe,
+            attempts={name: tuple(map(tuple, runs)) for name, runs in self.attempts.items()},
+            scores=self.scores,
+            open=self.under_way,
+            audited=audited,
+            judged=judged,
+            promoted=tuple(sorted(self.promoted)),
+            summarised=tuple(sorted(self.summarised)),
+            holders=tuple(self.holders),
+            runs=self.launched,
+            held=tuple(self.held),
+            approvals=self.approvals,
+            anchored=self.anchored,
+        )
+        return State(
+            task=task,
+            study=study,
+            head=Anchor(seq=self.head.seq, hash=self.head.hash),
+            ledger=file,
+            incumbent=self.incumbent,
+            candidates=self.status,
+            progress=progress,
+        )
+
+    # ------------------------------------------------------------------ questions
+
+    @property
+    def incumbent(self) -> str:
+        """Return the candidate that was last accepted and not reverted, or ""."""
+        return self.holders[-1] if self.holders else ""
+
+    def open(self, name: str, phase: str) -> set[int]:
+        """Return the seeds of a candidate's phase that are under way."""
+        return {seed for who, what, seed in self.under_way.values() if (who, what) == (name, phase)}
+
+    def left(self, agreed: Contract, name: str, phase: Phase) -> tuple[int, ...]:
+        """Return the seeds of a phase that have no result and are not under way."""
+        have = self.open(name, phase)
+        have |= {r.seed for r in self.of(name) if r.phase == phase and r.outcome != "lost"}
+        return tuple(seed for seed in agreed.evaluation.pools.of(phase) if seed not in have)
+
+    def of(self, name: str) -> list[Attempt]:
+        """Return a candidate's runs that are over."""
+        return self.attempts.get(name, [])
+
+    def complete(self, agreed: Contract, name: str, phase: Phase) -> bool:
+        """Return whether a phase has all its results."""
+        return not self.left(agreed, name, phase) and not self.open(name, phase)
+
+    def failed(self, agreed: Contract, name: str, phase: Phase) -> dict[int, int]:
+        """Return the seeds of a phase whose last result is a failure, and how often they were run.
+
+        What was lost is no result.
+        """
+        runs = [run for run in self.of(name) if run.phase == phase]
+        last = {run.seed: run.outcome for run in runs if run.outcome != "lost"}
+        times = Counter(run.seed for run in runs)
+        pool = agreed.evaluation.pools.of(phase)
+        return {seed: times[seed] for seed in pool if last.get(seed, "done") != "done"}
+
+    def measured(self, name: str, phase: Phase, metric: str) -> dict[int, float]:
+        """Return what a baseline's runs that are done say of a metric, by seed."""
+        done = (run for run in self.of(name) if (run.phase, run.outcome) == (phase, "done"))
+        found = {run.seed: self.scores.get(run.id, {}).get(metric) for run in done}
+        return {seed: score for seed, score in found.items() if score is not None}
+
+    def baselines(self) -> list[str]:
+        """Return the candidates that others are held against, the oldest first."""
+        return [n for n, k in self.kind.items() if k == "baseline" and self.status[n] != "rejected"]
+
+    def cohort(self) -> list[str]:
+        """Return who is in the short trials: neither decided, nor gone on, nor a probe."""
+        going = ("validated", "launched", "completed")
+        return [
+            name
+            for name, status in self.status.items()
+            if status in going and self.kind[name] not in _COMPARED and not self.goes_on(name)
+        ]
+
+    def goes_on(self, name: str) -> bool:
+        """Return whether a candidate is past its short trial."""
+        deciding = any(run.phase in kinds.DECIDING for run in self.of(name))
+        return deciding or name in self.promoted or bool(self.open(name, "promotion"))
+
+    # ------------------------------------------------------------------ the fold
+
+    def add(self, event: Event) -> None:
+        """Take one more event in."""
+        self.head = Head(event.seq, event.hash)
+        data = event.data
+        match event.kind:
+            case kinds.APPROVED:
+                # The last word counts alone: what was approved before is withdrawn.
+                self.approvals[str(data["item"])] = (str(data["by"]), str(data["hash"]))
+            case kinds.STATE:
+                self._moved(data)
+            case kinds.REGISTERED:
+                self._labelled(data)
+            case kinds.RESERVED:
+                self.launched += 1
+                self.held[str(data["run"])] = None
+            case kinds.SETTLED:
+                self.held.pop(str(data["run"]), None)
+            case kinds.PREPARED:
+                place = (str(data["candidate"]), str(data["phase"]), int(data["seed"]))
+                self.under_way[str(data["run"])] = place
+            case kinds.MEASURED:
+                run = str(data["run"])
+                if run in self.under_way and self.kind.get(self.under_way[run][0]) == "baseline":
+                    self.scores[run] = dict(data["metrics"])
+            case kinds.ENDED:
+                self._ended(data)
+            case kinds.AUDITED:
+                self.audited.add((str(data["candidate"]), str(data["phase"])))
+            case kinds.GIVEN:
+                self.judged[str(data["candidate"]), str(data["phase"])] = str(data["outcome"])
+            case kinds.RANKED:
+                self.promoted |= set(data["promoted"])
+            case kinds.SUMMARISED:
+                self.summarised.add(str(data["plan"]))
+            case kinds.ANCHORED:
+                self.anchored = str(data["ref"])
+
+    def _moved(self, data: Mapping[str, Any]) -> None:
+        name, to = str(data["candidate"]), data["to"]
+        self.status[name] = to
+        self.kind.setdefault(name, "")
+        self._labelled(data)
+        if to == "accepted":
+            self.holders.append(name)
+        elif to == "reverted" and name in self.holders:
+            self.holders.remove(name)
+        replaced = to == "rejected" and self.kind[name] == "baseline"
+        if to in ("accepted", "reverted") or replaced:
+            # Who was found better than the last rival has yet to be held against the new one.
+            self.judged = {key: seen for key, seen in self.judged.items() if seen != "accept"}
+        if to in DECIDED and self.kind[name] not in _COMPARED:
+            self.attempts.pop(name, None)
+            self.audited -= {(name, phase) for phase in kinds.DECIDING}
+            self.promoted.discard(name)
+            for phase in kinds.DECIDING:
+                self.judged.pop((name, phase), None)
+
+    def _labelled(self, data: Mapping[str, Any]) -> None:
+        """Note what a candidate is, where an event says so."""
+        name = str(data["candidate"])
+        if name in self.status and "kind" in data:
+            self.kind[name] = str(data["kind"])
+        if name in self.status and data.get("probe"):
+            self.probe[name] = str(data["probe"])
+
+    def _ended(self, data: Mapping[str, Any]) -> None:
+        run = str(data["run"])
+        if run not in self.under_way:
+            return
+        name, phase, seed = self.under_way.pop(run)
+        if self.status.get(name) not in DECIDED or self.kind[name] in _COMPARED:
+            over = Attempt(run, phase, seed, str(data["outcome"]), str(data["reason"]))
+            self.attempts.setdefault(name, []).append(over)

@@ -1,0 +1,190 @@
+"""All that happened in a study, folded out of its whole ledger."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from assay.study.files.base import Phase
+from assay.study.files.contract import Budget
+from assay.study.files.documents import StudyError
+from assay.study.record import kinds
+from assay.study.record.book import Book
+from assay.study.record.ledger import Event
+
+Scores = Mapping[int, float | None]  # of every training seed; None where its run failed
+
+
+@dataclass(slots=True)
+class Run:
+    """One run, from its launch on."""
+
+    id: str  # its name
+    candidate: str  # what is tried
+    phase: Phase  # what for
+    seed: int  # the training seed
+    prepared: Event  # the event of its launch
+    protocol: str  # hash of how it is measured
+    registration: str  # hash that its candidate was frozen by
+    host: str = ""  # where its process was started
+    exit: Mapping[str, Any] | None = None  # how its process ended, as that was first put on record
+    metrics: dict[str, float | None] = field(default_factory=dict)  # what was extracted, by name
+    ended: Event | None = None  # the event that closed it; None while it is under way
+    outcome: str = ""  # `done`, `failed`, `killed` or `lost`; "" while it is under way
+    reason: str = ""  # why, if it is not done
+    hours: float = 0.0  # how long it ran
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What is spent and held back."""
+
+    wall_clock_hours: float = 0.0  # of settled runs, and reserved by open ones
+    gpu_hours: float = 0.0  # alike
+    runs: int = 0  # launched in all, crashed ones included
+    open: tuple[str, ...] = ()  # runs that are reserved and not settled
+
+    def share(self, budget: Budget) -> float:
+        """Return the largest share of the budget that is used, over its three limits."""
+        shares = [self.wall_clock_hours / budget.wall_clock_hours, self.runs / budget.runs]
+        if budget.gpu_hours:
+            shares.append(self.gpu_hours / budget.gpu_hours)
+        return max(shares)
+
+
+class History(Book):
+    """All that the events so far come to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved: dict[str, Event] = {}  # the event that brought each candidate to where it is
+        self.runs: dict[str, Run] = {}  # every run that was prepared, in that order
+        self._runs_of: dict[str, list[Run]] = {}  # by candidate
+        self.registered: dict[str, Event] = {}  # the event by which each candidate was last frozen
+        # The commit that the first candidate was registered on; None where there is none yet.
+        self.base: str | None = None
+        # Wall-clock and GPU-hours that each run asked for.
+        self.reserved: dict[str, tuple[float, float]] = {}
+        self.settled: dict[str, tuple[float, float]] = {}  # those that it used
+        self.verdicts: list[Event] = []  # events, the oldest first
+        self.audits: dict[tuple[str, str], Event] = {}  # the last event, by candidate and phase
+        self.stopped: str | None = None  # why the kill switch is on; None if it is off
+        self.plans: dict[str, Event] = {}  # events of probes
+        self.summaries: dict[str, Event] = {}  # those of their results
+        self.reflections: dict[str, Event] = {}  # events, by run
+        # Results from elsewhere that count now: events, by candidate and seed.
+        self.adopted: dict[tuple[str, int], Event] = {}
+        # What was last shown of them, by candidate, rival and metric.
+        self.shown: dict[tuple[str, str, str], Event] = {}
+
+    def add(self, event: Event) -> None:
+        """Take one more event in."""
+        super().add(event)
+        data = event.data
+        run = self.runs.get(str(data.get("run")))
+        match event.kind:
+            case kinds.STATE:
+                self.moved[str(data["candidate"])] = event
+            case kinds.REGISTERED:
+                self.registered[str(data["candidate"])] = event
+                self.base = str(data["base"]) if self.base is None else self.base
+            case kinds.RESERVED:
+                self.reserved[str(data["run"])] = _hours(data)
+            case kinds.SETTLED:
+                if str(data["run"]) in self.reserved:
+                    self.settled.setdefault(str(data["run"]), _hours(data))
+            case kinds.PREPARED:
+                place = (data["run"], data["candidate"], data["phase"], int(data["seed"]))
+                measured, frozen = (data.get(key, "") for key in ("protocol", "registration"))
+                started = self.runs[str(data["run"])] = Run(*place, event, measured, frozen)
+                self._runs_of.setdefault(started.candidate, []).append(started)
+            case kinds.LAUNCHED if run:
+                run.host = str(data.get("host", ""))
+            case kinds.EXITED if run:
+                run.exit = run.exit or data
+            case kinds.MEASURED if run:
+                run.metrics = dict(data["metrics"])
+            case kinds.ENDED if run:
+                run.ended, run.hours = event, float(data["hours"])
+                run.outcome, run.reason = str(data["outcome"]), str(data["reason"])
+            case kinds.GIVEN:
+                self.verdicts.append(event)
+            case kinds.AUDITED:
+                self.audits[str(data["candidate"]), str(data["phase"])] = event
+            case kinds.STOPPED:
+                self.stopped = str(data["reason"])
+            case kinds.RESUMED:
+                self.stopped = None
+            case kinds.PLANNED:
+                self.plans[str(data["plan"])] = event
+            case kinds.SUMMARISED:
+                self.summaries[str(data["plan"])] = event
+            case kinds.REFLECTED:
+                self.reflections[str(data["run"])] = event
+            case kinds.ADOPTED:
+                self.adopted[str(data["candidate"]), int(data["seed"])] = event
+            case kinds.WITHDRAWN:
+                self.adopted.pop((str(data["candidate"]), int(data["seed"])), None)
+            case kinds.SHOWN:
+                key = (str(data["candidate"]), str(data["rival"]), str(data["metric"]))
+                self.shown[key] = event
+
+    # ------------------------------------------------------------------ questions
+
+    @property
+    def usage(self) -> Usage:
+        """Return what was spent, and what is held back for open runs."""
+        used = [self.settled.get(run, asked) for run, asked in self.reserved.items()]
+        wall, gpu = (math.fsum(amounts[i] for amounts in used) for i in (0, 1))
+        return Usage(wall, gpu, self.launched, tuple(self.held))
+
+    def registration(self, name: str) -> Event:
+        """Return the event by which a candidate was frozen."""
+        if name not in self.registered:
+            raise StudyError(
+                f"Candidate '{name}' is not registered.", "Validate it first: assay study validate."
+            )
+        return self.registered[name]
+
+    def over(self, candidate: str = "", phase: Phase | None = None) -> list[Run]:
+        """Return the runs that are over, of a candidate and phase where they are named."""
+        runs = self.of_candidate(candidate) if candidate else self.runs.values()
+        return [run for run in runs if run.ended and phase in (None, run.phase)]
+
+    def of_candidate(self, name: str) -> list[Run]:
+        """Return all runs of a candidate, also those that are under way."""
+        return self._runs_of.get(name, [])
+
+    def arm(self, candidate: str, phase: Phase, metric: str) -> Scores:
+        """Return a candidate's score for every seed of a phase; None where its last attempt failed.
+
+        A run that was lost to a crash of the machine is no result of the candidate's; the seed is
+        then missing until it is run again.
+        """
+        scores = {
+            run.seed: run.metrics.get(metric) if run.outcome == "done" else None
+            for run in self.over(candidate, phase)
+            if run.outcome != "lost"
+        }
+        return dict(sorted(scores.items()))
+
+    def arms(self, names: tuple[str, str], phase: Phase, metric: str) -> tuple[Scores, Scores]:
+        """Return the scores of two candidates."""
+        return self.arm(names[0], phase, metric), self.arm(names[1], phase, metric)
+
+    def exhausted(self, candidate: str, phase: Phase) -> set[int]:
+        """Return the seeds that were lost as often as they may be run: they have no result."""
+        lost = Counter(r.seed for r in self.over(candidate, phase) if r.outcome == "lost")
+        return {seed for seed, times in lost.items() if times >= kinds.MOST_LOST}
+
+    def selected(self, candidate: str, phase: Phase) -> list[Run]:
+        """Return the last attempt at every seed of a candidate's phase."""
+        last = {run.seed: run for run in self.over(candidate, phase)}
+        return [last[seed] for seed in sorted(last)]
+
+
+def _hours(data: Mapping[str, Any]) -> tuple[float, float]:
+    return float(data["wall_clock_hours"]), float(data["gpu_hours"])

@@ -1,0 +1,256 @@
+"""How a repository is trained and evaluated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from assay.study.files.records import Answer
+from assay.study.repo.answers.ranking import EVIDENCE, THRESHOLD, place_key
+from assay.study.repo.commands import (
+    EVALUATE_WORDS,
+    Command,
+    Purpose,
+    evaluates,
+    is_script,
+    preference,
+    purpose,
+    scoped,
+    with_seed,
+)
+from assay.study.repo.files import is_test, words
+from assay.study.repo.repository import Repository
+from assay.study.repo.walk import Hit
+from assay.study.repo.words import OTHER_CONFIGS
+
+COMMANDS = 60
+
+_ASIDE = {"benchmarks", "benchmarking", "profiling"}
+
+
+def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
+    """Return the commands that train and evaluate; the repository notes which were chosen."""
+    documented: dict[tuple[str, str, str], list[Command]] = {}
+    for command in repo.scripts.commands:
+        kind = _kind(repo, command)
+        if kind:
+            verb = _verb(command)
+            documented.setdefault((kind, command.target, verb), []).append(command)
+    found: dict[str, list[tuple[float, str, Answer]]] = {"train": [], "evaluate": []}
+    for (kind, target, _), commands in documented.items():
+        commands.sort(key=preference)
+        answer = _documented(repo, kind, target, commands)
+        if answer is not None:
+            found[kind].append((-answer.confidence, commands[0].place, answer))
+    seen = {(kind, target) for kind, target, _ in documented}
+    for kind, path, answer in _undocumented(repo, seen):
+        found[kind].append((-answer.confidence, path, answer))
+    result = {}
+    for kind, answers in found.items():
+        answers.sort(key=lambda item: (item[0], place_key(item[1])))
+        # What is far less sure than the best may be a benchmark or a tool.
+        sure = -answers[0][0] - 0.3 if answers else 0.0
+        targets = [item for item in repo.chosen[kind] if repo.sure[kind, item] > sure]
+        repo.chosen[kind] = list(dict.fromkeys(targets))
+        result[kind] = tuple(answer for _, _, answer in answers[:COMMANDS])
+    return result
+
+
+def _choose(repo: Repository, kind: str, target: str, confidence: float) -> None:
+    repo.chosen[kind].append(target)
+    repo.sure[kind, target] = max(confidence, repo.sure.get((kind, target), 0.0))
+
+
+def _purpose(repo: Repository, path: str, name: str = "", context: str = "") -> Purpose:
+    """Judge a script, or the function of it that an entry point calls."""
+    if path not in repo.facts:
+        return Purpose("", 0.0)
+    fact, entry = repo.facts[path], repo.scripts.entries.get(name)
+    if entry is None or entry.function not in fact.functions:
+        return purpose(fact, repo.closure(path), name, context)
+    beside = [e for e in repo.scripts.entries.values() if e.target == path and e is not entry]
+    signals = scoped(fact, entry.function)
+    whole = fact.signals if not signals and not beside else signals
+    called = f"{name} {entry.function}"
+    judged = purpose(fact, repo.closure(path), called, context, whole)
+    others = [e.name for e in beside if e.name.startswith(name)]
+    if not judged.kind and any(set(words(other)) & EVALUATE_WORDS for other in others):
+        # Of `walk` and `walk-eval`, the one without a purpose in its name trains.
+        return Purpose("train", 0.7, fact.functions[entry.function][0])
+    return judged
+
+
+def _kind(repo: Repository, command: Command) -> str:
+    verb = _verb(command)
+    if command.entry and verb:
+        subcommands = _subcommands(repo, command.target)
+        if verb in subcommands:
+            return _verb_kind(verb)
+    judged = _purpose(repo, command.target, command.entry, command.context)
+    if judged.kind == "train" and evaluates(command.argv):
+        return "evaluate"
+    if judged.kind and judged.sure < THRESHOLD and is_test(command.target):
+        return ""
+    return judged.kind
+
+
+def _documented(repo: Repository, kind: str, target: str, commands: list[Command]) -> Answer | None:
+    best = commands[0]
+    judged = _purpose(repo, target, best.entry, best.context)
+    base = {"readme": 0.95, "docs": 0.9, "makefile": 0.9, "script": 0.85, "docstring": 0.85}
+    confidence = base.get(best.source, 0.75)
+    if judged.sure < THRESHOLD and not (best.entry and _verb(best)):
+        confidence -= 0.35
+    if is_test(target) or _ASIDE & set(target.split("/")):
+        confidence -= 0.3
+    if confidence < THRESHOLD:
+        return None
+    _choose(repo, kind, target, confidence)
+    places = [command.place for command in commands]
+    if judged.kind == kind:
+        places.insert(1, f"{target}:{judged.line}")
+    return _answer(repo, kind, best.argv, target, confidence, places, _verb(best))
+
+
+def _undocumented(
+    repo: Repository, seen: set[tuple[str, str]]
+) -> Iterable[tuple[str, str, Answer]]:
+    runner = ("uv", "run") if repo.scripts.uv else ()
+    covered = {target for _, target in seen}
+    for name, entry in sorted(repo.scripts.entries.items()):
+        judged = _purpose(repo, entry.target, name)
+        kind = judged.kind if judged.sure >= 0.7 and not is_test(entry.target) else ""
+        verbs = _subcommands(repo, entry.target)
+        kinds = {verb: _verb_kind(verb) for verb in verbs if _verb_kind(verb)}
+        if kinds and not _verb_kind(name):
+            for verb, verb_kind in sorted(kinds.items()):
+                if (verb_kind, entry.target) not in seen:
+                    places = [entry.place, verbs[verb]]
+                    _choose(repo, verb_kind, entry.target, 0.8)
+                    argv = (*runner, name, verb)
+                    answer = _answer(repo, verb_kind, argv, entry.target, 0.8, places, verb)
+                    yield verb_kind, entry.target, answer
+        elif kind and (kind, entry.target) not in seen:
+            _choose(repo, kind, entry.target, 0.85)
+            places = [entry.place, f"{entry.target}:{judged.line}"]
+            answer = _answer(repo, kind, (*runner, name), entry.target, 0.85, places)
+            yield kind, entry.target, answer
+            covered.add(entry.target)
+    for path, fact in repo.facts.items():
+        if path in covered or not is_script(fact):
+            continue
+        judged = _purpose(repo, path)
+        # What runs on import as well is a script only if it says so by its name.
+        sure = judged.sure - (0.15 if fact.main < 0 else 0.0)
+        sure -= 0.3 if _ASIDE & set(path.split("/")) else 0.0
+        if judged.kind and sure >= 0.6:
+            _choose(repo, judged.kind, path, sure * 0.85)
+            module = re.sub(r"(/__main__)?\.py$", "", path.removeprefix("src/"))
+            target = ("-m", module.replace("/", ".")) if fact.relative else (path,)
+            argv = (*runner, "python", *target)
+            places = [f"{path}:{judged.line}", f"{path}:{abs(fact.main)}"]
+            answer = _answer(repo, judged.kind, argv, path, sure * 0.85, places)
+            yield judged.kind, path, answer
+
+
+def _subcommands(repo: Repository, target: str) -> dict[str, str]:
+    """Return the verbs of a command-line program, each with its place."""
+    found: dict[str, str] = {}
+    for fact in repo.closure(target, depth=2)[:40] if target in repo.facts else ():
+        if is_test(fact.path):
+            continue
+        for verb, line in fact.subcommands.items():
+            found.setdefault(verb, f"{fact.path}:{line}")
+    return found
+
+
+def _answer(
+    repo: Repository,
+    kind: str,
+    argv: tuple[str, ...],
+    target: str,
+    confidence: float,
+    places: list[str],
+    verb: str = "",
+) -> Answer:
+    fact = repo.facts[target]
+    systems = {
+        key
+        for item in repo.closure(target, 2)
+        if item is fact or not is_script(item)
+        for key, hit in item.config.items()
+        if _takes_settings(key, hit)
+    }
+    hydra = "hydra" in systems and ("hydra" in fact.config or not fact.options)
+    style = "{name}={value}" if hydra else "--{name}={value}"
+    bindings = [option for option in fact.options if option.endswith(("bindings", "gin_param"))]
+    if "gin" in systems and bindings:
+        style = bindings[0] + "={name}={value}"
+    elif "gin" in fact.config and "absl" not in systems and not fact.options:
+        style = "--gin_bindings={name}={value}"
+    custom = fact.config.get("custom")
+    if custom is not None and custom.name == "sacred":
+        style = "{name}={value}" if "with" in argv else ""
+    called = fact.config or argv[0] in repo.scripts.entries or bool(verb)
+    if not systems and not called:
+        style = _style(argv)
+    elif called and repo.hints.parameter_format and repo.of_stack(target):
+        style = repo.hints.parameter_format
+    options = dict(fact.options)
+    # A script with a command line of its own does not take that of what it imports.
+    alone = {"tyro", "hydra"} & set(fact.config) and "argparse" not in fact.config
+    for item in repo.closure(target, 2)[1:] if not alone or verb else ():
+        of_verb = bool(verb) and item.path.endswith(f"/{verb}.py")
+        if of_verb or (not is_script(item) and ({"argparse", "absl"} & set(item.config))):
+            options = {**item.options, **options}
+    if hydra and not options:
+        options = _hydra_seed(repo, target)
+    if kind == "train" and repo.of_stack(target) and called:
+        if repo.hints.seed and not any(option.endswith("seed") for option in options):
+            options = {repo.hints.seed: 0}
+    command = with_seed(argv, options)
+    value = {"command": list(command), "parameter_format": style}
+    evidence = tuple(dict.fromkeys(places))[:EVIDENCE]
+    return Answer(value=value, confidence=round(confidence, 2), evidence=evidence)
+
+
+def _hydra_seed(repo: Repository, target: str) -> dict[str, int]:
+    near = target.rpartition("/")[0]
+    for path in repo.files.ending(".yaml", ".yml"):
+        if path.startswith(near) or "conf" in path or "cfg" in path:
+            for number, line in enumerate(repo.files.text(path).split("\n"), 1):
+                if re.match(r"^seed:\s*\S*", line):
+                    return {"seed": number}
+    return {}
+
+
+def _verb(command: Command) -> str:
+    if not command.entry:
+        return ""
+    at = command.argv.index(command.entry) + 1
+    rest = command.argv[at : at + 1]
+    return rest[0] if rest and re.fullmatch(r"[a-z][\w-]*", rest[0]) else ""
+
+
+def _verb_kind(verb: str) -> str:
+    first = words(verb)[:1]
+    if first in (("train",), ("learn",), ("fit",)) and len(words(verb)) == 1:
+        return "train"
+    if first in (("eval",), ("evaluate",), ("enjoy",), ("play",)) and len(words(verb)) == 1:
+        return "evaluate"
+    return ""
+
+
+def _takes_settings(system: str, hit: Hit) -> bool:
+    """Return whether a config system reads the command line."""
+    if system == "hydra":  # `hydra.compose` and the like take no arguments from it
+        tail = hit.name.rpartition(".")[2]
+        return tail == "main" or "hydra" in tail.lower()
+    return system in {"tyro", "argparse", "absl", "gin"} or hit.name in OTHER_CONFIGS
+
+
+def _style(argv: tuple[str, ...]) -> str:
+    """Return how a command takes settings, judged by those that a document gives it."""
+    if any(re.match(r"--[a-z]", part) for part in argv):
+        return "--{name}={value}"
+    return "{name}={value}" if any(re.match(r"[a-z][\w.]*=", part) for part in argv) else ""

@@ -1,0 +1,391 @@
+"""What the calls of a foreign file say about its config, logging, metrics and purpose."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from assay.study.repo.files import words
+from assay.study.repo.syntax import draws, target_name
+from assay.study.repo.walk import Hit, Logged, Walker
+from assay.study.repo.words import (
+    LOADS,
+    METRIC_CALLS,
+    METRIC_WORDS,
+    NOTES,
+    OTHER_CONFIGS,
+    OTHER_LOGGERS,
+    OUTCOME_WORDS,
+    SLOTS,
+    TERM,
+    TRAINERS,
+)
+
+# The name of a metric in a group: `Loss / Policy loss`, `rewards/{name}`.
+_TAG = re.compile(r"[A-Za-z_][\w {}-]* ?/ ?[\w {}().%/-]+(?<!\.\w\w)(?<!\.\w\w\w)(?<!\.\w{4})")
+
+# A file that a writer of results is made with.
+_RESULTS = re.compile(r"(?:.*/)?\w*(?:metrics|scores|progress|results|log|stats)\w*\.(jsonl|csv)")
+
+
+class Calls(Walker):
+    """The rules that look at calls."""
+
+    def call(self, node: ast.Call) -> None:
+        """Ask a call everything."""
+        full = self.dotted(node.func)
+        label = self.label
+        if full:
+            receiver, _, tail = full.rpartition(".")
+            if self.scope and not receiver:
+                self.facts.calls.setdefault(self.scope, set()).add(tail)
+            match = TERM.match(tail) if "Term" in tail else None
+            slot = self.extra_terms.get(tail) or (match.lastgroup if match else None)
+            if slot == "randomization" and tail.startswith("Event") and not draws(node):
+                slot = None
+            if slot in SLOTS:
+                self.term(slot, label, self._term_function(node), node.lineno)
+            if tail == "command" and node.args and self.text(node.args[0]):
+                self.facts.subcommands.setdefault(self.text(node.args[0]), node.lineno)
+            root = full.partition(".")[0]
+            self._config_call(node, full, root, tail)
+            self._logging_call(node, full, root, receiver, tail)
+            self._signal_call(node, full, root, receiver, tail)
+            self._metric_call(node, full, receiver, tail)
+        self.label = ""
+        self.children(node)
+        self.label = label
+
+    def _term_function(self, node: ast.Call) -> str:
+        values = [k.value for k in node.keywords if k.arg == "func"] or node.args[:1]
+        if not values:
+            return ""
+        return re.split(r"[.:]", self.text(values[0]) or self.dotted(values[0]))[-1]
+
+    def _config_call(self, node: ast.Call, full: str, root: str, tail: str) -> None:
+        config, line = self.facts.config, node.lineno
+        if tail.endswith("ArgumentParser") or full == "isaacgym.gymutil.parse_arguments":
+            other = "custom" if root in OTHER_CONFIGS else "argparse"
+            config.setdefault(other, Hit(full, line, 0.9))
+        elif tail == "add_argument" and node.args:
+            for argument in node.args:
+                option = self.text(argument)
+                if option.startswith("-"):
+                    self.facts.options.setdefault(option, line)
+        elif tail in ("Option", "option") and root in ("typer", "click"):
+            for argument in node.args:
+                if self.text(argument).startswith("--"):
+                    self.facts.options.setdefault(self.text(argument).partition("/")[0], line)
+        elif tail == "add_parser" and node.args and self.text(node.args[0]):
+            self.facts.subcommands.setdefault(self.text(node.args[0]), line)
+        elif full in (
+            "tyro.cli",
+            "tyro.extras.overridable_config_cli",
+            "tyro.extras.subcommand_cli",
+        ):
+            config["tyro"] = config.get("tyro") or Hit(full, line, 0.95)
+            for argument in node.args[:1]:
+                self.constants[f"tyro:{line}"] = self.dotted(argument).rpartition(".")[2]
+        elif root == "hydra":
+            config.setdefault("hydra", Hit(full, line, 0.9))
+        elif tail.startswith("DEFINE_"):
+            config.setdefault("absl", Hit(full, line, 0.95))
+            if node.args and self.text(node.args[0]):
+                self.facts.options.setdefault("--" + self.text(node.args[0]), line)
+            if tail == "DEFINE_config_file":
+                config.setdefault("custom", Hit("ml_collections", line, 0.8))
+        elif root == "gin":
+            config.setdefault("gin", Hit(full, line, 0.95))
+        elif full in ("yaml.safe_load", "yaml.load", "yaml.full_load", "yaml.unsafe_load") or (
+            full.endswith(("OmegaConf.load", "YAML.load"))
+        ):
+            config.setdefault("yaml", Hit(full, line, 0.8))
+        elif full.startswith("ml_collections.") or full.endswith("config_dict.create"):
+            config.setdefault("custom", Hit("ml_collections", line, 0.8))
+
+    def _logging_call(self, node: ast.Call, full: str, root: str, receiver: str, tail: str) -> None:
+        line = node.lineno
+        if root == "wandb" and tail in ("init", "log"):
+            self.sink("wandb", full, line, 0.95)
+        elif tail in ("WandbLogger", "WandbCallback", "WandbOutputFormat", "WandbWriter"):
+            self.sink("wandb", full, line, 0.85)
+        elif tail in ("SummaryWriter", "create_file_writer", "FileWriter") or (
+            tail.lower().startswith("tensorboard") and tail[0].isupper()
+        ):
+            self.sink("tensorboard", full, line, 0.95)
+        elif root in OTHER_LOGGERS:
+            self.sink("custom", root, line, 0.8)
+        elif full in ("csv.writer", "csv.DictWriter") or (
+            tail[:3].lower() == "csv" and tail.endswith(("Logger", "Output", "OutputFormat"))
+        ):
+            sure = "csv" in tail.lower() or self._about_metrics(node)
+            self.sink("csv", full, line, 0.9 if sure else 0.6)
+            for keyword in node.keywords:
+                if keyword.arg == "fieldnames":
+                    self._header(keyword.value)
+            for argument in node.args[1:2]:
+                self._header(argument)
+        elif tail == "to_csv" and self._about_metrics(node):
+            self.sink("csv", full, line, 0.6)
+        elif tail in ("Monitor", "VecMonitor") and root in ("stable_baselines3", "sb3_contrib"):
+            if node.args[1:] or node.keywords:
+                self.sink("csv", full, line, 0.7)
+        elif tail == "writerow" and node.args:
+            self._header(node.args[0])
+        elif full == "json.dump" and self._about_metrics(node):
+            self.sink("json", full, line, 0.75)
+            self.logged(node.args[:1], 0.6)
+        elif tail in ("write", "writelines") and node.args:
+            self._json_line(node)
+        elif full == "jsonlines.open":
+            self.sink("jsonl", full, line, 0.8)
+        elif tail == "configure" and root == "stable_baselines3":
+            for item in ast.walk(node):
+                if isinstance(item, ast.Constant) and item.value in ("csv", "json", "tensorboard"):
+                    self.sink(str(item.value), full, line, 0.9)
+        elif root in ("rsl_rl", "rl_games", "skrl") and tail.endswith(("Runner", "Trainer")):
+            # These write TensorBoard files unless they are told otherwise.
+            self.sink("tensorboard", full, line, 0.6)
+        elif tail[:1].isupper() and any(_RESULTS.fullmatch(self.text(a)) for a in node.args):
+            for name in map(self.text, node.args):
+                if _RESULTS.fullmatch(name):
+                    self.sink(name.rpartition(".")[2], full, line, 0.75)
+        elif (full == "print" or tail == "info") and self.loops and node.args:
+            self._printed(node)
+
+    def _about_metrics(self, node: ast.Call) -> bool:
+        """Return whether the names around a call speak of results rather than of settings."""
+        around = [self.function, self.label, *(self.dotted(argument) for argument in node.args)]
+        around += [c.name for c in self.classes]
+        around += [self.text(item) for item in node.args]
+        text = set(words(" ".join(around)))
+        settings = text & {"config", "cfg", "args", "settings", "hyperparameters", "vocab"}
+        return bool(text & METRIC_WORDS) and not settings
+
+    def _header(self, node: ast.AST) -> None:
+        if isinstance(node, ast.List | ast.Tuple) and len(node.elts) > 1:
+            names = [self.text(item) for item in node.elts]
+            if all(names):
+                self.facts.metrics.extend(Hit(name, node.lineno, 0.75) for name in names)
+
+    def _json_line(self, node: ast.Call) -> None:
+        if {"stdout", "stderr", "wfile", "socket"} & set(words(self.dotted(node.func))):
+            return
+        for item in ast.walk(node):
+            if isinstance(item, ast.Call) and self.dotted(item.func) == "json.dumps" and item.args:
+                newline = any(
+                    isinstance(part, ast.Constant) and str(part.value).endswith("\n")
+                    for part in ast.walk(node)
+                )
+                what = item.args[0]
+                hits = self.dict_keys(what) or self.dicts.get(target_name(what), [])
+                spread = [part.id for part in ast.walk(what) if isinstance(part, ast.Name)]
+                keys = [hit.name for hit in hits]
+                about = set(words(" ".join([*keys, *spread, self.facts.path])))
+                if newline and (METRIC_WORDS & about or self._about_metrics(item)):
+                    self.sink("jsonl", "json.dumps", node.lineno, 0.85)
+                    self.logged(item.args[:1], 0.8)
+                elif self._about_metrics(item):
+                    self.sink("json", "json.dumps", node.lineno, 0.6)
+                    self.logged(item.args[:1], 0.6)
+
+    def _printed(self, node: ast.Call) -> None:
+        text = "".join(self.text(argument) + " " for argument in node.args)
+        filled = any(
+            isinstance(part, ast.FormattedValue | ast.Name | ast.Subscript | ast.Call)
+            for argument in node.args
+            for part in ast.walk(argument)
+        )
+        if filled and OUTCOME_WORDS & set(words(re.sub(r"\{\w*\}", "", text))):
+            self.sink("stdout", "print", node.lineno, 0.55)
+            for name in re.findall(
+                r"([A-Za-z][\w/ ]{1,30}?)\s*[:=]\s*(?:\{\w*\}|%[\d.]*[dfg])", text
+            ):
+                if OUTCOME_WORDS & set(words(name)):
+                    self.facts.metrics.append(Hit("stdout:" + name.strip(), node.lineno, 0.5))
+
+    def _signal_call(self, node: ast.Call, full: str, root: str, receiver: str, tail: str) -> None:
+        line = node.lineno
+        who = set(words(receiver))
+        given = bool(node.args or node.keywords)
+        name = words(tail)
+        if tail in ("backward", "apply_gradients", "apply_updates", "value_and_grad", "minimize"):
+            self.signal("gradient", line)
+        elif full in ("jax.grad",):
+            self.signal("gradient", line)
+        elif tail == "step" and who & {"env", "envs", "environment", "vec"}:
+            self.signal("env_step", line)
+        elif tail == "learn" and receiver:
+            self.signal("learn", line)
+        elif (tail == "tell" and given) or (
+            tail in ("step", "run") and who & {"searcher", "solver"}
+        ):
+            self.signal("learn", line)  # evolution is asked for candidates and told how they did
+        elif tail in ("vmap", "jit", "pmap"):
+            for argument in node.args[:1]:  # `jax.vmap(env.step)(...)`
+                stepped = self.dotted(argument)
+                if stepped.endswith(".step") and {"env", "envs"} & set(words(stepped)):
+                    self.signal("env_step", line)
+        elif receiver and tail in (
+            "train", "fit", "run", "train_loop", "run_training", "run_experiment",
+        ):  # fmt: skip
+            if who & TRAINERS and (
+                tail != "train" or given or who & TRAINERS - {"model", "policy"}
+            ):
+                self.signal("learn", line)
+            elif tail == "train" and given and root not in ("nn", "torch"):
+                self.signal("learn", line)
+        elif name[:1] in (("train",), ("learn",)) or name[-1:] in (("training",), ("train",)):
+            if not receiver or who & {"train", "training", "trainer"} or "." in full:
+                self.signal("train_call", line)
+        made = name[:1] in (("make",), ("create",), ("build",), ("get",), ("configure",))
+        if full.startswith(("torch.optim.", "optax.")) or (
+            made and name[-1] in ("optimizer", "optimizers") and "trajectory" not in name
+        ):
+            self.signal("optimizer", line)
+        if (tail in ("Tuner", "run_experiments") and root == "ray") or full == "ray.tune.run":
+            self.signal("learn", line)
+        if name[:1] in (("evaluate",), ("eval",), ("enjoy",)) and tail != "eval":
+            self.signal("evaluate_call", line)
+        elif name in (("rollout",), ("run", "episode"), ("run", "episodes")) and given:
+            self.signal("evaluate_call", line)
+        loads = tail in LOADS or full in (
+            "torch.load", "pickle.load", "cloudpickle.load", "jax.numpy.load", "joblib.load",
+        )  # fmt: skip
+        last = receiver.rpartition(".")[2]
+        if loads or (tail == "load" and (last[:1].isupper() or who & TRAINERS)):
+            self.signal("load", line)
+        if tail in ("make", "make_vec", "make_env", "make_envs") or tail.endswith(
+            ("Env", "VecEnv")
+        ):
+            self.signal("make_env", line)
+        if root == "ray" and tail in ("init", "remote", "Tuner", "run"):
+            self.facts.launchers.setdefault("ray", Hit(full, line, 0.8))
+        if tail == "init_process_group":
+            self.facts.launchers.setdefault("torchrun", Hit(full, line, 0.6))
+        if full in ("subprocess.Popen", "subprocess.run", "subprocess.call", "os.system"):
+            strings = [self.text(part) for part in ast.walk(node) if not isinstance(part, ast.Name)]
+            if any(re.search(r"\btrain\w*\.py\b|^python3?\s+\S+\.py", text) for text in strings):
+                self.facts.launchers.setdefault("custom", Hit(full, line, 0.5))
+
+    def _metric_call(self, node: ast.Call, full: str, receiver: str, tail: str) -> None:
+        who = set(words(receiver))
+        logger = who & {"logger", "writer", "wandb", "run", "tb", "summary", "log", "tracker"}
+        several = len(node.args) + len(node.keywords) > 1
+        first = node.args[0] if node.args else None
+        if first is None:
+            tags = [k.value for k in node.keywords if k.arg in ("tag", "name", "key")]
+            first = tags[0] if tags else None
+        text = self.text(first)
+        if tail in METRIC_CALLS or tail in self.metric_calls:
+            self._tagged(first, text, node.lineno, 0.95)
+            self.logged(node.args[:1], 0.9)
+        elif tail == "scalar" and who & {"summary", "writer", "logger", "tb"}:
+            self._tagged(first, text, node.lineno, 0.9)
+        elif tail == "record" and several and who & {"logger", "log", "writer", "tabular"}:
+            self._tagged(first, text, node.lineno, 0.95)
+        elif (
+            tail == "log"
+            and (text or (first is not None and self._key(first)))
+            and several
+            and " " not in text
+            and receiver not in ("math", "logging")
+        ):
+            # `log("fps", fps)`, where `log` is neither a method nor the logarithm.
+            if logger or receiver in ("self", ""):
+                self._tagged(first, text, node.lineno, 0.85)
+        elif tail in ("log", "log_metrics", "log_dict", "log_scalars", "write_scalars", "track"):
+            if receiver not in ("math", "np", "numpy", "torch", "jax.numpy", "numpy.random"):
+                sure = bool(logger) or tail != "log"
+                self.logged(node.args, 0.95 if "wandb" in who else 0.85 if sure else 0.6)
+        elif tail in ("store", "write", "add") and who & {"logger", "metrics"}:
+            group = [self.text(k.value) for k in node.keywords if k.arg == "prefix"]
+            self.logged(node.args[:1], 0.85, prefix=group[0] if group else "")
+            for keyword in node.keywords if tail == "store" else ():
+                self.metric(keyword.arg or "", node.lineno, 0.85)
+        elif tail == "report" and who & {"tune", "train", "session", "ray"}:
+            self.logged(node.args, 0.85)
+            for keyword in node.keywords:
+                self.metric(keyword.arg or "", node.lineno, 0.8)
+        elif tail == "update" and who & {"metrics", "aggregator", "meters"} and not who & {"self"}:
+            for keyword in node.keywords:
+                self.metric(keyword.arg or "", node.lineno, 0.65)
+            if several:
+                self._tagged(first, text, node.lineno, 0.8)
+        elif tail == "append" and isinstance(node.func, ast.Attribute):
+            holder = node.func.value  # `history["Reward / Total"].append(total)`
+            tag = self.text(holder.slice) if isinstance(holder, ast.Subscript) else ""
+            if _TAG.fullmatch(tag):
+                self.metric(tag, node.lineno, 0.7)
+        elif several and _TAG.fullmatch(text) and NOTES & set(words(tail)):
+            self._tagged(first, text, node.lineno, 0.75)  # `track_data("Loss / Policy", loss)`
+        elif {"progress", "log", "report"} & set(words(tail)) and not full.startswith("logging"):
+            self.logged(node.args, 0.6, plain=False)
+
+    def _key(self, node: ast.expr) -> ast.expr | None:
+        """Return the dictionary whose keys a loop goes through, where a name holds such a key."""
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and part.id in self.pairs:
+                return self.pairs[part.id]
+        return None
+
+    def _tagged(self, tag: ast.expr | None, text: str, line: int, confidence: float) -> None:
+        """Note what is logged under a tag, which may be made of the keys of a dictionary."""
+        source = self._key(tag) if tag is not None else None
+        if source is None:
+            self.metric(text, line, confidence)
+            return
+        # `losses/{name}` and the bare `name` are both a place for a key.
+        template = re.sub(r"\{\w*\}", "{}", text, count=1) if "{" in text else "{}"
+        hits = self.dicts.get(target_name(source), [])
+        made = self._maker(source)
+        for hit in hits:
+            self.metric(template.replace("{}", hit.name), hit.line, confidence - 0.1)
+        if made:
+            self.facts.logged.append(Logged(made, template, confidence - 0.1, line, text))
+        elif not hits:
+            self.metric(text, line, confidence)
+
+    def _maker(self, node: ast.AST) -> str:
+        """Return the function that made a dictionary, where that can be seen."""
+        if isinstance(node, ast.Call):
+            return ".".join(self.dotted(node.func).split(".")[-2:])
+        return self.made.get(target_name(node), "") if isinstance(node, ast.Name) else ""
+
+    def logged(
+        self, nodes: list[ast.expr], confidence: float, *, plain: bool = True, prefix: str = ""
+    ) -> None:
+        """Note the keys of dictionaries that are logged, also through a variable."""
+        template = f"{prefix}/{{}}" if prefix else "{}"
+        for node in nodes:
+            if isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and plain):
+                hits = self.dict_keys(node)
+            elif isinstance(node, ast.Name | ast.Attribute):
+                hits = self.dicts.get(target_name(node), [])
+            else:
+                continue
+            for hit in hits:
+                self.metric(template.replace("{}", hit.name), hit.line, confidence)
+            joined = [v for k, v in zip(node.keys, node.values, strict=True) if k is None] if (
+                isinstance(node, ast.Dict)
+            ) else [node]  # fmt: skip
+            for part in joined:
+                if self._maker(part) and plain:
+                    self.facts.logged.append(Logged(self._maker(part), template, confidence - 0.1))
+                if part is not node:
+                    for hit in self.dicts.get(target_name(part), []):
+                        self.metric(template.replace("{}", hit.name), hit.line, confidence)
+
+    def metric(self, name: str, line: int, confidence: float) -> None:
+        """Note the name of a metric, if it looks like one."""
+        name = name.strip()
+        if is_metric(name):
+            unsure = 0.2 if "{" in name else 0.0
+            self.facts.metrics.append(Hit(name, line, max(confidence - unsure, 0.5)))
+
+
+def is_metric(name: str) -> bool:
+    """Return whether a string can be the name of a metric."""
+    return bool(
+        re.fullmatch(r"[\w./ %()@\-\[\]{}+:&#|]{2,80}", name) and re.sub(r"\{\w*\}|\W", "", name)
+    )

@@ -1,0 +1,461 @@
+"""The commands by which a repository is trained and evaluated, found and never run.
+
+Documents, CI files, Makefiles and shell scripts say how a script is called; entry points say what
+is installed; the script's own syntax tree says whether it trains or evaluates. A command counts
+only if what it runs is in the repository.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from assay.study.repo.files import Files, is_test, words
+from assay.study.repo.walk import Facts
+from assay.study.repo.words import OTHER_WORDS, WRAPPERS
+
+TRAIN_WORDS = {"train", "training", "trainer", "learn", "learner", "finetune", "pretrain"}
+EVALUATE_WORDS = {"eval", "evaluate", "evaluation", "evaluator", "play", "enjoy", "rollout"}
+_EVALUATE_FLAG = re.compile(
+    r"^(--?(eval|evaluate|evaluation|test|play|enjoy)([-_]only)?"
+    r"(=(true|1))?|\+?(test|eval|evaluate|play)=true|\+?(train|--train)=false|--no-?train"
+    r"|(--)?mode=(eval|evaluate|test|play|enjoy))$",
+    re.IGNORECASE,
+)
+_MODES = {"eval", "evaluate", "test", "play", "enjoy"}
+_RUNNERS = {
+    *((tool, "run") for tool in ("uv", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi", "conda")),
+    ("accelerate", "launch"),
+}
+_INTERPRETER = re.compile(r"^(.*/)?(python|python3|python3\.\d+|torchrun|ipython)$")
+_RUNS = re.compile(r"python|\.py|torchrun|\$|\bcd\s|-m\s")
+_ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
+_SEED = re.compile(r"(^|[.\-_])seed$", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"<[^>]*>|\.\.\.|\[[a-z_ ]+\]|/path/to|your[-_ ]", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$[\w@*#{(]|\{\{|%\w+%")
+_CONTINUED = re.compile(r"\\\s*$")
+# How much a place is believed about how a script is called, best first.
+_SOURCES = ("readme", "docs", "makefile", "script", "docstring", "ci")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that runs something of the repository."""
+
+    target: str  # the file it runs
+    argv: tuple[str, ...]
+    place: str  # file:line where it stands
+    source: str
+    context: str = ""  # heading, Makefile target or shell script that it stands under
+    distributed: bool = False
+    entry: str = ""
+
+
+@dataclass
+class Entry:
+    """A console script."""
+
+    name: str
+    target: str
+    function: str
+    place: str
+
+
+@dataclass
+class Scripts:
+    """Everything that can be run."""
+
+    commands: list[Command] = field(default_factory=list)
+    entries: dict[str, Entry] = field(default_factory=dict)
+    uv: bool = False
+
+    def mentions(self, text: str) -> bool:
+        """Return whether a line may run something, before it is taken apart."""
+        return _RUNS.search(text) is not None or any(name in text for name in self.entries)
+
+
+def find_commands(files: Files, facts: dict[str, Facts]) -> Scripts:
+    """Return the commands and the entry points of a repository."""
+    scripts = Scripts(entries=_entry_points(files), uv=_uses_uv(files))
+    for path in files.paths:
+        source = "" if is_test(path) else _source(path)
+        if source:
+            text = files.text(path)
+            scripts.commands += _in_text(files, scripts, path, text, source)
+    for path, fact in facts.items():
+        if fact.main and fact.doc and "python" in fact.doc:
+            found = _in_text(files, scripts, path, fact.doc, "docstring")
+            scripts.commands += [replace(c, place=f"{path}:1") for c in found if c.target == path]
+    return scripts
+
+
+def _source(path: str) -> str:
+    lower = path.lower()
+    name = lower.rpartition("/")[2]
+    if lower.startswith((".github/workflows/", ".circleci/")) or name in (
+        ".gitlab-ci.yml", "azure-pipelines.yml", ".travis.yml",
+    ):  # fmt: skip
+        return "ci"
+    if name in ("makefile", "gnumakefile", "justfile") or name.endswith(".mk"):
+        return "makefile"
+    if name.endswith((".sh", ".bash", ".zsh", ".slurm", ".sbatch")) or "." not in name:
+        return "script"
+    if name.startswith("readme") and name.endswith((".md", ".rst", ".txt")):
+        return "readme"
+    if name.endswith((".md", ".rst")) and not name.startswith(("change", "history", "news")):
+        return "docs"
+    return ""
+
+
+def _in_text(files: Files, scripts: Scripts, path: str, text: str, source: str) -> list[Command]:
+    found: list[Command] = []
+    here = path.rpartition("/")[0]
+    cwd = ""
+    heading = path if source == "script" else ""
+    values: dict[str, str] = {}
+    fenced = source not in ("readme", "docs", "docstring")
+    markdown = path.endswith((".md", ".txt"))
+    for number, raw in _joined(text):
+        line = raw.strip()
+        if markdown and line.startswith(("```", "~~~")) and line.count("```") < 2:
+            fenced, cwd = not fenced, ""
+            continue
+        if source in ("readme", "docs") and not (markdown and fenced):
+            if line.startswith("#") or (line and len(line) < 60 and line[-1:] == ":"):
+                heading = line.strip("# :")
+        elif source == "makefile":
+            target = re.match(r"^([\w.-]+)\s*:(?!=)", raw)
+            if target:
+                heading = target[1]
+        assigned = re.match(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*[:?]?=\s*(\S+)\s*(#.*)?$", raw)
+        if assigned and source in ("makefile", "script"):
+            values[assigned[1]] = assigned[2].strip("\"'")
+        pieces = [line] if fenced or path.endswith(".rst") or source == "docstring" else []
+        if source in ("readme", "docs"):
+            pieces += re.findall(r"`{1,3}\s*([^`]+?)\s*`{1,3}", line)
+        for piece in pieces:
+            if not scripts.mentions(piece):
+                continue
+            for part in re.split(r"&&|;|\|\||\s\|\s|\s>+\s*\S+|\s&$", piece):
+                words_ = _split(_substituted(part, values))
+                if words_[:1] == ["cd"] and len(words_) > 1:
+                    cwd = words_[1]
+                    continue
+                command = _command(files, scripts, words_, (cwd, here), f"{path}:{number}", source)
+                if command is not None:
+                    found.append(replace(command, context=heading))
+    return found
+
+
+def _joined(text: str) -> Iterable[tuple[int, str]]:
+    """Yield lines with their numbers; a line that ends in a backslash goes on in the next."""
+    kept, start = "", 0
+    for number, line in enumerate(text.split("\n"), 1):
+        if not kept:
+            start = number
+        if _CONTINUED.search(line) and len(kept) < 4000:
+            kept += _CONTINUED.sub(" ", line)
+            continue
+        yield start, kept + (line.strip() if kept else line)
+        kept = ""
+    if kept:
+        yield start, kept
+
+
+def _substituted(text: str, values: dict[str, str]) -> str:
+    if "$" not in text:
+        return text
+    return re.sub(r"\$(?:\{|\()?([A-Za-z_]\w*)(?:\}|\))?", lambda m: values.get(m[1], m[0]), text)
+
+
+def _split(text: str) -> list[str]:
+    text = re.sub(r"^(\s*[-*]\s+)?(run|script|command):\s*[|>]?-?\s*", "", text.strip())
+    text = re.sub(r"^(\$|>|%|>>>|-|@|\d+\.)\s*(?=\S)", "", text)
+    text = re.sub(r"\s#\s.*$", "", text)
+    if not text or text.startswith("#"):
+        return []
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _command(
+    files: Files,
+    scripts: Scripts,
+    parts: list[str],
+    places: tuple[str, str],
+    place: str,
+    source: str,
+) -> Command | None:
+    """Return the command, if it runs something that is in the repository."""
+    prefix: list[str] = []
+    while parts:
+        if _ASSIGNMENT.match(parts[0]) or parts[0] in WRAPPERS:
+            parts = parts[1:]
+        elif tuple(parts[:2]) in _RUNNERS:
+            prefix = parts[:2]
+            parts = parts[2:]
+        elif parts[0].startswith("-"):  # an option of a wrapper
+            parts = parts[1:]
+        else:
+            break
+    if not parts or {"--help", "-h", "print_config", "--print_config"} & set(parts):
+        return None
+    cwd, here = places
+    near = tuple(dict.fromkeys((f"{here}/{cwd}".strip("/"), cwd.rstrip("/"), "", here)))
+    name = parts[0]
+    interpreter = bool(_INTERPRETER.match(name)) or _VARIABLE.search(name) is not None
+    launcher = name.endswith((".sh", ".bat")) and "-p" in parts[:3]  # isaaclab.sh -p script.py
+    if name in scripts.entries and name not in ("python", "pip"):
+        entry = scripts.entries[name]
+        argv = [*prefix, *parts]
+        return Command(entry.target, tuple(argv), place, source, entry=name)
+    # A document that names `train.py` does not yet run it.
+    direct = name.endswith(".py") and bool(prefix or name.startswith("./"))
+    if not interpreter and not launcher and not direct:
+        return None
+    index = 0 if name.endswith(".py") else 1
+    module = ""
+    while index < len(parts) and not parts[index].endswith(".py"):
+        if parts[index] == "-m" and index + 1 < len(parts):
+            module = parts[index + 1]
+            if module in ("torch.distributed.launch", "torch.distributed.run"):
+                module, index = "", index + 2
+                continue
+            break
+        if not parts[index].startswith("-") and not parts[index - 1].startswith("-"):
+            return None
+        index += 1
+    if index >= len(parts):
+        return None
+    target = files.module(module) if module else files.script(parts[index], near)
+    if target is None or not target.endswith(".py"):
+        return None
+    distributed = name.endswith("torchrun") or "torch.distributed" in " ".join(parts[:4])
+    tail = parts[index + 2 :] if module else parts[index + 1 :]
+    run = [module and "-m", module] if module else [target]
+    head = (
+        [*parts[:index]] if launcher else [*prefix, *([] if prefix and index == 0 else ["python"])]
+    )
+    argv = [*head, *(part for part in run if part), *_without_variables(tail)]
+    return Command(target, tuple(argv), place, source, distributed=distributed)
+
+
+def _without_variables(tail: list[str]) -> list[str]:
+    """Drop what a shell would have filled in, with the option that it belongs to."""
+    kept: list[str] = []
+    for part in tail:
+        key = part.partition("=")[0]
+        if not _VARIABLE.search(part):
+            kept.append(part)
+        elif "=" in part and _SEED.search(key):
+            kept.append(f"{key}={{seed}}")
+        elif "=" not in part and kept and kept[-1].startswith("-"):
+            if _SEED.search(kept[-1]):
+                kept.append("{seed}")
+            else:
+                kept.pop()
+    return kept
+
+
+# ---------------------------------------------------------------------- entry points
+
+
+def _uses_uv(files: Files) -> bool:
+    return (files.root / "uv.lock").is_file() or (
+        "pyproject.toml" in files and "[tool.uv" in files.text("pyproject.toml")
+    )
+
+
+def _entry_points(files: Files) -> dict[str, Entry]:
+    found: dict[str, tuple[str, str]] = {}
+    for path in files.paths:
+        name = path.rpartition("/")[2]
+        if name == "pyproject.toml":
+            try:
+                data = tomllib.loads(files.text(path))
+            except (tomllib.TOMLDecodeError, RecursionError):
+                continue
+            tables = (_table(data, "project", "scripts"), _table(data, "tool", "poetry", "scripts"))
+            for table in tables:
+                for script, value in table.items():
+                    if isinstance(value, str):
+                        found.setdefault(script, (value, path))
+        elif name in ("setup.cfg", "setup.py", "entry_points.txt"):
+            text = files.text(path)
+            if "console_scripts" in text:
+                for script, value in re.findall(
+                    r"[\"'\s]([\w.-]+)\s*=\s*([\w.]+:[\w.]+)", text.partition("console_scripts")[2]
+                ):
+                    found.setdefault(script, (value, path))
+    entries = {}
+    for script, (value, path) in found.items():
+        module, _, function = value.partition(":")
+        target = files.module(module.strip(), near=path)
+        if target is not None:
+            line = _line_of(files.text(path), script, value)
+            entries[script] = Entry(script, target, function.strip(), f"{path}:{line}")
+    return entries
+
+
+def _table(data: dict[str, object], *keys: str) -> dict[str, object]:
+    value: object = data
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _line_of(text: str, *needles: str) -> int:
+    for number, line in enumerate(text.split("\n"), 1):
+        if all(needle in line for needle in needles):
+            return number
+    return 1
+
+
+# ---------------------------------------------------------------------- what a command is for
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What a script is for, and how sure that is."""
+
+    kind: str  # train, evaluate or nothing
+    sure: float
+    line: int = 1
+
+
+_LEARNING_OPTIONS = {
+    "lr", "learning", "gamma", "discount", "population", "generations", "elite", "elites", "sigma",
+    "epochs", "iterations", "timesteps", "epsilon",
+}  # fmt: skip
+
+
+def scoped(fact: Facts, function: str) -> dict[str, int]:
+    """Return what one function does, and the functions of its file that it calls."""
+    found: dict[str, int] = {}
+    seen, todo = {function}, [function]
+    while todo:
+        name = todo.pop()
+        for signal, line in fact.scopes.get(name, {}).items():
+            found.setdefault(signal, line)
+        for called in sorted(fact.calls.get(name, set()) & set(fact.functions)):
+            if called not in seen:
+                seen.add(called)
+                todo.append(called)
+    return found
+
+
+def purpose(
+    fact: Facts,
+    closure: list[Facts],
+    name: str = "",
+    context: str = "",
+    signals: dict[str, int] | None = None,
+) -> Purpose:
+    """Judge by its name and by what it and the files it uses do whether a script trains.
+
+    Args:
+        fact: The script.
+        closure: The files of the repository that it imports, itself first.
+        name: The entry point, if it is called by one, and its function.
+        context: The heading that a document gives its command.
+        signals: What that function does; by default what the file does.
+    """
+    stem = fact.path.rpartition("/")[2].removesuffix(".py")
+    if stem in ("__main__", "__init__", "main", "run", "cli"):
+        stem = "/".join(fact.path.split("/")[-2:])
+    named = set(words(stem)) | set(words(name))
+    signals = fact.signals if signals is None else signals
+    reached = {key for item in closure for key in item.signals}
+    trains = next(
+        (signals[k] for k in ("learn", "gradient", "train_call", "optimizer") if k in signals), 0
+    )
+    acts = "env_step" in signals or "evaluate_call" in signals
+    others = named & OTHER_WORDS
+    if others == {"tune"} and "learn" in signals:
+        return Purpose("train", 0.7, signals["learn"])
+    if others and not named & (TRAIN_WORDS | EVALUATE_WORDS):
+        return Purpose("", 0.0)
+    if named & TRAIN_WORDS and not others:
+        if trains or reached & {"learn", "gradient"}:
+            return Purpose("train", 0.95 if trains else 0.85, trains or abs(fact.main) or 1)
+        return Purpose("train", 0.4, abs(fact.main) or 1)
+    if named & EVALUATE_WORDS and not named & TRAIN_WORDS and not others:
+        line = signals.get("env_step") or signals.get("evaluate_call") or signals.get("load") or 0
+        if line or reached & {"env_step", "evaluate_call"}:
+            return Purpose("evaluate", 0.9 if line else 0.7, line or abs(fact.main) or 1)
+        return Purpose("evaluate", 0.4, abs(fact.main) or 1)
+    if others:
+        return Purpose("", 0.0)
+    if trains and ("learn" in signals or acts or "make_env" in signals or "env_step" in reached):
+        learns = "gradient" in signals or "optimizer" in signals
+        # With a command line of its own it is a script, even if helpers step the environment.
+        strong = "learn" in signals or (
+            learns and ("env_step" in signals or (fact.main > 0 and bool(fact.config)))
+        )
+        return Purpose("train", 0.8 if strong else 0.55, trains)
+    if set(words(context)) & TRAIN_WORDS and reached & {"gradient", "learn"}:
+        return Purpose("train", 0.6, abs(fact.main) or 1)
+    # Evolution and tables learn without gradients: what steps an environment that it made, is told
+    # how to learn and loads nothing, learns.
+    told = {word for option in fact.options for word in words(option)}
+    if "env_step" in signals and "make_env" in signals and "load" not in signals:
+        if told & _LEARNING_OPTIONS:
+            return Purpose("train", 0.8, signals["env_step"])
+    if "load" in signals and acts and "gradient" not in signals:
+        return Purpose("evaluate", 0.6, signals["load"])
+    return Purpose("", 0.0)
+
+
+def evaluates(argv: Iterable[str]) -> bool:
+    """Return whether the arguments turn a training script into an evaluation."""
+    parts = list(argv)
+    for index, part in enumerate(parts):
+        if _EVALUATE_FLAG.match(part):
+            return True
+        if part in ("--mode", "-m", "--phase", "mode") and index + 1 < len(parts):
+            if parts[index + 1].lower() in _MODES:
+                return True
+    return False
+
+
+def with_seed(argv: tuple[str, ...], options: dict[str, int]) -> tuple[str, ...]:
+    """Return the command with `{seed}` where its seed goes, if it takes one."""
+    parts = list(argv)
+    for index, part in enumerate(parts):
+        key, equals, _ = part.partition("=")
+        if equals and _SEED.search(key):
+            parts[index] = f"{key}={{seed}}"
+            return tuple(parts)
+        if part.startswith("-") and _SEED.search(part) and index + 1 < len(parts):
+            parts[index + 1] = "{seed}"
+            return tuple(parts)
+    seeds = sorted((o for o in options if _SEED.search(o)), key=lambda o: (len(o), o))
+    if not seeds:
+        return argv
+    # A setting of a config file has no dashes.
+    return (*argv, seeds[0], "{seed}") if seeds[0][0] == "-" else (*argv, f"{seeds[0]}={{seed}}")
+
+
+def preference(command: Command) -> tuple[int, ...]:
+    """Order commands of one script: well documented, complete, plain, short."""
+    text = " ".join(command.argv)
+    root = command.place.count("/")
+    return (
+        _SOURCES.index(command.source),
+        bool(_PLACEHOLDER.search(text)),
+        command.distributed,
+        len(command.argv) < 3,  # a script that is only named
+        root,
+        len(command.argv) > 12,
+        int(command.place.rpartition(":")[2]),
+    )
+
+
+def is_script(fact: Facts) -> bool:
+    """Return whether a file does something when it is run, and is no test."""
+    return fact.main != 0 and not is_test(fact.path) and not fact.path.endswith("setup.py")

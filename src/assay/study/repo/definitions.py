@@ -1,0 +1,249 @@
+"""What the classes and functions of a foreign file are: environments, rewards, configurations."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from assay.study.repo.calls import Calls
+from assay.study.repo.files import words
+from assay.study.repo.syntax import asks, assignments, computes, is_computed, is_number, target_name
+from assay.study.repo.walk import Hit, Owner
+from assay.study.repo.words import (
+    CONFIGS,
+    DONE_NAMES,
+    ENDINGS,
+    FILE_NAMES,
+    NESTED,
+    NO_ENDING,
+    NO_REWARD,
+    RANDOMIZES,
+    REWARD_NAMES,
+    STEPS,
+    TASK_ARGUMENTS,
+)
+
+
+class Definitions(Calls):
+    """The rules that look at classes and functions."""
+
+    def _class(self, node: ast.ClassDef) -> None:
+        bases = [self.dotted(base).rpartition(".")[2] for base in node.bases]
+        methods = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+        base_words = {word for base in bases for word in words(base)[-2:]}
+        # A step takes an action; what steps by itself is a form or a scheduler.
+        steps = {
+            item.name
+            for item in node.body
+            if isinstance(item, ast.FunctionDef)
+            and item.name in STEPS
+            and (len(item.args.args) > 1 or item.name not in ("step", "_step"))
+        }
+        shaped = bool(steps) and any(name.startswith(("reset", "_reset")) for name in methods)
+        inherits = bool(base_words & {"env", "environment", "wrapper"}) or any(
+            base.endswith(("Task", "Env", "Robot")) for base in bases
+        )
+        # `class UnlockEnv(RoomGrid)`: the base is somewhere else, the name says what it is.
+        named_so = node.name.endswith(("Env", "Environment"))
+        inherits = inherits or (bool(steps and bases) and named_so)
+        wrapper = "wrapper" in base_words or node.name.endswith("Wrapper")
+        rewarding = any(name.startswith(("_reward_", "compute_reward")) for name in methods)
+        context = Owner(node.name, bool(methods) and (shaped or inherits or rewarding), wrapper)
+        for base in node.bases:
+            full = self.dotted(base)
+            if full.partition(".")[0] in ("rsl_rl", "rl_games", "skrl") and "Runner" in full:
+                self.sink("tensorboard", full, node.lineno, 0.6)
+        known = set(bases) & set(self.facts.functions)
+        if not self.classes and ("__call__" in methods or "term" in base_words or known):
+            # A term of a manager may be an object that is called.
+            self.facts.functions[node.name] = node.lineno, "env"
+        if context.environment and not wrapper:
+            self.facts.environments.append(Hit(node.name, node.lineno))
+        self._class_config(node, methods, base_words)
+        named = set(words(node.name))
+        if methods and not methods <= {"__init__"}:
+            plain = named.isdisjoint({"cfg", "config", "test", "error", "term"})
+            if plain and named & {"curriculum", "curricula"}:
+                self.found("curriculum", node.name, node.lineno, 0.85)
+            if plain and (named & {"randomizer", "randomization", "randomisation", "randomize"}):
+                self.found("randomization", node.name, node.lineno, 0.8)
+            if plain and "manager" in named and "reward" in named | {w.rstrip("s") for w in named}:
+                self.found("reward", node.name, node.lineno, 0.55)
+            if plain and "manager" in named and "termination" in named:
+                self.found("termination", node.name, node.lineno, 0.55)
+        for decorator in node.decorator_list:
+            self._decorator(decorator, node.name, node.lineno)
+        outer = self.depth, self.function, self.loops, self.label
+        self.classes.append(context)
+        for item in node.body:
+            self.visit(item)
+        self.classes.pop()
+        self.depth, self.function, self.loops, self.label = outer
+
+    def _class_config(self, node: ast.ClassDef, methods: set[str], bases: set[str]) -> None:
+        name_words = words(node.name)
+        decorators = {
+            self.dotted(item.func if isinstance(item, ast.Call) else item).rpartition(".")[2]
+            for item in node.decorator_list
+        }
+        fields = {
+            item.target.id: item.lineno
+            for item in node.body
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        }
+        if decorators & {"dataclass", "configclass", "define", "attrs"}:
+            self.fields[node.name] = fields
+            if fields and name_words and name_words[-1] in CONFIGS:
+                self.facts.config.setdefault("dataclasses", Hit(node.name, node.lineno, 0.75))
+        elif fields and bases & {"model", "settings"} and name_words[-1] in CONFIGS:
+            self.facts.config.setdefault("custom", Hit("pydantic", node.lineno, 0.6))
+        nested = [item for item in node.body if isinstance(item, ast.ClassDef)]
+        plain = [
+            item
+            for item in nested
+            if not item.decorator_list
+            and any(isinstance(part, ast.Assign) for part in ast.walk(item))
+            and not any(isinstance(part, ast.FunctionDef) for part in item.body)
+        ]
+        if not decorators and plain and not methods - {"__init__"}:
+            enough = len(plain) > 1 or name_words[-1:] in (("cfg",), ("config",))
+            if enough:
+                hit = Hit("nested classes", node.lineno, 0.85)
+                self.facts.config.setdefault("custom", hit)
+                self._nested(plain, node.name)
+
+    def _nested(self, classes: list[ast.ClassDef], owner: str) -> None:
+        """Note the parts of a config that is a class of classes."""
+        for item in classes:
+            for slot, names in NESTED.items():
+                assigned = [part for part in ast.walk(item) if isinstance(part, ast.Assign)]
+                if item.name.lower() in names and assigned:
+                    self.found(slot, f"{owner}.{item.name}", item.lineno, 0.85)
+                    for part in assigned if slot == "reward" else ():
+                        if is_number(part.value) and isinstance(part.targets[0], ast.Name):
+                            self.term(slot, part.targets[0].id, "", part.lineno)
+            self._nested([part for part in item.body if isinstance(part, ast.ClassDef)], owner)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        arguments = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+        inside = bool(self.classes) and self.depth == 0
+        if not inside and self.depth == 0:
+            self.facts.functions[node.name] = node.lineno, (arguments or [""])[0]
+        if "fixture" not in " ".join(map(self.dotted, node.decorator_list)):
+            self._named(node, arguments, inside)
+        for decorator in node.decorator_list:
+            self._decorator(decorator, node.name, node.lineno)
+        outer = self.function, self.dicts, self.made, self.loops, self.scope
+        self.function, self.dicts, self.made, self.loops = node.name, {}, {}, 0
+        if not self.classes and not self.scope:
+            self.scope = node.name
+        self.depth += 1
+        self.children(node)
+        self.depth -= 1
+        self.function, self.dicts, self.made, self.loops, self.scope = outer
+
+    def _decorator(self, node: ast.AST, name: str, line: int) -> None:
+        call = node.func if isinstance(node, ast.Call) else node
+        full = self.dotted(call)
+        tail = full.rpartition(".")[2]
+        if "hydra" in full.lower():
+            self.facts.config["hydra"] = Hit(full, line, 0.95)
+        elif full.startswith("gin.") or full == "gin":
+            self.facts.config.setdefault("gin", Hit(full, line, 0.95))
+        elif full in ("ray.remote",):
+            self.facts.launchers.setdefault("ray", Hit(full, line, 0.8))
+        if tail == "command":
+            given = [a.value for a in getattr(node, "args", ()) if isinstance(a, ast.Constant)]
+            command = str(given[0]) if given else name.strip("_").replace("_", "-")
+            self.facts.subcommands.setdefault(command, line)
+
+    def _named(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef, arguments: list[str], inside: bool
+    ) -> None:
+        name_words = words(node.name)
+        if not name_words:
+            return
+        self._in_place(node, arguments, inside)
+        named = set(name_words)
+        owner = self.classes[-1] if inside else None
+        if owner is not None and "buffer" in words(owner.name):
+            return
+        qualified = f"{owner.name}.{node.name}" if owner else node.name
+        tasked = (
+            (owner is not None and owner.environment)
+            or bool(TASK_ARGUMENTS & set(arguments))
+            or (self.place if owner else self.rewarding)
+            or (name_words[0] in ("compute", "calc") and bool(self.facts.environments))
+        )
+        if owner is not None and owner.environment and node.name in STEPS:
+            self._step(node, qualified, owner)
+        no = NO_REWARD
+        if owner is not None and owner.environment and name_words[0] in ("compute", "calc"):
+            no = NO_REWARD - {"normalized"}  # `compute_normalized_reward` works it out
+        if named & {"reward", "rewards", "rew"} and not named & no and computes(node):
+            prefix = re.match(r"_?(reward|rew)_\w", node.name) and owner is not None
+            if prefix and owner is not None and owner.environment:
+                self.found("reward", qualified, node.lineno, 0.95)
+                self.term("reward", re.sub(r"^_?(reward|rew)_", "", node.name), "", node.lineno)
+            elif name_words[-1] in ("reward", "rewards", "rew", "fn", "function") or named & {
+                "compute", "calc", "calculate", "get", "penalty",
+            }:  # fmt: skip
+                if tasked:
+                    self.found("reward", qualified, node.lineno, 0.85)
+        ending = named & ENDINGS
+        verb = name_words[0] in {
+            "check", "compute", "get", "is", "should", "calc", "has", "evaluate", "termination",
+        } or len(name_words) == 1  # fmt: skip
+        other = named & NO_ENDING
+        # `is_terminated` among reward functions pays for the end, it does not bring it about.
+        paid = owner is None and {"reward", "rewards"} & set(words(self.facts.path))
+        # What is handed the reward packs a step up.
+        packs = owner is None and {"reward", "rewards"} & set(arguments)
+        if ending and verb and not other and not paid and not packs and tasked:
+            if computes(node) or asks(node):
+                self.found("termination", qualified, node.lineno, 0.85)
+        if named & {"curriculum", "curricula"} and computes(node, strict=False):
+            self.found("curriculum", qualified, node.lineno, 0.85)
+        elif named & {"difficulty"} and named & {"update", "schedule", "increase", "adjust"}:
+            self.found("curriculum", qualified, node.lineno, 0.6)
+        random = named & RANDOMIZES or {"domain", "rand"} <= named
+        if random and not named & {"seed", "seeds", "weights", "layers", "order", "policy"}:
+            if computes(node, strict=False):
+                self.found("randomization", qualified, node.lineno, 0.85)
+
+    def _in_place(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef, arguments: list[str], inside: bool
+    ) -> None:
+        """Note the functions of a file that is called after what they are: `termination_fns.py`."""
+        if inside or self.depth or self.classes or node.name.startswith("_"):
+            return
+        stem = set(words(self.facts.path.rpartition("/")[2].removesuffix(".py")))
+        if arguments and set(arguments[:2]) & (TASK_ARGUMENTS | {"act", "ob", "next_ob"}):
+            for slot, names in FILE_NAMES.items():
+                if stem & names and computes(node):
+                    self.found(slot, node.name, node.lineno, 0.8)
+
+    def _step(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef, qualified: str, owner: Owner
+    ) -> None:
+        """Note where a step computes its reward and its end, not where it hands them on."""
+        found: dict[str, int] = {}
+        for item, branch in assignments(node.body, False):
+            targets = item.targets if isinstance(item, ast.Assign) else [item.target]
+            for target in targets:
+                name = target_name(target)
+                slot = (
+                    "reward" if name in REWARD_NAMES
+                    else "termination" if name in DONE_NAMES
+                    else ""
+                )  # fmt: skip
+                if owner.wrapper and (
+                    isinstance(item.value, ast.Call)
+                    or (isinstance(item, ast.AugAssign) and "reward" in ast.unparse(item.value))
+                ):
+                    continue  # a wrapper converts or sums what the environment gave it
+                if slot and item.value is not None and slot not in found:
+                    if is_computed(item.value, branch or isinstance(item, ast.AugAssign), slot):
+                        found[slot] = item.lineno
+        for slot, line in found.items():
+            self.found(slot, qualified, line, 0.6 if owner.wrapper else 0.8)

@@ -1,0 +1,356 @@
+"""What one Python file of a foreign repository does, read from its syntax tree.
+
+The tree is walked once and dropped; what stays are facts with line numbers. The rules look at what
+a call does, which import a name came from and what shape a class has. They never import the file.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from typing import Any
+
+from assay.study.repo.definitions import Definitions
+from assay.study.repo.files import words
+from assay.study.repo.syntax import (
+    LEAVES,
+    is_none,
+    is_number,
+    target_name,
+)
+from assay.study.repo.walk import Facts, Hit
+from assay.study.repo.words import (
+    CONFIGS,
+    DESCRIBES,
+    LAUNCHERS,
+    NESTED,
+    OTHER_CONFIGS,
+    OUTCOME_WORDS,
+    RL_LIBRARIES,
+    STEPS,
+    TABLES,
+)
+
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
+# Where a part begins: nothing that closes or goes on with the one before.
+_PART = re.compile(r"^(?!else\b|elif\b|except\b|finally\b)[A-Za-z_@]")
+
+
+def read_python(path: str, text: str, vocabulary: dict[str, Any] | None = None) -> Facts:
+    """Return what a file does; of a file that is no valid Python, as much as can be seen.
+
+    Args:
+        path: Its path in the repository.
+        text: Its text.
+        vocabulary: Extra names of a stack: `metric_calls` and, per slot, `<slot>_terms`.
+    """
+    facts = Facts(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                tree = ast.parse(text)
+            except SyntaxError:  # Python 2, templates, a newer Python
+                facts.broken = True
+                tree = _parse_parts(text)
+                read_imports(path, text, facts)
+        facts.doc = ast.get_docstring(tree) or ""
+        _Reader(facts, vocabulary or {}).module(tree)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        # Null bytes, machine-written nests: what was seen before stays.
+        facts.broken = True
+        return read_imports(path, text, facts)
+    return facts
+
+
+def _parse_parts(text: str) -> ast.Module:
+    """Return the functions, classes and statements of a file that can be parsed by themselves."""
+    module = ast.Module(body=[], type_ignores=[])
+    lines = text.split("\n")
+    found = [index for index, line in enumerate(lines) if _PART.match(line)]
+    # A decorator belongs to what follows it.
+    starts = [
+        index
+        for before, index in zip([-1, *found], found, strict=False)
+        if before < 0 or not lines[before].startswith("@")
+    ]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        try:
+            part = ast.parse("\n".join(lines[start:end]))
+        except SyntaxError:
+            continue
+        for node in part.body:
+            module.body.append(ast.increment_lineno(node, start))
+    return module
+
+
+def read_imports(path: str, text: str, facts: Facts | None = None) -> Facts:
+    """Return no more than what a file imports, which needs no syntax tree."""
+    facts = facts or Facts(path)
+    for found in _IMPORT.finditer(text):
+        if found[1] not in facts.modules:
+            note_import(facts, found[1], text.count("\n", 0, found.start(1)) + 1)
+    return facts
+
+
+def note_import(facts: Facts, module: str, line: int) -> None:
+    """Note an import, and what it says about the repository."""
+    facts.modules.add(module)
+    root = module.partition(".")[0]
+    if root in RL_LIBRARIES or module.startswith(("ray.rllib", "omni.isaac.")):
+        facts.rl.append(Hit(root, line))
+    if root in LAUNCHERS:
+        facts.launchers.setdefault(LAUNCHERS[root], Hit(root, line, 0.7))
+    if root in OTHER_CONFIGS:
+        facts.config.setdefault("custom", Hit(root, line, 0.6))
+
+
+class _Reader(Definitions):
+    """Walks one tree."""
+
+    def __init__(self, facts: Facts, vocabulary: dict[str, Any]) -> None:
+        super().__init__(facts, vocabulary)
+        self.handlers = {
+            ast.Import: self._import,
+            ast.ImportFrom: self._import_from,
+            ast.ClassDef: self._class,
+            ast.FunctionDef: self._function,
+            ast.AsyncFunctionDef: self._function,
+            ast.For: self._loop,
+            ast.While: self._loop,
+            ast.If: self._if,
+            ast.Assign: self._assign,
+            ast.AnnAssign: self._assign,
+            ast.AugAssign: self._assign,
+            ast.Dict: self._dict,
+            ast.keyword: self._keyword,
+            ast.Call: self.call,
+            ast.Compare: self._compare,
+            ast.Return: self._return,
+        }
+
+    def module(self, tree: ast.Module) -> None:
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                for target in node.targets:
+                    if isinstance(target, ast.Name) and isinstance(node.value.value, str):
+                        self.constants[target.id] = node.value.value
+        own = {
+            node.name
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        }
+        for node in tree.body:
+            if isinstance(node, ast.Assign | ast.Expr) and isinstance(node.value, ast.Call):
+                if self.dotted(node.value.func).endswith(".parse_args"):
+                    self.runs(node.lineno)  # a program without a main function
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                call = node.value
+                named = {item.id for item in (call.func, *call.args) if isinstance(item, ast.Name)}
+                if named & own and not {"register"} & set(words(self.dotted(call.func))):
+                    self.runs(node.lineno)  # `main()` or `app.run(main)`
+        self.children(tree)
+        for name, origin in self.constants.items():
+            if name.startswith("tyro:"):
+                for option, line in self.fields.get(origin, {}).items():
+                    self.facts.options.setdefault("--" + option, line)
+
+    def _import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            if alias.asname:
+                self.facts.imports[alias.asname] = alias.name
+            note_import(self.facts, alias.name, node.lineno)
+
+    def _import_from(self, node: ast.ImportFrom) -> None:
+        module = node.module or ""
+        if node.level:
+            self.facts.relative = True
+            package = self.facts.path.split("/")[: -node.level]
+            module = ".".join([*package, module] if module else package)
+        for alias in node.names:
+            self.facts.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
+            self.facts.modules.add(f"{module}.{alias.name}")
+        note_import(self.facts, module, node.lineno)
+
+    def _loop(self, node: ast.For | ast.While) -> None:
+        outer = self.pairs
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Tuple):
+            source, key = node.iter, node.target.elts[0]
+            called = source.func if isinstance(source, ast.Call) else None
+            if isinstance(called, ast.Attribute) and isinstance(key, ast.Name):
+                if called.attr == "items":
+                    self.pairs = {**outer, key.id: called.value}
+        self.loops += 1
+        self.children(node)
+        self.loops -= 1
+        self.pairs = outer
+
+    def _if(self, node: ast.If) -> None:
+        test = node.test
+        if (
+            isinstance(test, ast.Compare)
+            and isinstance(test.left, ast.Name)
+            and test.left.id == "__name__"
+        ):
+            self.facts.main = node.lineno
+        self.children(node)
+
+    def _compare(self, node: ast.Compare) -> None:
+        for value in node.comparators:
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                self.facts.subcommands.setdefault(value.value, node.lineno)
+        self.children(node)
+
+    def _return(self, node: ast.Return) -> None:
+        value = node.value
+        if (
+            self.function in STEPS
+            and isinstance(value, ast.Tuple)
+            and isinstance(value.elts[-1], ast.Dict)
+        ):
+            self.keys(value.elts[-1], self.facts.infos, 0.6)
+        if value is not None:
+            # `return loss, {"loss": ...}` hands its metrics on as well.
+            for part in value.elts if isinstance(value, ast.Tuple) else [value]:
+                keys = self.dict_keys(part) or self.dicts.get(target_name(part), [])
+                self.facts.returned.setdefault(self.function, []).extend(keys)
+                if keys and self.function in DESCRIBES and self.classes:
+                    if self.classes[-1].environment:
+                        self.facts.infos.extend(keys)
+        self.children(node)
+
+    def _assign(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> None:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        value = node.value
+        for target in targets:
+            if isinstance(target, ast.Subscript):
+                self._subscript(target)
+            name = target_name(target)
+            if isinstance(target, ast.Name | ast.Attribute) and value is not None:
+                keys = self.dict_keys(value)
+                if keys:
+                    self.dicts.setdefault(name, []).extend(keys)
+                    if name in ("info", "infos"):
+                        self.facts.infos.extend(keys)
+                    if "metrics" in words(name):
+                        for hit in keys:
+                            if "/" in hit.name or name == "metrics":
+                                self.metric(hit.name, hit.line, 0.65)
+            if isinstance(value, ast.Call):
+                maker = ".".join(self.dotted(value.func).split(".")[-2:])
+                for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    self.made[target_name(part)] = maker
+                if isinstance(target, ast.Tuple):
+                    self._unpacked(target, value)
+            if name in ("logger", "logger_type") and isinstance(value, ast.Constant):
+                if value.value in ("wandb", "tensorboard", "csv"):
+                    self.sink(value.value, name, node.lineno, 0.7)
+            if name == "curriculum" and isinstance(value, ast.Constant) and value.value is True:
+                self.found("curriculum", "curriculum = True", node.lineno, 0.75)
+            self.label = name
+            if isinstance(target, ast.Subscript):
+                self.label = self.text(target.slice) or name
+        if value is not None:
+            self._weights(self.label, value)
+            if type(value) not in LEAVES:
+                self.visit(value)
+        self.label = ""
+        for target in targets:
+            self.visit(target)
+
+    def _unpacked(self, target: ast.Tuple, call: ast.Call) -> None:
+        """Note `obs, reward, ... = env.step(action)`."""
+        full = self.dotted(call.func)
+        receiver, _, tail = full.rpartition(".")
+        if tail in ("step", "step_wait", "env_step") and 3 <= len(target.elts) <= 6:
+            names = {target_name(item) for item in target.elts}
+            known = any(OUTCOME_WORDS & set(words(name)) for name in names)
+            if known or {"env", "envs"} & set(words(receiver)):
+                self.facts.rl.append(Hit("env.step", call.lineno))
+                self.signal("env_step", call.lineno)
+
+    def _subscript(self, target: ast.Subscript) -> None:
+        key = self.text(target.slice)
+        if not key:
+            return
+        base: ast.AST = target.value
+        chain = []
+        while isinstance(base, ast.Subscript):
+            chain.append(self.text(base.slice) or "")
+            base = base.value
+        name = target_name(base)
+        hit = Hit(key, target.lineno, 0.7)
+        if name in ("extras", "extra") and (
+            set(chain) & {"log", "episode", "metrics"} or "/" in key.strip("/") or key.endswith("/")
+        ):
+            self.facts.metrics.append(hit)
+        elif chain and name in ("info", "infos") and set(chain) & {"log", "metrics"}:
+            self.facts.metrics.append(hit)
+        elif not chain and name in ("info", "infos"):
+            self.facts.infos.append(hit)
+        elif not chain:
+            self.dicts.setdefault(name, []).append(hit)
+            if name == "metrics":
+                self.metric(key, target.lineno, 0.6)
+
+    def _weights(self, label: str, value: ast.AST) -> None:
+        """Note `rewards = {"alive": 1.0, ...}` and `reward_config=create(scales=create(...))`."""
+        if label.lower() not in NESTED["reward"] or not isinstance(value, ast.Dict | ast.Call):
+            return
+        if isinstance(value, ast.Call):
+            made = self.dotted(value.func).rpartition(".")[2]
+            if made not in TABLES and not set(words(made)) & (CONFIGS | {"reward", "rewards"}):
+                return  # `reward=Box(low=0, high=1)` is a space
+        names: list[tuple[str, int]] = []
+        nodes = list(ast.walk(value))
+        if any(isinstance(node, ast.keyword) and node.arg == "func" for node in nodes):
+            return  # terms of a manager, which are read as such
+        for node in nodes:
+            if isinstance(node, ast.keyword) and node.arg and is_number(node.value):
+                names.append((node.arg, node.value.lineno))
+            elif isinstance(node, ast.Dict):
+                for key, item in zip(node.keys, node.values, strict=True):
+                    if (
+                        isinstance(key, ast.Constant)
+                        and isinstance(key.value, str)
+                        and is_number(item)
+                    ):
+                        names.append((key.value, key.lineno))
+        terms = [entry for entry in names if entry[0] not in ("weight", "std", "sigma", "scale")]
+        if len(terms) > 1:
+            self.found("reward", label, value.lineno, 0.7)
+            for name, line in terms:
+                self.term("reward", name, "", line)
+
+    def _dict(self, node: ast.Dict) -> None:
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                self.label = key.value
+                self._weights(key.value, value)
+                if isinstance(value, ast.Name) and value.id in {
+                    key.value, key.value.replace("-", "_"), f"{key.value}_main",
+                }:  # fmt: skip
+                    self.facts.subcommands.setdefault(key.value, key.lineno)
+            if type(value) not in LEAVES:
+                self.visit(value)
+        self.label = ""
+
+    def _keyword(self, node: ast.keyword) -> None:
+        name = node.arg or ""
+        if name in ("tensorboard_log", "tensorboard_log_dir") and not is_none(node.value):
+            self.sink("tensorboard", name, node.value.lineno, 0.85)
+        if name in ("randomization_fn", "randomize_fn"):
+            tail = self.dotted(node.value).rpartition(".")[2]
+            # A parameter that is handed on keeps its name.
+            if {"randomize", "randomise", "randomizer"} & set(words(tail)):
+                self.term("randomization", tail, tail, node.value.lineno)
+        if name == "info_keywords" and isinstance(node.value, ast.Tuple | ast.List):
+            for item in node.value.elts:
+                if self.text(item):
+                    self.facts.infos.append(Hit(self.text(item), node.value.lineno, 0.7))
+        self._weights(name, node.value)
+        outer, self.label = self.label, name or self.label
+        if type(node.value) not in LEAVES:
+            self.visit(node.value)
+        self.label = outer

@@ -1,0 +1,162 @@
+"""A foreign repository, read once: its files, what each of them does, and what uses what."""
+
+from __future__ import annotations
+
+import fnmatch
+import gc
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from assay.study.repo.commands import find_commands
+from assay.study.repo.files import MAX_FILES, Files, is_test
+from assay.study.repo.hints import Hints, mismatch
+from assay.study.repo.python import read_imports, read_python
+from assay.study.repo.walk import Facts
+
+# A file without any of these has no answer to any question, only imports.
+_INTERESTING = re.compile(
+    r"__main__|[Rr]ew|[Tt]erm|[Dd]one|[Cc]urric|[Rr]andom|[Tt]rain|[Ee]val|[Ll]earn|[Ll]og|[Cc]fg"
+    r"|[Cc]onfig|\.step\(|\.backward\(|[Ee]nv|[Mm]etric|scalar|argparse|flags|command|Writer"
+    r"|yaml|json|csv|wandb|difficulty"
+)
+# What steps an environment or pays a reward; imports are looked at in any case.
+_RL = re.compile(r"[Rr]eward|\b_?rew\b|Rew|\.step\(")
+
+
+class Repository:
+    """One repository, read once."""
+
+    def __init__(self, root: Path, hints: Hints) -> None:
+        self.files = Files(root)
+        self.hints = hints
+        self.facts: dict[str, Facts] = {}
+        collecting = gc.isenabled()
+        # Syntax trees are many small objects that die together: collecting them halves the speed.
+        gc.disable()
+        try:
+            self._read()
+        finally:
+            if collecting:
+                gc.enable()
+        self.scripts = find_commands(self.files, self.facts)
+        self._imported: dict[str, list[str]] = {}
+        self._relevant: list[Facts] = []  # once the commands are known
+        self.closures: dict[tuple[str, int], list[Facts]] = {}
+        self.chosen: dict[str, list[str]] = {"train": [], "evaluate": []}
+        self.sure: dict[tuple[str, str], float] = {}
+        self.own: set[str] = set()  # files that training and evaluation use
+
+    def _read(self) -> None:
+        """Read what can show that this is about RL first, and the rest only if it is."""
+        vocabulary = dict(self.hints.vocabulary)
+        paths = [
+            path
+            for path in self.files.ending(".py")
+            if not any(fnmatch.fnmatch(path, glob) for glob in self.hints.ignore)
+        ]
+        rest: list[str] = []
+        found: dict[str, Facts] = {}
+        for path in paths:
+            text = self.files.text(path)
+            whole = not is_test(path) and _INTERESTING.search(text) is not None
+            if whole and not _RL.search(text):
+                rest.append(path)
+                whole = False
+            fact = read_python(path, text, vocabulary) if whole else read_imports(path, text)
+            fact.modules.update(self.files.named_in(text))
+            found[path] = fact
+        self.facts = found
+        if self.is_rl():
+            for path in rest:
+                text = self.files.text(path)
+                found[path] = read_python(path, text, vocabulary)
+                found[path].modules.update(self.files.named_in(text))
+
+    def imported(self, path: str) -> list[str]:
+        """Return the files of the repository that a file imports."""
+        if path not in self._imported:
+            fact = self.facts[path]
+            found = {self.files.module(module, near=path) for module in fact.modules}
+            self._imported[path] = sorted(f for f in found if f in self.facts and f != path)
+        return self._imported[path]
+
+    def closure(self, path: str, depth: int = 3) -> list[Facts]:
+        """Return the file and what it imports from the repository, near ones first."""
+        if (path, depth) not in self.closures:
+            seen, level = {path: None}, [path]
+            for _ in range(depth):
+                following = [
+                    name for item in level for name in self.imported(item) if name not in seen
+                ]
+                level = list(dict.fromkeys(following))
+                seen.update(dict.fromkeys(level))
+            self.closures[path, depth] = [self.facts[item] for item in seen]
+        return self.closures[path, depth]
+
+    def is_rl(self) -> bool:
+        """Return whether anything here steps an environment or imports what does."""
+        local = {path.partition("/")[0].removesuffix(".py") for path in self.facts}
+        local |= {path.split("/")[1] for path in self.facts if path.startswith("src/")}
+        for fact in self.facts.values():
+            if any(hit.name not in local for hit in fact.rl):
+                return True
+            own = tuple(f"{hit.name}." for hit in fact.environments)
+            if any(hit.name.startswith(own) for hit in fact.code["reward"]):
+                return True
+            if any(slot == "reward" for slot, *_ in fact.terms):
+                return True
+        return False
+
+    def troubles(self) -> tuple[str, ...]:
+        """Return what stands in the way of good answers, each with its name."""
+        imported = {m.partition(".")[0] for fact in self.facts.values() for m in fact.modules}
+        found = [mismatch(self.files.root, self.hints, imported)]
+        if not self.is_rl():
+            found.append(
+                "no reinforcement learning: nothing here steps an environment, computes a reward "
+                "or imports a library that does, so every answer is none."
+            )
+        broken = [path for path, fact in self.facts.items() if fact.broken]
+        if broken:
+            more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
+            shown = ", ".join(broken[:3])
+            found.append(f"unreadable code: no valid Python, read in parts: {shown}{more}.")
+        if self.files.left_out:
+            found.append(f"too many files: only the first {MAX_FILES:,} were read.")
+        return tuple(text for text in found if text)
+
+    def relevant(self) -> list[Facts]:
+        """Return the files that training and evaluation use; without any, all but the tests."""
+        if self._relevant:
+            return self._relevant
+        paths: dict[str, Facts] = {}
+        scripts = [*self.chosen["train"], *self.chosen["evaluate"]]
+        for target in [*scripts, *(self._instantiated() if scripts else ())]:
+            for fact in self.closure(target, depth=12):
+                if not is_test(fact.path) or fact.path == target:
+                    paths.setdefault(fact.path, fact)
+        self.own = set(paths)
+        self._relevant = list(paths.values()) or self.searched()
+        return self._relevant
+
+    def _instantiated(self) -> Iterable[str]:
+        """Yield the files of what settings name, to be made when a script is run."""
+        for path in self.files.ending(".yaml", ".yml"):
+            text = "" if is_test(path) else self.files.text(path)
+            if "_target_" in text:
+                for name in re.findall(r"_target_:\s*[\"']?([\w.]+)", text):
+                    target = self.files.module(name.rpartition(".")[0]) if "." in name else None
+                    if target in self.facts and target is not None:
+                        yield target
+
+    def searched(self) -> list[Facts]:
+        """Return all files but the tests."""
+        return [fact for path, fact in self.facts.items() if not is_test(path)]
+
+    def of_stack(self, target: str) -> bool:
+        """Return whether a script belongs to the stack that the hints are about."""
+        if not self.hints.imports:
+            return True
+        roots = {module.partition(".")[0] for module in self.facts[target].modules}
+        return bool(roots & set(self.hints.imports))

@@ -1,0 +1,158 @@
+"""Small questions about syntax trees: does this compute something, where does it go."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from assay.study.repo.files import words
+from assay.study.repo.words import DONE_NAMES, REPACKS, REWARD_NAMES
+
+LEAVES = frozenset({ast.Constant, ast.Name, ast.alias, ast.Pass, ast.Break, ast.Continue})
+# Parts of a node in which nothing is looked for.
+BARE = {
+    "ctx", "op", "ops", "annotation", "returns", "type_comment", "type_params", "type_ignores",
+    "kind", "conversion", "names", "decorator_list",
+}  # fmt: skip
+
+
+@functools.cache
+def fields_of(kind: type[Any]) -> tuple[str, ...]:
+    """Return the parts of a kind of node in which something may be found."""
+    return tuple(name for name in kind._fields if name not in BARE)
+
+
+def placeholder(node: ast.AST) -> str:
+    """Return `{name}` for a value that is filled in when the program runs."""
+    inner = node.value if isinstance(node, ast.FormattedValue) else node
+    name = inner.id if isinstance(inner, ast.Name) else ""
+    return f"{{{name}}}"
+
+
+def draws(node: ast.Call) -> bool:
+    """Return whether an event draws something, rather than to put things back where they were."""
+    for part in ast.walk(node):
+        text = part.arg if isinstance(part, ast.keyword) else getattr(part, "value", None)
+        if isinstance(part, ast.Attribute):
+            text = part.attr
+        if isinstance(text, str):
+            if text in ("startup", "prestartup", "interval"):
+                return True
+            if {"range", "ranges", "distribution", "random", "randomize"} & set(words(text)):
+                return True
+    return False
+
+
+def is_none(node: ast.AST) -> bool:
+    """Return whether an expression is the constant None."""
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def is_number(node: ast.AST) -> bool:
+    """Return whether an expression is a number, perhaps with a sign."""
+    if isinstance(node, ast.UnaryOp):
+        node = node.operand
+    return (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, int | float)
+        and not isinstance(node.value, bool)
+    )
+
+
+def body_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
+    """Return the statements of a function without its docstring."""
+    body = node.body
+    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        body = body[1:]
+    return body
+
+
+def computes(node: ast.FunctionDef | ast.AsyncFunctionDef, *, strict: bool = True) -> bool:
+    """Return whether a function does more than to pass, to raise or to hand an attribute on."""
+    body = [item for item in body_of(node) if not isinstance(item, ast.Pass | ast.Raise)]
+    if not body or (strict and not yields(node)):
+        return False
+    if len(body) == 1 and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        return False
+    if len(body) == 1 and isinstance(body[0], ast.Return):
+        value = body[0].value
+        simple = (ast.Attribute, ast.Constant, ast.Name) if strict else (ast.Constant, ast.Name)
+        return value is not None and not isinstance(value, simple)
+    return True
+
+
+def asks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function gives back what a part of its object knows: `self.car.crashed`."""
+    body = body_of(node)
+    if len(body) != 1 or not isinstance(body[0], ast.Return):
+        return False
+    value = body[0].value
+    return (
+        isinstance(value, ast.Attribute)
+        and value.attr not in DONE_NAMES
+        and isinstance(value.value, ast.Attribute)
+        and not {"env", "manager", "state"} & set(words(value.value.attr))
+    )
+
+
+def yields(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function gives back a value or writes it into a buffer."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Return) and part.value is not None:
+            return True
+        if isinstance(part, ast.Assign | ast.AugAssign):
+            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+            if any(target_name(target) in REWARD_NAMES | DONE_NAMES for target in targets):
+                return True
+    return False
+
+
+def target_name(node: ast.AST) -> str:
+    """Return the name that is assigned to: `buffer` for `self.buffer[i]`."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def assignments(
+    body: list[ast.stmt], branch: bool
+) -> Iterator[tuple[ast.Assign | ast.AugAssign | ast.AnnAssign, bool]]:
+    """Yield the assignments of a body, and whether they stand in a branch."""
+    for item in body:
+        if isinstance(item, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            yield item, branch
+        for name in ("body", "orelse", "finalbody"):
+            inner = getattr(item, name, None)
+            if isinstance(inner, list):
+                yield from assignments(inner, branch or isinstance(item, ast.If))
+
+
+def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
+    """Return whether a value of a slot, assigned in a branch or not, is worked out here."""
+    if isinstance(node, ast.Constant):
+        # `reward = 0` and `done = False` set the stage; only a branch makes them a rule.
+        return branch and node.value not in (0, False, None)
+    if isinstance(node, ast.Call):
+        name = node.func
+        tail = (
+            name.attr if isinstance(name, ast.Attribute)
+            else name.id if isinstance(name, ast.Name) else ""
+        )  # fmt: skip
+        if isinstance(name, ast.Attribute) and "manager" in words(ast.unparse(name.value)):
+            return False  # it is computed there
+        if set(words(tail)) & REPACKS:
+            return any(
+                is_computed(argument, branch, slot)
+                for argument in node.args
+                if isinstance(argument, ast.BinOp | ast.Compare | ast.BoolOp)
+            )
+        return True
+    if isinstance(node, ast.BoolOp | ast.BinOp) and slot == "termination":
+        names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        names |= {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+        return bool(names - DONE_NAMES - {"self", "torch", "np", "jnp", "logical_or"})
+    return isinstance(node, ast.BinOp | ast.BoolOp | ast.Compare | ast.IfExp | ast.UnaryOp)

@@ -1,0 +1,212 @@
+"""A walk through one syntax tree, and the facts that stay when the tree is dropped."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from assay.study.repo.files import words
+from assay.study.repo.syntax import LEAVES, fields_of, placeholder
+from assay.study.repo.words import PLACES, SLOTS
+
+# What a file does at its top is its purpose, if it is one of these.
+RUNS = {"learn", "gradient", "env_step", "train_call", "evaluate_call"}
+
+
+@dataclass(frozen=True)
+class Hit:
+    """Something that was found, and how sure that is."""
+
+    name: str
+    line: int
+    confidence: float = 0.8
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A dictionary that is logged and was made by a function, here or elsewhere."""
+
+    function: str  # with what it was called on: `report.to_dict`
+    template: str  # `losses/{}`: the name of a metric around a key
+    confidence: float
+    line: int = 0
+    instead: str = ""  # what the metrics are called where that function is not found
+
+
+@dataclass
+class Facts:
+    """What a file does."""
+
+    path: str
+    imports: dict[str, str] = field(default_factory=dict)  # local name -> dotted origin
+    modules: set[str] = field(default_factory=set)
+    relative: bool = False
+    broken: bool = False  # no valid Python
+    main: int = 0  # line of what runs when the file is run, negative if on import too; 0: nothing
+    doc: str = ""
+    options: dict[str, int] = field(default_factory=dict)  # command-line options, with dashes
+    subcommands: dict[str, int] = field(default_factory=dict)
+    signals: dict[str, int] = field(default_factory=dict)
+    scopes: dict[str, dict[str, int]] = field(default_factory=dict)  # signals, per function
+    calls: dict[str, set[str]] = field(default_factory=dict)  # functions of this file, per function
+    config: dict[str, Hit] = field(default_factory=dict)
+    logging: dict[str, Hit] = field(default_factory=dict)
+    metrics: list[Hit] = field(default_factory=list)
+    infos: list[Hit] = field(default_factory=list)
+    returned: dict[str, list[Hit]] = field(default_factory=dict)  # keys, per function
+    logged: list[Logged] = field(default_factory=list)
+    code: dict[str, list[Hit]] = field(default_factory=lambda: {slot: [] for slot in SLOTS})
+    terms: list[tuple[str, str, str, int]] = field(default_factory=list)  # slot, name, func, line
+    functions: dict[str, tuple[int, str]] = field(default_factory=dict)  # line, first argument
+    launchers: dict[str, Hit] = field(default_factory=dict)
+    rl: list[Hit] = field(default_factory=list)
+    environments: list[Hit] = field(default_factory=list)
+
+
+@dataclass
+class Owner:
+    """The class that a method belongs to."""
+
+    name: str
+    environment: bool
+    wrapper: bool
+
+
+class Walker:
+    """The state of a walk, and what every rule needs of it."""
+
+    def __init__(self, facts: Facts, vocabulary: dict[str, Any]) -> None:
+        self.facts = facts
+        self.metric_calls = set(vocabulary.get("metric_calls", ()))
+        self.extra_terms = {
+            name: slot for slot in SLOTS for name in vocabulary.get(f"{slot}_terms", ())
+        }
+        self.classes: list[Owner] = []
+        self.function = ""
+        self.scope = ""  # the function at the top of the file that the walk is in
+        self.depth = 0  # of functions
+        self.loops = 0
+        self.label = ""
+        self.constants: dict[str, str] = {}
+        self.fields: dict[str, dict[str, int]] = {}  # of dataclasses
+        self.dicts: dict[str, list[Hit]] = {}  # variables of this function that hold string keys
+        self.made: dict[str, str] = {}  # variables of this function, and what function made them
+        self.pairs: dict[str, ast.expr] = {}  # `key` in `for key, value in metrics.items()`
+        self.place = bool(PLACES & set(words(facts.path)))
+        self.rewarding = bool({"reward", "rewards", "mdp"} & set(words(facts.path)))
+        self.handlers: dict[type[ast.AST], Callable[[Any], None]] = {}
+
+    def children(self, node: ast.AST) -> None:
+        """Go on to what a node is made of."""
+        handlers = self.handlers
+        kind_of: Any = type(node)
+        for name in fields_of(kind_of):
+            value = getattr(node, name, None)
+            for item in value if type(value) is list else (value,):
+                kind: type[Any] = type(item)
+                if kind in LEAVES:
+                    continue
+                handler = handlers.get(kind)
+                if handler is not None:
+                    handler(item)
+                elif isinstance(item, ast.AST):
+                    self.children(item)
+
+    def visit(self, node: ast.AST) -> None:
+        """Let the rule for this kind of node look at it, or go on to what it is made of."""
+        handler = self.handlers.get(type(node))
+        if handler is None:
+            self.children(node)
+        else:
+            handler(node)
+
+    def dotted(self, node: ast.AST) -> str:
+        """Return `a.b.c` with `a` replaced by where it was imported from; empty if no name."""
+        parts = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if isinstance(node, ast.Call):  # `Runner(...).learn()`
+            head = self.dotted(node.func)
+        elif isinstance(node, ast.Subscript):
+            head = self.dotted(node.value)
+        elif isinstance(node, ast.Name):
+            head = self.facts.imports.get(node.id, node.id)
+        elif parts:  # `(loss + penalty).backward()`
+            head = ""
+        else:
+            return ""
+        return ".".join([head, *reversed(parts)])
+
+    def signal(self, name: str, line: int) -> None:
+        """Note something that the file does, where it does it first."""
+        self.facts.signals.setdefault(name, line)
+        if self.scope:
+            self.facts.scopes.setdefault(self.scope, {}).setdefault(name, line)
+        elif name in RUNS and not self.classes and not self.depth:
+            self.runs(line)
+
+    def runs(self, line: int) -> None:
+        """Note that a file does something when it is run, though on import as well."""
+        if not self.facts.main and not self.facts.path.endswith("__init__.py"):
+            self.facts.main = -line
+
+    def found(self, slot: str, name: str, line: int, confidence: float) -> None:
+        """Note code of the task."""
+        self.facts.code[slot].append(Hit(name, line, confidence))
+
+    def term(self, slot: str, name: str, function: str, line: int) -> None:
+        """Note a term of a manager or of a table of weights."""
+        self.facts.terms.append((slot, name, function, line))
+
+    def sink(self, sink: str, name: str, line: int, confidence: float) -> None:
+        """Note where results are written to; the surest sign stays."""
+        known = self.facts.logging.get(sink)
+        if known is None or known.confidence < confidence:
+            self.facts.logging[sink] = Hit(name, line, confidence)
+
+    def dict_keys(self, value: ast.AST) -> list[Hit]:
+        """Return the string keys of a dictionary that is written out."""
+        found: list[Hit] = []
+        if isinstance(value, ast.Dict):
+            self.keys(value, found, 0.85)
+        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            if value.func.id == "dict":
+                found = [Hit(k.arg, value.lineno, 0.85) for k in value.keywords if k.arg]
+        return found
+
+    def keys(self, node: ast.Dict, into: list[Hit], confidence: float) -> None:
+        """Note the keys of a dictionary whose values could be numbers."""
+        for key, value in zip(node.keys, node.values, strict=True):
+            media = isinstance(value, ast.Call) and self.dotted(value.func).rpartition(".")[2] in (
+                "Video", "Histogram", "Image", "Table", "Html", "Plotly", "Object3D",
+            )  # fmt: skip
+            name = self.text(key) if key is not None else ""
+            said = isinstance(value, ast.JoinedStr) or (
+                isinstance(value, ast.Constant) and isinstance(value.value, str | bool)
+            )
+            if name and not media and not said and not isinstance(value, ast.Dict):
+                into.append(Hit(name, key.lineno if key else node.lineno, confidence))
+
+    def text(self, node: ast.AST | None) -> str:
+        """Return the string of an expression; `{}` stands for what is filled in."""
+        if isinstance(node, ast.Constant):
+            return node.value if isinstance(node.value, str) else ""
+        if isinstance(node, ast.Name):
+            return self.constants.get(node.id, "")
+        if isinstance(node, ast.JoinedStr):
+            return "".join(
+                str(part.value) if isinstance(part, ast.Constant) else placeholder(part)
+                for part in node.values
+            )
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "format":  # `"losses/{}".format(name)`
+                return re.sub(r"\{[^}]*\}", "{}", self.text(node.func.value))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            left = self.text(node.left) or placeholder(node.left)
+            right = self.text(node.right) or placeholder(node.right)
+            return left + right if re.sub(r"\{\w*\}", "", left + right) else ""
+        return ""

@@ -1,0 +1,111 @@
+"""Launch one run of one candidate: check, confirm, reserve, record, start its supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from collections.abc import Callable
+
+from assay.runs import provenance
+from assay.runs.files import dump_json
+from assay.runs.git import GitError, git
+from assay.study.agree import budget
+from assay.study.agree.protocol import fingerprints
+from assay.study.files.base import Phase
+from assay.study.files.documents import StudyError, digest, write_json_document, write_text
+from assay.study.files.records import RunRecord
+from assay.study.record.kinds import PREPARED
+from assay.study.record.study import Study
+from assay.study.run import supervisor
+from assay.study.run.planning import CONFIRM, Plan, plan
+from assay.study.run.recovery import recover
+
+LOCKS = ("uv.lock", "poetry.lock", "requirements.txt")
+
+
+def launch(
+    study: Study,
+    name: str,
+    phase: Phase,
+    seed: int,
+    *,
+    confirm: str,
+    actor: str,
+    between: Callable[[str], None] = lambda step: None,
+) -> Plan:
+    """Start one run of one candidate; return when its supervisor is started.
+
+    It is confirmed with the token that a dry run shows, or with `RUN_CANDIDATE`. `between` is
+    called with the name of each step, for tests that kill there.
+
+    Raises:
+        StudyError: Something forbids it; nothing was started.
+    """
+    study.require_writable()
+    recover(study)
+    planned = plan(study, name, phase, seed)
+    if confirm not in (CONFIRM, planned.token):
+        raise StudyError(
+            f"'{confirm}' does not confirm this launch.",
+            f"Look at the dry run, then pass --confirm {planned.token}.",
+        )
+    agreed = study.contract()
+    place = study.path / "runs" / planned.run
+    write_json_document(place / "run.json", _record(study, planned))
+    write_text(place / "plan.json", dump_json({"env": planned.env, "actor": actor}).decode())
+    (place / "plan.json").chmod(0o600)  # the environment may hold what only this user may read
+    between("recorded")
+    with study.transaction() as transaction:
+        history = transaction.history
+        budget.reserve(transaction, agreed.budget, planned.run, planned.candidate.budget, actor)
+        facts = {
+            "run": planned.run, "candidate": name, "phase": phase, "seed": seed,
+            "argv": list(planned.argv), "evaluation": list(planned.evaluation),
+            "protocol": planned.protocol, "environment": fingerprints(planned.env),
+            "registration": history.registration(name).data["hash"],
+        }  # fmt: skip
+        transaction.append(PREPARED, facts, actor=actor)
+        if history.status[name] not in ("launched", "accepted"):
+            transaction.move(name, "launched", actor=actor, why=f"{phase} of seed {seed}")
+    between("prepared")
+    supervisor.start(study, planned.run)
+    between("started")
+    return planned
+
+
+def _record(study: Study, planned: Plan) -> RunRecord:
+    facts = provenance.collect(list(planned.argv), cwd=study.root)
+    # A worktree of a commit has nothing uncommitted, whatever the repository's own tree has.
+    code = {"sha": planned.base} if planned.base else facts["git"] or {}
+    locks = (_text_of(study, planned.base, name) for name in LOCKS)
+    lock = next((text for text in locks if text is not None), None)
+    gpus = facts["hardware"]["gpus"]
+    return RunRecord(
+        id=planned.run,
+        candidate=planned.candidate.id,
+        phase=planned.phase,
+        seed=planned.seed,
+        argv=planned.argv,
+        evaluation=planned.evaluation,
+        cwd=planned.cwd,
+        out="out",
+        env={n: "(kept secret)" if provenance.is_secret(n) else v for n, v in planned.env.items()},
+        commit=code.get("sha", ""),
+        dirty=bool(code.get("dirty", False)),
+        diff=code.get("diff", "") and digest(code["diff"]),
+        lock=digest(lock) if lock is not None else "",
+        versions=facts["packages"],
+        host=platform.node(),
+        gpu=", ".join(map(str, gpus)) if gpus else "",
+        protocol=planned.protocol,
+    )
+
+
+def _text_of(study: Study, base: str, name: str) -> str | None:
+    """Return a file as the run sees it, or None if there is none."""
+    if not base:
+        path = study.root / name
+        return path.read_text(errors="replace") if path.is_file() else None
+    with contextlib.suppress(GitError):
+        return git(study.root, "show", f"{base}:{name}")
+    return None

@@ -1,0 +1,242 @@
+"""What a launch would do, and everything that forbids it. Nothing is started here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay.runs import provenance
+from assay.runs.git import git, repository
+from assay.study.agree import approvals, protocol, rules
+from assay.study.agree.protocol import fingerprints
+from assay.study.agree.scope import refuse_scope
+from assay.study.files.base import POOLS, Phase
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import Contract
+from assay.study.files.documents import ROOT, StudyError
+from assay.study.record.history import History
+from assay.study.record.kinds import DECIDING, MOST_LOST
+from assay.study.record.study import Study
+from assay.study.run.switch import refuse_stopped
+
+CONFIRM = "RUN_CANDIDATE"
+_LAUNCHABLE = ("validated", "launched", "completed", "inconclusive", "debug", "accepted")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a launch would do; also all that a dry run shows."""
+
+    run: str  # its name
+    candidate: Candidate  # what is tried
+    phase: Phase  # what for
+    seed: int  # the training seed
+    argv: tuple[str, ...]  # the command, filled in
+    evaluation: tuple[str, ...]  # what is run after it, or nothing
+    cwd: str  # where it runs, relative to the repository or the candidate's worktree
+    env: dict[str, str]  # the whole environment of the process
+    token: str  # what `--confirm` must say
+    protocol: str  # hash of how it is measured
+    base: str  # the commit whose code it runs, or "" for the directory as it is
+
+
+def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
+    """Check everything that a launch needs, and say what it would do. Starts nothing.
+
+    Raises:
+        StudyError: Names the first thing that forbids it.
+    """
+    refuse_stopped(study)
+    reading = study.examine()
+    if reading.problems:
+        raise StudyError(
+            f"The ledger of {study.task}/{study.name} is damaged, {reading.problems[0]}.",
+            "Run `assay study verify`; nothing is launched on a ledger that cannot be trusted.",
+        )
+    agreed = study.contract()
+    history = History.read(reading.events)
+    approvals.require_approved(study, agreed, history.approvals)
+    candidate = study.candidate(name)
+    status = history.status.get(name)
+    if status not in _LAUNCHABLE:
+        raise StudyError(
+            f"Candidate '{name}' is {status or 'not registered'}; it cannot be launched.",
+            "Validate it first: assay study validate.",
+        )
+    measured = protocol.protocol_hash(study.root, agreed)
+    registered = history.registration(name).data
+    token = registered["hash"]
+    if protocol.registration_hash(candidate, agreed, measured) != token:
+        raise StudyError(
+            f"Candidate '{name}', or how it is measured, was changed after it was registered; "
+            "its evidence is void.",
+            "Take the change back, or propose it as a new candidate.",
+        )
+    allowed = agreed.evaluation.pools.of(phase)
+    if seed not in allowed:
+        raise StudyError(
+            f"Seed {seed} is not in the {POOLS[phase]} pool ({', '.join(map(str, allowed))}).",
+            f"The {phase} phase uses that pool alone.",
+        )
+    refuse_scope(study, agreed, candidate)
+    refuse_hardware(agreed)
+    refuse_dirty(study, agreed)
+    run = _run_name(history, candidate, phase, seed)
+    given = environment(agreed)
+    if phase in DECIDING:
+        refuse_other_environment(history, given)
+    shortened = agreed.baseline.shortened.get(phase, {})
+    out = (study.path / "runs" / run / "out").resolve()
+    return Plan(
+        run=run,
+        candidate=candidate,
+        phase=phase,
+        seed=seed,
+        argv=command(agreed, seed, out, registered["parameters"] | shortened),
+        evaluation=_filled(agreed.evaluation.command, "evaluation", seed, out, agreed),
+        cwd=agreed.baseline.cwd,
+        env=given,
+        token=f"{CONFIRM}:{token[:12]}",
+        protocol=measured,
+        base=registered["base"],
+    )
+
+
+def refuse_hardware(agreed: Contract) -> None:
+    """Refuse where the hardware that was agreed on is not there.
+
+    Raises:
+        StudyError: It is an obstacle of this machine, not a failure of the candidate.
+    """
+    if agreed.hardware.kind != "gpu":
+        return
+    found = [str(gpu) for gpu in provenance.hardware()["gpus"]]
+    wanted = agreed.hardware.gpu_model
+    fitting = [gpu for gpu in found if wanted.lower() in gpu.lower()]
+    if len(fitting) < max(1, agreed.hardware.gpus):
+        raise StudyError(
+            f"GPU missing: the contract asks for {max(1, agreed.hardware.gpus)} GPU(s) {wanted}; "
+            f"this machine has {', '.join(found) or 'none'}.",
+            "This is a blocker of the environment: run the study where the hardware is.",
+        )
+
+
+def refuse_dirty(study: Study, agreed: Contract) -> None:
+    """Refuse a working tree with changes that no candidate declared."""
+    if repository(study.root) is None or "dirty-tree" in agreed.experiment.exceptions:
+        return
+    out = git(study.root, "status", "--porcelain", "-z", "--untracked-files=no")
+    changed = [entry[3:] for entry in out.split("\0") if entry]
+    changed = [path for path in changed if not path.startswith(f"{ROOT}/")]
+    if changed:
+        raise StudyError(
+            f"The working tree has uncommitted changes ({changed[0]}).",
+            "Commit or stash them: a run must say exactly which code it ran.",
+        )
+
+
+def command(agreed: Contract, seed: int, out: Path, parameters: dict[str, Any]) -> tuple[str, ...]:
+    """Fill in the contract's command.
+
+    Raises:
+        StudyError: It names something that cannot be filled in.
+    """
+    form = agreed.baseline.parameter_format
+    settings = [form.format(name=name, value=value) for name, value in parameters.items()]
+    if parameters and "{parameters}" not in agreed.baseline.command:
+        raise StudyError(
+            "The baseline command has no {parameters}, so that settings would have no effect.",
+            "Add it as a word by itself, and have the baseline approved again.",
+        )
+    words: list[str] = []
+    for word in agreed.baseline.command:
+        if word == "{parameters}":
+            words += settings
+        else:
+            words += _filled((word,), "baseline", seed, out, agreed)
+    return tuple(words)
+
+
+def _filled(
+    words: Sequence[str], what: str, seed: int, out: Path, agreed: Contract
+) -> tuple[str, ...]:
+    """Fill in the words of a command."""
+    values = {"seed": seed, "out": out, "python": sys.executable}
+    values["episodes"] = agreed.evaluation.episodes
+    filled = []
+    for word in words:
+        try:
+            filled.append(word.format(**values))
+        except (KeyError, IndexError, ValueError):
+            raise StudyError(
+                f"The {what} command has '{word}', which cannot be filled in.",
+                "Use {seed}, {out}, {python}, {episodes} and, in the baseline's as a word by "
+                "itself, {parameters}.",
+            ) from None
+    return tuple(filled)
+
+
+def environment(agreed: Contract) -> dict[str, str]:
+    """Return the whole environment of a run: what is allowed through, and what is set.
+
+    W&B writes to disk alone, unless the contract allows it the network.
+    """
+    rules.refuse_network(agreed)
+    passed = {name: os.environ[name] for name in agreed.baseline.env_allow if name in os.environ}
+    online = agreed.experiment.network and agreed.experiment.wandb
+    local = {} if online else {"WANDB_MODE": "offline"}
+    return passed | local | agreed.baseline.env
+
+
+def refuse_other_environment(history: History, env: Mapping[str, str]) -> None:
+    """Refuse to decide by runs that were given different variables."""
+    orders = [run.prepared.data for run in history.runs.values() if run.phase in DECIDING]
+    earlier = [given["environment"] for given in orders if "environment" in given]
+    now = fingerprints(env)
+    if earlier and earlier[-1] != now:
+        odd = next(n for n in sorted({*earlier[-1], *now}) if earlier[-1].get(n) != now.get(n))
+        raise StudyError(
+            f"The environment variable {odd} is not what it was in the study's earlier runs.",
+            "Launch as before, or fix it for all runs in baseline.env and have that approved.",
+        )
+
+
+def _run_name(history: History, candidate: Candidate, phase: Phase, seed: int) -> str:
+    """Name the next attempt at a seed.
+
+    What was lost may be run again, and so may a baseline's seed that failed: candidates are held
+    against a whole baseline.
+
+    Raises:
+        StudyError: The seed has a result, or is under way: results are not thrown again.
+    """
+    name, attempts = candidate.id, 0
+    again = ("lost", "failed", "killed") if candidate.kind == "baseline" else ("lost",)
+    for run in history.of_candidate(name):
+        if (run.phase, run.seed) != (phase, seed):
+            continue
+        attempts += 1
+        if run.ended is None:
+            raise StudyError(
+                f"Run '{run.id}' is under way.",
+                "Wait for it, or let `assay study status` find out that it is lost.",
+            )
+        if run.outcome == "done" or (phase in DECIDING and run.outcome not in again):
+            raise StudyError(
+                f"Seed {seed} of '{name}' has a result in the {phase} phase (run "
+                f"'{run.id}': {run.outcome}); a seed is not run again.",
+                "Use another seed of the pool.",
+            )
+    if phase in DECIDING and attempts >= MOST_LOST:
+        raise StudyError(
+            f"Seed {seed} of '{name}' was lost or failed {attempts} times in the {phase} phase.",
+            "Find out why; a seed is not thrown until it pleases.",
+        )
+    taken = history.reserved
+    while (named := f"{name}-{phase}-{seed}" + (f"-{attempts + 1}" if attempts else "")) in taken:
+        attempts += 1  # of a launch that was killed before it was prepared
+    return named

@@ -1,0 +1,220 @@
+"""The one place that starts an experiment.
+
+`launch` re-reads contract and candidate, checks everything that can be checked, writes its
+intention and its budget to the ledger, and starts a supervisor in a session of its own. The
+supervisor claims the run by creating a file that must not exist; only then does it start the
+training process, watch it, and write down how it ended. So a run is started at most once, whoever
+is killed and when, and `recover` can tell from the files what happened.
+
+The order of a launch, each step a point at which a kill must do no harm:
+
+    recorded (file) -> prepared and reserved (ledger) -> supervisor started -> claimed (file)
+    -> process started -> launched (ledger) -> exited (ledger) -> settled, measured, ended (ledger)
+
+In a Git repository a run gets a worktree of the commit that its candidate was registered on, so
+that nothing that was edited, added or committed since has a part in it; an evaluation command gets
+another one, which training never saw.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from assay.core.errors import AssayError
+from assay.runs.files import dump_json, write_atomic
+from assay.study.agree import approvals, protocol
+from assay.study.agree.protocol import fingerprints
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError
+from assay.study.files.records import RunRecord
+from assay.study.measure import monitor
+from assay.study.record.kinds import LAUNCHED, STOP, SWITCHED
+from assay.study.record.study import Study
+from assay.study.run.processes import (
+    become_subreaper,
+    claim,
+    die_with_parent,
+    identity,
+    kill_descendants,
+)
+from assay.study.run.recovery import POLL_SECONDS, exited, finish
+from assay.study.run.worktree import worktree
+
+GRACE_SECONDS = 10.0
+HEARTBEAT_SECONDS = 2.0
+
+
+def start(study: Study, run: str) -> None:
+    """Start the supervisor of a run, in a session of its own."""
+    words = [str(study.root.resolve()), study.task, study.name, run]
+    subprocess.Popen(
+        [sys.executable, "-m", "assay.study.run.supervisor", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
+
+
+def supervise(study: Study, run: str, between: Callable[[str], None] = lambda step: None) -> None:
+    """Claim a run, run it, watch it, and write down how it ended. Called in its own process."""
+    place = study.path / "runs" / run
+    if not claim(place, "supervisor"):
+        return
+    between("claimed")
+    become_subreaper()
+    started = time.monotonic()
+    exit_code: int | None = None
+    outcome, reason = "failed", ""
+    program = ""
+    try:
+        agreed, record, env, actor = _orders(study, run)
+        with open(place / "stdout.log", "ab") as log:
+            (place / "out").mkdir(exist_ok=True)
+            for words in filter(None, (record.argv, record.evaluation)):
+                program = words[0]
+                training = words is record.argv
+                with _tree(study, agreed, record, training) as tree:
+                    process = subprocess.Popen(
+                        list(words),
+                        cwd=tree / record.cwd,
+                        env=env,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                        preexec_fn=die_with_parent,
+                    )
+                    between("running")
+                    write_atomic(place / "process.json", dump_json(identity(process.pid)))
+                    if training:
+                        started = time.monotonic()
+                        facts = {"run": run, "pid": process.pid, "host": platform.node()}
+                        study.ledger.append(LAUNCHED, facts, actor=actor)
+                        between("launched")
+                    outcome, reason = _watch(study, agreed, record, process, place, started)
+                    exit_code = process.wait()
+                    # What training left running must not reach into its evaluation.
+                    kill_descendants()
+                if outcome == "done" and exit_code:
+                    what = "it" if training else "its evaluation"
+                    outcome, reason = "failed", f"{what} exited with {exit_code}"
+                if outcome != "done":
+                    break
+    except AssayError as error:
+        outcome, reason = "failed", error.message
+    except FileNotFoundError:
+        outcome, reason = "failed", f"the command '{program}' was not found"
+    except OSError as error:
+        outcome, reason = "failed", f"it could not be started: {error}"
+    finally:
+        kill_descendants()
+    exited(study, run, outcome, reason, exit_code, (time.monotonic() - started) / 3600)
+    between("exited")
+    finish(study, run)
+    between("finished")
+
+
+def _orders(study: Study, run: str) -> tuple[Contract, RunRecord, dict[str, str], str]:
+    """Return what to run as the ledger has it; files that say otherwise are not believed.
+
+    Returns:
+        The contract, the record, the environment and who launched it.
+    """
+    history = study.history()
+    orders = history.runs[run].prepared
+    record = study.run(run)
+    told = (list(record.argv), list(record.evaluation))
+    settings = json.loads((study.path / "runs" / run / "plan.json").read_bytes())
+    agreed = study.contract()
+    approvals.require_approved(study, agreed, history.approvals)
+    measured = protocol.protocol_hash(study.root, agreed)
+    candidate = study.candidate(record.candidate)
+    changed = {
+        "its command": told != (orders.data["argv"], orders.data["evaluation"]),
+        "its environment": fingerprints(settings["env"]) != orders.data["environment"],
+        "its candidate, or how it is measured,": orders.data["registration"]
+        != protocol.registration_hash(candidate, agreed, measured),
+    }
+    for what, is_so in changed.items():
+        if is_so:
+            raise StudyError(f"{what} was changed after the launch")
+    return agreed, record, settings["env"], orders.actor
+
+
+def _watch(
+    study: Study,
+    agreed: Contract,
+    record: RunRecord,
+    process: subprocess.Popen[bytes],
+    place: Path,
+    started: float,
+) -> tuple[str, str]:
+    """Wait for the process; end it for the kill switch or a stop rule."""
+    request = study.candidate(record.candidate).budget.wall_clock_hours
+    limit = request * agreed.experiment.stop.overrun * 3600
+    health = monitor.Watch(agreed, place)
+    beat = 0.0
+    while process.poll() is None:
+        now = time.time()
+        if now - beat >= HEARTBEAT_SECONDS:
+            with contextlib.suppress(OSError):  # a full disk ends the run soon enough
+                write_atomic(place / "heartbeat.json", dump_json({"time": now}))
+            beat = now
+            reason = health.look(now)
+            if reason:
+                _end(process)
+                return "killed", reason
+        if (study.path / STOP).exists():
+            _end(process)
+            return "lost", SWITCHED  # no result of the candidate's: the seed may be run again
+        if time.monotonic() - started > limit:
+            _end(process)
+            times = f"{agreed.experiment.stop.overrun:g} times"
+            return "killed", f"it ran longer than {times} its request"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_SECONDS)
+    return "done", ""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the process group to end, then insist."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sign)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
+            return
+
+
+@contextlib.contextmanager
+def _tree(study: Study, agreed: Contract, record: RunRecord, training: bool) -> Iterator[Path]:
+    """Yield the tree to run in: a worktree of the registered commit, with the patch if any."""
+    patch = study.candidate(record.candidate).change.patch
+    base = study.history().registration(record.candidate).data["base"]
+    if not base:
+        yield study.root
+        return
+    name = record.id if training else f"{record.id}.evaluation"
+    with worktree(study, agreed, name, patch, base) as place:
+        yield place
+
+
+def main() -> None:
+    """Be the supervisor of one run: `python -m assay.study.run.supervisor ROOT TASK STUDY RUN`."""
+    root, task, study, run = sys.argv[1:]
+    supervise(Study(Path(root), task, study), run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Candidates that patch files get a worktree of their own, and their diffs are never lost.
+
+The incumbent's tree is not touched: a patch is checked against the scope as text, applied in a
+detached worktree, and the files that really changed are checked again there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import shutil
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from assay.runs.git import GitError, git
+from assay.study.agree.protocol import protected_files
+from assay.study.agree.scope import changed_files, refuse_out_of_scope, require_repository
+from assay.study.files.contract import Contract
+from assay.study.files.documents import ROOT, StudyError
+from assay.study.record.study import Study
+
+REFS = "refs/rlxp"
+
+
+@contextlib.contextmanager
+def worktree(
+    study: Study, contract: Contract, name: str, patch: str, base: str = "HEAD"
+) -> Iterator[Path]:
+    """Yield a detached worktree of a commit with the patch applied, and remove it afterwards.
+
+    What the patched tree holds is kept as a commit under `refs/rlxp/`, also if the candidate is
+    rejected later.
+
+    Raises:
+        StudyError: The patch does not apply, or changes what it must not.
+    """
+    root = study.root
+    require_repository(root)
+    if patch:
+        refuse_out_of_scope(root, contract, changed_files(root, patch))
+    place = study.path / "worktrees" / name
+    with _serialised(study):
+        _remove(root, place)
+        git(root, "worktree", "add", "--detach", "--quiet", str(place), base)
+    try:
+        if patch:
+            _apply(place, patch)
+        _refuse_links(place)
+        really = git(place, "diff", "--cached", "--name-only", "--no-renames", "-z", "HEAD")
+        refuse_out_of_scope(root, contract, [path for path in really.split("\0") if path])
+        before = protected_files(root, contract)
+        after = protected_files(place, contract) if before else {}
+        ours = {path: value for path, value in before.items() if not path.startswith(ROOT)}
+        if {path: after.get(path) for path in ours} != ours:
+            odd = next(path for path in ours if after.get(path) != ours[path])
+            raise StudyError(f"'{odd}' is not what it is in the repository: it is protected.")
+        for path in contract.baseline.untracked:
+            _link(root, place, path)
+        if patch:
+            keep(study, name, place)
+        yield place
+    finally:
+        with _serialised(study):
+            _remove(root, place)
+
+
+def _refuse_links(place: Path) -> None:
+    """Refuse a patch that makes a link or a submodule: Git does not see what it leads to."""
+    raw = git(place, "diff", "--cached", "--raw", "--no-renames", "-z", "HEAD").split("\0")
+    for facts, path in zip(raw[::2], raw[1::2], strict=False):
+        if facts.split(" ")[1] in ("120000", "160000"):
+            raise StudyError(f"The patch makes '{path}' a symbolic link or a submodule.")
+
+
+def _link(root: Path, place: Path, path: str) -> None:
+    """Let a run see a path of the repository that Git does not hold."""
+    source, target = root / path, place / path
+    if path.startswith("/") or ".." in PurePosixPath(path).parts or not source.exists():
+        raise StudyError(
+            f"'{path}' of baseline.untracked is no path in '{root}'.",
+            "Name files or directories relative to the repository's top.",
+        )
+    if target.exists():
+        raise StudyError(
+            f"'{path}' of baseline.untracked is in Git.", "Leave it out: runs have it anyway."
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.symlink_to(source.resolve())
+
+
+def _apply(place: Path, patch: str) -> None:
+    try:
+        git(place, "apply", "--index", "-", data=patch.encode())
+    except GitError as error:
+        raise StudyError(
+            f"The patch does not apply: {error.message}",
+            "Make it again against the incumbent's commit, or HEAD where there is none.",
+        ) from None
+
+
+def kept(study: Study, run: str) -> str:
+    """Return the commit that holds the code of a run, or "" if it ran the repository's own."""
+    ref = f"{REFS}/{study.task}/{study.name}/candidates/{run}"
+    with contextlib.suppress(GitError):
+        return git(study.root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}").strip()
+    return ""
+
+
+def keep(study: Study, name: str, place: Path) -> str:
+    """Keep the index of a worktree as a commit under a ref of the candidate; return its id."""
+    tree = git(place, "write-tree").strip()
+    identity = ("-c", "user.name=assay", "-c", "user.email=assay@localhost")
+    message = f"Candidate {name} of {study.task}/{study.name}"
+    commit = git(place, *identity, "commit-tree", tree, "-p", "HEAD", "-m", message).strip()
+    git(study.root, "update-ref", f"{REFS}/{study.task}/{study.name}/candidates/{name}", commit)
+    return commit
+
+
+@contextlib.contextmanager
+def _serialised(study: Study) -> Iterator[None]:
+    """Let one process at a time change the list of worktrees, which Git does not do itself."""
+    study.path.mkdir(parents=True, exist_ok=True)
+    with open(study.path / "worktrees.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _remove(root: Path, place: Path) -> None:
+    if place.exists():
+        with contextlib.suppress(GitError):
+            git(root, "worktree", "remove", "--force", str(place))
+        shutil.rmtree(place, ignore_errors=True)
+    git(root, "worktree", "prune")

@@ -1,0 +1,1 @@
+"""What a study does next, and who does it."""

@@ -1,0 +1,87 @@
+"""What to do next, from files alone: the first thing that stands in the way, and why.
+
+It is asked often, of studies with a thousand candidates, so it reads the books and the contract
+and nothing else; see `Study.book` for what it therefore takes on trust.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from assay.core.errors import AssayError
+from assay.study.agree import approvals
+from assay.study.record import kinds
+from assay.study.record.book import Book
+from assay.study.record.ledger import Problem
+from assay.study.record.study import Study
+from assay.study.steps import agenda
+
+STUDY = "assay study"
+UNSAFE = ("run", *agenda.PERSONAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One next step."""
+
+    action: str  # what kind of step: `approve`, `propose`, `validate`, `run`, `audit`, `judge`,
+    reason: str  # why this one
+    command: str = ""  # what to type, or "" where a person has to think first
+    safe: bool = True  # whether an agent may do it without asking; starting a run is not
+
+
+def next_step(study: Study) -> Advice:
+    """Return the next safe action and the reason for it."""
+    return advise(study, *study.book())
+
+
+def advise(study: Study, book: Book, damage: list[Problem]) -> Advice:
+    """Return the next safe action for a study whose books were read."""
+    if damage:
+        return Advice("verify", f"the ledger is damaged, {damage[0]}", f"{STUDY} verify", False)
+    if (study.path / kinds.STOP).exists():
+        return Advice("wait", "the kill switch is on; a person has to take it off", "", False)
+    try:
+        agreed = study.contract()
+    except AssayError as error:
+        return Advice("contract", f"the contract is not ready: {error.message}")
+    unapproved = approvals.unapproved(agreed, book.approvals)
+    if unapproved:
+        item, reason = next(iter(unapproved.items()))
+        command = f"{STUDY} contract approve {item} --by NAME"
+        return Advice(
+            "approve", f"{len(unapproved)} approvals are missing: {reason}", command, False
+        )
+    if len(book.held) >= agreed.budget.parallel:
+        run = next(iter(book.held))
+        return Advice("monitor", f"{run} is under way", f"{STUDY} monitor {run}")
+    for step in agenda.steps_of(book, agreed):
+        if step.action == "run" and book.launched >= agreed.budget.runs:
+            return Advice("report", "the budget of runs is used up", f"{STUDY} report")
+        return Advice(step.action, step.reason, _command(step), step.action not in UNSAFE)
+    if book.held:
+        run = next(iter(book.held))
+        return Advice("monitor", f"nothing else is left until {run} ends", f"{STUDY} monitor {run}")
+    return Advice("propose", "everything that was proposed is decided", f"{STUDY} propose FILE")
+
+
+def _command(step: agenda.Step) -> str:
+    """Return what to type for a step, or "" where a person has to think first."""
+    name, phase = step.candidate, step.phase
+    match step.action:
+        case "baseline":
+            return f"{STUDY} baseline"
+        case "validate":
+            return f"{STUDY} validate {name}"
+        case "run":
+            return f"{STUDY} run {name} --phase {phase} --seed {step.seeds[0]}"
+        case "audit":
+            return f"{STUDY} audit-result {name} --phase {phase}"
+        case "judge":
+            return f"{STUDY} verdict {name} --phase {phase}"
+        case "summarise":
+            return f"{STUDY} probe summarise {name}"
+        case "promote":
+            return f"{STUDY} queue promote"
+        case _:
+            return ""

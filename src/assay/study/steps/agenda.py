@@ -1,0 +1,278 @@
+"""What a study waits for, from its ledger alone: `next` shows the first step, the loop takes them.
+
+A candidate goes through phases: a smoke run where the contract shortens one, a short trial on the
+development seeds, promotion on seeds of its own if it is among the best of its cohort, validation
+on fresh ones. Promotion and validation are audited and judged.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Literal
+
+from assay.study.files.base import Phase, Status
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError
+from assay.study.record.book import Book
+from assay.study.record.kinds import DECIDING, MOST_LOST, MOST_RUNS_LOST, RANKED, SWITCHED
+from assay.study.record.study import Study
+
+Action = Literal[
+    "baseline", "validate", "run", "promote", "audit", "judge", "summarise", "debug", "extend",
+]  # fmt: skip
+PERSONAL = ("debug", "extend")  # a person has to think first
+AA, GAPS = "aa-test", "failed-baseline"  # exceptions of the contract
+_UNREMARKABLE = 2.5  # standard errors; no t-test calls less than 2.57 significant at 1 %
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that can be done now."""
+
+    action: Action  # what
+    reason: str  # why
+    candidate: str = ""  # whose turn it is; of `summarise`, the probe
+    phase: Phase | None = None  # of a run, an audit or a judgement
+    seeds: tuple[int, ...] = ()  # of a run
+
+
+def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list[Step]:
+    """Return all steps that can be taken now, the most urgent first, `without` some candidates.
+
+    Until the baseline is complete nothing else is on it: nothing can be held against nothing.
+    """
+    names = book.baselines()
+    if not names:
+        return [Step("baseline", "there is no baseline, and nothing can be held against nothing")]
+    first = _baseline(book, agreed, names[0])
+    if first or not all(book.complete(agreed, names[0], phase) for phase in DECIDING):
+        return [step for step in first if step.candidate not in without]
+    steps: list[Step] = []
+    for name, status in book.status.items():
+        if name in names or status in ("rejected", "reverted", "accepted"):
+            continue
+        steps += _one(book, agreed, name, status)
+    steps = [step for step in steps if step.candidate not in without]
+    steps += _trials(book, agreed, without)
+    return sorted(steps, key=lambda step: step.action in PERSONAL)
+
+
+def _baseline(book: Book, agreed: Contract, name: str) -> list[Step]:
+    waiting = _unready(book, name) or _spoilt(book, agreed, name)
+    if waiting is not None:
+        return [waiting]
+    smoke: tuple[Phase, ...] = ("smoke",) if "smoke" in agreed.baseline.shortened else ()
+    for phase in smoke:
+        if not book.complete(agreed, name, phase):
+            return _runs(book, agreed, name, phase)
+    runs = [step for phase in DECIDING for step in _runs(book, agreed, name, phase)]
+    if runs or not all(book.complete(agreed, name, phase) for phase in DECIDING):
+        return runs
+    p = None if AA in agreed.experiment.exceptions else _differing(book, agreed, name)
+    if p is None:
+        return []
+    reason = (
+        f"the A/A test of {name} has p = {p:.1g}: its two pools of seeds differ by more than seeds "
+        f"explain; find out why and {_instead(name)}, or have it waived (exception '{AA}')"
+    )
+    return [Step("debug", reason, name)]
+
+
+def _instead(name: str) -> str:
+    return f"give it up (give-up {name} --why TEXT) and plan another (assay study baseline)"
+
+
+def _spoilt(book: Book, agreed: Contract, name: str) -> Step | None:
+    """Return what makes a baseline useless, whatever is still run of it; a person decides."""
+    for phase in DECIDING:
+        failed = book.failed(agreed, name, phase)
+        if failed and GAPS not in agreed.experiment.exceptions:
+            reason = (
+                f"{name} failed on seeds {list(failed)} in the {phase} phase; look at the log, "
+            )
+            if max(failed.values()) < MOST_LOST:
+                reason += f"and run each once more (run {name} --phase {phase} --seed N); or "
+            reason += f"{_instead(name)}, or have them left out (exception '{GAPS}')"
+            return Step("debug", reason, name, phase)
+        over = [run for run in book.of(name) if run.phase == phase]
+        lost = [r.id for r in over if r.outcome == "lost" and r.reason != SWITCHED]
+        if len(lost) > MOST_RUNS_LOST:
+            reason = (
+                f"{', '.join(lost)} were lost, so that no candidate's audit against {name} would "
+                f"pass; {_instead(name)}"
+            )
+            return Step("debug", reason, name, phase)
+    return None
+
+
+def _differing(book: Book, agreed: Contract, name: str) -> float | None:
+    """Return the p-value of a baseline's A/A test if it is too small, else None."""
+    metric = agreed.metrics.primary
+    arms = [book.measured(name, phase, metric.name) for phase in DECIDING]
+    if min(map(len, arms)) < 2:
+        return None
+    means = [statistics.fmean(arm.values()) for arm in arms]
+    error = math.sqrt(sum(statistics.variance(arm.values()) / len(arm) for arm in arms))
+    if error > 0 and abs(means[0] - means[1]) < _UNREMARKABLE * error:
+        return None  # by a look that loads nothing
+    from assay.study.judge import gate
+
+    return gate.differ(arms[0], arms[1], metric.direction)
+
+
+def _one(book: Book, agreed: Contract, name: str, status: Status) -> list[Step]:
+    """Return what brings an undecided candidate on, apart from its short trial."""
+    waiting = _unready(book, name)
+    if waiting is not None:
+        return [waiting]
+    if book.kind[name] == "dr-probe":
+        return _probe(book, agreed, name)
+    if not book.goes_on(name):
+        return []
+    for phase in DECIDING:
+        if not book.complete(agreed, name, phase):
+            return _runs(book, agreed, name, phase)
+        if (name, phase) not in book.audited:
+            reason = f"the {phase} runs of {name} are complete and not audited"
+            return [Step("audit", reason, name, phase)]
+        outcome = book.judged.get((name, phase))
+        if outcome is None:
+            reason = f"the {phase} runs of {name} are audited and not judged"
+            return [Step("judge", reason, name, phase)]
+        if outcome == "inconclusive":
+            reason = f"{name} is inconclusive and the {phase} pool is used up; a larger one needs "
+            return [Step("extend", reason + "an approval, or give it up", name, phase)]
+    return []
+
+
+def _unready(book: Book, name: str) -> Step | None:
+    """Return what a candidate needs before it can be run, if anything."""
+    status = book.status[name]
+    if status == "draft":
+        return Step("validate", f"{name} is a draft", name)
+    runs = book.of(name)
+    if status == "debug" and runs and runs[-1].outcome != "lost":
+        last = runs[-1]
+        return Step("debug", f"run {last.id} failed ({last.reason}); look at its log", name)
+    return None
+
+
+def _runs(book: Book, agreed: Contract, name: str, phase: Phase) -> list[Step]:
+    left = book.left(agreed, name, phase)
+    if not left:
+        return []
+    pool = len(agreed.evaluation.pools.of(phase))
+    reason = f"{name} has {pool - len(left)} of {pool} seeds in the {phase} phase"
+    return [Step("run", reason, name, phase, left)]
+
+
+def _probe(book: Book, agreed: Contract, name: str) -> list[Step]:
+    plan = book.probe.get(name, "")
+    runs = _runs(book, agreed, name, "short")
+    if runs or not plan or plan in book.summarised:
+        return runs
+    members = [other for other, owner in book.probe.items() if owner == plan]
+    members = [other for other in members if book.kind[other] == "dr-probe"]
+    ready = all(book.complete(agreed, other, "short") for other in members)
+    if not ready or name != members[-1]:
+        return []
+    return [Step("summarise", f"all values of probe {plan} have been run", plan)]
+
+
+def _trials(book: Book, agreed: Contract, without: Container[str]) -> list[Step]:
+    """Return what the short trials wait for: runs, or their ranking."""
+    cohort = [name for name in book.cohort() if name not in without]
+    smoke: tuple[Phase, ...] = ("smoke",) if "smoke" in agreed.baseline.shortened else ()
+    steps = []
+    for name in cohort:
+        for phase in (*smoke, "short"):
+            if not book.complete(agreed, name, phase):
+                steps += _runs(book, agreed, name, phase)
+                break
+    drafts = [name for name, status in book.status.items() if status == "draft"]
+    baselines = book.baselines()
+    pending = [n for n in drafts if n not in without and n not in baselines]
+    busy = any(not book.complete(agreed, name, "short") for name in cohort)
+    if steps or busy or pending or not cohort:
+        return steps
+    reason = f"{len(cohort)} short trials are complete; the best go on"
+    return [Step("promote", reason, cohort[0])]
+
+
+def promote(study: Study, actor: str) -> tuple[list[str], list[str]]:
+    """Rank the short trials that are complete; the best share goes on (successive halving).
+
+    Candidates are ranked by the mean of the primary metric; one with a failed trial comes last.
+    Those that do not go on are rejected with their rank as the reason.
+
+    Returns:
+        Who goes on, and who does not, the best first.
+    """
+    agreed = study.contract()
+    metric = agreed.metrics.primary
+    sign = 1.0 if metric.direction == "maximize" else -1.0
+    with study.transaction() as transaction:
+        history = transaction.history
+        scored: list[tuple[float, str]] = []
+        for name in history.cohort():
+            if not history.complete(agreed, name, "short"):
+                continue
+            scores = list(history.arm(name, "short", metric.name).values())
+            values = [score for score in scores if score is not None]
+            failed = len(values) < len(scores) or not values
+            scored.append((-float("inf") if failed else sign * sum(values) / len(values), name))
+        if not scored:
+            raise StudyError(
+                "No short trial is complete, so there is nothing to rank.",
+                "Run the development seeds of the candidates first.",
+            )
+        scored.sort(key=lambda pair: -pair[0])
+        most = max(1, round(len(scored) * agreed.experiment.keep))
+        chosen = [name for score, name in scored[:most] if score > -float("inf")]
+        passed = [name for _, name in scored if name not in chosen]
+        ranks = {name: None if s == -float("inf") else sign * s for s, name in scored}
+        facts = {"metric": metric.name, "means": ranks, "promoted": chosen, "passed": passed}
+        transaction.append(RANKED, facts, actor=actor)
+        for name in passed:
+            rank = [n for _, n in scored].index(name) + 1
+            why = f"number {rank} of {len(scored)} in the short trials; {most} went on"
+            transaction.move(name, "rejected", actor=actor, why=why)
+    return chosen, passed
+
+
+def take(study: Study, step: Step, actor: str) -> str:
+    """Take a step that needs no launch and no person; return what came of it.
+
+    Raises:
+        StudyError: It is refused, or it is not such a step.
+    """
+    # What audits and judges is not loaded by those who only ask what comes next.
+    from assay.study.judge import audit, verdict
+    from assay.study.measure import probe
+    from assay.study.steps import candidates
+
+    match step.action, step.phase:
+        case "validate", _:
+            candidates.validate(study, step.candidate, actor)
+            return f"{step.candidate} keeps to the contract and is frozen"
+        case "promote", _:
+            chosen, passed = promote(study, actor)
+            dropped = f"; not {', '.join(passed)}" if passed else ""
+            return f"on to promotion: {', '.join(chosen) or 'nobody'}{dropped}"
+        case "audit", phase if phase is not None:
+            found = audit.audit(study, step.candidate, phase, actor)
+            if found.passed:
+                return f"the audit of {step.candidate} passed"
+            failed = verdict.findings(check.model_dump() for check in found.checks)
+            return f"the audit of {step.candidate} failed: {failed}"
+        case "judge", phase if phase is not None:
+            seen = verdict.judge(study, step.candidate, phase, actor)
+            return f"{step.candidate} in {phase}: {seen.outcome}. {seen.reasons[0]}"
+        case "summarise", _:
+            summary = probe.summarise(study, step.candidate, actor)
+            return f"{summary.parameter} may go from {summary.lowest} to {summary.highest}"
+        case _:
+            raise StudyError(f"'{step.action}' is not a step that can be taken by itself.")

@@ -1,0 +1,156 @@
+"""Propose a candidate, and freeze it before its first run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from assay.runs.git import git
+from assay.study.agree import protocol, scope
+from assay.study.agree.protocol import frozen_hash
+from assay.study.agree.rules import refuse_network, refuse_unreflected
+from assay.study.agree.scope import pinned
+from assay.study.files.candidate import Candidate
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError, write_yaml_document
+from assay.study.measure import probe, reflection
+from assay.study.record import kinds
+from assay.study.record.history import History
+from assay.study.record.study import Study
+from assay.study.run import planning
+from assay.study.run.worktree import kept
+
+
+def propose(study: Study, candidate: Candidate, actor: str) -> None:
+    """Write a new candidate down as a draft; see `propose_all`."""
+    propose_all(study, [candidate], actor)
+
+
+def propose_all(study: Study, found: Sequence[Candidate], actor: str) -> None:
+    """Write candidates down as drafts, all or none, for which the ledger is read once.
+
+    Raises:
+        StudyError: A name is taken, or one belongs elsewhere.
+    """
+    with study.transaction() as transaction:
+        for candidate in found:
+            if (candidate.task, candidate.study) != (study.task, study.name):
+                raise StudyError(
+                    f"Candidate '{candidate.id}' is written for {candidate.task}/"
+                    f"{candidate.study}; expected {study.task}/{study.name}."
+                )
+            if candidate.id in transaction.history.status:
+                raise StudyError(
+                    f"There is a candidate '{candidate.id}' already.",
+                    "Give the new one another id.",
+                )
+        for candidate in found:
+            write_yaml_document(study.candidate_path(candidate.id), candidate)
+            facts = {"kind": candidate.kind, "probe": candidate.probe}
+            why = candidate.hypothesis
+            transaction.move(candidate.id, "draft", actor=actor, why=why, **facts)
+
+
+def validate(study: Study, name: str, actor: str) -> str:
+    """Check a draft against the contract and freeze it; return the hash it is frozen by.
+
+    The contract need not be approved yet; what is frozen is void if it changes later.
+
+    Raises:
+        StudyError: Names what is wrong; the draft stays as it is.
+    """
+    agreed, candidate = study.contract(), study.candidate(name)
+    refuse_network(agreed)
+    refuse_unreflected(agreed, candidate)
+    scope.refuse_scope(study, agreed, candidate)
+    _refuse_other_plans(agreed, candidate)
+    base, parameters = standing(study, study.history(), agreed)
+    parameters |= candidate.change.parameters
+    planning.command(agreed, 0, study.path, parameters)
+    request, total = candidate.budget, agreed.budget
+    if request.wall_clock_hours > total.wall_clock_hours or request.gpu_hours > total.gpu_hours:
+        raise StudyError(
+            f"One run of '{name}' asks for {request.wall_clock_hours:g} wall-clock and "
+            f"{request.gpu_hours:g} GPU-hours; the whole study has {total.wall_clock_hours:g} and "
+            f"{total.gpu_hours:g}.",
+            "Ask for less, or agree on a larger budget.",
+        )
+    known = {guard.name for guard in agreed.metrics.guardrails}
+    unknown = sorted(set(candidate.guardrails) - known)
+    if unknown:
+        options = ", ".join(sorted(known)) or "none"
+        raise StudyError(f"'{unknown[0]}' is no guardrail of the contract ({options}).")
+    if candidate.kind.startswith("reward-") and candidate.reflection:
+        reflection.named(study, candidate.reflection)
+    if candidate.kind == "dr-tuning" and candidate.probe:
+        probe.named(study, candidate.probe)
+    measured = protocol.protocol_hash(study.root, agreed)
+    frozen = frozen_hash(study, agreed, name)
+    with study.transaction() as transaction:
+        transaction.move(name, "validated", actor=actor, why="it keeps to the contract")
+        facts = {
+            "candidate": name, "hash": frozen, "protocol": measured,
+            "base": base, "parameters": parameters,
+            "kind": candidate.kind, "probe": candidate.probe,
+            "seeds": agreed.evaluation.pools.model_dump(mode="json"),
+        }  # fmt: skip
+        transaction.append(kinds.REGISTERED, facts, actor=actor)
+    return frozen
+
+
+def _refuse_other_plans(agreed: Contract, candidate: Candidate) -> None:
+    """Refuse a candidate that states another command or other seeds than were agreed on."""
+    if candidate.command and candidate.command != agreed.baseline.command:
+        raise StudyError(
+            f"Candidate '{candidate.id}' states the command {' '.join(candidate.command)!r}; the "
+            f"contract's is {' '.join(agreed.baseline.command)!r}.",
+            "Leave it out, or agree on another baseline command.",
+        )
+    pool = agreed.evaluation.pools.promotion
+    if candidate.seeds and set(candidate.seeds) != set(pool):
+        raise StudyError(
+            f"Candidate '{candidate.id}' states the seeds {list(candidate.seeds)}; the contract's "
+            f"promotion pool is {list(pool)}.",
+            "Leave them out, or agree on another pool.",
+        )
+
+
+def give_up(study: Study, name: str, actor: str, why: str) -> None:
+    """Reject a candidate that is not accepted, or revert the incumbent, for a reason.
+
+    What it was stays on record; the seeds that it used are used.
+
+    Raises:
+        StudyError: It is unknown, under way or decided, or there is no reason.
+    """
+    if not why.strip():
+        raise StudyError("Giving a candidate up needs a reason.", "Say it with --why TEXT.")
+    study.candidate(name)
+    with study.transaction() as transaction:
+        holds = transaction.history.status.get(name) == "accepted"
+        transaction.move(name, "reverted" if holds else "rejected", actor=actor, why=why)
+
+
+def standing(study: Study, history: History, agreed: Contract) -> tuple[str, dict[str, Any]]:
+    """Return what changes are laid over: the incumbent's commit and settings.
+
+    Without an incumbent it is the commit that the study's first candidate was registered on, so
+    that what is committed later is part of no arm; "" where there is no Git.
+    """
+    holder = history.incumbent
+    if not holder:
+        head = history.base
+        if head is None:
+            head = git(study.root, "rev-parse", "HEAD").strip() if pinned(study.root) else ""
+        return head, dict(agreed.baseline.parameters)
+    registered = history.registration(holder).data
+    if not study.candidate(holder).change.patch:
+        return str(registered["base"]), dict(registered["parameters"])
+    runs = history.of_candidate(holder)
+    commits = [commit for run in runs if (commit := kept(study, run.id))]
+    if not commits:
+        raise StudyError(
+            f"The code of the incumbent '{holder}' is not kept in Git any more.",
+            "Its commits were under refs/rlxp/; fetch them from where they are.",
+        )
+    return commits[-1], dict(registered["parameters"])

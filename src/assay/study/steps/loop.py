@@ -1,0 +1,212 @@
+"""Keep a study going until it is decided, its budget is used up, or a stop rule ends it.
+
+The loop takes the steps of the agenda: it validates drafts, launches runs through the queue, ranks
+short trials, audits, judges, and asks a proposer for more. It starts nothing itself (the runner
+does), keeps nothing in memory that matters, and can be killed and begun again at any time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from assay.core.errors import AssayError
+from assay.study.agree import approvals, budget
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError
+from assay.study.judge import verdict
+from assay.study.record import kinds
+from assay.study.record.history import History
+from assay.study.record.study import Study
+from assay.study.run import planning, recovery, switch
+from assay.study.run.queue import Lease, Queue, Refused
+from assay.study.steps import agenda
+
+Proposer = Callable[[Study], Sequence[str]]
+Say = Callable[[str], None]
+
+
+@dataclass
+class Loop:
+    """One process that works on a study; several may share it."""
+
+    study: Study  # whose
+    confirm: str  # what a launch is confirmed with
+    actor: str  # in whose name
+    proposer: Proposer | None = None  # makes new candidates when all are decided, or None
+    say: Say = lambda line: None  # told what happens, line by line
+    wait: Callable[[float], None] = time.sleep  # how to wait between two looks, in seconds
+    _running: dict[str, Lease] = field(default_factory=dict, init=False)
+    _stuck: dict[str, str] = field(default_factory=dict, init=False)
+
+    def run(self) -> str:
+        """Go on until nothing is left to do; return why it ended.
+
+        Raises:
+            StudyError: The contract does not allow a loop, or is not approved.
+        """
+        if self.confirm != planning.CONFIRM:
+            raise StudyError(
+                f"'{self.confirm}' does not confirm a loop.",
+                f"It launches one candidate after another: pass --confirm {planning.CONFIRM}.",
+            )
+        agreed = self.study.contract()
+        approvals.require_approved(self.study, agreed)
+        if agreed.experiment.mode == "manual":
+            raise StudyError(
+                "The contract's experiment.mode is 'manual': a person starts every run.",
+                "Have 'supervised' approved (runs what was proposed), or 'autonomous' (proposes).",
+            )
+        if self.proposer is not None and agreed.experiment.mode != "autonomous":
+            raise StudyError(
+                f"The contract's experiment.mode is '{agreed.experiment.mode}', which proposes "
+                "nothing by itself.",
+                "Leave the proposer out, or have 'autonomous' approved.",
+            )
+        queue = Queue(self.study)
+        reason = self._work(queue)
+        facts = {"reason": reason, "stuck": self._stuck}
+        self.study.ledger.append(kinds.LOOPED, facts, actor=self.actor)
+        return reason
+
+    def _work(self, queue: Queue) -> str:
+        """Take steps until none is left and nothing runs; return why it ended."""
+        ending = ""
+        while True:
+            self._collect(queue)
+            halted = self._halted()
+            if not halted:
+                agreed, history = self.study.contract(), self.study.history()
+                steps = agenda.steps_of(history, agreed, self._stuck)
+                safe = [s for s in steps if s.action not in ("run", "baseline", *agenda.PERSONAL)]
+                if safe:
+                    self._take(safe[0])
+                    continue
+                ending = ending or stop_rule(history, agreed)
+                ending = ending or self._advance(queue, steps, agreed, history)
+            if (halted or ending) and not self._running:
+                return halted or ending
+            self.wait(recovery.POLL_SECONDS)
+
+    def _halted(self) -> str:
+        """Return what forbids every step from now on, or ""."""
+        try:
+            switch.refuse_stopped(self.study)
+            approvals.require_approved(self.study)
+        except AssayError as error:
+            return error.message
+        return ""
+
+    def _advance(
+        self, queue: Queue, steps: Sequence[agenda.Step], agreed: Contract, history: History
+    ) -> str:
+        """Launch what there is room for, or have more proposed; return why to end, or ""."""
+        runs = [step for step in steps if step.action == "run"]
+        spent = verdict.decisions(history) >= agreed.evaluation.expected_candidates
+        everything = len(runs)
+        if spent:  # what cannot be judged is not run; validation has no share of its own
+            baselines = history.baselines()
+            runs = [s for s in runs if s.phase == "validation" or s.candidate in baselines]
+        # A run that is ending may be one of the two.
+        under_way = {*history.under_way, *history.held}
+        if under_way - set(self._running):
+            queue.reap()  # another loop's, or what a killed one left behind
+        free = agreed.budget.parallel - len(under_way)
+        if runs and free > 0:
+            return self._launch(queue, runs, free)
+        if runs or under_way:
+            return ""
+        if spent and (everything or self.proposer is not None):
+            most = agreed.evaluation.expected_candidates
+            return f"the study's error rate is spent on {most} candidates, as many as expected"
+        return self._propose(steps)
+
+    def _collect(self, queue: Queue) -> None:
+        for run, lease in list(self._running.items()):
+            record = queue.poll(lease, run)
+            if record is None:
+                continue
+            del self._running[run]
+            name = self.study.contract().metrics.primary.name
+            value = record.metrics.get(name)
+            seen = f"{name} {value:.4g}" if value is not None else record.reason
+            self.say(f"{run}: {record.outcome}, {seen}")
+
+    def _take(self, step: agenda.Step) -> None:
+        try:
+            self.say(agenda.take(self.study, step, self.actor))
+        except StudyError as error:
+            # Another loop may have been faster, which is no fault of the candidate.
+            if step in agenda.steps_of(self.study.history(), self.study.contract()):
+                self._leave(step.candidate, error.message)
+
+    def _leave(self, candidate: str, why: str) -> None:
+        self._stuck[candidate] = why
+        self.say(f"{candidate} is left alone: {why}")
+
+    def _launch(self, queue: Queue, runs: Sequence[agenda.Step], free: int) -> str:
+        for step in runs:
+            assert step.phase is not None
+            queue.add(step.candidate, step.phase, step.seeds)
+        for _ in range(free):
+            try:
+                begun = queue.start(confirm=self.confirm, actor=self.actor)
+            except budget.OverBudget as error:
+                return error.message
+            except budget.Busy:
+                return ""
+            except Refused as error:
+                self._leave(error.candidate, error.message)
+                queue.cancel(error.candidate)
+                return ""
+            if begun is None:
+                return ""
+            self._running[begun[1]] = begun[0]
+        return ""
+
+    def _propose(self, steps: Sequence[agenda.Step]) -> str:
+        """Ask for more, or say why nothing is left to do."""
+        personal = [step for step in steps if step.action in (*agenda.PERSONAL, "baseline")]
+        if self.proposer is None or any(step.action == "baseline" for step in personal):
+            if personal:
+                return f"a person is needed: {personal[0].reason}"
+            if self._stuck:
+                return f"nothing is left but what was refused: {next(iter(self._stuck.values()))}"
+            return "everything that was proposed is decided"
+        with open(self.study.path / "propose.lock", "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            agreed = self.study.contract()
+            book = self.study.history()
+            if book.under_way or agenda.steps_of(book, agreed, self._stuck):
+                return ""  # another loop has proposed in the meantime
+            pools = agreed.evaluation.pools
+            most = sum(map(len, (pools.development, pools.promotion, pools.validation)))
+            left = agreed.budget.runs - book.launched
+            if left < most:
+                return f"{left} runs of the budget are left, and a candidate may take {most}"
+            try:
+                made = self.proposer(self.study)
+            except AssayError as error:
+                return error.message
+        if not made:
+            return "the proposer has no more candidates"
+        self.say(f"proposed {', '.join(made)}")
+        return ""
+
+
+def stop_rule(history: History, agreed: Contract) -> str:
+    """Return the stop rule of the contract that ends the study, or ""."""
+    rules = agreed.experiment.stop
+    runs = sorted(history.over(), key=lambda run: run.ended.seq if run.ended else 0)
+    last = [run.outcome for run in runs if run.outcome != "lost"][-rules.failures :]
+    if len(last) == rules.failures and all(outcome != "done" for outcome in last):
+        return f"the last {rules.failures} runs failed"
+    over = ("accepted", "rejected", "inconclusive", "reverted")
+    decided = [n for n, s in history.status.items() if s in over and history.kind[n] != "baseline"]
+    if rules.candidates is not None and len(decided) >= rules.candidates:
+        return f"{len(decided)} candidates are decided, as many as the contract asks for"
+    if history.launched >= agreed.budget.runs and not history.held:
+        return f"all {agreed.budget.runs} runs of the budget are used"
+    return ""

@@ -1,0 +1,123 @@
+"""Where candidates come from: a file that someone wrote, or a sampler inside the approved scope."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from assay.core.config import parse
+from assay.core.errors import MissingExtraError
+from assay.study.agree.rules import refuse_unreflected
+from assay.study.files.base import Phase
+from assay.study.files.candidate import BudgetRequest, Candidate, Change
+from assay.study.files.documents import StudyError, read_yaml
+from assay.study.record.study import Study
+from assay.study.steps import candidates
+
+
+def from_file(study: Study, path: Path, actor: str) -> list[str]:
+    """Propose the candidates of a YAML file: one, a list, or several documents.
+
+    All are checked before the first is written. `task` and `study` may be left out.
+
+    Raises:
+        StudyError: The file is malformed, or holds none.
+    """
+    found = [
+        parse(Candidate, {"task": study.task, "study": study.name} | values, what=f"'{path}'")
+        for values in _flat(read_yaml(path), path)
+    ]
+    if not found:
+        raise StudyError(f"'{path}' holds no candidate.")
+    counts = Counter(candidate.id for candidate in found)
+    twice = sorted(name for name, count in counts.items() if count > 1)
+    if twice:
+        raise StudyError(f"'{path}' names '{twice[0]}' twice.")
+    for candidate in found:
+        if candidate.kind == "reward-engineering" and not candidate.reflection:
+            refuse_unreflected(study.contract(), candidate)
+    candidates.propose_all(study, found, actor)
+    return [candidate.id for candidate in found]
+
+
+def _flat(documents: list[Any], path: Path) -> Iterator[dict[str, Any]]:
+    for document in documents:
+        for values in document if isinstance(document, list) else [document]:
+            if not isinstance(values, dict):
+                raise StudyError(
+                    f"'{path}' holds {type(values).__name__} where a candidate is expected."
+                )
+            yield values
+
+
+def from_optuna(
+    study: Study, count: int, budget: BudgetRequest, actor: str, *, phase: Phase = "short"
+) -> list[str]:
+    """Propose settings sampled by Optuna inside the approved scope.
+
+    The sampler is told of every candidate that has results in `phase`, so that a fresh process
+    goes on where the last one was; nothing is kept but the ledger.
+
+    Raises:
+        StudyError: The scope has no parameters.
+        MissingExtraError: Optuna is not installed.
+    """
+    try:
+        optuna = importlib.import_module("optuna")
+    except ImportError:
+        raise MissingExtraError("optuna", "study", "Sampling candidates") from None
+    agreed = study.contract()
+    if not agreed.scope.parameters:
+        raise StudyError(
+            "The approved scope has no parameters to sample.", "Add some to scope.parameters."
+        )
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    history = study.history()
+    known = history.status
+    mine = [name for name in known if study.candidate(name).proposer == "optuna"]
+    direction = agreed.metrics.primary.direction
+    # Seeded by how much has been proposed: the same record gives the same next candidates.
+    sampler = optuna.samplers.TPESampler(seed=len(mine), constant_liar=True)
+    search = optuna.create_study(direction=direction, sampler=sampler)
+    space = {name: _distribution(optuna, p) for name, p in agreed.scope.parameters.items()}
+    for name in known:
+        values = study.candidate(name).change.parameters
+        scores = history.arm(name, phase, agreed.metrics.primary.name)
+        numbers = [score for score in scores.values() if score is not None]
+        if set(values) == set(space) and numbers:
+            trial = optuna.trial.create_trial(
+                params=values, distributions=space, value=sum(numbers) / len(numbers)
+            )
+            search.add_trial(trial)
+    made = []
+    for i in range(count):
+        trial = search.ask(space)
+        name = f"optuna-{len(mine) + i + 1:03d}"
+        candidate = Candidate(
+            id=name,
+            task=study.task,
+            study=study.name,
+            kind="hyperparameter",
+            hypothesis="A sampled setting is better than the incumbent's.",
+            change=Change(parameters=dict(trial.params)),
+            budget=budget,
+            expected=f"{agreed.metrics.primary.name} improves",
+            rollback="Keep the incumbent's settings.",
+            proposer="optuna",
+        )
+        made.append(candidate)
+    candidates.propose_all(study, made, actor)
+    return [candidate.id for candidate in made]
+
+
+def _distribution(optuna: Any, parameter: Any) -> Any:
+    if parameter.kind == "choice":
+        return optuna.distributions.CategoricalDistribution(parameter.choices)
+    if parameter.kind == "int":
+        return optuna.distributions.IntDistribution(
+            int(parameter.low), int(parameter.high), log=parameter.log
+        )
+    return optuna.distributions.FloatDistribution(parameter.low, parameter.high, log=parameter.log)
