@@ -480,13 +480,13 @@ class AlgorithmContract:
         monkeypatch.setattr("os.fsync", lambda descriptor: None)
         factory = self.first_case().factory(saves=saves)
         options: dict[str, Any] = {
-            "env_steps": 320, "num_envs": 2, "checkpoint_every": 96, "log_every": 40,
-            "eval_every": 160, "eval_episodes": 2, "sinks": (), "compile": False, "preset": False,
+            "env_steps": 160, "num_envs": 2, "checkpoint_every": 48, "log_every": 20,
+            "eval_every": 80, "eval_episodes": 2, "sinks": (), "compile": False, "preset": False,
             "root": tmp_path, **self.settings, **self.normalised(self.first_case()),
         }  # fmt: skip
 
         def die(event: Event) -> None:
-            if isinstance(event, Logged) and event.clock.env_steps >= 240:
+            if isinstance(event, Logged) and event.clock.env_steps >= 120:
                 raise KeyError("the power is out")
 
         whole = assay.train(self.algorithm, factory, name="whole", **options)
