@@ -280,7 +280,7 @@ def test_compiled(
 
         objective = Objective("fit", memory, loss, Adam(max_grad_norm=0.5))
         step = Step([objective], mode=mode, key="gru")  # type: ignore[arg-type]
-        batch = {"x": sequence(), "first": RESETS, **start(memory)}
+        batch = {"x": sequence(steps=4), "first": RESETS[:4], **start(memory)}
         with quick_compiler():
             metrics = [step.metrics(step(batch, 0.01))["fit_loss"] for _ in range(3)]
         if mode == "compiled":
