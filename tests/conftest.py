@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 # `compile=auto` changes to compiled steps when there are some, which no test can foresee. Those
 # that are about it set the variable to "auto", and a cache of their own.
 os.environ["ASSAY_COMPILE"] = "false"
@@ -20,3 +22,8 @@ def _leave_it_to_the_system(descriptor: int) -> None:
 
 # Here and not in a fixture: `os.fdatasync` is a default of arguments, read at import.
 os.fsync = os.fdatasync = _leave_it_to_the_system
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put slow tests first, so that no process is left alone with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -84,6 +84,7 @@ def now(study: Study) -> dict[str, str]:
 
 
 class TestLoop:
+    @pytest.mark.slow
     def test_it_decides_everything_that_was_proposed(self, tmp_path: Path) -> None:
         study = prepared(tmp_path, keep=2 / 3)
         propose(study, "better", lr=0.009)
@@ -113,6 +114,7 @@ class TestLoop:
         planned = runner.plan(study, "slower", "short", 0)
         assert planned.argv[-2:] == ("lr=0.009", "sleep=0.01")
 
+    @pytest.mark.slow
     def test_a_killed_loop_goes_on_where_it_was(self, tmp_path: Path) -> None:
         study = prepared(tmp_path)
         propose(study, "better", lr=0.009)
@@ -185,6 +187,7 @@ class TestLoop:
             "lr=5.0 is out of scope: expected 0.0001 to 0.01."
         )
 
+    @pytest.mark.slow
     def test_nothing_is_run_that_could_not_be_judged(self, tmp_path: Path) -> None:
         study = prepared(tmp_path)  # another protocol needs a baseline of its own
         change(study, "evaluation", expected_candidates=1)
