@@ -4,8 +4,10 @@
 # (.ci/packages.sh); `make SYSTEM_PACKAGES=no test` leaves the system alone.
 
 PYTHON ?= python3
-# One test process per core, but no more than eight: each of them loads torch.
+# One test or build process per core, but no more than eight: each test process loads torch.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
+# One more, since tests of processes and servers wait for these.
+TEST_JOBS ?= $(shell echo $$(($(JOBS) + 1)))
 # What we measure ourselves against. Pinned, so that a ratio means the same thing tomorrow.
 PEERS := stable-baselines3==2.9.2 sb3-contrib==2.9.2 skrl==2.1.1
 
@@ -13,6 +15,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 BENCH_BIN := .venv-bench/bin
 BENCH_STAMP := .venv-bench/.installed
+# Tests start hundreds of processes, which read our modules compiled, whatever this shell says.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 PACKAGES := git-packages cpp-packages postgres-packages openssl-packages
 # A literal comma would end an argument of `call`.
 comma := ,
@@ -32,7 +36,7 @@ demo: git-packages cpp-packages setup ## See an agent learn, a comparison, a who
 	@$(BIN)/assay serve demo --seconds 30
 
 test: $(PACKAGES) lint types contracts cpp ## Run lint, types, import contracts and all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+	$(PYTEST) -n $(TEST_JOBS) --dist worksteal $(ARGS)
 
 lint: setup ## Check style and formatting
 	$(BIN)/ruff check .
@@ -62,7 +66,7 @@ defaults: $(BENCH_STAMP) ## Measure defaults against the peers' defaults; goes o
 	$(BENCH_BIN)/python benchmarks/report.py
 
 docs: setup ## Run every snippet of the documentation
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/test_docs.py $(ARGS)
+	$(PYTEST) tests/test_docs.py $(ARGS)
 
 # For who changes assay.proto; its products are committed.
 proto: setup ## Generate the wire format again, after a change of assay.proto

@@ -27,7 +27,7 @@ class Payment(gym.Env):
 if __name__ == "__main__":
     # With a small kappa the loss is that of true quantiles; a large one draws them together.
     run = assay.train(
-        "qrdqn", Payment, env_steps=6_000, quantiles=5, kappa=0.05, batch_size=256,
+        "qrdqn", Payment, env_steps=3_000, quantiles=5, kappa=0.05, batch_size=256, hidden=[32],
         lr="linear:1e-2:1e-4", epsilon=0.5, eval_every=0, checkpoint_every=0, seed=1,
     )  # fmt: skip
     with torch.no_grad():

@@ -6,7 +6,7 @@ import assay
 
 if __name__ == "__main__":
     run = assay.train(
-        "rainbow", "CartPole-v1", env_steps=6_000, eval_every=0, checkpoint_every=0, seed=1
+        "rainbow", "CartPole-v1", env_steps=4_000, eval_every=0, checkpoint_every=0, seed=1
     )
     print(f"mean return {run.evaluate(episodes=20).mean:.0f}; random actions give about 22")
     weights = run.agent().algorithm.state()["weights"]["q"]

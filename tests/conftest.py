@@ -1,9 +1,29 @@
-"""What all tests share: runs whose numbers do not depend on the cache of compiled steps."""
+"""What all tests share: no cache of compiled steps that changes numbers, and no waiting for disks.
+
+Tests kill processes, but nobody cuts the power: what was written is there without waiting for the
+disk, which is slow and shared by all test processes. A test about what is flushed, or about a disk
+that fails, replaces the same functions.
+"""
 
 from __future__ import annotations
 
 import os
 
+import pytest
+
 # `compile=auto` changes to compiled steps when there are some, which no test can foresee. Those
 # that are about it set the variable to "auto", and a cache of their own.
 os.environ["ASSAY_COMPILE"] = "false"
+
+
+def _leave_it_to_the_system(descriptor: int) -> None:
+    """Let the system write a file when it likes to."""
+
+
+# Here and not in a fixture: `os.fdatasync` is a default of arguments, read at import.
+os.fsync = os.fdatasync = _leave_it_to_the_system
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put slow tests first, so that no process is left alone with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -120,6 +120,7 @@ def test_what_is_to_be_trained_can_be_built(line: str) -> None:
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_run_and_print_what_their_last_line_says(name: str, tmp_path: Path) -> None:
     source = ROOT / "examples" / name

@@ -16,6 +16,7 @@ PAGES = sorted((Path(__file__).parent.parent / "docs/tutorials").glob("*.md"))
 BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_tutorial_does_what_it_says(page: Path, tmp_path: Path) -> None:
     commands = tmp_path / "bin"

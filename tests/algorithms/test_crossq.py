@@ -28,7 +28,7 @@ EPS = 1e-3
 
 
 SMALL = {
-    "buffer_size": 300, "learning_starts": 12, "batch_size": 8, "train_every": 2,
+    "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2,
     "hidden": (16,), "critic_hidden": (16,), "policy_delay": 2, "renorm_warmup": 1,
 }  # fmt: skip
 

@@ -24,7 +24,7 @@ from assay.testing.envs import Identity, Reach
 
 STATES, BOX = spaces.Discrete(2), spaces.Box(0.0, 4.0, (1,), np.float32)
 SMALL = {
-    "buffer_size": 300, "learning_starts": 12, "batch_size": 8, "train_every": 2, "hidden": (16,),
+    "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2, "hidden": (16,),
 }  # fmt: skip
 
 

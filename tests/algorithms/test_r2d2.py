@@ -27,7 +27,7 @@ from assay.testing.algorithms import (
 from assay.testing.envs import Corridor, Identity, Recall
 
 SMALL = {
-    "buffer_size": 300, "learning_starts": 12, "batch_size": 4, "train_every": 8, "target_every": 2,
+    "buffer_size": 150, "learning_starts": 12, "batch_size": 4, "train_every": 8, "target_every": 2,
     "sequence": 4, "burn_in": 2, "overlap": 1, "n_step": 2, "hidden": (8,), "memory_size": 8,
 }  # fmt: skip
 SEEN, ACTIONS = spaces.Box(-9, 9, (1,), np.float32), spaces.Discrete(2)

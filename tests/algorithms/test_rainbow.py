@@ -28,7 +28,7 @@ from assay.testing.envs import Corridor, Identity
 
 STATES, ACTIONS = spaces.Discrete(2), spaces.Discrete(2)
 SMALL = {
-    "buffer_size": 300, "learning_starts": 12, "batch_size": 8, "train_every": 2,
+    "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2,
     "target_every": 2, "hidden": (16,), "streams": (16,), "atoms": 11,
 }  # fmt: skip
 

@@ -28,7 +28,7 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 SMALL = {
-    "buffer_size": 300, "learning_starts": 12, "batch_size": 8, "train_every": 2, "updates": 2,
+    "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2, "updates": 2,
     "hidden": (16,), "n_critics": 3,
 }  # fmt: skip
 

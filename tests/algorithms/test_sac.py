@@ -26,7 +26,7 @@ from assay.testing.envs import Corridor, Identity, Reach
 STATES, BOX = spaces.Discrete(2), spaces.Box(0.0, 4.0, (1,), np.float32)
 LOG_2, LOG_3, HALF_LOG_2PI = math.log(2), math.log(3), 0.5 * math.log(2 * math.pi)
 SMALL = {
-    "buffer_size": 300, "learning_starts": 12, "batch_size": 8, "train_every": 2, "hidden": (16,),
+    "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2, "hidden": (16,),
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -16,6 +17,7 @@ import gate  # noqa: E402
 GREEDY, WELCH, SPENDING, GATE = gate.RULES
 
 
+@pytest.mark.slow
 def test_greed_is_nearly_always_wrong_and_spending_hardly_ever() -> None:
     """Of 12 loops over 60 useless candidates; a gate without spending errs in about half."""
     shares = {}

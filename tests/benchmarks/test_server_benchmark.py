@@ -99,6 +99,7 @@ def test_the_report_shows_it_and_refuses_damage(
         report.server_table()
 
 
+@pytest.mark.slow
 def test_a_quick_run_measures_a_little_of_all() -> None:
     pytest.importorskip("grpc", reason="grpcio is not installed")
     done = subprocess.run(

@@ -24,6 +24,23 @@ class Mine(A2C):
 '''
 
 
+@pytest.mark.parametrize("look", [lambda: registry.get("own"), registry.names])
+def test_what_is_installed_later_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Any
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    assert registry.get("ppo").spec.name == "ppo"  # which looks through what is installed
+    facts = tmp_path / "their_package-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: their_package\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[assay.algorithms]\nown = own\n")
+    (tmp_path / "own.py").write_text(SOURCE)
+    look()
+    assert "own" in registry.names()
+    assert registry.get("own").__name__ == "Mine"
+    sys.modules.pop("own")
+
+
 class TestNamedByItsPlace:
     @pytest.fixture(autouse=True)
     def _beside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

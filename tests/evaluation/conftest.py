@@ -25,10 +25,8 @@ def evaluation(returns: list[float], seed: int = 0) -> EvaluationResult:
 
 
 @pytest.fixture
-def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
+def make_run(tmp_path: Path) -> MakeRun:
     """Return a function that writes a run whose evaluations have the given returns."""
-    # Nothing here has to survive a power cut, and waiting for the disk is most of the time.
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
     def make(
         name: str,

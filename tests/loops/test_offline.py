@@ -45,11 +45,6 @@ OFTEN = {"log_every": 20, "eval_every": 40, "checkpoint_every": 30}
 Train = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 @pytest.fixture
 def train(bc: str, tmp_path: Path) -> Train:
     """Return a function that trains BC on the right answers of an `Identity` environment."""

@@ -16,7 +16,7 @@ from assay.optim.rules import Adam
 from assay.optim.update import Objective, Step
 from assay.policies.from_torch import describe
 from assay.policies.numpy_network import NumpyNetwork
-from assay.testing.algorithms import quick_compiler, require_compiled
+from assay.testing.algorithms import quick_compiler, require_compiled, session_cache
 
 KINDS = ["lstm", "gru", "transformer"]
 STEPS, BATCH, FEATURES, SIZE = 9, 3, 5, 8
@@ -260,11 +260,13 @@ class TestTransformer:
 
 
 @pytest.mark.slow
-def test_compiled(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The other kinds are compiled in the contract suite of recurrent PPO."""
     if not has_compiler():
         pytest.skip("no C++ compiler")
-    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+    monkeypatch.setenv("ASSAY_CACHE", str(session_cache(tmp_path_factory)))
     results = []
     for mode in ("eager", "compiled"):
         memory = build("gru")
@@ -278,7 +280,7 @@ def test_compiled(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
 
         objective = Objective("fit", memory, loss, Adam(max_grad_norm=0.5))
         step = Step([objective], mode=mode, key="gru")  # type: ignore[arg-type]
-        batch = {"x": sequence(), "first": RESETS, **start(memory)}
+        batch = {"x": sequence(steps=4), "first": RESETS[:4], **start(memory)}
         with quick_compiler():
             metrics = [step.metrics(step(batch, 0.01))["fit_loss"] for _ in range(3)]
         if mode == "compiled":

@@ -27,7 +27,7 @@ from assay.optim.mode import has_compiler
 from assay.optim.noise import NoiseSource, NoiseSpec
 from assay.optim.update import Objective, Step
 from assay.runs.checkpoint import state_from_bytes, state_to_bytes
-from assay.testing.algorithms import quick_compiler, require_compiled
+from assay.testing.algorithms import quick_compiler, require_compiled, session_cache
 
 CPU = torch.device("cpu")
 
@@ -150,10 +150,12 @@ class TestStep:
         assert torch.equal(other(rows(), 0.1), eager(rows(), 0.1))
 
     @pytest.mark.slow
-    def test_compiled_is_eager(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_compiled_is_eager(
+        self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         if not has_compiler():
             pytest.skip("no C++ compiler")
-        monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+        monkeypatch.setenv("ASSAY_CACHE", str(session_cache(tmp_path_factory)))
         eager, compiled = noisy_step(), noisy_step("compiled")
         with quick_compiler():
             for _ in range(3):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from assay.optim import compile_cache
 from assay.optim.mode import has_compiler
 from assay.optim.rules import Adam, AdamW, LaProp, RMSprop, Rule
 from assay.optim.update import Objective, Step
-from assay.testing.algorithms import quick_compiler, require_compiled
+from assay.testing.algorithms import quick_compiler, require_compiled, session_cache
 
 # Every rule, and every option with one that has its own way through the eager step.
 RULES = [
@@ -248,14 +247,17 @@ class TestWays:
         assert_same_steps(*steps, **TOLERANCE)
 
     @pytest.mark.slow
-    def test_compiled_is_eager(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_compiled_is_eager(
+        self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """All rules as objectives of one step, since compiling takes long."""
         if not has_compiler():
             pytest.skip("no C++ compiler")
-        monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+        monkeypatch.setenv("ASSAY_CACHE", str(session_cache(tmp_path_factory)))
         steps = []
         for mode in ("eager", "compiled"):
-            modules = [net(seed) for seed in range(len(RULES))]
+            torch.manual_seed(0)
+            modules = [nn.Linear(3, 1) for _ in RULES]
             objectives = [
                 Objective(f"part{i}", module, squared(module), rule)
                 for i, (module, rule) in enumerate(zip(modules, RULES, strict=True))

@@ -30,7 +30,7 @@ from assay.optim.parameters import flatten_parameters
 from assay.optim.rules import Adam, RMSprop, Rule
 from assay.optim.update import Objective, Polyak, Step, mean_metrics
 from assay.runs.checkpoint import state_from_bytes, state_to_bytes
-from assay.testing.algorithms import quick_compiler, require_compiled
+from assay.testing.algorithms import quick_compiler, require_compiled, session_cache
 
 
 class TestNumbers:
@@ -334,11 +334,11 @@ class TestWays:
 
     @pytest.mark.slow
     def test_compiled_is_eager_and_is_compiled_once(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         if not has_compiler():
             pytest.skip("no C++ compiler")
-        monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+        monkeypatch.setenv("ASSAY_CACHE", str(session_cache(tmp_path_factory)))
         for attempt in range(2):
             eager, compiled = pair(CLIPPED, "compiled", key="once")
             for seed in range(4):

@@ -136,6 +136,21 @@ def test_without_git_a_repository_or_a_gpu_the_rest_is_there(tmp_path, monkeypat
     assert facts["packages"]
 
 
+def test_packages_are_those_that_are_installed(tmp_path, monkeypatch):
+    facts = "Metadata-Version: 2.1\nName: {}\nVersion: 1.2\n\nIts text\nName: another\nVersion: 9\n"
+    for place, file, text in (
+        ("plain-1.2.dist-info", "METADATA", facts.format("Plain")),
+        ("windows-1.2.dist-info", "METADATA", facts.format("windows").replace("\n", "\r\n")),
+        ("old-1.2.egg-info", "PKG-INFO", facts.format("old")),
+        ("half_removed-1.2.dist-info", "INSTALLER", "pip\n"),
+    ):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / file).write_bytes(text.encode())
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    found = collect([], cwd=tmp_path)["packages"]
+    assert list(found.items()) == [("old", "1.2"), ("Plain", "1.2"), ("windows", "1.2")]
+
+
 def test_gpus_are_read_from_the_driver_and_a_hanging_git_is_skipped(monkeypatch, tmp_path):
     def answer(arguments, **settings):
         if arguments[0] == "nvidia-smi":

@@ -112,6 +112,7 @@ def _skill(model: Snapshot) -> float:
     return float(np.mean([int(action) == i % 2 for i, action in enumerate(chosen)]))
 
 
+@pytest.mark.slow
 def test_a_policy_is_learned_although_its_learner_is_killed(tmp_path: Path) -> None:
     executor = make_executor("process")
     server = _Server(tmp_path / "killed", executor)

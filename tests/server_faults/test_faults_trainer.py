@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
 from gateway_support import SPEC
 from players import Player, stored_numbers
 from served import Served, until
@@ -17,6 +18,7 @@ STEADY, VICTIM = (
 )
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     with Served(tmp_path / "data") as server:
         players: dict[str, Player] = {}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 
 import kill_gateway
+import pytest
 
 KILLS = int(os.environ.get("ASSAY_GATEWAY_KILLS", "50"))
 
 
+@pytest.mark.slow
 def test_nothing_acknowledged_is_lost_or_doubled() -> None:
     result = kill_gateway.run(KILLS)
     assert (result.lost, result.doubled, result.disordered) == (0, 0, 0), result

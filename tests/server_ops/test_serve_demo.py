@@ -41,6 +41,7 @@ def alive(data: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_it_learns_is_killed_resumes_and_drains(tmp_path: Path) -> None:
     data = tmp_path / "data"
     command = [*DEMO, "--seconds", "5", "--json", "--data", str(data)]

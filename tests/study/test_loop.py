@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,6 +46,30 @@ def prepared(root: Path, limits: dict[str, Any] = PLENTY, **experiment: Any) -> 
     return study
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Return a prepared study whose baseline has been run."""
+    study = prepared(tmp_path_factory.mktemp("measured"))
+    assert loop(study)[0] == "everything that was proposed is decided"
+    assert study.history().usage.runs == 10
+    return study
+
+
+@pytest.fixture
+def study(measured: Study, tmp_path: Path) -> Study:
+    """Return a copy of it."""
+    shutil.copytree(measured.root, tmp_path, symlinks=True, dirs_exist_ok=True)
+    return Study(tmp_path, measured.task, measured.name)
+
+
+def change(study: Study, part: str, **values: Any) -> None:
+    """Change a part of the contract and approve it."""
+    agreed = study.contract().model_dump(mode="json")
+    agreed[part] |= values
+    write_yaml_document(study.contract_path, Contract(**agreed))
+    approve(study, part, "ada")
+
+
 def propose(study: Study, name: str, **parameters: object) -> None:
     values = candidate_values(id=name, change={"parameters": parameters})
     candidates.propose(study, Candidate(**values), "agent")
@@ -65,6 +90,7 @@ def now(study: Study) -> dict[str, str]:
 
 
 class TestLoop:
+    @pytest.mark.slow
     def test_it_decides_everything_that_was_proposed(self, tmp_path: Path) -> None:
         study = prepared(tmp_path, keep=2 / 3)
         propose(study, "better", lr=0.009)
@@ -94,6 +120,7 @@ class TestLoop:
         planned = planning.plan(study, "slower", "short", 0)
         assert planned.argv[-2:] == ("lr=0.009", "sleep=0.01")
 
+    @pytest.mark.slow
     def test_a_killed_loop_goes_on_where_it_was(self, tmp_path: Path) -> None:
         study = prepared(tmp_path)
         propose(study, "better", lr=0.009)
@@ -124,8 +151,8 @@ class TestLoop:
             times = len(started.read_text()) if started.exists() else 0
             assert times == int(run.outcome == "done"), run
 
-    def test_the_budget_ends_it_and_what_is_complete_is_still_judged(self, tmp_path: Path) -> None:
-        study = prepared(tmp_path, PLENTY | {"runs": 16})
+    def test_the_budget_ends_it_and_what_is_complete_is_still_judged(self, study: Study) -> None:
+        change(study, "budget", runs=16)
         propose(study, "better", lr=0.009)
         reason, _ = loop(study)
         assert reason == "all 16 runs of the budget are used"
@@ -141,24 +168,22 @@ class TestLoop:
         assert "wall-clock hours" in reason
         assert not study.history().usage.open
 
-    def test_crashes_in_a_row_end_it(self, tmp_path: Path) -> None:
-        study = prepared(tmp_path, stop={"failures": 2})
+    def test_crashes_in_a_row_end_it(self, study: Study) -> None:
+        change(study, "experiment", stop={"failures": 2})
         for name in ("a", "b", "c"):
             propose(study, name, exit=3)
         reason, _ = loop(study)
         assert reason == "the last 2 runs failed"
         assert "debug" in now(study).values()
 
-    def test_a_candidate_that_crashes_is_left_to_a_person(self, tmp_path: Path) -> None:
-        study = prepared(tmp_path)
+    def test_a_candidate_that_crashes_is_left_to_a_person(self, study: Study) -> None:
         propose(study, "broken", exit=3)
         reason, _ = loop(study)
         assert reason.startswith("a person is needed: run broken-short-0 failed (it exited with 3)")
         candidates.give_up(study, "broken", "ada", "its exit code is wanted")
         assert steps(study) == []
 
-    def test_a_draft_that_breaks_the_contract_is_left_alone(self, tmp_path: Path) -> None:
-        study = prepared(tmp_path)
+    def test_a_draft_that_breaks_the_contract_is_left_alone(self, study: Study) -> None:
         propose(study, "wild", lr=5.0)
         propose(study, "better", lr=0.009)
         reason, lines = loop(study)
@@ -168,12 +193,10 @@ class TestLoop:
             "lr=5.0 is out of scope: expected 0.0001 to 0.01."
         )
 
+    @pytest.mark.slow
     def test_nothing_is_run_that_could_not_be_judged(self, tmp_path: Path) -> None:
-        study = prepared(tmp_path)
-        values = study.contract().model_dump(mode="json")
-        values["evaluation"]["expected_candidates"] = 1
-        write_yaml_document(study.contract_path, Contract(**values))
-        approve(study, "evaluation", "ada")
+        study = prepared(tmp_path)  # another protocol needs a baseline of its own
+        change(study, "evaluation", expected_candidates=1)
         propose(study, "worse", lr=0.0005)
         loop(study)
         propose(study, "better", lr=0.009)
@@ -183,8 +206,8 @@ class TestLoop:
             "better keeps to the contract and is frozen"
         ]
 
-    def test_two_loops_share_a_study(self, tmp_path: Path) -> None:
-        study = prepared(tmp_path, PLENTY | {"parallel": 3})
+    def test_two_loops_share_a_study(self, study: Study) -> None:
+        change(study, "budget", parallel=3)
         propose(study, "better", lr=0.009)
         propose(study, "worse", lr=0.0005)
         others: list[tuple[str, list[str]]] = []
@@ -216,8 +239,8 @@ class TestLoop:
         assert "enough" in made.run()
         assert not study.history().usage.open
 
-    def test_a_proposer_is_asked_until_the_stop_rule(self, tmp_path: Path) -> None:
-        study = prepared(tmp_path, mode="autonomous", stop={"candidates": 2}, keep=1.0)
+    def test_a_proposer_is_asked_until_the_stop_rule(self, study: Study) -> None:
+        change(study, "experiment", mode="autonomous", stop={"candidates": 2}, keep=1.0)
         rates = iter((0.0011, 0.009, 0.005, 0.004))
 
         def proposer(study: Study) -> list[str]:

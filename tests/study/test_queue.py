@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ def states(queue: Queue) -> dict[str, str]:
     return {item.id: item.state for item in queue.manifest().items}
 
 
+def die_before_the_launch(queue: Queue) -> None:
+    def die(*facts: object, **options: object) -> None:
+        os._exit(9)
+
+    launcher.launch = die  # type: ignore[assignment]  # in this process alone
+    queue.start(confirm="RUN_CANDIDATE", actor="runner")
+
+
 class TestLeases:
     def test_earlier_phases_come_first_and_once(self, study: Study) -> None:
         queue = Queue(study)
@@ -55,6 +64,23 @@ class TestLeases:
         with pytest.raises(StudyError, match="passed to another runner"):
             queue.move(first, "running")
         queue.move(second, "running")
+
+    @pytest.mark.parametrize("machine", ["this one", "another"])
+    def test_a_runner_that_was_killed_keeps_a_lease_on_another_machine_only(
+        self, study: Study, monkeypatch: pytest.MonkeyPatch, machine: str
+    ) -> None:
+        queue = Queue(study, Clock())
+        queue.add("c1", "short", [0])
+        child = multiprocessing.get_context("fork").Process(
+            target=die_before_the_launch, args=[queue]
+        )
+        child.start()
+        child.join()
+        assert child.exitcode == 9 and states(queue) == {"c1-short-0": "leased"}
+        if machine == "another":
+            monkeypatch.setattr("platform.node", lambda: "elsewhere")
+        lease = queue.lease("two")
+        assert (lease is not None) == (machine == "this one")
 
     def test_it_is_not_tried_for_ever(self, study: Study) -> None:
         clock = Clock()

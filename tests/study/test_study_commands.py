@@ -108,6 +108,7 @@ def fill(root: Path, **changes: Any) -> None:
     path.write_text(yaml.safe_dump(values))
 
 
+@pytest.mark.slow
 def test_from_init_to_a_verdict(repository: Path) -> None:
     assert told("next")["action"] == "approve"
     assert "8 approvals" in study("next")

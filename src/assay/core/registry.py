@@ -7,9 +7,11 @@ installed is named by where it is: `my_package.my_module:MyAlgorithm`.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import pkgutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
@@ -69,13 +71,25 @@ def register(
 
 
 def names() -> list[str]:
-    """Return the name of every algorithm, built-in and third-party."""
+    """Return the name of every algorithm, built-in and third-party, that is installed now."""
+    _third_party.cache_clear()
+    return sorted(_known())
+
+
+def _known() -> frozenset[str]:
+    return _built_in() | _third_party(tuple(sys.path)).keys()
+
+
+@functools.cache
+def _built_in() -> frozenset[str]:
     package = importlib.import_module("assay.algorithms")
-    built_in = {m.name for m in pkgutil.iter_modules(package.__path__)} - HELPERS
-    return sorted(built_in | set(_third_party()))
+    return frozenset(m.name for m in pkgutil.iter_modules(package.__path__)) - HELPERS
 
 
-def _third_party() -> dict[str, importlib.metadata.EntryPoint]:
+@functools.lru_cache(maxsize=1)
+def _third_party(path: tuple[str, ...]) -> dict[str, importlib.metadata.EntryPoint]:
+    """Return the algorithms of other packages; for another `sys.path` they are looked for again."""
+    # Which opens a file of every installed package, whatever it is about.
     return {e.name: e for e in importlib.metadata.entry_points(group=ENTRY_POINTS)}
 
 
@@ -87,14 +101,13 @@ def get(name: str) -> Any:
     """
     if ":" in name:
         return _named(name)
-    known = names()
     key = name.lower().replace("-", "_")
-    if key not in known:
+    if key not in _known() and key not in (known := names()):
         raise ConfigError(
             f"Unknown algorithm '{name}'. {nearest(name, known)}",
             "Install the package that brings it, or name it as package.module:Class.",
         )
-    entry = _third_party().get(key)
+    entry = _third_party(tuple(sys.path)).get(key)
     module = entry.load() if entry else importlib.import_module(f"assay.algorithms.{key}")
     if isinstance(module, type):
         return module

@@ -14,6 +14,7 @@ observations of every kind, and with action masks where actions are discrete.
 from __future__ import annotations
 
 import importlib
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -239,6 +240,16 @@ class Case:
     def factory(self, **options: Any) -> Callable[[], Identity]:
         """Return a factory of the environment."""
         return partial(Identity, self.action, self.observe, masked=self.masked, **options)
+
+
+def session_cache(factory: pytest.TempPathFactory) -> Path:
+    """Return a cache of compiled steps that all processes of a test session share.
+
+    In it, the first step proves for all that torch can load one.
+    """
+    place = factory.getbasetemp()
+    # Each process of pytest-xdist has a directory of its own, in one of the session.
+    return (place.parent if "PYTEST_XDIST_WORKER" in os.environ else place) / "compiled"
 
 
 @contextmanager
@@ -469,13 +480,13 @@ class AlgorithmContract:
         monkeypatch.setattr("os.fsync", lambda descriptor: None)
         factory = self.first_case().factory(saves=saves)
         options: dict[str, Any] = {
-            "env_steps": 320, "num_envs": 2, "checkpoint_every": 96, "log_every": 40,
-            "eval_every": 160, "eval_episodes": 2, "sinks": (), "compile": False, "preset": False,
+            "env_steps": 160, "num_envs": 2, "checkpoint_every": 48, "log_every": 20,
+            "eval_every": 80, "eval_episodes": 2, "sinks": (), "compile": False, "preset": False,
             "root": tmp_path, **self.settings, **self.normalised(self.first_case()),
         }  # fmt: skip
 
         def die(event: Event) -> None:
-            if isinstance(event, Logged) and event.clock.env_steps >= 240:
+            if isinstance(event, Logged) and event.clock.env_steps >= 120:
                 raise KeyError("the power is out")
 
         whole = assay.train(self.algorithm, factory, name="whole", **options)
@@ -494,8 +505,7 @@ class AlgorithmContract:
         """Weights, optimizer state and metrics agree to rounding, on the same data."""
         if not has_compiler():
             pytest.skip("no C++ compiler")
-        # A cache of this session, in which the first step proves for all that torch can load one.
-        monkeypatch.setenv("ASSAY_CACHE", str(tmp_path_factory.getbasetemp() / "compiled"))
+        monkeypatch.setenv("ASSAY_CACHE", str(session_cache(tmp_path_factory)))
         case = self.first_case()
         options = {**self.settings, **self.compiled_settings}
         eager, compiled = (

@@ -2,7 +2,8 @@
 
 The queue says what is to be done and who is at it; whether a run has happened is only ever read
 from the ledger. So a runner that dies between the two leaves nothing that could be done twice: its
-lease runs out, and whoever looks next finds the run on record or starts it.
+lease ends with its process, or runs out if that was on another machine, and whoever looks next
+finds the run on record or starts it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+
+import psutil
 
 from assay.study.agree import budget
 from assay.study.files.base import POOLS, Phase
@@ -167,17 +170,18 @@ class Queue:
             return done.rowcount
 
     def reap(self) -> None:
-        """Bring items whose lease ran out in line with the ledger."""
+        """Bring items in line with the ledger whose lease ran out or whose owner is gone."""
         recovery.recover(self.study)
-        runs = self.study.history().runs.values()
-        # How the last attempt at every seed ended.
-        outcomes = {(run.candidate, run.phase, run.seed): run.outcome for run in runs}
         with self._database() as database:
             rows = database.execute(
-                "SELECT * FROM items WHERE state IN ('leased', 'running', 'stale') AND until < ?",
-                (self._clock(),),
+                "SELECT * FROM items WHERE state IN ('leased', 'running', 'stale')"
             ).fetchall()
-            for row in rows:
+            free = [row for row in rows if row["until"] < self._clock() or _is_abandoned(row)]
+            # Read after that: whoever is gone has written all that it ever will.
+            runs = self.study.history().runs.values() if free else ()
+            # How the last attempt at every seed ended.
+            outcomes = {(run.candidate, run.phase, run.seed): run.outcome for run in runs}
+            for row in free:
                 outcome = outcomes.get((row["candidate"], row["phase"], row["seed"]))
                 if outcome == "":
                     state = "stale"  # nobody reports it, and its process is alive
@@ -222,7 +226,7 @@ class Queue:
             Busy: Nothing more may run at the same time; it waits on.
             Refused: The launch is refused; the item is marked as failed.
         """
-        lease = self.lease(f"{platform.node()}-{os.getpid()}")
+        lease = self.lease(_process_name(os.getpid()))
         if lease is None:
             return None
         try:
@@ -248,3 +252,17 @@ class Queue:
             self.move(lease, "running")
             self._renewed[lease.item] = self._clock()
         return record
+
+
+def _process_name(pid: int) -> str:
+    return f"{platform.node()}-{pid}"
+
+
+def _is_abandoned(row: sqlite3.Row) -> bool:
+    """Return whether the owner of an item was a process of this machine that has ended."""
+    if row["owner"] != _process_name(row["pid"]):
+        return False  # of another machine: only the end of its lease tells
+    try:
+        return bool(psutil.Process(row["pid"]).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
