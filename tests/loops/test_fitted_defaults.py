@@ -20,6 +20,7 @@ from assay.loops.training import build_algorithm
 
 VECTOR = gym_spaces.Box(-np.inf, np.inf, (3,), np.float32)
 IMAGE = gym_spaces.Box(0, 255, (4, 84, 84), np.uint8)
+SMALL = gym_spaces.Box(0, 1, (4, 10, 10), np.uint8)
 ONE_OF = gym_spaces.Discrete(5)
 BOX = gym_spaces.Box(-2.0, 2.0, (2,), np.float32)
 CHOICE = gym_spaces.Discrete(3)
@@ -41,7 +42,9 @@ def values(config: RunConfig) -> Mapping[str, Any]:
     return config.run.model_dump() | config.hyperparameters
 
 
-@pytest.mark.parametrize("observation", [VECTOR, IMAGE, ONE_OF], ids=["vector", "image", "one-hot"])
+@pytest.mark.parametrize(
+    "observation", [VECTOR, IMAGE, SMALL, ONE_OF], ids=["vector", "image", "small", "one-hot"]
+)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_accepts_its_own_defaults(algorithm: str, observation: Any) -> None:
     for action in (BOX, CHOICE):
@@ -63,6 +66,10 @@ def test_they_depend_on_the_observation() -> None:
     vector, image = (values(fit("dqn", observation)[0]) for observation in (VECTOR, IMAGE))
     assert vector["double"] and vector["tau"] < 1
     assert image["tau"] == 1 and image["lr"] == 1e-4
+    small = values(fit("dqn", SMALL)[0])
+    assert {k: small[k] for k in ("tau", "lr")} == {k: vector[k] for k in ("tau", "lr")}
+    rates = [values(fit("ppo", observation)[0])["lr"] for observation in (SMALL, IMAGE)]
+    assert rates == ["linear:0.001:0.0", "linear:0.00025:0.0"]
 
 
 def test_they_depend_on_the_budget() -> None:

@@ -36,7 +36,7 @@ from assay.algorithms.settings import (
 )
 from assay.algorithms.value_learning import draw_transitions, learn_values
 from assay.buffers.replay_protocol import Replay
-from assay.core.images import has_images
+from assay.core.images import has_large_images
 from assay.core.registry import register
 from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
 from assay.core.types import Batch, Problem, Spaces, action_mask, unpack
@@ -75,7 +75,7 @@ class Rainbow(Algorithm):
             """Return rewards that are scaled to the support, and more learning on vectors."""
             scaled = not {"v_min", "v_max"} & given.keys()
             fit = super().fitted(problem, given) | {"normalize_reward": scaled}
-            return fit if has_images(problem.spaces.observation) else fit | ON_VECTORS
+            return fit if has_large_images(problem.spaces.observation) else fit | ON_VECTORS
 
         def encoder_only(self) -> tuple[str, ...]:
             """Return the settings that the streams do not read."""

@@ -32,7 +32,7 @@ from assay.networks.rnn import Kind
 from assay.optim.update import Step
 
 ROLLOUT = 2048  # transitions of a rollout of PPO without a preset
-# What action values on vectors learn with, without a preset.
+# What action values on vectors and small images learn with, without a preset.
 ON_VECTORS: dict[str, Any] = {
     "lr": constant(5e-4), "batch_size": 64, "train_every": 4, "updates": 2, "tau": 0.005,
 }  # fmt: skip
@@ -332,12 +332,13 @@ class ValueSettings(
 
     @classmethod
     def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what small networks on vectors learn from; the fields suit images."""
+        """Return what small networks learn from; the fields suit large images."""
         fit = super().fitted(problem, given)
-        if has_images(problem.spaces.observation):
+        if has_large_images(problem.spaces.observation):
             return fit
-        own = {"double": True, "epsilon": linear(1.0, 0.05, 0.2), "hidden": (128, 128)}
-        return fit | ON_VECTORS | own
+        fit |= ON_VECTORS | {"double": True, "epsilon": linear(1.0, 0.05, 0.2)}
+        images = has_images(problem.spaces.observation)
+        return fit if images else fit | {"hidden": (128, 128)}
 
     def needs(self, **more: Any) -> ReplayNeeds:
         """Return the replay that these settings ask for, prioritised or not."""
