@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 
 from assay.core.errors import AssayError, SpaceError
-from assay.functional.distributions import Distribution, policy_distribution
+from assay.functional.distributions import DiagGaussian, Distribution, policy_distribution
 from assay.policies import distributions as numpy_distributions
 
 LOG = math.log
@@ -30,7 +30,7 @@ def t(*values: float) -> torch.Tensor:
 
 def draw_noise(dist: Distribution, count: int, seed: int = 0) -> torch.Tensor:
     """Return noise [count, ...] as acting draws it."""
-    twin = numpy_distributions.Distribution(dist.layout)
+    twin = getattr(numpy_distributions, type(dist).__name__)(**vars(dist))
     return torch.from_numpy(twin.draw_noise(np.random.default_rng(seed), (count,)))
 
 
@@ -78,7 +78,7 @@ def test_masked_actions_are_never_sampled():
     torch.manual_seed(0)
     for name in ("discrete", "multi_discrete", "multi_discrete_equal", "multi_binary"):
         dist = policy_distribution(SPACES[name])
-        mask = torch.rand(dist.mask_size) < 0.5
+        mask = torch.rand(dist.param_size) < 0.5
         params = torch.randn(5000, dist.param_size) * 3
         masks = mask.expand(5000, -1)
         actions = dist.sample(params, draw_noise(dist, 5000), masks)
@@ -171,7 +171,7 @@ def test_all_spaces_have_one_interface(name, leading):
     noise = draw_noise(dist, math.prod(leading)).view(*leading, *dist.noise_shape)
     action = dist.sample(params, noise)
     assert action.shape == (*leading, *dist.action_shape)
-    assert action.numpy().dtype == dist.action_dtype
+    assert action.numpy().dtype == (np.int64 if dist.sizes else space.dtype)
     if not isinstance(space, spaces.Box):
         for one in action.reshape(-1, *dist.action_shape).numpy():
             assert space.contains(one.astype(space.dtype)), one
@@ -239,15 +239,15 @@ def test_distributions_trace_with_their_gradients(name, squash, assert_traces):
     torch.manual_seed(0)
 
     def inputs(seed):
-        mask = torch.rand(5, dist.mask_size) < 0.6
+        mask = torch.rand(5, dist.param_size) < 0.6
         return torch.randn(5, dist.param_size), draw_noise(dist, 5, seed), mask
 
     def fn(params, noise, mask):
-        masks = mask if dist.mask_size else None
+        masks = None if isinstance(dist, DiagGaussian) else mask
         params = params.detach().requires_grad_()
         action, log_prob = dist.sample_log_prob(params, noise, masks)
         loss = log_prob.sum() + dist.log_prob(params, action.detach(), masks).sum()
-        if dist.layout.family != "tanh_gaussian":
+        if not squash:
             loss = loss + dist.entropy(params, masks).sum()
         return action, dist.mode(params, masks), loss, *torch.autograd.grad(loss, params)
 

@@ -5,7 +5,7 @@ import pytest
 
 from assay.policies import layers
 from assay.policies.description import Entry
-from assay.policies.value_layers import DuelingForward
+from assay.policies.value_layers import dueling
 
 
 def array(*rows) -> np.ndarray:
@@ -51,4 +51,4 @@ def test_flatten_by_hand():
 def test_dueling_by_hand():
     value = layers.DenseForward(array([2]), np.zeros(1, np.float32))
     advantage = layers.DenseForward(array([1], [2], [6]), np.zeros(3, np.float32))
-    np.testing.assert_array_equal(DuelingForward(value, advantage)(array([1])), array([0, 1, 5]))
+    np.testing.assert_array_equal(dueling(value, advantage)(array([1])), array([0, 1, 5]))

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from assay.functional.layout import MASKED_LOGIT, ActionLayout, action_layout, no_entropy
+from assay.functional.layout import MASKED_LOGIT, ActionLayout, make_distribution, no_entropy
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -24,20 +24,12 @@ _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _LARGEST_UNIT = 1.0 - 1e-6
 
 
-class Distribution:
+class Distribution(ActionLayout):
     """Base of the policy distributions.
 
     `params` are [..., param_size], `action` is [..., *action_shape] in the environment's units,
-    `noise` is [..., *noise_shape] and `mask` (True: allowed) is [..., mask_size] or None.
+    `noise` is [..., *noise_shape] and `mask` (True: allowed) is [..., param_size] or None.
     """
-
-    def __init__(self, layout: ActionLayout) -> None:
-        self.layout = layout
-        self.param_size = layout.param_size
-        self.action_shape = layout.action_shape
-        self.action_dtype = layout.action_dtype
-        self.noise_shape = layout.noise_shape
-        self.mask_size = layout.mask_size
 
     def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the log-probability (density) [...] of `action`."""
@@ -115,7 +107,7 @@ class MultiCategorical(Distribution):
 
     def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return log p(action) [...], summed over sub-actions."""
-        choice = action.reshape(*params.shape[:-1], len(self.layout.sizes)).long()
+        choice = action.reshape(*params.shape[:-1], len(self.sizes)).long()
         return _pick(self._log_probs(params, mask), choice).sum(-1)
 
     def entropy(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -141,7 +133,7 @@ class MultiCategorical(Distribution):
 
     def _pad(self, flat: Tensor, value: float) -> Tensor:
         # [..., sum of sizes] -> [..., k, largest size]
-        sizes, width = self.layout.sizes, max(self.layout.sizes)
+        sizes, width = self.sizes, max(self.sizes)
         if min(sizes) == width:
             return flat.reshape(*flat.shape[:-1], len(sizes), width)
         parts = flat.split(list(sizes), dim=-1)
@@ -264,17 +256,8 @@ _FAMILIES: dict[str, type[Distribution]] = {
 
 
 def policy_distribution(space: gym.Space[Any], *, squash: bool = False) -> Distribution:
-    """Return the policy distribution over an action space.
-
-    Args:
-        space: Discrete, MultiDiscrete, MultiBinary or Box of floats.
-        squash: For a Box: squash the Gaussian with tanh into (-1, 1).
-
-    Raises:
-        SpaceError: The space is of another kind.
-    """
-    layout = action_layout(space, squash=squash)
-    return _FAMILIES[layout.family](layout)
+    """Return the policy over an action space; `squash` is for a Box: tanh into (-1, 1)."""
+    return make_distribution(space, _FAMILIES, squash=squash)
 
 
 def mask_logits(logits: Tensor, mask: Tensor | None, masked: float = MASKED_LOGIT) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -12,79 +13,51 @@ from assay.core.errors import AssayError, SpaceError
 if TYPE_CHECKING:
     import gymnasium as gym
 
-Family = Literal["categorical", "multi_categorical", "bernoulli", "diag_gaussian", "tanh_gaussian"]
-NoiseKind = Literal["gumbel", "uniform", "normal"]
-
 # What a masked logit is set to: far below any real one, yet finite, so that 0 * logit is no NaN.
 MASKED_LOGIT = -1e8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class ActionLayout:
     """The shapes that a policy distribution reads and writes, without batch axes.
 
     Attributes:
-        family: Which distribution it is.
-        param_size: Width of the policy head's output.
+        param_size: Width of the policy head's output, and of an action mask where there is one.
         action_shape: Shape of one action; () for Discrete.
-        action_dtype: Type of the actions that leave `sample` and `mode`.
         noise_shape: Shape of one draw of noise.
-        noise_kind: Distribution of the noise.
-        mask_size: Width of an action mask; 0 where there is none.
-        sizes: Number of choices of each sub-action.
+        sizes: Number of choices of each sub-action; empty where actions are not choices.
     """
 
-    family: Family
     param_size: int
     action_shape: tuple[int, ...]
-    action_dtype: np.dtype[Any]
     noise_shape: tuple[int, ...]
-    noise_kind: NoiseKind
-    mask_size: int
     sizes: tuple[int, ...] = ()
 
 
-def action_layout(space: gym.Space[Any], *, squash: bool = False) -> ActionLayout:
-    """Return the layout of the policy over an action space.
+LayoutT = TypeVar("LayoutT", bound=ActionLayout)
 
-    Args:
-        space: Discrete, MultiDiscrete, MultiBinary or Box of floats.
-        squash: For a Box: squash the Gaussian with tanh into (-1, 1).
+
+def make_distribution(
+    space: gym.Space[Any], families: Mapping[str, type[LayoutT]], *, squash: bool
+) -> LayoutT:
+    """Return the distribution among `families` that a policy over an action space has.
 
     Raises:
         SpaceError: The space is of another kind.
     """
     from gymnasium import spaces
 
+    shape, n = space.shape or (), int(np.prod(space.shape or ()))
     if isinstance(space, spaces.Discrete):
         n = int(space.n)
-        return ActionLayout("categorical", n, (), np.dtype(np.int64), (n,), "gumbel", n, (n,))
+        return families["categorical"](n, (), (n,), (n,))
     if isinstance(space, spaces.MultiDiscrete):
         sizes = tuple(int(n) for n in space.nvec.ravel())
-        return ActionLayout(
-            "multi_categorical",
-            sum(sizes),
-            space.nvec.shape,
-            np.dtype(np.int64),
-            (len(sizes), max(sizes)),
-            "gumbel",
-            sum(sizes),
-            sizes,
-        )
+        return families["multi_categorical"](sum(sizes), shape, (len(sizes), max(sizes)), sizes)
     if isinstance(space, spaces.MultiBinary):
-        n = int(np.prod(space.shape))
-        return ActionLayout("bernoulli", n, space.shape, np.dtype(np.int8), (n,), "uniform", n)
+        return families["bernoulli"](n, shape, (n,))
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        n = int(np.prod(space.shape))
-        return ActionLayout(
-            "tanh_gaussian" if squash else "diag_gaussian",
-            2 * n,
-            space.shape,
-            np.dtype(np.float32),
-            (n,),
-            "normal",
-            0,
-        )
+        return families["tanh_gaussian" if squash else "diag_gaussian"](2 * n, shape, (n,))
     raise SpaceError(
         f"No policy distribution for the action space {space}; "
         "expected Discrete, MultiDiscrete, MultiBinary or a Box of floats.",

@@ -7,11 +7,12 @@ they return is fresh. Noise is an input: draw it for a whole rollout at once wit
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from assay.functional.layout import MASKED_LOGIT, ActionLayout, action_layout, box_scale
+from assay.functional.layout import MASKED_LOGIT, ActionLayout, box_scale, make_distribution
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -22,34 +23,16 @@ _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _LARGEST_UNIT = float(np.float32(1.0 - 1e-6))
 
 
-class Distribution:
+class Distribution(ActionLayout):
     """Base of the policy distributions: facts about shapes, and noise of the right kind.
 
     `params` are [..., param_size], `action` is [..., *action_shape] in the environment's units,
-    `noise` is [..., *noise_shape] and `mask` (True: allowed) is [..., mask_size] or None.
+    `noise` is [..., *noise_shape] and `mask` (True: allowed) is [..., param_size] or None.
     """
 
-    def __init__(self, layout: ActionLayout) -> None:
-        self.layout = layout
-        self.param_size = layout.param_size
-        self.action_shape = layout.action_shape
-        self.action_dtype = layout.action_dtype
-        self.noise_shape = layout.noise_shape
-        self.noise_kind = layout.noise_kind
-        self.mask_size = layout.mask_size
-
     def draw_noise(self, rng: np.random.Generator, leading: tuple[int, ...]) -> Array:
-        """Return noise [*leading, *noise_shape] for `sample`, as float32."""
-        shape = (*leading, *self.noise_shape)
-        if self.noise_kind == "normal":
-            return rng.standard_normal(shape, dtype=np.float32)
-        if self.noise_kind == "uniform":
-            return rng.random(shape, dtype=np.float32)
-        # -log of a standard exponential is a standard Gumbel variable.
-        noise = rng.standard_exponential(shape, dtype=np.float32)
-        np.maximum(noise, np.float32(1e-30), out=noise)
-        np.log(noise, out=noise)
-        return np.negative(noise, out=noise)
+        """Return noise [*leading, *noise_shape] for `sample`, as float32: standard normal."""
+        return rng.standard_normal((*leading, *self.noise_shape), dtype=np.float32)
 
     def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
         """Return the log-probability (density) [...] of `action`."""
@@ -71,12 +54,19 @@ class Distribution:
         raise NotImplementedError
 
 
-class Categorical(Distribution):
+class _Choices(Distribution):
+    def draw_noise(self, rng: np.random.Generator, leading: tuple[int, ...]) -> Array:
+        """Return Gumbel noise: -log of a standard exponential variable."""
+        noise = rng.standard_exponential((*leading, *self.noise_shape), dtype=np.float32)
+        np.maximum(noise, np.float32(1e-30), out=noise)
+        np.log(noise, out=noise)
+        return np.negative(noise, out=noise)
+
+
+class Categorical(_Choices):
     """One choice among n: the policy over a Discrete space."""
 
-    def __init__(self, layout: ActionLayout) -> None:
-        super().__init__(layout)
-        self._rows: Array = np.arange(0)  # 0, 1, ... of the latest batch size
+    _rows: Array = np.arange(0)  # 0, 1, ... of the latest batch size
 
     def log_probs(self, params: Array, mask: Array | None = None) -> Array:
         """Return the log-probability of every action [..., n]."""
@@ -114,18 +104,18 @@ class Categorical(Distribution):
         return mask_logits(params, mask).argmax(-1)
 
 
-class MultiCategorical(Distribution):
+class MultiCategorical(_Choices):
     """Independent choices: the policy over a MultiDiscrete space.
 
     Unequal numbers of choices are padded to the largest with masked logits, so that all
     sub-actions are handled at once.
     """
 
-    def __init__(self, layout: ActionLayout) -> None:
-        super().__init__(layout)
-        width = max(layout.sizes)
+    @cached_property
+    def _slot(self) -> Array:
         # Where the logits of each sub-action land in the padded [k, width] table.
-        self._slot = np.concatenate([np.arange(n) + i * width for i, n in enumerate(layout.sizes)])
+        width = max(self.sizes)
+        return np.concatenate([np.arange(n) + i * width for i, n in enumerate(self.sizes)])
 
     def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
         """Return log p(action) [...], summed over sub-actions."""
@@ -157,6 +147,10 @@ class MultiCategorical(Distribution):
 class Bernoulli(Distribution):
     """Independent bits: the policy over a MultiBinary space; a masked bit stays 0."""
 
+    def draw_noise(self, rng: np.random.Generator, leading: tuple[int, ...]) -> Array:
+        """Return noise that is uniform on [0, 1)."""
+        return rng.random((*leading, *self.noise_shape), dtype=np.float32)
+
     def log_prob(self, params: Array, action: Array, mask: Array | None = None) -> Array:
         """Return log p(action) [...], summed over bits."""
         logits = _mask_bits(params, mask)
@@ -172,7 +166,7 @@ class Bernoulli(Distribution):
         return self._action(_mask_bits(params, mask) > 0)
 
     def _action(self, bits: Array) -> Array:
-        return bits.astype(self.action_dtype).reshape(*bits.shape[:-1], *self.action_shape)
+        return bits.astype(np.int8).reshape(*bits.shape[:-1], *self.action_shape)
 
 
 class DiagGaussian(Distribution):
@@ -257,17 +251,8 @@ _FAMILIES: dict[str, type[Distribution]] = {
 
 
 def policy_distribution(space: gym.Space[Any], *, squash: bool = False) -> Distribution:
-    """Return the NumPy policy distribution over an action space.
-
-    Args:
-        space: Discrete, MultiDiscrete, MultiBinary or Box of floats.
-        squash: For a Box: squash the Gaussian with tanh into (-1, 1).
-
-    Raises:
-        SpaceError: The space is of another kind.
-    """
-    layout = action_layout(space, squash=squash)
-    return _FAMILIES[layout.family](layout)
+    """Return the NumPy policy over an action space; `squash` is for a Box: tanh into (-1, 1)."""
+    return make_distribution(space, _FAMILIES, squash=squash)
 
 
 def mask_logits(logits: Array, mask: Array | None) -> Array:

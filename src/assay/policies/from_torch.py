@@ -7,6 +7,7 @@ beside the learner by `assay.policies.numpy_network`, or folded and written into
 from __future__ import annotations
 
 import dataclasses
+from functools import singledispatchmethod
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from assay.networks.batchnorm import BatchRenorm
 from assay.networks.custom import CustomEncoder
-from assay.networks.encoders import Encoder, FlatObservation
+from assay.networks.encoders import Encoder
 from assay.networks.heads import (
     AtomHead,
     AtomMean,
@@ -71,112 +72,52 @@ class _Writer:
         self.described = Described()
         self.open_atoms = False  # a head of atoms waits for their mean
 
+    @property
+    def prefix(self) -> str:
+        """Return what the names of the next layer's tensors begin with."""
+        return f"layers.{len(self.described.layers)}"
+
     def put(self, name: str, array: Tensor) -> str:
         if array.device.type != "cpu" or array.dtype != torch.float32:
             raise UnsupportedError(f"tensors of {array.dtype} on {array.device}")
         self.described.arrays[name] = array.detach().numpy()
         return name
 
+    @singledispatchmethod
     def add(self, module: nn.Module) -> None:
         """Append a module to the layers."""
-        described = self.described
-        prefix = f"layers.{len(described.layers)}"
-        if isinstance(module, nn.Sequential):
-            for child in module:
-                self.add(child)
-        elif isinstance(module, Encoder):
-            if len(module.cnns) or module.flat is None or module.trunk is None:
-                raise UnsupportedError("an image encoder")
-            self.add(module.flat)
-            self.add(module.trunk)
-        elif isinstance(module, CustomEncoder):
-            raise UnsupportedError(f"the network {module.name}")
-        elif isinstance(module, FlatObservation):
-            described.inputs = tuple(
-                Entry(**dataclasses.asdict(entry), starts=(0,) * len(entry.sizes))
-                for entry in module.entries
-            )
-        elif isinstance(module, GaussianHead):
-            self._gaussian(module, prefix)
-        elif isinstance(module, SquashedGaussianHead):
-            self.add(module.linear)
-            described.params = SquashedParams(module.log_std_bounds)
-        elif isinstance(module, SupportMean | AtomMean):
-            self._close_atoms(module)
-        elif isinstance(module, ActionValues):
-            self.add(module.network.encoder)
-            described.layers.append(self._levels(module, f"layers.{len(described.layers)}"))
-        elif isinstance(module, GRU | LSTM):
-            described.layers.append(self._memory(module, prefix))
-        elif isinstance(module, DuelingHead):
-            described.layers.append(
-                Dueling(
-                    value=self._stream(module.value, f"{prefix}.value"),
-                    advantage=self._stream(module.advantage, f"{prefix}.advantage"),
-                )
-            )
-        elif isinstance(module, AtomHead):
-            self.open_atoms = True
-            described.layers.append(
-                Atoms(
-                    advantage=self._stream(module.advantage, f"{prefix}.advantage"),
-                    value=self._optional_stream(module.value, f"{prefix}.value"),
-                    actions=module.actions,
-                    atoms=module.atoms,
-                )
-            )
-        elif not isinstance(module, nn.Identity):
-            self._append(described.layers, self._plain(module, prefix))
+        _append(self.described.layers, self.plain(module, self.prefix))
 
-    @staticmethod
-    def _append(layers: list[Any], new: Layer) -> None:
-        """Append a layer; an activation becomes part of the dense layer before it."""
-        last = layers[-1] if layers else None
-        if isinstance(new, Activation) and isinstance(last, Dense) and last.activation is None:
-            layers[-1] = last.model_copy(update={"activation": new.activation})
-        else:
-            layers.append(new)
+    @add.register
+    def _(self, module: nn.Identity) -> None:
+        pass
 
-    def _plain(self, module: nn.Module, prefix: str) -> Layer:
-        if isinstance(module, nn.Linear):
-            bias = torch.zeros(module.out_features) if module.bias is None else module.bias
-            return self._dense(prefix, module.weight, bias)
-        if isinstance(module, NoisyLinear):
-            return self._noisy(module, prefix)
-        if isinstance(module, nn.LayerNorm) and module.elementwise_affine:
-            if module.bias is None or len(module.normalized_shape) != 1:
-                raise UnsupportedError("a layer normalisation without bias or over several axes")
-            return LayerNorm(**self._named(module, prefix, "weight", "bias"), eps=module.eps)
-        if isinstance(module, ResidualBlock):
-            norm: Any = self._plain(module.norm, f"{prefix}.norm")
-            up: Any = self._plain(module.up, f"{prefix}.up")
-            down: Any = self._plain(module.down, f"{prefix}.down")
-            return Residual(norm=norm, up=up.model_copy(update={"activation": "relu"}), down=down)
-        if isinstance(module, BatchRenorm):
-            return BatchNorm(
-                **self._named(module, prefix, "weight", "bias", "mean", "variance"), eps=module.eps
-            )
-        return Activation(activation=_activation(module))
+    @add.register
+    def _(self, module: nn.Sequential) -> None:
+        for child in module:
+            self.add(child)
 
-    def _named(self, module: nn.Module, prefix: str, *names: str) -> dict[str, Any]:
-        return {name: self.put(f"{prefix}.{name}", getattr(module, name)) for name in names}
-
-    def _dense(self, prefix: str, weight: Tensor, bias: Tensor) -> Dense:
-        return Dense(
-            weight=self.put(f"{prefix}.weight", weight), bias=self.put(f"{prefix}.bias", bias)
+    @add.register
+    def _(self, module: Encoder) -> None:
+        if len(module.cnns) or module.flat is None or module.trunk is None:
+            raise UnsupportedError("an image encoder")
+        self.described.inputs = tuple(
+            Entry(**dataclasses.asdict(entry), starts=(0,) * len(entry.sizes))
+            for entry in module.flat.entries
         )
+        self.add(module.trunk)
 
-    def _noisy(self, module: NoisyLinear, prefix: str) -> Layer:
-        if not self.noisy:
-            return self._dense(prefix, module.weight, module.bias)
-        if self.fold:
-            spread = torch.outer(module.eps_out, module.eps_in)
-            weight = module.weight + module.weight_sigma * spread
-            return self._dense(prefix, weight, module.bias + module.bias_sigma * module.eps_out)
-        names = ("weight", "bias", "weight_sigma", "bias_sigma", "eps_in", "eps_out")
-        return NoisyDense(**self._named(module, prefix, *names))
+    @add.register
+    def _(self, module: CustomEncoder) -> None:
+        raise UnsupportedError(f"the network {module.name}")
 
-    def _gaussian(self, module: GaussianHead, prefix: str) -> None:
+    @add.register
+    def _(self, module: SquashedGaussianHead) -> None:
+        self.add(module.linear)
+        self.described.params = SquashedParams(module.log_std_bounds)
+
+    @add.register
+    def _(self, module: GaussianHead) -> None:
         mean: Any = module.mean
         weight, bias = mean.weight, mean.bias
         log_std: Tensor = module.log_std
@@ -188,64 +129,139 @@ class _Writer:
         elif module.scaled:
             center = self.put("head.center", module.center)
             scale = center, self.put("head.half_width", module.half_width)
-        self.described.layers.append(self._dense(prefix, weight, bias))
+        self.described.layers.append(self._dense(self.prefix, weight, bias))
         self.described.params = GaussianParams(self.put("head.log_std", log_std), scale)
 
-    def _close_atoms(self, mean: SupportMean | AtomMean) -> None:
+    @add.register
+    def _(self, module: DuelingHead) -> None:
+        value = self._stream(module.value, f"{self.prefix}.value")
+        advantage = self._stream(module.advantage, f"{self.prefix}.advantage")
+        self.described.layers.append(Dueling(value=value, advantage=advantage))
+
+    @add.register
+    def _(self, module: AtomHead) -> None:
+        self.open_atoms = True
+        advantage = self._stream(module.advantage, f"{self.prefix}.advantage")
+        value = self._optional_stream(module.value, f"{self.prefix}.value")
+        atoms = Atoms(advantage=advantage, value=value, actions=module.actions, atoms=module.atoms)
+        self.described.layers.append(atoms)
+
+    @add.register(SupportMean)
+    @add.register(AtomMean)
+    def _(self, module: SupportMean | AtomMean) -> None:
         # Atoms and their mean are one layer.
         layers = self.described.layers
         if not self.open_atoms:
             raise UnsupportedError("a mean of atoms without their head")
         self.open_atoms = False
-        if isinstance(mean, SupportMean):
-            support = self.put("head.support", mean.support)
+        if isinstance(module, SupportMean):
+            support = self.put("head.support", module.support)
             layers[-1] = layers[-1].model_copy(update={"support": support})
 
-    def _memory(self, memory: GRU | LSTM, prefix: str) -> Recurrent:
+    @add.register(GRU)
+    @add.register(LSTM)
+    def _(self, module: GRU | LSTM) -> None:
         gates = []
-        for i, (project, hidden) in enumerate(zip(memory.inputs, memory.weights, strict=True)):
+        for i, (project, hidden) in enumerate(zip(module.inputs, module.weights, strict=True)):
             tensors = {
                 "input": project.get_parameter("weight"),
                 "bias": project.get_parameter("bias"),
                 "hidden": hidden,
             }
-            names = {key: self.put(f"{prefix}.{i}.{key}", t) for key, t in tensors.items()}
+            names = {key: self.put(f"{self.prefix}.{i}.{key}", t) for key, t in tensors.items()}
             gates.append(Gates(**names))
-        kind: Any = "gru" if isinstance(memory, GRU) else "lstm"
-        return Recurrent(kind=kind, size=memory.out_features, layers=tuple(gates))
+        kind: Any = "gru" if isinstance(module, GRU) else "lstm"
+        memory = Recurrent(kind=kind, size=module.out_features, layers=tuple(gates))
+        self.described.layers.append(memory)
 
-    def _levels(self, values: ActionValues, prefix: str) -> Levels:
-        """Describe what a quantile network does behind its encoder."""
-        network = values.network
+    @add.register
+    def _(self, module: ActionValues) -> None:
+        network = module.network
+        self.add(network.encoder)
+        prefix = self.prefix
         head: Any = network.head
         dueling = isinstance(head, DuelingHead)
         levels, proposal = None, None
-        if values.proposal is not None:
-            linear: Any = values.proposal.linear
-            proposal = Proposal(
-                weight=self.put(f"{prefix}.proposal.weight", linear.weight),
-                bias=self.put(f"{prefix}.proposal.bias", linear.bias),
-            )
-        elif values.levels is not None and self.fold:
-            levels = self.put(f"{prefix}.levels", values.levels)
-        embed: Any = network.embedding.net[0]
-        return Levels(
-            weight=self.put(f"{prefix}.weight", embed.weight),
-            bias=self.put(f"{prefix}.bias", embed.bias),
+        if module.proposal is not None:
+            linear = self._named(module.proposal.linear, f"{prefix}.proposal", "weight", "bias")
+            proposal = Proposal(**linear)
+        elif module.levels is not None and self.fold:
+            levels = self.put(f"{prefix}.levels", module.levels)
+        layer = Levels(
+            **self._named(network.embedding.net[0], prefix, "weight", "bias"),
             levels=levels,
             proposal=proposal,
             advantage=self._stream(head.advantage if dueling else head, f"{prefix}.advantage"),
             value=self._optional_stream(head.value if dueling else None, f"{prefix}.value"),
         )
+        self.described.layers.append(layer)
+
+    @singledispatchmethod
+    def plain(self, module: nn.Module, prefix: str) -> Layer:
+        """Return a layer that may also stand in a stream of a head."""
+        return Activation(activation=_activation(module))
+
+    @plain.register
+    def _(self, module: nn.Linear, prefix: str) -> Layer:
+        bias = torch.zeros(module.out_features) if module.bias is None else module.bias
+        return self._dense(prefix, module.weight, bias)
+
+    @plain.register
+    def _(self, module: NoisyLinear, prefix: str) -> Layer:
+        if not self.noisy:
+            return self._dense(prefix, module.weight, module.bias)
+        if self.fold:
+            spread = torch.outer(module.eps_out, module.eps_in)
+            weight = module.weight + module.weight_sigma * spread
+            return self._dense(prefix, weight, module.bias + module.bias_sigma * module.eps_out)
+        names = ("weight", "bias", "weight_sigma", "bias_sigma", "eps_in", "eps_out")
+        return NoisyDense(**self._named(module, prefix, *names))
+
+    @plain.register
+    def _(self, module: nn.LayerNorm, prefix: str) -> Layer:
+        if not module.elementwise_affine:
+            raise UnsupportedError("a layer of the kind LayerNorm")
+        if module.bias is None or len(module.normalized_shape) != 1:
+            raise UnsupportedError("a layer normalisation without bias or over several axes")
+        return LayerNorm(**self._named(module, prefix, "weight", "bias"), eps=module.eps)
+
+    @plain.register
+    def _(self, module: ResidualBlock, prefix: str) -> Layer:
+        norm: Any = self.plain(module.norm, f"{prefix}.norm")
+        up: Any = self.plain(module.up, f"{prefix}.up")
+        down: Any = self.plain(module.down, f"{prefix}.down")
+        return Residual(norm=norm, up=up.model_copy(update={"activation": "relu"}), down=down)
+
+    @plain.register
+    def _(self, module: BatchRenorm, prefix: str) -> Layer:
+        named = self._named(module, prefix, "weight", "bias", "mean", "variance")
+        return BatchNorm(**named, eps=module.eps)
+
+    def _named(self, module: nn.Module, prefix: str, *names: str) -> dict[str, Any]:
+        return {name: self.put(f"{prefix}.{name}", getattr(module, name)) for name in names}
+
+    def _dense(self, prefix: str, weight: Tensor, bias: Tensor) -> Dense:
+        return Dense(
+            weight=self.put(f"{prefix}.weight", weight), bias=self.put(f"{prefix}.bias", bias)
+        )
 
     def _stream(self, module: nn.Module, prefix: str) -> tuple[Any, ...]:
         layers: list[Any] = []
         for child in module if isinstance(module, nn.Sequential) else (module,):
-            self._append(layers, self._plain(child, f"{prefix}.{len(layers)}"))
+            _append(layers, self.plain(child, f"{prefix}.{len(layers)}"))
         return tuple(layers)
 
     def _optional_stream(self, module: nn.Module | None, prefix: str) -> tuple[Any, ...] | None:
         return None if module is None else self._stream(module, prefix)
+
+
+def _append(layers: list[Any], new: Layer) -> None:
+    """Append a layer; an activation becomes part of the dense layer before it."""
+    last = layers[-1] if layers else None
+    if isinstance(new, Activation) and isinstance(last, Dense) and last.activation is None:
+        layers[-1] = last.model_copy(update={"activation": new.activation})
+    else:
+        layers.append(new)
 
 
 def _activation(module: nn.Module) -> ActivationName:

@@ -1,9 +1,8 @@
 """Layers of small networks: how a file describes them, and how NumPy runs them, without torch.
 
-Each kind of layer is a pair: a frozen description (`Dense`), which names its tensors, checks their
-shapes and builds, and what it builds (`DenseForward`), a callable over a batch [B, ...]. Arrays are
-never copied: when they are views of a learner's parameters, every in-place update of these is seen
-by the next call.
+Each kind of layer is a frozen description (`Dense`), which names its tensors, checks their shapes
+and builds a callable over a batch [B, ...]. Arrays are never copied: when they are views of a
+learner's parameters, every in-place update of these is seen by the next call.
 
 Outputs live in buffers that are kept per batch size and **reused by the next call**: copy what you
 keep. A built layer is therefore not for use by several threads at once. No layer changes its input.
@@ -159,26 +158,6 @@ class Dense(Layer):
         return DenseForward(arrays[self.weight], arrays[self.bias], activation)
 
 
-class NoisyDenseForward:
-    """A linear layer with factorised noise on its weights."""
-
-    def __init__(
-        self, mean: DenseForward, spread: DenseForward, eps_in: Array, eps_out: Array
-    ) -> None:
-        self.mean = mean
-        self.spread = spread
-        self.eps_in = eps_in
-        self.eps_out = eps_out
-
-    def __call__(self, x: Array) -> Array:
-        """Return [B, out]."""
-        out = self.mean(x)
-        noise = self.spread(x * self.eps_in)
-        noise *= self.eps_out
-        out += noise
-        return out
-
-
 class NoisyDense(Layer):
     """W x + b + eps_out * (W_sigma (eps_in * x) + b_sigma).
 
@@ -197,31 +176,20 @@ class NoisyDense(Layer):
         """Refuse: a file has no noise to draw."""
         raise ModelError("A layer of kind 'noisy_dense' belongs to a learner, not into a file.")
 
-    def build(self, arrays: Arrays) -> NoisyDenseForward:
+    def build(self, arrays: Arrays) -> Forward:
         """Return the layer."""
         mean = DenseForward(arrays[self.weight], arrays[self.bias])
         spread = DenseForward(arrays[self.weight_sigma], arrays[self.bias_sigma])
-        return NoisyDenseForward(mean, spread, arrays[self.eps_in], arrays[self.eps_out])
+        eps_in, eps_out = arrays[self.eps_in], arrays[self.eps_out]
 
+        def forward(x: Array) -> Array:
+            out = mean(x)
+            noise = spread(x * eps_in)
+            noise *= eps_out
+            out += noise
+            return out
 
-class LayerNormForward:
-    """Normalise the last axis, then scale and shift."""
-
-    def __init__(self, weight: Array, bias: Array, eps: float = 1e-5) -> None:
-        self.weight = weight
-        self.bias = bias
-        self.eps = np.float32(eps)
-
-    def __call__(self, x: Array) -> Array:
-        """Return an array of the same shape."""
-        share = np.float32(1.0 / x.shape[-1])
-        out = x - np.add.reduce(x, -1, keepdims=True) * share
-        variance = np.add.reduce(out * out, -1, keepdims=True) * share
-        variance += self.eps
-        out /= np.sqrt(variance, variance)
-        out *= self.weight
-        out += self.bias
-        return out
+        return forward
 
 
 class LayerNorm(Layer):
@@ -238,32 +206,21 @@ class LayerNorm(Layer):
             shapes.expect(name, width)
         return width
 
-    def build(self, arrays: Arrays) -> LayerNormForward:
+    def build(self, arrays: Arrays) -> Forward:
         """Return the layer."""
-        return LayerNormForward(arrays[self.weight], arrays[self.bias], self.eps)
+        weight, bias, eps = arrays[self.weight], arrays[self.bias], np.float32(self.eps)
 
+        def forward(x: Array) -> Array:
+            share = np.float32(1.0 / x.shape[-1])
+            out = x - np.add.reduce(x, -1, keepdims=True) * share
+            variance = np.add.reduce(out * out, -1, keepdims=True) * share
+            variance += eps
+            out /= np.sqrt(variance, variance)
+            out *= weight
+            out += bias
+            return out
 
-class BatchNormForward:
-    """Normalise features by running statistics, then scale and shift."""
-
-    def __init__(
-        self, weight: Array, bias: Array, mean: Array, variance: Array, eps: float = 1e-3
-    ) -> None:
-        self.weight = weight
-        self.bias = bias
-        self.mean = mean
-        self.variance = variance
-        self.eps = np.float32(eps)
-
-    def __call__(self, x: Array) -> Array:
-        """Return an array of the same shape."""
-        # One factor per feature; not kept, because statistics and weights may be a learner's.
-        factor = np.sqrt(self.variance + self.eps)
-        np.divide(self.weight, factor, factor)
-        out = x - self.mean
-        out *= factor
-        out += self.bias
-        return out
+        return forward
 
 
 class BatchNorm(Layer):
@@ -287,23 +244,21 @@ class BatchNorm(Layer):
         if (arrays[self.variance] < 0).any():
             raise ModelError(f"Tensor '{self.variance}' holds a negative variance.")
 
-    def build(self, arrays: Arrays) -> BatchNormForward:
+    def build(self, arrays: Arrays) -> Forward:
         """Return the layer."""
-        weight, bias = arrays[self.weight], arrays[self.bias]
-        return BatchNormForward(weight, bias, arrays[self.mean], arrays[self.variance], self.eps)
+        weight, bias, eps = arrays[self.weight], arrays[self.bias], np.float32(self.eps)
+        mean, variance = arrays[self.mean], arrays[self.variance]
 
+        def forward(x: Array) -> Array:
+            # One factor per feature; not kept, because statistics and weights may be a learner's.
+            factor = np.sqrt(variance + eps)
+            np.divide(weight, factor, factor)
+            out = x - mean
+            out *= factor
+            out += bias
+            return out
 
-class ActivationForward:
-    """An activation that stands alone, without a dense layer before it."""
-
-    def __init__(self, function: Callable[[Array], None]) -> None:
-        self.function = function
-
-    def __call__(self, x: Array) -> Array:
-        """Return an array of the same shape."""
-        out = np.array(x, np.float32)
-        self.function(out)
-        return out
+        return forward
 
 
 class Activation(Layer):
@@ -316,24 +271,16 @@ class Activation(Layer):
         """There are no tensors to check."""
         return width
 
-    def build(self, arrays: Arrays) -> ActivationForward:
+    def build(self, arrays: Arrays) -> Forward:
         """Return the layer."""
-        return ActivationForward(ACTIVATIONS[self.activation])
+        activate = ACTIVATIONS[self.activation]
 
+        def forward(x: Array) -> Array:
+            out = np.array(x, np.float32)
+            activate(out)
+            return out
 
-class ResidualForward:
-    """What a layer norm and two dense layers make of an input, added to it."""
-
-    def __init__(self, norm: Forward, up: Forward, down: Forward) -> None:
-        self.norm = norm
-        self.up = up
-        self.down = down
-
-    def __call__(self, x: Array) -> Array:
-        """Return an array of the same shape."""
-        out = self.down(self.up(self.norm(x)))
-        out += x
-        return out
+        return forward
 
 
 class Residual(Layer):
@@ -352,9 +299,16 @@ class Residual(Layer):
             raise ModelError(f"A residual block gives {out} numbers of {width}; expected as many.")
         return width
 
-    def build(self, arrays: Arrays) -> ResidualForward:
+    def build(self, arrays: Arrays) -> Forward:
         """Return the layer."""
-        return ResidualForward(*(part.build(arrays) for part in (self.norm, self.up, self.down)))
+        norm, up, down = (part.build(arrays) for part in (self.norm, self.up, self.down))
+
+        def forward(x: Array) -> Array:
+            out = down(up(norm(x)))
+            out += x
+            return out
+
+        return forward
 
 
 Plain = Dense | NoisyDense | LayerNorm | BatchNorm | Activation | Residual
@@ -373,12 +327,29 @@ class Chain:
         return x
 
 
+def make_input(entries: Sequence[Entry]) -> Forward:
+    """Return what makes float32 [B, width] of an observation; without entries, of plain vectors."""
+    if not entries:
+        return AsFloat()
+    first, *more = entries
+    if more or first.key is not None or first.sizes:
+        return Flatten(entries)
+    return AsFloat(first.scale)
+
+
 class AsFloat:
-    """Cast a batch to float32 where it is not."""
+    """Flatten one array of plain numbers, times a scale, into float32 [B, width]."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self._scale = np.float32(scale)
 
     def __call__(self, x: Array) -> Array:
-        """Return `x` as float32."""
-        return x if x.dtype == np.float32 else x.astype(np.float32)
+        """Return the flat observation."""
+        if x.ndim != 2:
+            x = x.reshape(len(x), -1)
+        if x.dtype != np.float32:
+            x = x.astype(np.float32)
+        return x if self._scale == 1.0 else x * self._scale
 
 
 class Flatten:
@@ -389,10 +360,7 @@ class Flatten:
     """
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        first = entries[0]
         self.width = sum(entry.width for entry in entries)
-        self._plain = len(entries) == 1 and first.key is None and not first.sizes
-        self._scale = np.float32(first.scale)
         self._entries = []
         end = 0
         for entry in entries:
@@ -407,11 +375,6 @@ class Flatten:
 
     def __call__(self, obs: Array | Mapping[str, Array]) -> Array:
         """Return the flat observation."""
-        if self._plain and isinstance(obs, np.ndarray):
-            x = obs if obs.ndim == 2 else obs.reshape(len(obs), self.width)
-            if x.dtype != np.float32:
-                x = x.astype(np.float32)
-            return x if self._scale == 1.0 else x * self._scale
         first = obs if isinstance(obs, np.ndarray) else obs[self._entries[0][0] or ""]
         out = self._buffers.get(len(first))
         if out is None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from assay.policies.description import AnyLayer, Entry
-from assay.policies.layers import AsFloat, Chain, Flatten
+from assay.policies.layers import Chain, make_input
 from assay.policies.parts import Array, Arrays, Forward
 from assay.policies.recurrent import Carry, Cell, Recurrent
 from assay.policies.value_layers import LevelsForward
@@ -29,10 +29,29 @@ class GaussianParams:
     scale: tuple[str, str] | None = None
 
     def build(self, arrays: Arrays) -> Forward:
-        """Return the layer."""
-        if self.scale is None:
-            return GaussianForward(arrays[self.log_std])
-        return GaussianForward(arrays[self.log_std], *(arrays[name] for name in self.scale))
+        """Return the layer: (mean, log_std) [B, 2n] from means [B, n]."""
+        log_std, scale = arrays[self.log_std], None
+        if self.scale is not None:
+            center, half_width = (arrays[name] for name in self.scale)
+            scale = center, half_width, np.log(half_width)
+        size = len(log_std)
+        buffers: dict[int, Array] = {}
+
+        def forward(mean: Array) -> Array:
+            out = buffers.get(len(mean))
+            if out is None:
+                out = buffers[len(mean)] = np.empty((len(mean), 2 * size), np.float32)
+            if scale is None:
+                out[:, :size] = mean
+                out[:, size:] = log_std
+            else:
+                center, half_width, log_half_width = scale
+                np.multiply(mean, half_width, out=out[:, :size])
+                out[:, :size] += center
+                out[:, size:] = log_std + log_half_width
+            return out
+
+        return forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +61,16 @@ class SquashedParams:
     bounds: tuple[float, float]
 
     def build(self, arrays: Arrays) -> Forward:
-        """Return the layer."""
-        return SquashedForward(*self.bounds)
+        """Return the layer; it clamps in place, in the buffer of the layer before."""
+        low, high = (np.float32(bound) for bound in self.bounds)
+
+        def forward(out: Array) -> Array:
+            log_std = out[:, out.shape[1] // 2 :]
+            np.maximum(log_std, low, out=log_std)
+            np.minimum(log_std, high, out=log_std)
+            return out
+
+        return forward
 
 
 @dataclass(slots=True)
@@ -61,49 +88,6 @@ class Described:
     layers: list[AnyLayer] = field(default_factory=list)
     arrays: dict[str, Array] = field(default_factory=dict)
     params: GaussianParams | SquashedParams | None = None
-
-
-class GaussianForward:
-    """(mean, log_std) [B, 2n] from means [B, n] and a free log-std [n]."""
-
-    def __init__(
-        self, log_std: Array, center: Array | None = None, half_width: Array | None = None
-    ) -> None:
-        self.log_std = log_std
-        self.scale = None
-        if center is not None and half_width is not None:
-            self.scale = center, half_width, np.log(half_width)
-        self._buffers: dict[int, Array] = {}
-
-    def __call__(self, mean: Array) -> Array:
-        """Return mean and log-std side by side."""
-        size = len(self.log_std)
-        out = self._buffers.get(len(mean))
-        if out is None:
-            out = self._buffers[len(mean)] = np.empty((len(mean), 2 * size), np.float32)
-        if self.scale is None:
-            out[:, :size] = mean
-            out[:, size:] = self.log_std
-        else:
-            center, half_width, log_half_width = self.scale
-            np.multiply(mean, half_width, out=out[:, :size])
-            out[:, :size] += center
-            out[:, size:] = self.log_std + log_half_width
-        return out
-
-
-class SquashedForward:
-    """(mean, clamped log_std) [B, 2n] from (mean, log_std)."""
-
-    def __init__(self, low: float, high: float) -> None:
-        self.low, self.high = np.float32(low), np.float32(high)
-
-    def __call__(self, out: Array) -> Array:
-        """Clamp the second half in place: it is the buffer of the layer before."""
-        log_std = out[:, out.shape[1] // 2 :]
-        np.maximum(log_std, self.low, out=log_std)
-        np.minimum(log_std, self.high, out=log_std)
-        return out
 
 
 def build_stages(
@@ -132,7 +116,7 @@ class NumpyNetwork:
 
     def __init__(self, described: Described) -> None:
         (first, cell), *rest = build_stages(described.layers, described.arrays)
-        first.insert(0, Flatten(described.inputs) if described.inputs else AsFloat())
+        first.insert(0, make_input(described.inputs))
         last = rest[-1][0] if rest else first
         if described.params is not None:
             last.append(described.params.build(described.arrays))

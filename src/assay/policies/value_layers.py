@@ -1,6 +1,6 @@
 """Layers that value actions: dueling streams, atoms of a distribution, quantile levels.
 
-As in `assay.policies.layers`, each kind is a description and what it builds.
+As in `assay.policies.layers`, each kind is a description that builds what runs.
 """
 
 from __future__ import annotations
@@ -63,21 +63,18 @@ class _Streams(Layer):
             layer.check_values(arrays)
 
 
-class DuelingForward:
-    """Q = V + A - mean(A)."""
+def dueling(value: Forward, advantage: Forward) -> Forward:
+    """Return Q = V + A - mean(A) as a layer."""
 
-    def __init__(self, value: Forward, advantage: Forward) -> None:
-        self.value = value
-        self.advantage = advantage
-
-    def __call__(self, x: Array) -> Array:
-        """Return action values [B, actions]."""
-        q = self.advantage(x)
+    def forward(x: Array) -> Array:
+        q = advantage(x)
         baseline = np.add.reduce(q, 1, keepdims=True)
         baseline *= np.float32(-1.0 / q.shape[1])
-        baseline += self.value(x)
+        baseline += value(x)
         q += baseline
         return q
+
+    return forward
 
 
 class Dueling(_Streams):
@@ -91,54 +88,9 @@ class Dueling(_Streams):
         _check_stream(self.value, shapes, width, 1)
         return _check_stream(self.advantage, shapes, width, None)
 
-    def build(self, arrays: Arrays) -> DuelingForward:
+    def build(self, arrays: Arrays) -> Forward:
         """Return the layer."""
-        value = _build_stream(self.value, arrays)
-        return DuelingForward(value, _build_stream(self.advantage, arrays))
-
-
-class AtomsForward:
-    """Numbers of each action's atoms [B, A, K], with or without a value stream [B, K]."""
-
-    def __init__(self, advantage: Forward, value: Forward | None, actions: int, atoms: int) -> None:
-        self.advantage = advantage
-        self.value = value
-        self.shape = (actions, atoms)
-
-    def __call__(self, x: Array) -> Array:
-        """Return V + A - mean over actions of A, or A alone."""
-        out = self.advantage(x).reshape(len(x), *self.shape)
-        if self.value is not None:
-            baseline = np.add.reduce(out, 1)
-            baseline *= np.float32(-1.0 / self.shape[0])
-            baseline += self.value(x)
-            out += baseline[:, None]
-        return out
-
-
-class SupportMeanForward:
-    """Expected values of softmax distributions: logits [B, A, K] -> [B, A]."""
-
-    def __init__(self, support: Array) -> None:
-        self.support = support
-
-    def __call__(self, logits: Array) -> Array:
-        """Return sum z p of each action."""
-        mass = logits - np.maximum.reduce(logits, -1, keepdims=True)
-        np.exp(mass, mass)
-        out = mass.dot(self.support)
-        out /= np.add.reduce(mass, -1)
-        return out
-
-
-class AtomMeanForward:
-    """Means of atoms that weigh the same: [B, A, K] -> [B, A]."""
-
-    def __call__(self, atoms: Array) -> Array:
-        """Return the mean of each action."""
-        out = np.add.reduce(atoms, -1)
-        out *= np.float32(1.0 / atoms.shape[-1])
-        return out
+        return dueling(_build_stream(self.value, arrays), _build_stream(self.advantage, arrays))
 
 
 class Atoms(_Streams):
@@ -168,10 +120,27 @@ class Atoms(_Streams):
         """Return the layer."""
         value = None if self.value is None else _build_stream(self.value, arrays)
         advantage = _build_stream(self.advantage, arrays)
-        atoms = AtomsForward(advantage, value, self.actions, self.atoms)
-        if self.support is None:
-            return Chain([atoms, AtomMeanForward()])
-        return Chain([atoms, SupportMeanForward(arrays[self.support])])
+        support = None if self.support is None else arrays[self.support]
+
+        def forward(x: Array) -> Array:
+            atoms = advantage(x).reshape(len(x), self.actions, self.atoms)
+            if value is not None:
+                baseline = np.add.reduce(atoms, 1)
+                baseline *= np.float32(-1.0 / self.actions)
+                baseline += value(x)
+                atoms += baseline[:, None]
+            if support is None:
+                out = np.add.reduce(atoms, -1)
+                out *= np.float32(1.0 / self.atoms)
+                return out
+            # sum z softmax(atoms)
+            mass = atoms - np.maximum.reduce(atoms, -1, keepdims=True)
+            np.exp(mass, mass)
+            out = mass.dot(support)
+            out /= np.add.reduce(mass, -1)
+            return out
+
+        return forward
 
 
 class Proposal(Part):
@@ -330,7 +299,7 @@ class Levels(_Streams):
         embed = DenseForward(weight, arrays[self.bias], relu)
         head = _build_stream(self.advantage, arrays)
         if self.value is not None:
-            head = DuelingForward(_build_stream(self.value, arrays), head)
+            head = dueling(_build_stream(self.value, arrays), head)
         propose: Forward | None = None
         if self.proposal is not None:
             propose = DenseForward(arrays[self.proposal.weight], arrays[self.proposal.bias])
