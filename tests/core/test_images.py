@@ -9,7 +9,7 @@ from gymnasium import spaces
 from assay.core.images import has_images, has_large_images, is_image
 from assay.core.types import Spaces
 from assay.networks.encoders import make_encoder
-from assay.networks.normalize import RunningNormalizer
+from assay.networks.normalize import normalizable
 from assay.testing.algorithms import make_algorithm
 
 
@@ -61,7 +61,7 @@ def test_what_is_not_an_image(space: spaces.Space[Any]) -> None:
 def test_tables_of_several_agents_are_numbers_to_all() -> None:
     encoder = make_encoder(AGENTS, hidden=(8,), activation="tanh", cnn="nature")
     assert encoder.flat is not None and encoder.flat.out_features == 3 * 8 * 8
-    assert RunningNormalizer(AGENTS).active
+    assert normalizable(AGENTS)
     ppo = make_algorithm("ppo", AGENTS, spaces.Discrete(2), horizon=8, minibatch_size=8)
     assert ppo.spaces == Spaces(AGENTS, spaces.Discrete(2)) and not ppo.net.shared
 

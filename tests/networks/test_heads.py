@@ -22,17 +22,16 @@ BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("space", "squash", "kind"),
+    ("space", "kind"),
     [
-        (spaces.Discrete(3), False, nn.Linear),
-        (spaces.MultiDiscrete([2, 3]), False, nn.Linear),
-        (spaces.MultiBinary(3), False, nn.Linear),
-        (BOX, False, GaussianHead),
-        (BOX, True, SquashedGaussianHead),
+        (spaces.Discrete(3), nn.Linear),
+        (spaces.MultiDiscrete([2, 3]), nn.Linear),
+        (spaces.MultiBinary(3), nn.Linear),
+        (BOX, GaussianHead),
     ],
 )
-def test_policy_head_fits_its_distribution(space, squash, kind, assert_traces):
-    dist = policy_distribution(space, squash=squash)
+def test_policy_head_fits_its_distribution(space, kind, assert_traces):
+    dist = policy_distribution(space)
     head = policy_head(dist, 6)
     assert isinstance(head, kind)
     assert head(torch.randn(4, 6)).shape == (4, dist.param_size)
@@ -59,6 +58,8 @@ def test_squashed_head_clamps_the_log_std_alone():
 def test_dueling_by_hand():
     head = DuelingHead(1, 3)
     with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.zero_()
         head.value[0].weight.fill_(2.0)
         head.advantage[0].weight.copy_(torch.tensor([[1.0], [2.0], [6.0]]))
     # V = 2, A = (1, 2, 6), mean 3
@@ -80,19 +81,12 @@ def test_ensemble_equals_its_members_one_by_one():
                 linear.weight.copy_(ensemble.weights[k][i].T)
                 linear.bias.copy_(ensemble.biases[k][i, 0])
         torch.testing.assert_close(single(x), ensemble(x)[i])
-    separate = torch.randn(3, 5, 4)
-    torch.testing.assert_close(ensemble(separate)[1], ensemble(separate[1])[1])
 
 
-@pytest.mark.parametrize("init", ["orthogonal", "torch"])
-def test_ensemble_members_start_apart(init):
-    ensemble = EnsembleMLP(2, (16, 8, 1), init=init)
+def test_ensemble_members_start_apart():
+    ensemble = EnsembleMLP(2, (16, 8, 1))
     assert not torch.equal(ensemble.weights[0][0], ensemble.weights[0][1])
-    if init == "orthogonal":
-        values = torch.linalg.svdvals(ensemble.weights[0])
-        torch.testing.assert_close(values, torch.full_like(values, 2**0.5))
-    else:
-        assert ensemble.weights[0].abs().max() <= 0.25
+    assert ensemble.weights[0].abs().max() <= 0.25
 
 
 def test_a_loss_on_one_member_leaves_the_others_alone():

@@ -21,9 +21,8 @@ def test_layers_and_orthogonal_gains():
 
 
 def test_options():
-    trunk = mlp((4, 8, 6), "relu", layer_norm=True, activate_output=True)
-    kinds = [nn.Linear, nn.LayerNorm, nn.ReLU, nn.Linear, nn.LayerNorm, nn.ReLU]
-    assert [type(m) for m in trunk] == kinds
+    trunk = mlp((4, 8, 6), "relu", activate_output=True)
+    assert [type(m) for m in trunk] == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU]
     assert len(mlp((4,))) == 0
     assert isinstance(mlp((4, 2), noisy=True)[0], NoisyLinear)
     assert (mlp((4, 2), init="torch")[0].bias != 0).all()
@@ -31,7 +30,7 @@ def test_options():
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_mlp_traces(activation, assert_traces):
-    net = mlp((3, 8, 2), activation, layer_norm=True)
+    net = mlp((3, 8, 2), activation)
     assert_traces(net, (torch.randn(5, 3),), (torch.randn(5, 3),))
 
 

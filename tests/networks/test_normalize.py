@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 
 from assay.core.errors import CheckpointError
-from assay.networks.normalize import RewardScaler, RunningMoments, RunningNormalizer
+from assay.networks.normalize import RewardScaler, RunningMoments, RunningNormalizer, normalizable
 from assay.testing.algorithms import Rig
 from assay.testing.envs import Counting
 
@@ -117,9 +117,9 @@ def test_normalizer_ignores_invalid_rows_and_never_changes_by_use():
 
 def test_normalizer_touches_only_float_numbers():
     normalizer = RunningNormalizer(DICT)
-    assert normalizer.active
-    assert not RunningNormalizer(spaces.Discrete(2)).active
-    assert not RunningNormalizer(DICT["image"]).active
+    assert normalizable(DICT)
+    assert not normalizable(spaces.Discrete(2))
+    assert not normalizable(DICT["image"])
     obs = {
         "image": np.full((2, 4, 4, 3), 200, np.uint8),
         "kind": np.array([0, 2]),
@@ -216,7 +216,7 @@ def test_normalizer_takes_any_number_of_axes():
     np.testing.assert_allclose(out.mean((0, 1)), np.zeros((2, 3)), atol=1e-5)
     np.testing.assert_allclose(out.std((0, 1)), np.ones((2, 3)), rtol=1e-4)
     image = RunningNormalizer(DICT["image"], images=True)
-    assert image.active
+    assert normalizable(DICT["image"], images=True)
     image.update(np.full((2, 4, 4, 3), 200, np.uint8))
     assert not image.normalize(np.full((1, 4, 4, 3), 200, np.uint8)).any()
 

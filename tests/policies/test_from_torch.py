@@ -6,7 +6,7 @@ from torch import nn
 
 from assay.functional.distributions import policy_distribution
 from assay.networks.encoders import make_encoder
-from assay.networks.heads import AtomHead, DuelingHead, policy_head
+from assay.networks.heads import AtomHead, DuelingHead, SquashedGaussianHead, policy_head
 from assay.networks.mlp import ACTIVATIONS, mlp
 from assay.networks.noisy import resample_noise
 from assay.policies.from_torch import UnsupportedError, describe
@@ -73,7 +73,11 @@ def assert_same(module, *inputs):
 @pytest.mark.parametrize("n", [1, 8, 200])
 def test_mlp(activation, layer_norm, n):
     torch.manual_seed(0)
-    net = perturb(mlp((4, 16, 16, 3), activation, layer_norm=layer_norm))
+    net = mlp((4, 16, 16, 3), activation)
+    if layer_norm:  # before each activation
+        norms = [nn.LayerNorm(16), nn.LayerNorm(16)]
+        net = nn.Sequential(net[0], norms[0], *net[1:3], norms[1], *net[3:])
+    net = perturb(net)
     assert_same(net, 3 * np.random.default_rng(0).standard_normal((n, 4), dtype=np.float32))
 
 
@@ -106,7 +110,11 @@ def test_policies(space, squash):
     torch.manual_seed(0)
     dist = policy_distribution(space, squash=squash)
     encoder = make_encoder(BOX)
-    head = policy_head(dist, encoder.out_features, gain=30.0)  # large: log-stds reach their bounds
+    if squash:
+        head = SquashedGaussianHead(encoder.out_features, 4)
+        nn.init.orthogonal_(head.linear.weight, 30.0)  # large: log-stds reach their bounds
+    else:
+        head = policy_head(dist, encoder.out_features)
     assert_same(perturb(nn.Sequential(encoder, head)), observe(BOX, 6))
 
 
@@ -136,7 +144,7 @@ def test_in_place_steps_of_an_optimizer_are_seen(batch):
     torch.manual_seed(0)
     dist = policy_distribution(BOX)
     net = nn.Sequential(
-        mlp((4, 64, 64), layer_norm=True, activate_output=True), policy_head(dist, 64)
+        mlp((4, 64, 64), activate_output=True), nn.LayerNorm(64), policy_head(dist, 64)
     )
     flat = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
     offset = 0

@@ -63,9 +63,8 @@ class C51(Algorithm):
         self.actions = int(spaces.action.n)
         encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch", noisy=hp.noisy)
         head = AtomHead(
-            encoder.out_features, self.actions, hp.atoms, dueling=hp.dueling, init="torch",
-            noisy=hp.noisy,
-        )  # fmt: skip
+            encoder.out_features, self.actions, hp.atoms, dueling=hp.dueling, noisy=hp.noisy
+        )
         self.q = nn.Sequential(encoder, head).to(self.device)  # logits: [B, A, K]
         self.mean = SupportMean(hp.v_min, hp.v_max, hp.atoms).to(self.device)
         self.target = copy.deepcopy(self.q)

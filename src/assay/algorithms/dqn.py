@@ -97,9 +97,7 @@ class DQN(Algorithm):
             self.spaces.observation, **hp.encoder(), init="torch", noisy=hp.noisy
         )
         if hp.dueling:
-            head: nn.Module = DuelingHead(
-                encoder.out_features, self.actions, init="torch", noisy=hp.noisy
-            )
+            head: nn.Module = DuelingHead(encoder.out_features, self.actions, noisy=hp.noisy)
         else:
             head = mlp((encoder.out_features, self.actions), init="torch", noisy=hp.noisy)
         return nn.Sequential(encoder, head)

@@ -57,9 +57,8 @@ class QRDQN(Algorithm):
         self.actions = int(spaces.action.n)
         encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch", noisy=hp.noisy)
         head = AtomHead(
-            encoder.out_features, self.actions, hp.quantiles, dueling=hp.dueling, init="torch",
-            noisy=hp.noisy,
-        )  # fmt: skip
+            encoder.out_features, self.actions, hp.quantiles, dueling=hp.dueling, noisy=hp.noisy
+        )
         self.q = nn.Sequential(encoder, head).to(self.device)  # theta: [B, A, N]
         self.target = copy.deepcopy(self.q)
         soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []

@@ -222,7 +222,7 @@ class _RecurrentValues(Remembering):
         )  # fmt: skip
         width, hidden = self.memory.out_features, hp.head_hidden
         self.head: nn.Module = (
-            DuelingHead(width, actions, hidden=hidden, activation=hp.activation, init="torch")
+            DuelingHead(width, actions, hidden=hidden, activation=hp.activation)
             if hp.dueling
             else mlp((width, *hidden, actions), hp.activation, init="torch")
         )

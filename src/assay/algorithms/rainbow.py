@@ -89,7 +89,7 @@ class Rainbow(Algorithm):
         encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
         head = AtomHead(
             encoder.out_features, self.actions, hp.atoms, dueling=True, hidden=hp.streams,
-            activation=hp.activation, init="torch", noisy=True,
+            activation=hp.activation, noisy=True,
         )  # fmt: skip
         self.q = nn.Sequential(encoder, head).to(self.device)  # logits: [B, A, K]
         self.mean = SupportMean(hp.v_min, hp.v_max, hp.atoms).to(self.device)

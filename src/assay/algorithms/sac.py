@@ -36,7 +36,7 @@ from assay.core.types import Batch, Spaces, Tree, action_mask, unpack
 from assay.functional import targets
 from assay.functional.distributions import policy_distribution
 from assay.networks.encoders import make_encoder
-from assay.networks.heads import QEnsemble, make_ensemble, policy_head
+from assay.networks.heads import QEnsemble, make_ensemble
 from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Temperature
 from assay.optim.rules import Adam
@@ -101,9 +101,8 @@ class SAC(Algorithm):
             default_entropy = -float(actor.size)
         else:
             self.distribution = policy_distribution(spaces.action)
-            head = policy_head(self.distribution, encoder.out_features, gain=1.0, init="torch")
-            actor = nn.Sequential(encoder, head)
             size = int(spaces.action.n)
+            actor = nn.Sequential(encoder, nn.Linear(encoder.out_features, size))
             critic = DiscreteCritic(spaces.observation, size, hp)
             default_entropy = hp.target_entropy_share * math.log(size)
         self.actor: Any = actor.to(self.device)

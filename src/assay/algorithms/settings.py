@@ -27,7 +27,7 @@ from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
 from assay.core.types import Problem, Spaces
 from assay.functional.layout import gaussian_scale
 from assay.networks.custom import BUILT_IN, DEFAULT, SIMBA
-from assay.networks.normalize import RunningNormalizer
+from assay.networks.normalize import normalizable
 from assay.networks.rnn import Kind
 from assay.optim.update import Step
 
@@ -246,7 +246,7 @@ class NormalizeObsSettings(Settings):
 
     def unused(self, spaces: Spaces) -> Unused:
         """Yield the setting where no part of the observation can be normalised."""
-        if not RunningNormalizer(spaces.observation).active:
+        if not normalizable(spaces.observation):
             yield "normalize_obs", f"because {spaces.observation} has no float array"
 
 
@@ -432,7 +432,7 @@ class ProximalSettings(PolicyGradientSettings):
 
 
 def _can_normalize(problem: Problem) -> bool:
-    return RunningNormalizer(problem.spaces.observation).active
+    return bool(normalizable(problem.spaces.observation))
 
 
 def _cut(given: Mapping[str, Any], chunk: int, minibatch: int) -> dict[str, int]:

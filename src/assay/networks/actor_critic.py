@@ -51,9 +51,8 @@ class ActorCritic(nn.Module):
         }  # fmt: skip
         self.encoder = make_encoder(space, **options)
         self.head = policy_head(
-            distribution, self.encoder.out_features, gain=0.01, log_std_init=log_std_init,
-            scale=scale,
-        )  # fmt: skip
+            distribution, self.encoder.out_features, log_std_init=log_std_init, scale=scale
+        )
         self.shared = has_images(space) or network != DEFAULT
         self.value_encoder = nn.Identity() if self.shared else make_encoder(space, **options)
         self.value_head = mlp((self.encoder.out_features, value_heads), output_gain=1.0)

@@ -11,15 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import ConfigError
-from assay.functional.distributions import DiagGaussian, Distribution, TanhGaussian
+from assay.functional.distributions import DiagGaussian, Distribution
 from assay.functional.layout import box_scale
 from assay.networks.custom import DEFAULT, SIMBA
 from assay.networks.encoders import make_encoder
-from assay.networks.mlp import HIDDEN_GAIN, Init, make_activation, make_linear, mlp
+from assay.networks.mlp import initialise, make_activation, mlp
 from assay.networks.simba import ResidualEnsemble
 
 if TYPE_CHECKING:
     import gymnasium as gym
+
+
+POLICY_GAIN = 0.01  # so that a policy begins close to uniform, or to mean 0
 
 
 class GaussianHead(nn.Module):
@@ -28,8 +31,6 @@ class GaussianHead(nn.Module):
     Args:
         in_features: Width of the features.
         size: Number of action dimensions n.
-        gain: Scale of the orthogonal weights.
-        init: Initialisation of the linear layer.
         log_std_init: Initial value of every log-std.
         scale: Centre and half-width [n] of the actions' ranges. The layer and the log-std then
             speak of [-1, 1], and what is returned of the actions' own units.
@@ -43,13 +44,11 @@ class GaussianHead(nn.Module):
         in_features: int,
         size: int,
         *,
-        gain: float = 0.01,
-        init: Init = "orthogonal",
         log_std_init: float = 0.0,
         scale: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> None:
         super().__init__()
-        self.mean = make_linear(in_features, size, gain=gain, init=init)
+        self.mean = initialise(nn.Linear(in_features, size), POLICY_GAIN)
         self.log_std = nn.Parameter(torch.full((size,), log_std_init))
         self.scaled = scale is not None
         if scale is not None:
@@ -68,29 +67,14 @@ class GaussianHead(nn.Module):
 
 
 class SquashedGaussianHead(nn.Module):
-    """Mean and log-std from one linear layer: [B, in] -> (mean, clamped log_std) [B, 2n].
+    """Mean and log-std from one linear layer: [B, in] -> (mean, clamped log_std) [B, 2n]."""
 
-    Args:
-        in_features: Width of the features.
-        size: Number of action dimensions n.
-        gain: Scale of the orthogonal weights.
-        init: Initialisation of the linear layer.
-        log_std_bounds: Between which values the log-std is clamped.
-    """
+    log_std_bounds = (-20.0, 2.0)
 
-    def __init__(
-        self,
-        in_features: int,
-        size: int,
-        *,
-        gain: float = 1.0,
-        init: Init = "orthogonal",
-        log_std_bounds: tuple[float, float] = (-20.0, 2.0),
-    ) -> None:
+    def __init__(self, in_features: int, size: int) -> None:
         super().__init__()
         self.size = size
-        self.log_std_bounds = log_std_bounds
-        self.linear = make_linear(in_features, 2 * size, gain=gain, init=init)
+        self.linear = nn.Linear(in_features, 2 * size)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return mean and log-std side by side."""
@@ -103,29 +87,17 @@ def policy_head(
     distribution: Distribution,
     in_features: int,
     *,
-    gain: float = 0.01,
-    init: Init = "orthogonal",
     log_std_init: float = 0.0,
     scale: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> nn.Module:
     """Return the head whose output [B, param_size] are the parameters of `distribution`.
 
-    Args:
-        distribution: What `policy_distribution` returned for the action space.
-        in_features: Width of the features.
-        gain: Scale of the orthogonal weights.
-        init: Initialisation of the linear layer.
-        log_std_init: Initial log-std of a Gaussian that is not squashed.
-        scale: Of its actions, see `GaussianHead`.
+    `log_std_init` and `scale` are those of `GaussianHead`.
     """
-    size = distribution.param_size // 2
-    if isinstance(distribution, TanhGaussian):
-        return SquashedGaussianHead(in_features, size, gain=gain, init=init)
+    size = distribution.param_size
     if isinstance(distribution, DiagGaussian):
-        return GaussianHead(
-            in_features, size, gain=gain, init=init, log_std_init=log_std_init, scale=scale
-        )
-    return make_linear(in_features, distribution.param_size, gain=gain, init=init)
+        return GaussianHead(in_features, size // 2, log_std_init=log_std_init, scale=scale)
+    return initialise(nn.Linear(in_features, size), POLICY_GAIN)
 
 
 class DuelingHead(nn.Module):
@@ -136,7 +108,6 @@ class DuelingHead(nn.Module):
         actions: Number of actions.
         hidden: Widths of the hidden layers of each stream.
         activation: Activation of the hidden layers.
-        init: Initialisation of all layers.
         noisy: Use `NoisyLinear` layers.
     """
 
@@ -147,12 +118,11 @@ class DuelingHead(nn.Module):
         *,
         hidden: Sequence[int] = (),
         activation: str = "relu",
-        init: Init = "orthogonal",
         noisy: bool = False,
     ) -> None:
         super().__init__()
-        self.value = mlp((in_features, *hidden, 1), activation, init=init, noisy=noisy)
-        self.advantage = mlp((in_features, *hidden, actions), activation, init=init, noisy=noisy)
+        self.value = mlp((in_features, *hidden, 1), activation, init="torch", noisy=noisy)
+        self.advantage = mlp((in_features, *hidden, actions), activation, init="torch", noisy=noisy)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the action values."""
@@ -170,7 +140,6 @@ class AtomHead(nn.Module):
         dueling: Separate streams, V_k + A_ak - mean_a A_ak for each atom k (arXiv:1710.02298).
         hidden: Widths of the hidden layers (of each stream).
         activation: Activation of the hidden layers.
-        init: Initialisation of all layers.
         noisy: Use `NoisyLinear` layers.
     """
 
@@ -183,16 +152,15 @@ class AtomHead(nn.Module):
         dueling: bool = False,
         hidden: Sequence[int] = (),
         activation: str = "relu",
-        init: Init = "orthogonal",
         noisy: bool = False,
     ) -> None:
         super().__init__()
         self.actions, self.atoms = actions, atoms
         sizes = (in_features, *hidden)
-        self.advantage = mlp((*sizes, actions * atoms), activation, init=init, noisy=noisy)
+        self.advantage = mlp((*sizes, actions * atoms), activation, init="torch", noisy=noisy)
         self.value: nn.Module | None = None
         if dueling:
-            self.value = mlp((*sizes, atoms), activation, init=init, noisy=noisy)
+            self.value = mlp((*sizes, atoms), activation, init="torch", noisy=noisy)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the numbers of every action's atoms."""
@@ -241,55 +209,29 @@ class AtomMean(nn.Module):
 
 
 class EnsembleMLP(nn.Module):
-    """Several MLPs of one shape whose parameters lie together.
+    """Several MLPs of one shape whose parameters lie together; `sizes` are from input to output."""
 
-    Args:
-        members: How many.
-        sizes: Widths from input to output.
-        activation: Activation of the hidden layers.
-        output_gain: Scale of the orthogonal weights of the last layer.
-        init: "orthogonal" or "torch", for each member by itself.
-    """
-
-    def __init__(
-        self,
-        members: int,
-        sizes: Sequence[int],
-        activation: str = "relu",
-        *,
-        output_gain: float = 1.0,
-        init: Init = "orthogonal",
-    ) -> None:
+    def __init__(self, members: int, sizes: Sequence[int], activation: str = "relu") -> None:
         super().__init__()
-        self.members = members
-        self.sizes = tuple(sizes)
         self.activation = make_activation(activation)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        last = len(sizes) - 2
-        for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes)):
-            gain = HIDDEN_GAIN if i < last else output_gain
-            singles = [make_linear(n_in, n_out, gain=gain, init=init) for _ in range(members)]
+        for n_in, n_out in itertools.pairwise(sizes):
+            singles = [nn.Linear(n_in, n_out) for _ in range(members)]
             # weight: [members, in, out], bias: [members, 1, out]
-            weight = torch.stack([single.get_parameter("weight").detach().T for single in singles])
-            bias = torch.stack([single.get_parameter("bias").detach()[None] for single in singles])
+            weight = torch.stack([single.weight.detach().T for single in singles])
+            bias = torch.stack([single.bias.detach()[None] for single in singles])
             self.weights.append(nn.Parameter(weight.contiguous()))
             self.biases.append(nn.Parameter(bias))
 
     def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
-        """Return [members, B, out].
-
-        Args:
-            x: Inputs [B, in] shared by all, or [members, B, in].
-            members: Indices [M] of those to ask, the only ones that are computed; None for all.
-        """
+        """Return [members, B, out] for inputs [B, in]; of `members` [M] only those, if given."""
         parameters = [*self.weights, *self.biases]
         if members is not None:
             parameters = [p.index_select(0, members) for p in parameters]
         # Taken apart at once: the gradient of a single slice would be as large as the whole.
-        each = list(zip(*(p.unbind(0) for p in parameters), strict=True))
-        inputs = [x] * len(each) if x.ndim == 2 else list(x.unbind(0))
+        each = zip(*(p.unbind(0) for p in parameters), strict=True)
         # A product per member: on a CPU a batched one is no faster at width 256 (measured).
-        return torch.stack([self._member(*pair) for pair in zip(each, inputs, strict=True)])
+        return torch.stack([self._member(own, x) for own in each])
 
     def _member(self, own: Sequence[Tensor], x: Tensor) -> Tensor:
         last = len(self.weights) - 1
@@ -304,29 +246,19 @@ class EnsembleMLP(nn.Module):
 
 
 def make_ensemble(
-    members: int, sizes: Sequence[int], *, activation: str, network: str, init: Init = "torch"
+    members: int, sizes: Sequence[int], *, activation: str, network: str
 ) -> nn.Module:
     """Return several networks of one shape: residual ones with `network="simba"`, else MLPs."""
     if network == SIMBA:
         return ResidualEnsemble(members, sizes)
-    return EnsembleMLP(members, sizes, activation, init=init)
+    return EnsembleMLP(members, sizes, activation)
 
 
 class QEnsemble(nn.Module):
     """Critics Q_i(s, a) that share an input: (obs, action [B, n]) -> [members, B].
 
     Images go through one CNN that the members share; everything else is flattened and joined with
-    the action.
-
-    Args:
-        observation_space: As for `make_encoder`.
-        action_size: Number of action dimensions.
-        members: How many critics.
-        hidden: Widths of the hidden layers.
-        activation: Activation of the hidden layers.
-        cnn: "nature" or "impala", for images.
-        network: See `make_encoder` and `make_ensemble`.
-        init: Initialisation of all layers.
+    the action. The other arguments are those of `make_encoder` and `make_ensemble`.
     """
 
     def __init__(
@@ -339,16 +271,13 @@ class QEnsemble(nn.Module):
         activation: str = "relu",
         cnn: str = "nature",
         network: str = DEFAULT,
-        init: Init = "torch",
     ) -> None:
         super().__init__()
         self.encoder = make_encoder(
-            observation_space, hidden=(), cnn=cnn, network=network, init=init
+            observation_space, hidden=(), cnn=cnn, network=network, init="torch"
         )
         sizes = (self.encoder.out_features + action_size, *hidden, 1)
-        self.ensemble = make_ensemble(
-            members, sizes, activation=activation, network=network, init=init
-        )
+        self.ensemble = make_ensemble(members, sizes, activation=activation, network=network)
 
     def forward(
         self,

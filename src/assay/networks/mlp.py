@@ -41,13 +41,7 @@ def make_activation(name: str) -> nn.Module:
 def initialise(layer: LayerT, gain: float, init: Init = "orthogonal") -> LayerT:
     """Initialise a linear or convolutional layer in place and return it.
 
-    Args:
-        layer: Has a `weight` and a `bias`.
-        gain: Scale of the orthogonal weights.
-        init: "orthogonal" (biases 0), or "torch" to keep torch's own initialisation.
-
-    Raises:
-        ConfigError: `init` is neither of these.
+    "orthogonal" has weights of the scale `gain` and biases 0; "torch" keeps torch's own.
     """
     if init not in ("orthogonal", "torch"):
         raise ConfigError(f"Unknown init '{init}'. {nearest(str(init), ['orthogonal', 'torch'])}")
@@ -80,7 +74,6 @@ def mlp(
     sizes: Sequence[int],
     activation: str = "tanh",
     *,
-    layer_norm: bool = False,
     output_gain: float = 1.0,
     init: Init = "orthogonal",
     activate_output: bool = False,
@@ -91,7 +84,6 @@ def mlp(
     Args:
         sizes: Widths from input to output; one width alone is the identity.
         activation: A key of `ACTIVATIONS`.
-        layer_norm: Normalise before each activation.
         output_gain: Scale of the orthogonal weights of the last, linear layer.
         init: "orthogonal" (gain sqrt 2 for hidden layers, biases 0) or "torch".
         activate_output: Make the last layer one more hidden layer.
@@ -108,7 +100,5 @@ def mlp(
         gain = HIDDEN_GAIN if hidden else output_gain
         layers.append(make_linear(n_in, n_out, gain=gain, init=init, noisy=noisy))
         if hidden:
-            if layer_norm:
-                layers.append(nn.LayerNorm(n_out))
             layers.append(make_activation(activation))
     return nn.Sequential(*layers)

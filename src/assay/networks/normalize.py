@@ -6,6 +6,7 @@ acting, evaluating and learning leave them alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,6 +105,19 @@ class _Entry:
         return self.tensors[device]
 
 
+def normalizable(space: gym.Space[Any], *, images: bool = False) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of what can be normalised, by key; "" where the observation is an array."""
+    from gymnasium import spaces
+
+    items = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+    return {
+        key: part.shape
+        for key, part in sorted(items.items())
+        if isinstance(part, spaces.Box)
+        and (images if is_image(part) else np.issubdtype(part.dtype, np.floating))
+    }
+
+
 class RunningNormalizer:
     """Bring the float numbers of an observation to mean 0 and variance 1 each, clipped.
 
@@ -121,20 +135,9 @@ class RunningNormalizer:
 
         self.clip = clip
         self._low, self._high = np.float32(-clip), np.float32(clip)
-        items: dict[str, gym.Space[Any]]
         self._single = not isinstance(space, spaces.Dict)
-        items = dict(space.spaces) if isinstance(space, spaces.Dict) else {"": space}
-        self._entries: dict[str, _Entry] = {
-            key: _Entry(sub.shape)
-            for key, sub in sorted(items.items())
-            if isinstance(sub, spaces.Box)
-            and (images if is_image(sub) else np.issubdtype(sub.dtype, np.floating))
-        }
-
-    @property
-    def active(self) -> bool:
-        """Return whether there is anything to normalise."""
-        return bool(self._entries)
+        shapes = normalizable(space, images=images)
+        self._entries = {key: _Entry(shape) for key, shape in shapes.items()}
 
     def update(self, obs: Tree, valid: Array | None = None) -> None:
         """Take in observations.
@@ -151,22 +154,18 @@ class RunningNormalizer:
 
     def normalize(self, obs: Tree) -> Tree:
         """Return a normalised NumPy observation; entries that it leaves alone are shared."""
-        if self._single:
-            entry = self._entries.get("")
-            return obs if entry is None else self._apply(obs, entry)
-        return {
-            k: self._apply(x, self._entries[k]) if k in self._entries else x for k, x in obs.items()
-        }
+        return self._mapped(obs, self._apply)
 
     def normalize_torch(self, obs: Tree) -> Tree:
         """Return a normalised observation of tensors, on their device."""
+        return self._mapped(obs, self._apply_torch)
+
+    def _mapped(self, obs: Tree, apply: Callable[[Any, _Entry], Any]) -> Tree:
         if self._single:
             entry = self._entries.get("")
-            return obs if entry is None else self._apply_torch(obs, entry)
-        return {
-            k: self._apply_torch(x, self._entries[k]) if k in self._entries else x
-            for k, x in obs.items()
-        }
+            return obs if entry is None else apply(obs, entry)
+        known = self._entries
+        return {k: apply(x, known[k]) if k in known else x for k, x in obs.items()}
 
     def applied(self, key: str) -> tuple[Array, Array] | None:
         """Return the mean that is subtracted from an entry and the factor, None for neither.

@@ -93,9 +93,8 @@ class QuantileNetwork(nn.Module):
         self.head: nn.Module
         if dueling:
             self.head = DuelingHead(
-                width, actions, hidden=head_hidden, activation=activation, init="torch",
-                noisy=noisy,
-            )  # fmt: skip
+                width, actions, hidden=head_hidden, activation=activation, noisy=noisy
+            )
         else:
             self.head = mlp((width, *head_hidden, actions), activation, init="torch", noisy=noisy)
 

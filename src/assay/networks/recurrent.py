@@ -66,7 +66,7 @@ class RecurrentActorCritic(Remembering):
         sizes = (memory_size, *head_hidden)
         self.head = nn.Sequential(
             mlp(sizes, activation, activate_output=True),
-            policy_head(distribution, sizes[-1], gain=0.01, log_std_init=log_std_init, scale=scale),
+            policy_head(distribution, sizes[-1], log_std_init=log_std_init, scale=scale),
         )
         self.value_head = nn.Sequential(
             mlp(sizes, activation, activate_output=True), mlp((sizes[-1], 1), output_gain=1.0)

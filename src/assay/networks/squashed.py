@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from assay.core.types import Tree
 from assay.functional.distributions import policy_distribution
-from assay.networks.heads import ActionScale, policy_head
+from assay.networks.heads import ActionScale, SquashedGaussianHead
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -32,10 +32,9 @@ class SquashedActor(nn.Module):
     def __init__(self, trunk: nn.Module, out_features: int, space: gym.spaces.Box) -> None:
         super().__init__()
         self.distribution: Any = policy_distribution(space, squash=True)
-        head = policy_head(self.distribution, out_features, gain=1.0, init="torch")
-        self.net = nn.Sequential(trunk, head)
-        self.scale = ActionScale(space)
         self.size = int(np.prod(space.shape))
+        self.net = nn.Sequential(trunk, SquashedGaussianHead(out_features, self.size))
+        self.scale = ActionScale(space)
 
     def forward(self, obs: Tree) -> Tensor:
         """Return the parameters of the distribution."""
