@@ -7,6 +7,7 @@ only then allocates them, zero-filled, so that the system commits pages as they 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -86,7 +87,7 @@ def require_memory(
     what: str,
     *,
     capacity: int | None = None,
-    advice: str = "",
+    advice: str | Callable[[], str] = "",
     available: int | None = None,
 ) -> None:
     """Refuse an allocation that does not fit, before it is made.
@@ -95,7 +96,8 @@ def require_memory(
         needed: Bytes about to be allocated.
         what: What they are for, as the subject of the message.
         capacity: Number of items that `needed` stands for; the largest that fits is offered.
-        advice: A further way out, as a clause ("store ... once with frame_stack=4").
+        advice: A further way out, as a clause ("store ... once with frame_stack=4"), or what
+            returns it.
         available: Bytes at hand; asked of the system if None.
 
     Raises:
@@ -107,8 +109,8 @@ def require_memory(
     fixes = []
     if capacity is not None and (fits := capacity * room // needed):
         fixes.append(f"lower its capacity from {capacity:,} to at most {fits:,}")
-    if advice:
-        fixes.append(advice)
+    if clause := advice if isinstance(advice, str) else advice():
+        fixes.append(clause)
     fix = ", or ".join([*fixes, "run it where more memory is free"])
     raise ConfigError(
         f"{what} needs {human_bytes(needed)} of memory; {human_bytes(room)} are available.",

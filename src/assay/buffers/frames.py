@@ -17,30 +17,18 @@ import numpy as np
 from assay.buffers.allocation import Spec, allocate, space_spec
 from assay.core.errors import ConfigError
 from assay.core.images import is_image
-from assay.core.types import State, Tree
+from assay.core.types import State
 
 
 class PlainColumn:
-    """Observations and next observations, each stored in full.
+    """Observations and next observations, each stored in full: [slots, num_envs, ...]."""
 
-    Args:
-        spec: One observation.
-        slots: Rows of the ring.
-        num_envs: Environments.
-    """
-
-    def __init__(self, spec: Spec, slots: int, num_envs: int) -> None:
-        self.spec = spec
-        self.columns: Tree = allocate(self.plan(spec, slots, num_envs))
-        self._obs, self._next = self.columns["obs"], self.columns["next_obs"]
-        self._flat_obs = self._obs.reshape(-1, *spec.shape)
-        self._flat_next = self._next.reshape(-1, *spec.shape)
-
-    @staticmethod
-    def plan(spec: Spec, slots: int, num_envs: int) -> Tree:
-        """Return the specs of the arrays."""
-        full = Spec((slots, num_envs, *spec.shape), spec.dtype)
-        return {"obs": full, "next_obs": full}
+    def __init__(self, columns: dict[str, np.ndarray]) -> None:
+        self.columns = columns
+        self._obs, self._next = columns["obs"], columns["next_obs"]
+        self.spec = Spec(self._obs.shape[2:], self._obs.dtype)
+        self._flat_obs = self._obs.reshape(-1, *self.spec.shape)
+        self._flat_next = self._next.reshape(-1, *self.spec.shape)
 
     def write_row(self, row: int, obs: np.ndarray, next_obs: np.ndarray) -> None:
         """Write one transition of every environment to one row."""
@@ -70,41 +58,26 @@ class FrameColumn:
     given up a little earlier (`gone` names the frames that no longer exist).
 
     Args:
-        spec: One observation, [k * channels, height, width].
-        slots: Rows of the ring.
-        num_envs: Environments.
-        stack: k.
+        arrays: `pool` [rows, num_envs, channels, height, width], and [slots, num_envs, ...] the
+            places `obs` and `next_obs` of k frames, and the number of the `oldest` of them.
     """
 
-    def __init__(self, spec: Spec, slots: int, num_envs: int, stack: int) -> None:
-        self.spec, self.stack, self.num_envs = spec, stack, num_envs
-        arrays = allocate(self.plan(spec, slots, num_envs, stack))
-        self.pool = arrays["pool"]  # [rows, num_envs, channels, height, width]
-        self.rows = len(self.pool)
-        self.columns: Tree = {name: arrays[name] for name in ("obs", "next_obs", "oldest")}
-        self._frame = self.pool.shape[2:]
-        self._flat_pool = self.pool.reshape(-1, *self._frame)
-        self._flat_obs = self.columns["obs"].reshape(-1, stack)
-        self._flat_next = self.columns["next_obs"].reshape(-1, stack)
-        self._flat_oldest = self.columns["oldest"].reshape(-1)
+    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
+        self.pool = arrays.pop("pool")
+        self.columns = arrays
+        self.rows, self.num_envs, *frame = self.pool.shape
+        self.stack = stack = arrays["obs"].shape[2]
+        self.spec = Spec((stack * frame[0], *frame[1:]), self.pool.dtype)
+        self._frame = tuple(frame)
+        self._flat_pool = self.pool.reshape(-1, *frame)
+        self._flat_obs = arrays["obs"].reshape(-1, stack)
+        self._flat_next = arrays["next_obs"].reshape(-1, stack)
+        self._flat_oldest = arrays["oldest"].reshape(-1)
         # Frames are numbered per environment as they are written; number % rows is the row.
-        self.written = np.zeros(num_envs, np.int64)
-        self._last = np.zeros((num_envs, stack, *self._frame), spec.dtype)
-        self._last_ids = np.full((num_envs, stack), -1, np.int64)
-        self._envs = np.arange(num_envs)
-
-    @staticmethod
-    def plan(spec: Spec, slots: int, num_envs: int, stack: int) -> Tree:
-        """Return the specs of the arrays."""
-        frame = (spec.shape[0] // stack, *spec.shape[1:])
-        rows = slots + slots // 16 + 2 * stack
-        places = Spec((slots, num_envs, stack), np.dtype(np.int32))
-        return {
-            "pool": Spec((rows, num_envs, *frame), spec.dtype),
-            "obs": places,
-            "next_obs": places,
-            "oldest": Spec((slots, num_envs), np.dtype(np.int64)),
-        }
+        self.written = np.zeros(self.num_envs, np.int64)
+        self._last = np.zeros((self.num_envs, stack, *frame), self.pool.dtype)
+        self._last_ids = np.full((self.num_envs, stack), -1, np.int64)
+        self._envs = np.arange(self.num_envs)
 
     def write_row(self, row: int, obs: np.ndarray, next_obs: np.ndarray) -> None:
         """Write one transition of every environment to one row."""
@@ -197,28 +170,57 @@ def has_byte_images(space: gym.Space[Any]) -> bool:
     return any(_is_byte_image(part) for part in _parts(space))
 
 
-def stacks(space: gym.Space[Any], frame_stack: int | None) -> list[tuple[Spec, int | None]]:
-    """Return each part of an observation with the k of its frame stack, None if stored in full.
+def make_column(plan: dict[str, Spec]) -> PlainColumn | FrameColumn:
+    """Allocate the column of one part of what `observation_plan` returned."""
+    return (FrameColumn if "pool" in plan else PlainColumn)(allocate(plan))
+
+
+def observation_plan(
+    space: gym.Space[Any], slots: int, num_envs: int, frame_stack: int | None
+) -> dict[str, dict[str, Spec]]:
+    """Return the specs of the arrays for each part of an observation, by its number.
 
     Raises:
         ConfigError: `frame_stack` is given and no part is an image of so many frames.
     """
-    parts = _parts(space)
-    if frame_stack is None:
-        return [(space_spec(part), None) for part in parts]
+    if frame_stack is not None:
+        _require_frames(space, frame_stack)
+    plans = {}
+    for i, part in enumerate(_parts(space)):
+        shape, dtype = space_spec(part)
+        if frame_stack is not None and _holds(part, frame_stack):
+            plans[str(i)] = _frame_plan(shape, dtype, slots, num_envs, frame_stack)
+        else:
+            full = Spec((slots, num_envs, *shape), dtype)
+            plans[str(i)] = {"obs": full, "next_obs": full}
+    return plans
+
+
+def _frame_plan(
+    shape: tuple[int, ...], dtype: np.dtype[Any], slots: int, num_envs: int, stack: int
+) -> dict[str, Spec]:
+    frame = (shape[0] // stack, *shape[1:])
+    rows = slots + slots // 16 + 2 * stack
+    places = Spec((slots, num_envs, stack), np.dtype(np.int32))
+    return {
+        "pool": Spec((rows, num_envs, *frame), dtype),
+        "obs": places,
+        "next_obs": places,
+        "oldest": Spec((slots, num_envs), np.dtype(np.int64)),
+    }
+
+
+def _require_frames(space: gym.Space[Any], frame_stack: int) -> None:
     if frame_stack < 1:
         raise ConfigError(f"frame_stack={frame_stack}; expected at least 1.")
-    found = [
-        (space_spec(part), frame_stack if _holds(part, frame_stack) else None) for part in parts
-    ]
-    if all(stack is None for _, stack in found):
-        shapes = ", ".join(f"{spec.dtype}{list(spec.shape)}" for spec, _ in found)
+    if not any(_holds(part, frame_stack) for part in _parts(space)):
+        specs = [space_spec(part) for part in _parts(space)]
+        shapes = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in specs)
         raise ConfigError(
             f"frame_stack={frame_stack} needs uint8 images [{frame_stack} * channels, height, "
             f"width]; the observations are {shapes}.",
             "Leave frame_stack out, or stack that many frames in the environment.",
         )
-    return found
 
 
 def _parts(space: gym.Space[Any]) -> list[gym.Space[Any]]:

@@ -12,13 +12,15 @@ bootstrap and the discount gamma^k of the k steps really taken.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 
 from assay.buffers.allocation import Spec, allocate, require_memory, space_spec, tree_bytes
-from assay.buffers.frames import FrameColumn, PlainColumn, has_byte_images, stacks
+from assay.buffers.frames import FrameColumn, has_byte_images, make_column, observation_plan
 from assay.buffers.prioritized import Priorities, PrioritizedOptions, SumTree
 from assay.buffers.storage import (
     HEAD,
@@ -34,7 +36,7 @@ from assay.buffers.storage import (
 from assay.core.errors import AssayError, ConfigError
 from assay.core.images import has_images
 from assay.core.seeding import rng_state, set_rng_state
-from assay.core.types import Array, Batch, Spaces, State, Transition, Tree
+from assay.core.types import Array, Batch, Spaces, State, Transition, Tree, tree_map
 
 _FLOAT = np.dtype(np.float32)
 
@@ -102,31 +104,19 @@ class ReplayBuffer(Sectioned):
                 f"gamma={gamma}.",
                 "Use n_step >= 1, gamma between 0 and 1, and capacity >= num_envs * n_step.",
             )
+        plan = _plan(spaces, self.slots, num_envs, frame_stack, prioritized is not None)
         require_memory(
-            replay_bytes(
-                spaces,
-                capacity,
-                num_envs,
-                frame_stack=frame_stack,
-                prioritized=prioritized is not None,
-            ),
-            f"A replay of {capacity:,} transitions",
-            capacity=capacity,
-            advice=_advice(spaces, frame_stack),
-        )
+            tree_bytes(plan), f"A replay of {capacity:,} transitions", capacity=capacity,
+            advice=partial(_advice, spaces.observation, frame_stack),
+        )  # fmt: skip
         self.capacity, self.num_envs = self.slots * num_envs, num_envs
         self.n_step, self.gamma, self.device = n_step, gamma, torch.device(device)
         self._rng = rng
         self._spec = space_spec(spaces.observation)
         self._keys = list(self._spec) if isinstance(self._spec, dict) else None
-        self._leaves = [
-            PlainColumn(spec, self.slots, num_envs)
-            if stack is None
-            else FrameColumn(spec, self.slots, num_envs, stack)
-            for spec, stack in stacks(spaces.observation, frame_stack)
-        ]
+        self._leaves = [make_column(leaf) for leaf in plan["leaves"].values()]
         self._frames = [leaf for leaf in self._leaves if isinstance(leaf, FrameColumn)]
-        self._fixed = allocate(_fixed_plan(spaces, self.slots, num_envs))
+        self._fixed = allocate(plan["fixed"])
         self._reward, self._action = self._fixed["reward"], self._fixed["action"]
         self._terminated, self._truncated = self._fixed["terminated"], self._fixed["truncated"]
         self._flat_action = self._action.reshape(-1, *self._action.shape[2:])
@@ -164,15 +154,10 @@ class ReplayBuffer(Sectioned):
             self._add_rows(self._envs, step)
             return
         row = self._head % self.slots
-        self._reward[row] = step.reward
-        self._terminated[row] = step.terminated
-        self._truncated[row] = step.truncated
-        self._action[row] = step.action
-        if self._keys is None:
-            self._leaves[0].write_row(row, step.obs, step.next_obs)
-        else:
-            for key, leaf in zip(self._keys, self._leaves, strict=True):
-                leaf.write_row(row, step.obs[key], step.next_obs[key])
+        for name, column in self._fixed.items():
+            column[row] = getattr(step, name)
+        for leaf, obs, next_obs in self._by_leaf(step.obs, step.next_obs):
+            leaf.write_row(row, obs, next_obs)
         if extras:
             for name, column in self._extras.items():  # type: ignore[union-attr]
                 column[row] = extras[name]
@@ -210,11 +195,7 @@ class ReplayBuffer(Sectioned):
         return self._deliver(*self._gather(batch_size, beta))
 
     def _gather(self, batch_size: int, beta: float) -> tuple[Staging, np.ndarray]:
-        """Draw transitions and copy them to where they leave from; return that, and their places.
-
-        Raises:
-            AssayError: The buffer is empty.
-        """
+        """Draw transitions into the arrays that they leave from; return these, and the places."""
         count = len(self)
         if count == 0:
             raise AssayError(
@@ -235,11 +216,8 @@ class ReplayBuffer(Sectioned):
             self._terminated.take(first, out=out["terminated"], mode="clip")
             self._truncated.take(first, out=out["truncated"], mode="clip")
         self._flat_action.take(first, axis=0, out=out["action"], mode="clip")
-        if self._keys is None:
-            self._leaves[0].gather(first, last, out["obs"], out["next_obs"])
-        else:
-            for key, leaf in zip(self._keys, self._leaves, strict=True):
-                leaf.gather(first, last, out["obs"][key], out["next_obs"][key])
+        for leaf, obs, next_obs in self._by_leaf(out["obs"], out["next_obs"]):
+            leaf.gather(first, last, obs, next_obs)
         for name, column in (self._extras or {}).items():
             flat = column.reshape(-1, *column.shape[2:])
             flat.take(first, axis=0, out=out["extras"][name], mode="clip")
@@ -316,15 +294,10 @@ class ReplayBuffer(Sectioned):
         heads = self._bounds()[0].copy()
         row = heads[envs] % self.slots
         flat = row * self.num_envs + envs
-        self._reward[row, envs] = step.reward[envs]
-        self._terminated[row, envs] = step.terminated[envs]
-        self._truncated[row, envs] = step.truncated[envs]
-        self._action[row, envs] = step.action[envs]
-        if self._keys is None:
-            self._leaves[0].write_at(flat, envs, step.obs[envs], step.next_obs[envs])
-        else:
-            for key, leaf in zip(self._keys, self._leaves, strict=True):
-                leaf.write_at(flat, envs, step.obs[key][envs], step.next_obs[key][envs])
+        for name, column in self._fixed.items():
+            column[row, envs] = getattr(step, name)[envs]
+        for leaf, obs, next_obs in self._by_leaf(step.obs, step.next_obs):
+            leaf.write_at(flat, envs, obs[envs], next_obs[envs])
         for name, column in (self._extras or {}).items():
             column[row, envs] = step.extras[name][envs]  # type: ignore[index]
         heads[envs] += 1
@@ -333,6 +306,13 @@ class ReplayBuffer(Sectioned):
             self._priorities.insert(flat)
         if self._frames:
             self._evict()
+
+    def _by_leaf(self, *trees: Tree) -> list[tuple[Any, ...]]:
+        """Return the column of each part of an observation, with that part of all `trees`."""
+        if self._keys is None:
+            return [(self._leaves[0], *trees)]
+        pairs = zip(self._keys, self._leaves, strict=True)
+        return [(leaf, *(tree[key] for tree in trees)) for key, leaf in pairs]
 
     def _evict(self) -> None:
         """Give up the oldest transitions whose frames the pools have overwritten."""
@@ -400,54 +380,27 @@ class ReplayBuffer(Sectioned):
 
     def _deliver(self, staging: Staging, first: np.ndarray) -> Batch:
         """Return what was gathered, the transitions at the places `first`, as a batch."""
-        tensors = staging.deliver()
         index = None
         if self._priorities is not None or self._extras:  # else there is nothing to update
             index = torch.from_numpy(self._serial(first))
-        obs, next_obs = tensors["obs"], tensors["next_obs"]
-        if self._keys is not None:
-            obs, next_obs = dict(obs), dict(next_obs)
-        return Batch(
-            obs,
-            tensors["action"],
-            tensors["reward"],
-            next_obs,
-            tensors["terminated"],
-            tensors["truncated"],
-            tensors["discount"],
-            dict(tensors["extras"]),
-            tensors.get("weight"),
-            index,
-        )
+        tensors = staging.deliver().items()
+        own = {name: dict(part) if isinstance(part, dict) else part for name, part in tensors}
+        return Batch(**own, index=index)
 
     def _stage(self, batch_size: int) -> Staging:
         """Prepare the arrays that batches of one size are gathered into."""
 
-        def batched(shape: tuple[int, ...], dtype: Any) -> Spec:
-            return Spec((batch_size, *shape), np.dtype(dtype))
+        def batched(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Spec:
+            return Spec((batch_size, *shape), dtype)
 
-        spec = self._spec
-        obs = (
-            {key: batched(*part) for key, part in spec.items()}
-            if isinstance(spec, dict)
-            else batched(*spec)
-        )
+        obs = tree_map(lambda spec: batched(*spec), self._spec)
+        specs = {name: batched(c.shape[2:], c.dtype) for name, c in self._fixed.items()}
         extras = {name: batched(c.shape[2:], c.dtype) for name, c in (self._extras or {}).items()}
-        specs = {
-            "obs": obs,
-            "next_obs": obs,
-            "action": batched(self._action.shape[2:], self._action.dtype),
-            "reward": batched((), _FLOAT),
-            "terminated": batched((), _FLOAT),
-            "truncated": batched((), _FLOAT),
-            "discount": batched((), _FLOAT),
-            "extras": extras,
-        }
+        more = {"obs": obs, "next_obs": obs, "extras": extras, "discount": specs["reward"]}
         if self._priorities is not None:
-            specs["weight"] = batched((), _FLOAT)
-        staging = Staging(specs, self.device)
+            more["weight"] = specs["reward"]
+        staging = self._staging[batch_size] = Staging(specs | more, self.device)
         staging.arrays["discount"].fill(self.gamma)
-        self._staging[batch_size] = staging
         return staging
 
     def _fingerprint(self, part: State) -> Tree:
@@ -486,12 +439,10 @@ class ReplayBuffer(Sectioned):
         extras = step.extras or {}
         if self._extras is not None:
             raise ValueError(f"extras {sorted(extras)} were given; expected {sorted(self._extras)}")
-        for name, value in (("obs", step.obs), ("next_obs", step.next_obs)):
-            if self._keys is not None:
-                for key, leaf in zip(self._keys, self._leaves, strict=True):
-                    self._check_array(f"{name}[{key!r}]", value[key], leaf.spec)
-            else:
-                self._check_array(name, value, self._leaves[0].spec)
+        keys = [""] if self._keys is None else [f"[{key!r}]" for key in self._keys]
+        for key, parts in zip(keys, self._by_leaf(step.obs, step.next_obs), strict=True):
+            for name, value in zip(("obs", "next_obs"), parts[1:], strict=True):
+                self._check_array(name + key, value, parts[0].spec)
         self._check_array("action", step.action, Spec(self._action.shape[2:], self._action.dtype))
         columns = {}
         for name, value in extras.items():
@@ -509,37 +460,22 @@ class ReplayBuffer(Sectioned):
             )
 
 
-def _fixed_plan(spaces: Spaces, slots: int, num_envs: int) -> dict[str, Spec]:
-    action = space_spec(spaces.action)
-    scalar = Spec((slots, num_envs), _FLOAT)
-    return {
-        "reward": scalar,
-        "terminated": scalar,
-        "truncated": scalar,
-        "action": Spec((slots, num_envs, *action.shape), action.dtype),
-    }
-
-
 def _plan(
     spaces: Spaces, slots: int, num_envs: int, frame_stack: int | None, prioritized: bool
-) -> Tree:
-    plan: dict[str, Tree] = dict(_fixed_plan(spaces, slots, num_envs))
-    for i, (spec, stack) in enumerate(stacks(spaces.observation, frame_stack)):
-        plan[f"leaf{i}"] = (
-            PlainColumn.plan(spec, slots, num_envs)
-            if stack is None
-            else FrameColumn.plan(spec, slots, num_envs, stack)
-        )
-    if prioritized:
-        for i, spec in enumerate(SumTree.plan(slots * num_envs)):
-            plan[f"tree{i}"] = spec
-    return plan
+) -> dict[str, Tree]:
+    """Return the specs of all arrays: columns, those of the observations' parts, the sum tree."""
+    action = space_spec(spaces.action)
+    fixed = dict.fromkeys(("reward", "terminated", "truncated"), Spec((slots, num_envs), _FLOAT))
+    fixed["action"] = Spec((slots, num_envs, *action.shape), action.dtype)
+    leaves = observation_plan(spaces.observation, slots, num_envs, frame_stack)
+    tree = SumTree.plan(slots * num_envs) if prioritized else []
+    return {"fixed": fixed, "leaves": leaves, "tree": dict(enumerate(tree))}
 
 
-def _advice(spaces: Spaces, frame_stack: int | None) -> str:
-    can_stack = has_byte_images(spaces.observation)
+def _advice(space: gym.Space[Any], frame_stack: int | None) -> str:
+    can_stack = has_byte_images(space)
     if frame_stack is None and can_stack:
         return "store each frame once (frame_stack=4 for stacks of four, 1 for single images)"
-    if not can_stack and has_images(spaces.observation):
+    if not can_stack and has_images(space):
         return "keep images as uint8, a quarter of float32"
     return ""
