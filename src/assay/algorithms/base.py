@@ -186,21 +186,11 @@ class Algorithm(ABC):
     def make_policy(self, network: nn.Module, head: Head, **options: Any) -> Policy:
         """Return how this algorithm acts; call it after the optimizer steps were made.
 
-        Args:
-            network: From observations to the parameters of the head.
-            head: Decides by these.
-            **options: `behaviour` and `levels` of `Policy`.
+        `options` are `behaviour` and `levels` of `Policy`.
         """
         self._policy_made = True
-        return Policy(
-            self.spaces,
-            network,
-            head,
-            device=self.device,
-            rng=self.rng,
-            normalizer=self.obs_norm,
-            **options,
-        )
+        options |= {"device": self.device, "rng": self.rng, "normalizer": self.obs_norm}
+        return Policy(self.spaces, network, head, **options)
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Choose actions for a batch of observations: what `policy` does."""
@@ -287,10 +277,9 @@ class Algorithm(ABC):
         return (1.0 - discount) / (1.0 - gamma)  # = 1 + gamma + ... + gamma^(k-1), discount gamma^k
 
     def noise(self, *shape: int) -> Tensor:
-        """Draw standard normal noise for a loss from the algorithm's own stream.
+        """Draw standard normal noise for a loss from the algorithm's own stream, on the host.
 
-        NumPy draws it on the host. Where that is too much to copy, let `make_step(noise=...)` draw
-        on the device.
+        Where that is too much to copy, let `make_step(noise=...)` draw on the device.
         """
         draw = self.rng.standard_normal(shape, dtype=np.float32)
         return torch.from_numpy(draw).to(self.device)
@@ -315,15 +304,9 @@ class Algorithm(ABC):
         noise: Mapping[str, NoiseSpec] | None = None,
         share: Step | None = None,
     ) -> Step:
-        """Return the optimizer step of some losses, executed as suits this run.
+        """Return the optimizer step of some losses, executed as suits this run; see `Step`.
 
         The losses may read every module that is an attribute by now. `needs` must be set.
-
-        Args:
-            objectives: Applied in order.
-            polyak: Target averages after them.
-            noise: Random numbers that every update draws on the device and adds to the batch.
-            share: A step whose optimizer state this one continues.
         """
         if self._policy_made:
             raise TypeError(
@@ -331,8 +314,7 @@ class Algorithm(ABC):
                 "parameters into one buffer, and the policy would go on with the old ones. Call "
                 "make_step first."
             )
-        own = [o.module for o in objectives]
-        own += [module for p in polyak for module in (p.target, p.source)]
+        own = [o.module for o in objectives] + [m for p in polyak for m in (p.target, p.source)]
         network = source_key(getattr(self.hp, "network", DEFAULT))
         # Schedules do not shape a step: losses and rules get their numbers as inputs.
         settings = {k: v for k, v in self.hp if not isinstance(v, Schedule)}

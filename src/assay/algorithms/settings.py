@@ -87,11 +87,7 @@ class ReplaySettings(LearningSettings):
         }
 
     def needs(self, **more: Any) -> ReplayNeeds:
-        """Return the replay that these settings ask for.
-
-        Args:
-            **more: Fields of `ReplayNeeds` that come from elsewhere, or differ.
-        """
+        """Return the replay that these settings ask for, but for the fields in `more`."""
         asked = {
             "capacity": self.buffer_size, "learning_starts": self.learning_starts,
             "train_every": self.train_every, "updates": self.updates, "n_step": self.n_step,
@@ -134,11 +130,7 @@ class HindsightSettings(Settings):
             yield "her_ratio", "with her=null"
 
     def hindsight(self) -> HindsightOptions | None:
-        """Return `ReplayNeeds.her`.
-
-        Raises:
-            ConfigError: Other settings contradict `her`.
-        """
+        """Return `ReplayNeeds.her`; a ConfigError names a setting that contradicts it."""
         if self.her is None:
             return None
         for name, allowed in (("n_step", 1), ("prioritized", False)):
@@ -164,11 +156,7 @@ class RolloutSettings(LearningSettings):
     normalize_advantage: bool = Field(False, description="Standardise per rollout.")
 
     def needs(self, **more: int) -> RolloutNeeds:
-        """Return the rollout that these settings ask for.
-
-        Args:
-            **more: Fields of `RolloutNeeds` that come from elsewhere.
-        """
+        """Return the rollout that these settings ask for, with `more` of its fields."""
         return RolloutNeeds(self.horizon, **more)
 
 
@@ -186,11 +174,7 @@ class NetworkSettings(Settings):
     )
 
     def encoder(self, **other: Any) -> dict[str, Any]:
-        """Return what `make_encoder` takes of these settings.
-
-        Args:
-            **other: Values that differ from the settings, such as `hidden=()`.
-        """
+        """Return what `make_encoder` takes of these settings, but for `other` such as hidden=()."""
         names = ("hidden", "activation", "cnn", "network")
         return {name: getattr(self, name) for name in names} | other
 

@@ -105,10 +105,9 @@ class ReplayBuffer(Sectioned):
                 "Use n_step >= 1, gamma between 0 and 1, and capacity >= num_envs * n_step.",
             )
         plan = _plan(spaces, self.slots, num_envs, frame_stack, prioritized is not None)
-        require_memory(
-            tree_bytes(plan), f"A replay of {capacity:,} transitions", capacity=capacity,
-            advice=partial(_advice, spaces.observation, frame_stack),
-        )  # fmt: skip
+        what = f"A replay of {capacity:,} transitions"
+        advice = partial(_advice, spaces.observation, frame_stack)
+        require_memory(tree_bytes(plan), what, capacity=capacity, advice=advice)
         self.capacity, self.num_envs = self.slots * num_envs, num_envs
         self.n_step, self.gamma, self.device = n_step, gamma, torch.device(device)
         self._rng = rng

@@ -41,29 +41,25 @@ def is_image(space: gym.Space[Any]) -> bool:
 
 def has_images(space: gym.Space[Any]) -> bool:
     """Return whether a space, or an entry of a Dict, holds images."""
-    return bool(_images(space))
+    return any(is_image(part) for part in _parts(space))
 
 
 def has_large_images(space: gym.Space[Any]) -> bool:
     """Return whether some image is worth several threads: 36 by 36 numbers, or more."""
-    return any(np.prod(image.shape or ()) >= 36 * 36 for image in _images(space))
-
-
-def _images(space: gym.Space[Any]) -> list[gym.Space[Any]]:
-    from gymnasium import spaces
-
-    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
-    return [part for part in parts if is_image(part)]
+    return any(is_image(part) and np.prod(part.shape or ()) >= 36 * 36 for part in _parts(space))
 
 
 def only_images(space: gym.Space[Any]) -> bool:
     """Return whether a space, or every entry of a Dict but action masks, holds images."""
+    parts = _parts(space)
+    return bool(parts) and all(is_image(part) for part in parts)
+
+
+def _parts(space: gym.Space[Any]) -> list[gym.Space[Any]]:
     from gymnasium import spaces
 
-    if not isinstance(space, spaces.Dict):
-        return is_image(space)
-    parts = [part for key, part in space.spaces.items() if key != ACTION_MASK]
-    return bool(parts) and all(is_image(part) for part in parts)
+    entries = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+    return [part for key, part in entries.items() if key != ACTION_MASK]
 
 
 def _bounded_alike(*bounds: np.ndarray[Any, Any]) -> bool:

@@ -6,23 +6,16 @@ from typing import Any
 
 
 def check_rank(rank: int, **arrays: Any) -> None:
-    """Raise unless every array has `rank` axes.
-
-    Raises:
-        ValueError: Names the argument, its shape and the rank that was expected.
-    """
+    """Raise a ValueError that names the argument unless every array has `rank` axes."""
     for name, array in arrays.items():
         if array is not None and array.ndim != rank:
             raise ValueError(f"{name} has shape {tuple(array.shape)}; expected {rank} axes.")
 
 
 def check_same_shape(**arrays: Any) -> None:
-    """Raise unless all arrays that are given have the shape of the first one.
+    """Raise a ValueError that names both unless all arrays have the shape of the first one.
 
     Without this check, [B] against [B, 1] would broadcast to [B, B] and train on nonsense.
-
-    Raises:
-        ValueError: Names both arguments and their shapes.
     """
     first_name, first = next(iter(arrays.items()))
     for name, array in arrays.items():

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from assay.core.errors import SpaceError
 from assay.core.images import is_image
 from assay.core.types import ACTION_MASK
-from assay.networks.conv import byte_scale, make_cnn
+from assay.networks.conv import ImpalaCNN, NatureCNN, byte_scale, make_cnn
 from assay.networks.custom import BUILT_IN, DEFAULT, SIMBA, CustomEncoder
 from assay.networks.mlp import Init, mlp
 from assay.networks.simba import residual_trunk
@@ -72,16 +72,16 @@ class Encoder(nn.Module):
         self,
         flat: FlatObservation | None,
         trunk: nn.Sequential | None,
-        image_keys: Sequence[str | None],
-        cnns: Sequence[nn.Module],
-        out_features: int,
+        image_keys: tuple[str | None, ...],
+        cnns: Sequence[NatureCNN | ImpalaCNN],
+        width: int = 0,
     ) -> None:
         super().__init__()
         self.flat = flat
         self.trunk = trunk
-        self.image_keys = tuple(image_keys)
+        self.image_keys = image_keys
         self.cnns = nn.ModuleList(cnns)
-        self.out_features = out_features
+        self.out_features = width + sum(cnn.out_features for cnn in cnns)
 
     def forward(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
         """Return features [B, out_features]."""
@@ -104,16 +104,9 @@ def make_encoder(
 ) -> Encoder | CustomEncoder:
     """Build the encoder for an observation space.
 
-    Args:
-        space: Box, Discrete, MultiBinary, MultiDiscrete, or a flat Dict of these. The Dict's
-            entry "action_mask" is no part of the features.
-        hidden: Widths of the MLP; empty to pass the flat observation on.
-        activation: Activation of the MLP.
-        cnn: "nature" or "impala", for images.
-        network: "mlp", "simba" (residual blocks, which have one activation and one
-            initialisation), or a network of the user's own, for which only `space` counts.
-        init: Initialisation of all layers.
-        noisy: Use `NoisyLinear` layers in the MLP, and as the dense layer of the CNNs.
+    Without `hidden` the flat observation is passed on. A Dict's entry "action_mask" is no part of
+    the features. The residual blocks of "simba" have one activation and one initialisation; for a
+    network of the user's own only `space` counts.
 
     Raises:
         SpaceError: The space is of another kind or nested.
@@ -123,26 +116,23 @@ def make_encoder(
 
     if network not in BUILT_IN:
         return CustomEncoder(network, space)
-    items: list[tuple[str | None, gym.Space[Any]]]
+    items: dict[str | None, gym.Space[Any]] = {None: space}
     if isinstance(space, spaces.Dict):
-        items = [(k, space.spaces[k]) for k in sorted(space.spaces) if k != ACTION_MASK]
-    else:
-        items = [(None, space)]
+        items = {k: space.spaces[k] for k in sorted(space.spaces) if k != ACTION_MASK}
     if not items:
         raise SpaceError(f"The observation space {space} holds nothing to look at.")
-    image_keys = [key for key, sub in items if is_image(sub)]
-    cnns = [make_cnn(cnn, sub, init, noisy) for _, sub in items if is_image(sub)]
-    entries = [_flat_entry(key, sub) for key, sub in items if not is_image(sub)]
-    width = sum(net.out_features for net in cnns)
+    images = {key: part for key, part in items.items() if is_image(part)}
+    cnns = [make_cnn(cnn, image, init, noisy) for image in images.values()]
+    entries = [_flat_entry(key, part) for key, part in items.items() if key not in images]
     if not entries:
-        return Encoder(None, None, image_keys, cnns, width)
+        return Encoder(None, None, tuple(images), cnns)
     flat = FlatObservation(entries)
     sizes = (flat.out_features, *hidden)
     if network == SIMBA and hidden:
         trunk = residual_trunk(flat.out_features, hidden)
     else:
         trunk = mlp(sizes, activation, init=init, activate_output=True, noisy=noisy)
-    return Encoder(flat, trunk, image_keys, cnns, width + sizes[-1])
+    return Encoder(flat, trunk, tuple(images), cnns, sizes[-1])
 
 
 def _flat_entry(key: str | None, space: gym.Space[Any]) -> FlatEntry:

@@ -28,11 +28,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def make_activation(name: str) -> nn.Module:
-    """Return the activation called `name`.
-
-    Raises:
-        ConfigError: No activation has that name; the nearest one is offered.
-    """
+    """Return the activation called `name`; a ConfigError offers the nearest one."""
     if name not in ACTIVATIONS:
         raise ConfigError(f"Unknown activation '{name}'. {nearest(name, ACTIVATIONS)}")
     return ACTIVATIONS[name]()
@@ -61,11 +57,7 @@ def make_linear(
 
 
 def require_widths(sizes: Sequence[int]) -> None:
-    """Refuse layers without units.
-
-    Raises:
-        ConfigError: A width is below 1, or there is none.
-    """
+    """Raise a ConfigError if a width is below 1, or there is none."""
     if not sizes or any(n < 1 for n in sizes):
         raise ConfigError(f"Layer sizes {list(sizes)}: expected widths of at least 1.")
 
@@ -79,15 +71,10 @@ def mlp(
     activate_output: bool = False,
     noisy: bool = False,
 ) -> nn.Sequential:
-    """Build a multi-layer perceptron.
+    """Build a multi-layer perceptron with `sizes` from input to output; one alone is the identity.
 
-    Args:
-        sizes: Widths from input to output; one width alone is the identity.
-        activation: A key of `ACTIVATIONS`.
-        output_gain: Scale of the orthogonal weights of the last, linear layer.
-        init: "orthogonal" (gain sqrt 2 for hidden layers, biases 0) or "torch".
-        activate_output: Make the last layer one more hidden layer.
-        noisy: Use `NoisyLinear` layers.
+    Orthogonal weights have a gain of sqrt 2 in hidden layers and `output_gain` in the last, linear
+    one. With `activate_output` the last layer is one more hidden layer.
 
     Raises:
         ConfigError: A width is below 1, or a name is unknown.

@@ -20,11 +20,6 @@ class Temperature(nn.Module):
         return self.log_alpha.exp().squeeze(0)
 
     def loss(self, entropy: Tensor, target: float | Tensor) -> Tensor:
-        """Return the loss whose descent brings the policy's entropy to the target.
-
-        Args:
-            entropy: The policy's mean entropy, a scalar; no gradient goes through it.
-            target: The entropy to hold.
-        """
+        """Return the loss whose descent brings the policy's mean entropy to the target."""
         # J(alpha) = log alpha (H - target)
         return self.log_alpha.squeeze(0) * (entropy.detach() - target)

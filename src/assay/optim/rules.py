@@ -61,13 +61,7 @@ class Rule(ABC):
     def clip(
         self, gradients: Sequence[Tensor], parameters: Sequence[Tensor], norm: Tensor
     ) -> list[Tensor]:
-        """Return the gradients within their bounds.
-
-        Args:
-            gradients: One for each parameter tensor; `agc` bounds each by itself.
-            parameters: What they belong to.
-            norm: The global norm of the gradients.
-        """
+        """Return the gradients of `parameters`, of the global norm `norm`, within their bounds."""
         clipped = list(gradients)
         if self.max_grad_norm is not None:
             scale = (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)

@@ -133,23 +133,18 @@ class Step:
         self.output_names: list[str] = []
         self.outputs: dict[str, Tensor] = {}
         modules = [o.module for o in objectives] + [p.target for p in polyak]
-        modules += [p.source for p in polyak] + list(reads)
-        self.modules = list(dict.fromkeys(modules))
+        self.modules = list(dict.fromkeys([*modules, *(p.source for p in polyak), *reads]))
         owned = [id(p) for m in self.modules for p in m.parameters()]
         if len(set(owned)) != len(owned):
             # Each would move them into a flat buffer of its own, and all but one would be dead.
             raise ValueError("Two modules of a step hold the same parameters; name only one.")
         self.flats = {m: flatten_parameters(m) for m in self.modules if list(m.parameters())}
         device = next(iter(self.flats.values())).device
-        self.moments: dict[str, dict[str, Tensor]] = {}
-        self.counts: dict[str, Tensor] = {}
-        for o in self.objectives:
-            if share is not None and o.name in share.moments:
-                self.moments[o.name] = share.moments[o.name]
-                self.counts[o.name] = share.counts[o.name]
-            else:
-                self.moments[o.name] = o.rule.init(self.flats[o.module])
-                self.counts[o.name] = torch.zeros((), device=device)
+        self.moments = {o.name: o.rule.init(self.flats[o.module]) for o in self.objectives}
+        self.counts = {name: torch.zeros((), device=device) for name in self.moments}
+        if share is not None:
+            for name in self.moments.keys() & share.moments.keys():
+                self.moments[name], self.counts[name] = share.moments[name], share.counts[name]
         self.noise = NoiseSource(noise, device, seed) if noise else None
         # Listing them takes longer than some losses.
         self._parameters = {o.name: list(o.module.parameters()) for o in self.objectives}

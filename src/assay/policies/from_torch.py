@@ -35,6 +35,10 @@ from assay.policies.parts import ActivationName, Layer
 from assay.policies.recurrent import Gates, Recurrent
 from assay.policies.value_layers import Atoms, Dueling, Levels, Proposal
 
+_ACTIVATIONS: dict[type[nn.Module], ActivationName] = {
+    nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu",
+}  # fmt: skip
+
 
 class UnsupportedError(Exception):
     """A module has no description, so that only torch can run it; it is named."""
@@ -269,11 +273,6 @@ def _activation(module: nn.Module) -> ActivationName:
         return "gelu"
     if isinstance(module, nn.ELU) and module.alpha == 1.0:
         return "elu"
-    plain: dict[type[nn.Module], ActivationName] = {
-        nn.Tanh: "tanh",
-        nn.ReLU: "relu",
-        nn.SiLU: "silu",
-    }
-    if type(module) not in plain:
+    if type(module) not in _ACTIVATIONS:
         raise UnsupportedError(f"a layer of the kind {type(module).__name__}")
-    return plain[type(module)]
+    return _ACTIVATIONS[type(module)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
@@ -26,16 +27,15 @@ from assay.policies.model_file import Snapshot
 from assay.policies.parts import Array
 from assay.policies.snapshot import load_arrays, load_normalization, make_policy_snapshot
 
-Levels = Callable[[np.random.Generator], Array]
 
-
+@dataclass(eq=False)
 class Policy:
     """Act, and hand out what acts.
 
     Build it after the parameters have been flattened (by an optimizer step), because it may hold
     views of them. A change of the parameters in place is seen by the next action.
 
-    Args:
+    Attributes:
         spaces: What it sees and does.
         network: From observations to the parameters of the head.
         head: Decides by these.
@@ -46,31 +46,24 @@ class Policy:
         levels: Draws the quantile levels of an exploring step, for a network that is given them.
     """
 
-    def __init__(
-        self,
-        spaces: Spaces,
-        network: nn.Module,
-        head: Head,
-        *,
-        device: torch.device,
-        rng: np.random.Generator,
-        normalizer: RunningNormalizer | None = None,
-        behaviour: nn.Module | None = None,
-        levels: Levels | None = None,
-    ) -> None:
-        self.spaces = spaces
-        self.network = network
-        self.head = head
-        self.device = device
-        self.rng = rng
-        self.normalizer = normalizer
+    spaces: Spaces
+    network: nn.Module
+    head: Head
+    _: KW_ONLY
+    device: torch.device
+    rng: np.random.Generator
+    normalizer: RunningNormalizer | None = None
+    behaviour: nn.Module | None = None
+    levels: Callable[[np.random.Generator], Array] | None = None
+
+    def __post_init__(self) -> None:
+        """Prepare the networks to be called on NumPy arrays."""
+        network, other = self.network, self.behaviour
         self.noisy = has_noise(network)
-        self._draw_levels = levels
         self._memory = network.memory if isinstance(network, Remembering) else None
-        self._greedy = Forward(network, device, noisy=False)
-        self._exploring = self._greedy
-        if self.noisy or behaviour is not None:
-            self._exploring = Forward(behaviour or network, device, noisy=self.noisy)
+        self._exploring = self._greedy = Forward(network, self.device, noisy=False)
+        if self.noisy or other is not None:
+            self._exploring = Forward(other or network, self.device, noisy=self.noisy)
 
     def act(self, obs: Tree, carry: Tree = None, explore: bool = False) -> Action:
         """Choose actions for a batch of observations (NumPy in, NumPy out).
@@ -102,9 +95,9 @@ class Policy:
             return self._greedy.call(obs)
         if self.noisy:
             resample_noise(self.network, rng)
-        if self._draw_levels is None:
+        if self.levels is None:
             return self._exploring.call(obs)
-        return self._exploring.call(obs, self._draw_levels(rng))
+        return self._exploring.call(obs, self.levels(rng))
 
     def initial_carry(self, n: int) -> Tree:
         """Return what the policy carries from step to step at an episode's start, or None."""
