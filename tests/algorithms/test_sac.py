@@ -259,12 +259,12 @@ class TestDiscreteLoss:
         algorithm = make_algorithm(
             "sac", space, spaces.Discrete(4), **settings, target_entropy_share=0.75
         )
-        loss, _ = algorithm._alpha_loss(batch)
+        loss, _ = algorithm._discrete_alpha_loss(batch)
         # Of 4, 2, 1 and (by mistake) no valid actions, which count as 4:
         # 3/4 (2 + 1 + 0 + 2) log 2 / 4
         assert loss.item() == pytest.approx(LOG_2 * (0.7 - 0.75 * 1.25 * LOG_2), rel=1e-5)
         given = make_algorithm("sac", space, spaces.Discrete(4), **settings, target_entropy=0.2)
-        assert given._alpha_loss(batch)[0].item() == pytest.approx(LOG_2 * 0.5, rel=1e-5)
+        assert given._discrete_alpha_loss(batch)[0].item() == pytest.approx(LOG_2 * 0.5, rel=1e-5)
 
 
 QUICK = {

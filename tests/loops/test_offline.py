@@ -472,7 +472,7 @@ def test_clock() -> None:
     clock.updates = 60
     assert clock.progress == 1.0 and clock.is_over
     clock = Clock(50, env_steps=5, updates=60)
-    assert (clock.count, clock.progress, clock.total_env_steps) == (5, 0.1, 50)
+    assert (clock.count, clock.progress, clock.total) == (5, 0.1, 50)
 
 
 def test_a_loop_that_does_not_exist_is_refused_where_it_is_registered() -> None:

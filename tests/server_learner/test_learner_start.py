@@ -197,7 +197,7 @@ class TestSpaces:
         hp: Any = learner.algorithm.hp
         # The shipped settings: 32 environments of 32 steps each, here one rollout of all
         assert (hp.horizon, hp.epochs, hp.gae_lambda) == (32 * 32, 2, 0.9)
-        assert learner.clock.total_env_steps == 100_000
+        assert learner.clock.total == 100_000
 
 
 class TestMessages:

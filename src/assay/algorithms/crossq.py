@@ -117,8 +117,7 @@ class CrossQ(Algorithm):
         size = self.actor.size
         self.target_entropy = -float(size) if hp.target_entropy == "auto" else hp.target_entropy
         self.critic = NormalisedCritics(spaces.observation, size, hp).to(self.device)
-        initial = hp.alpha_init if hp.alpha == "auto" else hp.alpha
-        self.temperature = Temperature(initial).to(self.device)
+        self.temperature = Temperature(hp.first_alpha).to(self.device)
         self._make_steps()
         self.policy = self.make_policy(self.actor.net, SquashedHead(spaces.action))
 

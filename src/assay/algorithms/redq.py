@@ -87,8 +87,7 @@ class REDQ(Algorithm):
         critic = QEnsemble(spaces.observation, size, members=hp.n_critics, **hp.encoder())
         self.critic = critic.to(self.device)
         self.target = copy.deepcopy(self.critic)
-        initial = hp.alpha_init if hp.alpha == "auto" else hp.alpha
-        self.temperature = Temperature(initial).to(self.device)
+        self.temperature = Temperature(hp.first_alpha).to(self.device)
         self._make_steps()
         self.policy = self.make_policy(self.actor.net, SquashedHead(spaces.action))
 

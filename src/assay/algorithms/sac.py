@@ -41,7 +41,7 @@ from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Temperature
 from assay.optim.rules import Adam
 from assay.optim.update import Objective, Polyak, Step
-from assay.policies.heads import SquashedHead, StochasticHead
+from assay.policies.heads import Head, SquashedHead, StochasticHead
 
 
 class DiscreteCritic(nn.Module):
@@ -96,28 +96,24 @@ class SAC(Algorithm):
         encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
         if self.continuous:
             actor: Any = SquashedActor(encoder, encoder.out_features, spaces.action)
-            self.distribution: Any = actor.distribution
-            critic: nn.Module = QEnsemble(spaces.observation, actor.size, **hp.encoder())
-            default_entropy = -float(actor.size)
+            network, self.distribution, size = actor.net, actor.distribution, actor.size
+            critic: nn.Module = QEnsemble(spaces.observation, size, **hp.encoder())
+            head: Head = SquashedHead(spaces.action)
+            default_entropy = -float(size)
         else:
-            self.distribution = policy_distribution(spaces.action)
-            size = int(spaces.action.n)
-            actor = nn.Sequential(encoder, nn.Linear(encoder.out_features, size))
+            self.distribution, size = policy_distribution(spaces.action), int(spaces.action.n)
+            network = actor = nn.Sequential(encoder, nn.Linear(encoder.out_features, size))
             critic = DiscreteCritic(spaces.observation, size, hp)
+            head = StochasticHead(spaces.action, log_prob=False)
             default_entropy = hp.target_entropy_share * math.log(size)
         self.actor: Any = actor.to(self.device)
         auto = hp.target_entropy == "auto"
         self.target_entropy = default_entropy if auto else float(hp.target_entropy)
         self.critic = critic.to(self.device)
         self.target = copy.deepcopy(self.critic)
-        initial = hp.alpha_init if hp.alpha == "auto" else hp.alpha
-        self.temperature = Temperature(initial).to(self.device)
+        self.temperature = Temperature(hp.first_alpha).to(self.device)
         self.step = self._make_step()
-        if self.continuous:
-            self.policy = self.make_policy(self.actor.net, SquashedHead(spaces.action))
-        else:
-            discrete = StochasticHead(spaces.action, log_prob=False)
-            self.policy = self.make_policy(self.actor, discrete)
+        self.policy = self.make_policy(network, head)
 
     def _make_step(self) -> Step:
         hp = self.hp
@@ -129,7 +125,8 @@ class SAC(Algorithm):
             Objective("actor", self.actor, actor_loss, rule),
         ]
         if hp.alpha == "auto":
-            objectives.append(Objective("alpha", self.temperature, self._alpha_loss))
+            alpha_loss = self._alpha_loss if self.continuous else self._discrete_alpha_loss
+            objectives.append(Objective("alpha", self.temperature, alpha_loss))
         return self.make_step(objectives, polyak=[Polyak(self.target, self.critic, hp.tau)])
 
     def update(self, data: Replay[Batch]) -> None:
@@ -162,16 +159,7 @@ class SAC(Algorithm):
         return loss, {"entropy": batch["entropy"], "alpha": alpha}
 
     def _alpha_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.temperature.loss(batch["entropy"], self._target_entropy(batch)), {}
-
-    def _target_entropy(self, batch: dict[str, Tensor]) -> float | Tensor:
-        mask = action_mask(unpack("obs", batch))
-        if self.continuous or mask is None or self.hp.target_entropy != "auto":
-            return self.target_entropy
-        # Log |A| is out of reach where actions are masked: E[log |A(s)|] is what is not.
-        valid = (mask != 0).sum(1)
-        valid = torch.where(valid == 0, mask.shape[1], valid).to(torch.float32)
-        return self.hp.target_entropy_share * valid.log().mean()
+        return self.temperature.loss(batch["entropy"], self.target_entropy), {}
 
     # ------------------------------------------------------------------ discrete actions
 
@@ -196,3 +184,12 @@ class SAC(Algorithm):
         loss = (log_pi.exp() * (alpha * log_pi - q)).sum(1).mean()
         batch["entropy"] = -(log_pi.exp() * log_pi).sum(1).mean().detach()
         return loss, {"entropy": batch["entropy"], "alpha": alpha}
+
+    def _discrete_alpha_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        mask, target = action_mask(unpack("obs", batch)), self.target_entropy
+        if mask is not None and self.hp.target_entropy == "auto":
+            # Log |A| is out of reach where actions are masked: E[log |A(s)|] is what is not.
+            valid = (mask != 0).sum(1)
+            valid = torch.where(valid == 0, mask.shape[1], valid).to(torch.float32)
+            target = self.hp.target_entropy_share * valid.log().mean()
+        return self.temperature.loss(batch["entropy"], target), {}

@@ -291,6 +291,11 @@ class EntropySettings(Settings):
         "auto", description="Entropy to hold; auto is -dim(A)."
     )
 
+    @property
+    def first_alpha(self) -> float:
+        """Return where the temperature starts, learned or fixed."""
+        return self.alpha_init if self.alpha == "auto" else self.alpha
+
     def unused(self, spaces: Spaces) -> Unused:
         """Yield how the temperature is learned where it is fixed."""
         if self.alpha != "auto":

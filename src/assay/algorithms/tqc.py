@@ -104,8 +104,7 @@ class TQC(Algorithm):
         self.target_entropy = -float(size) if hp.target_entropy == "auto" else hp.target_entropy
         self.critic = QuantileCritic(spaces.observation, size, hp).to(self.device)
         self.target = copy.deepcopy(self.critic)
-        initial = hp.alpha_init if hp.alpha == "auto" else hp.alpha
-        self.temperature = Temperature(initial).to(self.device)
+        self.temperature = Temperature(hp.first_alpha).to(self.device)
         rule = Adam(max_grad_norm=hp.max_grad_norm)
         objectives = [
             Objective("critic", self.critic, self._critic_loss, rule),

@@ -144,13 +144,8 @@ class ReplayBuffer(Sectioned):
         valid, extras = step.valid, step.extras
         if self._extras is None or len(self._extras) != len(extras or ()):
             self._check(step)
-        if valid is not None and not valid.all():
-            envs = np.flatnonzero(valid)
-            if envs.size:
-                self._add_rows(envs, step)
-            return
-        if self._head is None:
-            self._add_rows(self._envs, step)
+        if self._head is None or (valid is not None and not valid.all()):
+            self._add_rows(self._envs if valid is None else np.flatnonzero(valid), step)
             return
         row = self._head % self.slots
         for name, column in self._fixed.items():
@@ -179,14 +174,10 @@ class ReplayBuffer(Sectioned):
     def sample(self, batch_size: int, beta: float = 1.0) -> Batch:
         """Draw transitions, with replacement.
 
-        Args:
-            batch_size: B.
-            beta: Exponent of the importance weights of prioritised replay; where the draw is
-                uniform all weights are one whatever it is, and none are given.
-
-        Returns:
-            Tensors on the buffer's device; `index` is always on the CPU. `terminated`, `truncated`
-            and `next_obs` are those of the last transition of the n-step window.
+        `beta` is the exponent of the importance weights of prioritised replay; where the draw is
+        uniform, none are given. Tensors are on the buffer's device, `index` always on the CPU.
+        `terminated`, `truncated` and `next_obs` are those of the last transition of the n-step
+        window.
 
         Raises:
             AssayError: The buffer is empty.
@@ -211,9 +202,8 @@ class ReplayBuffer(Sectioned):
         if self.n_step > 1:
             last = self._look_ahead(first, out)
         else:
-            self._reward.take(first, out=out["reward"], mode="clip")
-            self._terminated.take(first, out=out["terminated"], mode="clip")
-            self._truncated.take(first, out=out["truncated"], mode="clip")
+            for name in ("reward", "terminated", "truncated"):
+                self._fixed[name].take(first, out=out[name], mode="clip")
         self._flat_action.take(first, axis=0, out=out["action"], mode="clip")
         for leaf, obs, next_obs in self._by_leaf(out["obs"], out["next_obs"]):
             leaf.gather(first, last, obs, next_obs)
@@ -290,6 +280,8 @@ class ReplayBuffer(Sectioned):
         return found
 
     def _add_rows(self, envs: np.ndarray, step: Transition) -> None:
+        if not envs.size:
+            return
         heads = self._bounds()[0].copy()
         row = heads[envs] % self.slots
         flat = row * self.num_envs + envs

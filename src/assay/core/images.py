@@ -20,13 +20,6 @@ def is_image(space: gym.Space[Any]) -> bool:
     bounds that are the same for all of them. So a table of floats for each of several agents,
     [agents, rows, columns], is not an image unless it is bounded like one: leave its bounds
     infinite, or give every column its own.
-
-    Example:
-        >>> from gymnasium.spaces import Box
-        >>> is_image(Box(0, 1, (3, 8, 8), np.float32))
-        True
-        >>> is_image(Box(-np.inf, np.inf, (3, 8, 8), np.float32))
-        False
     """
     from gymnasium import spaces
 

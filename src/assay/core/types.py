@@ -201,17 +201,8 @@ class Clock:
 
     @property
     def progress(self) -> float:
-        """Return the finished share of the budget, in [0, 1].
-
-        An iteration counts when it is over.
-        """
+        """Return the finished share of the budget, in [0, 1]; an iteration counts once over."""
         return min(1.0, self.count / self.total)
-
-    @property
-    def total_env_steps(self) -> int:
-        """Return the budget of a run that counts environment steps."""
-        assert self.unit == "env_steps", "The budget of this run is counted in updates."
-        return self.total
 
 
 def tree_map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
@@ -233,12 +224,7 @@ def tree_leaves(tree: Tree) -> list[Array]:
 
 
 def pack(prefix: str, tree: Tree) -> dict[str, Array]:
-    """Name the arrays of an observation for a flat batch; `unpack` reverses it.
-
-    Example:
-        >>> pack("obs", {"image": 1, "goal": 2})
-        {'obs/image': 1, 'obs/goal': 2}
-    """
+    """Name the arrays of an observation for a flat batch, `prefix` or `prefix/key`."""
     if isinstance(tree, Mapping):
         return {f"{prefix}/{k}": v for k, v in tree.items()}
     return {prefix: tree}

@@ -161,10 +161,8 @@ class Collector:
     def collect_step(self, replay: Replay[Any], random: bool) -> Collected:
         """Take one step of every environment into a replay, and return what was seen.
 
-        Args:
-            replay: Where the transitions go.
-            random: Act uniformly at random instead of by the algorithm. One that carries a state,
-                or says `gives_extras`, is asked all the same, for these; its action is not taken.
+        With `random` actions are uniform. An algorithm that carries a state, or says
+        `gives_extras`, is asked all the same, for these; its action is not taken.
         """
         obs, algorithm = self.obs, self.algorithm
         action, carry, extras = None, None, None

@@ -31,10 +31,10 @@ class OffPolicyLoop:
     def __init__(self, algorithm: Algorithm, env: Vector, run: RunSettings) -> None:
         needs, clock = algorithm.needs, algorithm.clock
         assert isinstance(needs, ReplayNeeds)
-        if needs.learning_starts >= clock.total_env_steps:
+        if needs.learning_starts >= clock.total:
             raise ConfigError(
                 f"learning_starts={needs.learning_starts:,} leaves nothing to learn from "
-                f"env_steps={clock.total_env_steps:,}.",
+                f"env_steps={clock.total:,}.",
                 "Lower learning_starts or raise env_steps.",
             )
         self.algorithm = algorithm
@@ -95,21 +95,16 @@ class OffPolicyLoop:
 
 def make_replay(needs: ReplayNeeds, env: Any, device: Any, rng: np.random.Generator) -> Replay[Any]:
     """Build the buffer that an algorithm asked for."""
-    options = None if needs.prioritized is None else PrioritizedOptions(alpha=needs.prioritized)
-    if needs.sequence is not None:
-        return SequenceReplay(
-            env.spaces, needs.capacity, env.num_envs, length=needs.sequence, rng=rng,
-            overlap=needs.overlap, cross_episodes=needs.cross_episodes, device=device,
-            prioritized=options,
-        )  # fmt: skip
+    shape = env.spaces, needs.capacity, env.num_envs
+    shared: dict[str, Any] = {"rng": rng, "device": device}
     if needs.her is not None:
         require_goals(env.spaces.observation)
-        return HindsightReplay(
-            env.spaces, needs.capacity, env.num_envs, rng=rng, options=needs.her,
-            goals=env.goal_functions(), gamma=needs.gamma, device=device,
-        )  # fmt: skip
-    return ReplayBuffer(
-        env.spaces, needs.capacity, env.num_envs, rng=rng,
-        n_step=needs.n_step, gamma=needs.gamma, device=device, prioritized=options,
-        frame_stack=env.frame_stack,
-    )  # fmt: skip
+        goals = env.goal_functions()
+        return HindsightReplay(*shape, options=needs.her, goals=goals, gamma=needs.gamma, **shared)
+    if needs.prioritized is not None:
+        shared["prioritized"] = PrioritizedOptions(alpha=needs.prioritized)
+    if needs.sequence is None:
+        shared |= {"n_step": needs.n_step, "gamma": needs.gamma, "frame_stack": env.frame_stack}
+        return ReplayBuffer(*shape, **shared)
+    shared |= {"overlap": needs.overlap, "cross_episodes": needs.cross_episodes}
+    return SequenceReplay(*shape, length=needs.sequence, **shared)

@@ -138,16 +138,12 @@ def make_encoder(
 def _flat_entry(key: str | None, space: gym.Space[Any]) -> FlatEntry:
     from gymnasium import spaces
 
-    if isinstance(space, spaces.Discrete):
-        n = int(space.n)
-        return FlatEntry(key, n, sizes=(n,))
-    if isinstance(space, spaces.MultiDiscrete):
-        sizes = tuple(int(n) for n in space.nvec.ravel())
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        nvec = space.n if isinstance(space, spaces.Discrete) else space.nvec
+        sizes = tuple(int(n) for n in np.ravel(nvec))
         return FlatEntry(key, sum(sizes), sizes=sizes)
-    if isinstance(space, spaces.Box):
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
         return FlatEntry(key, int(np.prod(space.shape)), scale=byte_scale(space))
-    if isinstance(space, spaces.MultiBinary):
-        return FlatEntry(key, int(np.prod(space.shape)))
     where = "" if key is None else f" under key '{key}'"
     raise SpaceError(
         f"No encoder for the observation space {space}{where}; expected Box, Discrete, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import ConfigError
+from assay.core.types import Tree
 from assay.functional.distributions import DiagGaussian, Distribution
 from assay.functional.layout import box_scale
 from assay.networks.custom import DEFAULT, SIMBA
@@ -279,12 +280,7 @@ class QEnsemble(nn.Module):
         sizes = (self.encoder.out_features + action_size, *hidden, 1)
         self.ensemble = make_ensemble(members, sizes, activation=activation, network=network)
 
-    def forward(
-        self,
-        obs: Tensor | Mapping[str, Tensor],
-        action: Tensor,
-        members: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, obs: Tree, action: Tensor, members: Tensor | None = None) -> Tensor:
         """Return the value of each critic, or of those whose indices `members` [M] gives."""
         flat = action.reshape(action.shape[0], -1)
         x = torch.cat([self.encoder(obs), flat], dim=1)

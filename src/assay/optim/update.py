@@ -159,10 +159,8 @@ class Step:
     ) -> Tensor:
         """Do one update and return the metrics as one vector (named by `metric_names`).
 
-        Args:
-            batch: Tensors of one leading size, and scalars.
-            lr: One learning rate, or one per objective.
-            index: Rows of `batch` to use; gathering them is part of the compiled step.
+        A batch is tensors of one leading size, and scalars; `lr` is one learning rate, or one per
+        objective. Gathering the rows `index` of the batch is part of the compiled step.
         """
         rates = (lr,) * len(self.objectives) if isinstance(lr, (int, float)) else tuple(lr)
         if rates != self._lr_values:

@@ -50,11 +50,8 @@ def describe(*modules: nn.Module, noisy: bool = False, fold: bool = False) -> De
     Arrays are views: an in-place optimizer step is seen by whoever runs the description. Whoever
     re-points `parameter.data` (say, into a flat buffer) has to call this afterwards.
 
-    Args:
-        *modules: `Sequential`s of linear layers, activations, normalisations, encoders without
-            images, GRU, LSTM, and heads of `assay.networks`, or one of these.
-        noisy: Keep the noise of noisy layers; else they are their means.
-        fold: Write noise and the scale of actions into the weights, which are then copies.
+    With `noisy`, noisy layers keep their noise; else they are their means. With `fold`, noise and
+    the scale of actions are written into the weights, which are then copies.
 
     Raises:
         UnsupportedError: A module has no description, or is not float32 on the CPU.

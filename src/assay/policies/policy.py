@@ -66,12 +66,10 @@ class Policy:
             self._exploring = Forward(other or network, self.device, noisy=self.noisy)
 
     def act(self, obs: Tree, carry: Tree = None, explore: bool = False) -> Action:
-        """Choose actions for a batch of observations (NumPy in, NumPy out).
+        """Choose actions for N canonical observations (NumPy in, NumPy out).
 
-        Args:
-            obs: Canonical observations with a leading axis N.
-            carry: What the previous call returned (`initial_carry(N)` at first).
-            explore: Sample as in training, or take the best action.
+        `carry` is what the previous call returned, `initial_carry(N)` at first. With `explore`,
+        sample as in training; else take the best action.
         """
         rng = self.rng if explore else None
         if self._memory is None:

@@ -159,7 +159,7 @@ class Rig:
 
     def train(self, env_steps: int | None = None) -> Rig:
         """Iterate to `env_steps` (by default the whole budget), and return the rig."""
-        goal = self.clock.total_env_steps if env_steps is None else env_steps
+        goal = self.clock.total if env_steps is None else env_steps
         while self.clock.env_steps < goal:
             self.loop.iterate()
         return self
