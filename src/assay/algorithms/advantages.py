@@ -19,11 +19,6 @@ def rollout_values(
     """Return observations [T * N] as tensors, and V of every state and of its true successor.
 
     The successor of a truncated transition is its final observation, not the reset one.
-
-    Args:
-        net: Has the value function.
-        data: The rollout.
-        inputs: Makes of NumPy observations what the network takes.
     """
     length, envs, finals = data.length, data.num_envs, data.finals
     obs = tree_map(lambda x: x.reshape(length * envs, *x.shape[2:]), data.obs)

@@ -175,12 +175,9 @@ class Algorithm(ABC):
 
     @abstractmethod
     def update(self, data: Any) -> None:
-        """Learn once from what `needs` asked for.
+        """Learn once from what `needs` asked for: a `Rollout`, a `Replay` or a `Dataset`.
 
         Optimizer steps count and report by themselves; `note` reports what is not theirs.
-
-        Args:
-            data: A `Rollout`, a `Replay` of transitions or sequences, or a `Dataset`.
         """
 
     def make_policy(self, network: nn.Module, head: Head, **options: Any) -> Policy:

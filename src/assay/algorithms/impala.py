@@ -185,12 +185,7 @@ class IMPALA(Algorithm):
 
 
 class LaggedNetwork(nn.Module):
-    """A network as it was some updates ago, with the parameters of all updates since.
-
-    Args:
-        net: Who is followed.
-        lag: By how many updates, at least 1.
-    """
+    """A network as it was some updates ago, with the parameters of all updates since."""
 
     ring: Tensor
 

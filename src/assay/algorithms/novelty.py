@@ -31,13 +31,6 @@ class Curiosity:
     """Turn observations into intrinsic rewards; holds the statistics that this needs.
 
     Build it after the parameters have been flattened (by `Step`).
-
-    Args:
-        net: The two networks.
-        space: Observation space.
-        num_envs: Environments N whose streams of rewards are followed.
-        gamma: Discount of the intrinsic return.
-        device: Where the networks live.
     """
 
     def __init__(

@@ -115,14 +115,6 @@ def load_dataset(
 ) -> Dataset:
     """Read the transitions of a file, and check that an environment could have given them.
 
-    Args:
-        path: The NPZ file.
-        observations: What the environment's observations are.
-        actions: What its actions are.
-        gamma: The discount that batches state.
-        device: Where batches go.
-        rng: Source of all draws.
-
     Raises:
         DataError: The file is missing, torn, empty or not an NPZ of plain arrays; or a field is
             missing, has another shape, a value out of range or one that is not finite.
@@ -153,12 +145,7 @@ def load_dataset(
 
 
 class _File:
-    """The arrays of a file, checked as they are taken.
-
-    Args:
-        path: The file.
-        names: The fields that it must have.
-    """
+    """The arrays of a file, checked as they are taken."""
 
     def __init__(self, path: Path, names: list[str]) -> None:
         self.path = path

@@ -55,15 +55,8 @@ class HindsightOptions:
 class HindsightReplay(ReplayBuffer):
     """A replay whose batches are partly told goals that were reached.
 
-    Args:
-        spaces: What is stored; observations with the entries `achieved_goal` and `desired_goal`.
-        capacity: Transitions in all, shared evenly by the environments.
-        num_envs: Rows of every `add`.
-        rng: Source of all randomness.
-        options: How goals are relabelled.
-        goals: `(achieved, desired) -> (reward, terminated)`, on batches of canonical goals.
-        gamma: Discount factor.
-        device: Where sampled tensors live.
+    `goals` is `(achieved, desired) -> (reward, terminated)`, on batches of canonical goals. For the
+    other arguments see `ReplayBuffer`.
 
     Raises:
         SpaceError: The observations have no goals.
@@ -118,9 +111,7 @@ class HindsightReplay(ReplayBuffer):
     def sample(self, batch_size: int, beta: float = 1.0) -> Batch:
         """Draw transitions, with replacement; the first `ratio` of them are relabelled.
 
-        Args:
-            batch_size: B.
-            beta: Without effect, because transitions are drawn uniformly.
+        `beta` is without effect, because transitions are drawn uniformly.
 
         Returns:
             As `ReplayBuffer.sample`.

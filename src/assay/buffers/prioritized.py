@@ -42,16 +42,13 @@ class PrioritizedOptions:
 
 
 class SumTree:
-    """Sums of float64 leaves, for drawing in proportion to them.
+    """Sums of float64 leaves, zero at first, for drawing in proportion to them.
 
     Every inner node is the left-to-right sum of its sixteen children, and over a top level of at
     most 4,096 nodes lie their running sums, which are searched by bisection. All are recomputed
     when a leaf under them changes, and never adjusted by differences. So the tree is a function
     of its leaves alone: no rounding piles up, and one rebuilt from saved leaves is the same bit
     for bit.
-
-    Args:
-        size: Number of leaves, all zero at first.
     """
 
     def __init__(self, size: int) -> None:
@@ -139,12 +136,7 @@ class SumTree:
 
 
 class Priorities:
-    """Priorities of the slots of a buffer. Empty and evicted slots have none and are never drawn.
-
-    Args:
-        size: Number of slots.
-        options: Exponents.
-    """
+    """Priorities of the slots of a buffer; empty and evicted slots are never drawn."""
 
     def __init__(self, size: int, options: PrioritizedOptions) -> None:
         self.options = options

@@ -21,12 +21,7 @@ class Replay(Protocol[BatchT]):
         """Record one step of every environment."""
 
     def sample(self, batch_size: int, beta: float = 1.0) -> BatchT:
-        """Draw a batch.
-
-        Args:
-            batch_size: B.
-            beta: Exponent of the importance weights of prioritised replay.
-        """
+        """Draw a batch; `beta` is the exponent of the importance weights of prioritised replay."""
 
     def update(self, index: Array, **columns: Tree) -> None:
         """Write to what was sampled; what has been overwritten since is left out.

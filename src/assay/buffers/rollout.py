@@ -182,11 +182,7 @@ class Rollout:
         return self._arrays
 
     def reset(self, carry: Tree = None) -> None:
-        """Begin a new rollout; steps that are not written again are invalid.
-
-        Args:
-            carry: The carry before step 0, leading axis N, or None.
-        """
+        """Begin a new rollout from `carry`; steps that are not written again are invalid."""
         self.valid.fill(False)
         self.policy_weight.fill(1.0)
         self._finals.clear()
@@ -206,15 +202,8 @@ class Rollout:
     ) -> None:
         """Write step t of all environments; every array has the leading axis N.
 
-        Args:
-            t: Step in the rollout.
-            obs: What was acted on.
-            action: As executed.
-            reward: Of this step.
-            terminated: The episode ended in a terminal state with this step.
-            truncated: The episode was cut short with this step; `add_final` takes what followed.
-            valid: False for rows that are not a transition.
-            extras: What the update needs again, the same names for every step.
+        `add_final` takes what followed a truncation. `extras` are what the update needs again, the
+        same names for every step.
         """
         if self._keys is None:
             self.obs[t] = obs

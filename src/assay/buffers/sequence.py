@@ -151,11 +151,7 @@ class SequenceReplay(Sectioned):
                 self._position[env] = self._stored[env] = 0
 
     def sample(self, batch_size: int, beta: float = 1.0) -> SequenceBatch:
-        """Draw sequences, with replacement.
-
-        Args:
-            batch_size: B.
-            beta: Exponent of the importance weights of prioritised replay.
+        """Draw sequences, with replacement; `beta` is the exponent of importance weights.
 
         Returns:
             Tensors on the buffer's device; `index` is always on the CPU.

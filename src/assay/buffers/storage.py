@@ -200,10 +200,6 @@ class Staging:
 
     On a CPU the tensors share the arrays' memory. On a GPU the arrays are pinned and copied
     without blocking; `wait` keeps the next gather from overwriting a copy under way.
-
-    Args:
-        specs: Tree of the specs of one batch.
-        device: Where batches go.
     """
 
     def __init__(self, specs: Tree, device: torch.device) -> None:

@@ -10,11 +10,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command `assay` and exit: 0, 2 for a user error, 130 after Ctrl-C.
-
-    Args:
-        argv: The arguments; by default those of the process.
-    """
+    """Run the command `assay` and exit: 0, 2 for a user error, 130 after Ctrl-C."""
     import sys
 
     from assay.cli.app import app

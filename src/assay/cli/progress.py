@@ -96,13 +96,7 @@ class _Line:
 
 
 class Bars:
-    """One line of progress per run, on stderr.
-
-    Args:
-        mode: What to draw.
-        console: Where to; stderr if None.
-        now: Seconds of a monotonic clock.
-    """
+    """One line of progress per run, on stderr."""
 
     def __init__(
         self,
@@ -211,10 +205,6 @@ class Bars:
 
 class Progress:
     """A callback that shows one run: give it to `assay.train(callbacks=[...])`.
-
-    Args:
-        bars: Where to show it; entered and left by the caller.
-        label: The run's name.
 
     Attributes:
         path: The run directory, once the run has started.

@@ -132,14 +132,7 @@ def _train(plan: Plan, root: Path, name: str | None, progress: Progress) -> Any:
 
 
 def train_one(label: str, start: Callable[[Progress], Any], *, quiet: bool, as_json: bool) -> None:
-    """Train or resume one run in this process, and report it.
-
-    Args:
-        label: What the progress calls it.
-        start: Does the training with the given callback and returns the run.
-        quiet: Show no progress.
-        as_json: Print the result for a program.
-    """
+    """Train or resume one run in this process, and report it; `start` does the training."""
     from assay.cli.progress import Bars, Progress, choose_mode
     from assay.cli.results import read_result, show_results
 

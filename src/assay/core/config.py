@@ -147,9 +147,6 @@ class Settings(Model):
         A class declares the rules of its own settings, without `super()`: `reject_unused` asks
         every class that the settings inherit from. `why` completes "has no effect ...", such as
         "with prioritized=false" or "because the action space is not a Box".
-
-        Args:
-            spaces: What the algorithm sees and does.
         """
         yield from ()
 

@@ -82,13 +82,8 @@ def make_atari_vector(
 ) -> VectorEnv[Any, Any, Any]:
     """Make ALE's vector environment, which steps the games in threads.
 
-    Args:
-        spec: The game.
-        num_envs: How many.
-        env_kwargs: Settings of the game.
-        settings: The preprocessing.
-        training: Whether what is for training only applies.
-        limit: Steps after which a game is truncated; None: as the game's spec says.
+    Some of the preprocessing is for `training` only. Without a `limit` games are truncated as their
+    spec says.
     """
     from ale_py.vector_env import AtariVectorEnv
 

@@ -149,13 +149,9 @@ def make_vector(
 
 
 def look_at(env: EnvLike, settings: Mapping[str, Any]) -> Spaces:
-    """Return what an agent sees and does in an environment.
+    """Return what an agent sees and does in an environment that `make_vector` would make.
 
     An environment that is given as an object stays as it is, and open.
-
-    Args:
-        env: What `make_vector` takes.
-        settings: `env_kwargs`, `max_episode_steps` and `embed_text` for it.
 
     Raises:
         AssayError: As `make_vector` does.

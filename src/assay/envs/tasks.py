@@ -30,12 +30,7 @@ _FOREVER = 2**62  # no limit: Gymnasium's TimeLimit truncates these copies
 
 
 class CartPoleNoVel(CartPole):
-    """CartPole-v1 that shows the cart's position and the pole's angle, not their velocities.
-
-    Args:
-        num_envs: How many copies.
-        max_episode_steps: Episodes are truncated at this length.
-    """
+    """CartPole-v1 that shows the cart's position and the pole's angle, not their velocities."""
 
     def __init__(self, num_envs: int = 1, max_episode_steps: int = 500) -> None:
         super().__init__(num_envs, max_episode_steps)
@@ -63,12 +58,6 @@ class Recall(NativeVectorEnv):
     Observation: the cue (one-hot) in the first step and nothing after, and a last number that is 1
     when the answer is due. Action: the cue's number; only that of the last step counts. It is
     rewarded with 1 if right, and ends the episode. Without memory one answer in `cues` is right.
-
-    Args:
-        num_envs: How many copies.
-        max_episode_steps: Episodes are truncated at this length.
-        delay: Blank observations between the cue and the question.
-        cues: How many different cues there are.
     """
 
     state_size = 2  # the cue, and the steps since it was shown
@@ -116,10 +105,7 @@ class Chain(NativeVectorEnv):
     (with 40 cells, less than once in 10 000 episodes). Observation: a thermometer, 1 for every cell
     up to the present one.
 
-    Args:
-        num_envs: How many copies.
-        max_episode_steps: Episodes are truncated at this length; by default twice `length`.
-        length: How many cells.
+    By default episodes are truncated after twice `length` steps.
     """
 
     state_size = 1
@@ -156,11 +142,7 @@ class Chain(NativeVectorEnv):
 
 
 class Single(gym.Env[np.ndarray, Any]):
-    """One copy of a batched task as a plain Gymnasium environment, with the same episodes.
-
-    Args:
-        envs: The task with one copy.
-    """
+    """One copy of a batched task as a plain Gymnasium environment, with the same episodes."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (typed so by Gymnasium)
 

@@ -37,11 +37,7 @@ class Arena:
 
     Both sides compute the same layout, so only the file is passed on.
 
-    Args:
-        memory: The shared memory, or None to find out only how large it has to be.
-        observations: The canonical observations.
-        actions: The canonical actions.
-        num_envs: How many environments there are in all.
+    Without `memory` it only finds out how large that has to be.
     """
 
     def __init__(

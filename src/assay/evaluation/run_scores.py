@@ -39,11 +39,6 @@ _FROM_EPISODES: dict[str, Callable[[EvaluationResult], float]] = {
 def read_curve(run: RunDirectory, metric: str, *, label: str = TRAINING) -> Series:
     """Return `(counts, values)` of a metric of one run, with growing counts.
 
-    Args:
-        run: The run.
-        metric: See `compare`.
-        label: Which of the stored evaluations to read.
-
     Raises:
         RunError: The run has no value of this metric.
     """

@@ -230,12 +230,7 @@ def probability_of_improvement(
     interval is a percentile bootstrap that draws the runs of x and of y independently within each
     task; its bounds are NaN where x or y has a single run of some task.
 
-    Args:
-        x: `[runs]`, `[runs, tasks]`, or task -> `[runs]`.
-        y: The same tasks as x; the number of runs may differ.
-        rng: A generator, or a seed for one.
-        reps: Number of bootstrap replicates.
-        level: Confidence of the interval.
+    Scores are `[runs]`, `[runs, tasks]`, or task -> `[runs]`; the number of runs may differ.
 
     Example:
         >>> probability_of_improvement([3, 4], [1, 3], rng=0).point
@@ -277,12 +272,7 @@ def performance_profile(
     The band is a stratified percentile bootstrap at each threshold by itself, not for the whole
     curve at once; it is NaN where a task has a single run.
 
-    Args:
-        scores: `[runs]`, `[runs, tasks]`, or task -> `[runs]`.
-        thresholds: Where to evaluate the profile.
-        rng: A generator, or a seed for one.
-        reps: Number of bootstrap replicates.
-        level: Confidence of the band at each threshold.
+    Scores are `[runs]`, `[runs, tasks]`, or task -> `[runs]`.
     """
     tasks = list(_by_task(scores, "scores").values())
     taus = _sample(thresholds, "thresholds", at_least=1)
@@ -310,11 +300,6 @@ def welch_test(x: ArrayLike, y: ArrayLike, level: float = 0.95) -> SignificanceT
 
     The effect is `hedges_g`. Where neither sample varies (every seed solved the task) the test is
     undefined: its statistic, p-value and df are NaN, and `permutation_test` is the one to use.
-
-    Args:
-        x: Scores of one set of runs.
-        y: Scores of the other.
-        level: Confidence of the interval of the mean difference.
     """
     a, b = _sample(x, "x", at_least=2), _sample(y, "y", at_least=2)
     _check_open_unit(level, "level")
@@ -467,10 +452,7 @@ def power_two_sample(effect: float, n: int, alpha: float = 0.05) -> float:
 
     Holds for equal variances, where Welch's test has almost the power of Student's.
 
-    Args:
-        effect: The true difference of means in standard deviations (Cohen's d).
-        n: Runs in each of the two sets.
-        alpha: The significance level.
+    `effect` is the true difference of means in standard deviations (Cohen's d).
 
     Example:
         >>> round(power_two_sample(0.5, 64), 4)
@@ -502,10 +484,7 @@ def power_two_sample(effect: float, n: int, alpha: float = 0.05) -> float:
 def sample_size(effect: float, power: float = 0.8, alpha: float = 0.05) -> int:
     """Return the smallest number of runs per set with which a t-test has this power.
 
-    Args:
-        effect: The true difference of means in standard deviations (Cohen's d).
-        power: The wanted chance of finding it.
-        alpha: The two-sided significance level.
+    `effect` is the true difference of means in standard deviations (Cohen's d).
 
     Example:
         >>> sample_size(0.5)

@@ -151,9 +151,7 @@ def quantile_huber(
     return (weight * huber(error, kappa) / kappa).mean(dim=2).sum(dim=1)
 
 
-def normalize_advantages(
-    advantage: Tensor, weight: Tensor | None = None, eps: float = 1e-8
-) -> Tensor:
+def normalize_advantages(advantage: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return advantages with mean 0 and standard deviation 1.
 
     A single (valid) item has no spread: it is returned as it is, not turned into NaN or 0.
@@ -161,21 +159,20 @@ def normalize_advantages(
     Args:
         advantage: [B].
         weight: [B] of zeros and ones, or None; items of weight 0 become 0.
-        eps: Added to the standard deviation.
     """
     check_rank(1, advantage=advantage)
     check_same_shape(advantage=advantage, weight=weight)
     if weight is None:
         if advantage.numel() < 2:
             return advantage
-        return (advantage - advantage.mean()) / (advantage.std() + eps)
+        return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     weight = weight.to(advantage.dtype)
     advantage = torch.where(weight > 0, advantage, 0.0)
     count = weight.sum()
     centred = (advantage - weighted_mean(advantage, weight)) * weight
     # s^2 = sum w (A - mean)^2 / (n - 1), as for the unweighted case
     variance = centred.square().sum() / (count - 1.0).clamp(min=1.0)
-    return torch.where(count > 1, centred / (variance.sqrt() + eps), advantage)
+    return torch.where(count > 1, centred / (variance.sqrt() + 1e-8), advantage)
 
 
 def policy_terms(

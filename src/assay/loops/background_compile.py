@@ -28,11 +28,6 @@ class BackgroundCompile:
 
     Of several runs that want the same step, the first one to ask compiles it and the others wait
     for it to appear in the cache.
-
-    Args:
-        algorithm: Whose steps these are.
-        config: The configuration that it was built from.
-        spaces: The environment's own spaces, as states.
     """
 
     def __init__(self, algorithm: Algorithm, config: RunConfig, spaces: State) -> None:

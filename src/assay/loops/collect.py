@@ -83,11 +83,7 @@ def recent_means(recent: Collection[tuple[float, int]]) -> dict[str, float]:
 class Collector:
     """Drive a vector of environments with an algorithm.
 
-    Args:
-        env: What `assay.envs.make.make_vector` returned.
-        algorithm: Who acts.
-        clock: The run's counts; the collector advances `episodes`, the loop the rest.
-        seed: The run's seed.
+    Of the run's counts the collector advances `episodes`, the loop the rest.
     """
 
     def __init__(self, env: Any, algorithm: Algorithm, clock: Clock, seed: int) -> None:

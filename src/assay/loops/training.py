@@ -69,14 +69,7 @@ class Due:
 def build_algorithm(
     config: RunConfig, spaces: Any, clock: Clock, *, learns: bool = True
 ) -> Algorithm:
-    """Make the algorithm of a configuration for given spaces.
-
-    Args:
-        config: The fully resolved configuration.
-        spaces: What the agent sees and does.
-        clock: The counts of the run.
-        learns: Whether updates will follow; an agent that is loaded only acts.
-    """
+    """Make the algorithm of a configuration for given spaces."""
     cls = registry.get(config.algorithm)
     hp = parse(cls.Hyperparameters, config.hyperparameters, what=config.algorithm)
     run = config.run

@@ -18,18 +18,10 @@ from assay.networks.mlp import mlp
 
 
 class ActorCritic(nn.Module):
-    """A policy and a value function; they share the encoder where there are images.
+    """A policy and a value function; they share an encoder of images, and one of the user's own.
 
-    Args:
-        space: Observation space.
-        distribution: Of the actions.
-        hidden: Widths of the hidden layers.
-        activation: Nonlinearity of the hidden layers.
-        cnn: Image encoder.
-        network: Encoder, see `make_encoder`; one of the user's own is shared.
-        log_std_init: Initial log standard deviation of continuous actions.
-        scale: Of continuous actions, see `GaussianHead`.
-        value_heads: How many returns are predicted; of several, values are [B, value_heads].
+    Of several `value_heads`, values are [B, value_heads]. For the other arguments see
+    `make_encoder` and `GaussianHead`.
     """
 
     def __init__(

@@ -98,13 +98,7 @@ def batchnorm_mlp(
 ) -> nn.Sequential:
     """Build norm, then (linear, activation, norm) for each hidden layer, then a linear output.
 
-    Args:
-        in_features: Width of the input.
-        hidden: Widths of the hidden layers.
-        out_features: Width of the linear output, or None to end with the last normalisation.
-        activation: Activation of the hidden layers.
-        momentum: As for `BatchRenorm`.
-        warmup: As for `BatchRenorm`.
+    Without `out_features` it ends with the last normalisation.
     """
     sizes = (in_features, *hidden)
     require_widths(sizes)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _NATURE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
 _NATURE_LEAST = 36  # pixels that these need
+_IMPALA_CHANNELS = (16, 32, 32)  # of each stage
 
 
 def byte_scale(space: gym.Space[Any]) -> float:
@@ -102,29 +103,20 @@ class NatureCNN(nn.Module):
     (arXiv:1903.03176) instead: one convolution with 16 filters of 3 by 3 pixels and a linear layer
     of 128. From 16 pixels on, the convolution takes every second pixel.
 
-    Args:
-        space: Image space.
-        out_features: Width of the linear layer; None: 512, or 128 for small images.
-        init: Initialisation of all layers.
-        noisy: Let the linear layer be noisy.
+    With `noisy` the linear layer is noisy.
     """
 
     def __init__(
-        self,
-        space: gym.Space[Any],
-        out_features: int | None = None,
-        init: Init = "orthogonal",
-        noisy: bool = False,
+        self, space: gym.Space[Any], init: Init = "orthogonal", noisy: bool = False
     ) -> None:
         super().__init__()
         self.to_channels = ToChannels(space)
         channels, *size = self.to_channels.shape
         shape: tuple[tuple[int, int, int], ...] = _NATURE_LAYERS
-        width = 512
+        self.out_features = 512
         if min(size) < _NATURE_LEAST:
             shape = ((16, min(3, *size), 1 if min(size) < 16 else 2),)
-            width = 128
-        self.out_features = out_features or width
+            self.out_features = 128
         layers: list[nn.Module] = []
         for out_channels, kernel, stride in shape:
             conv = nn.Conv2d(channels, out_channels, kernel, stride)
@@ -157,35 +149,28 @@ class ImpalaCNN(nn.Module):
     Each stage is a convolution, a max-pooling by two and two residual blocks; a ReLU and a linear
     layer with ReLU close it.
 
-    Args:
-        space: Image space.
-        out_features: Width of the linear layer.
-        channels: Channels of each stage.
-        init: Initialisation of all layers.
-        noisy: Let the linear layer be noisy.
+    With `noisy` the last layer is noisy.
     """
 
+    out_features = 256
+
     def __init__(
-        self,
-        space: gym.Space[Any],
-        out_features: int = 256,
-        channels: tuple[int, ...] = (16, 32, 32),
-        init: Init = "orthogonal",
-        noisy: bool = False,
+        self, space: gym.Space[Any], init: Init = "orthogonal", noisy: bool = False
     ) -> None:
         super().__init__()
         self.to_channels = ToChannels(space)
         n, *size = self.to_channels.shape
-        self.out_features = out_features
         layers: list[nn.Module] = []
-        for n_out in channels:
+        for n_out in _IMPALA_CHANNELS:
             conv = initialise(nn.Conv2d(n, n_out, 3, padding=1), HIDDEN_GAIN, init)
             pool = nn.MaxPool2d(3, stride=2, padding=1)
             layers += [conv, pool, _Residual(n_out, init), _Residual(n_out, init)]
             n, size = n_out, [(s + 1) // 2 for s in size]
         self.convolutions = nn.Sequential(*layers, nn.ReLU(), nn.Flatten())
         width = n * size[0] * size[1]
-        self.linear = make_linear(width, out_features, gain=HIDDEN_GAIN, init=init, noisy=noisy)
+        self.linear = make_linear(
+            width, self.out_features, gain=HIDDEN_GAIN, init=init, noisy=noisy
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features [B, out_features]."""
@@ -199,12 +184,6 @@ def make_cnn(
     noisy: bool = False,
 ) -> NatureCNN | ImpalaCNN:
     """Return the network called `name` ("nature" or "impala") for an image space.
-
-    Args:
-        name: Which network.
-        space: The image space.
-        init: Initialisation of all layers.
-        noisy: Let the linear layer at its end be noisy.
 
     Raises:
         ConfigError: The name is unknown.

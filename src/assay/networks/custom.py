@@ -57,10 +57,6 @@ def register_network(name: str) -> Callable[[Factory], Factory]:
 class CustomEncoder(nn.Module):
     """A user's network as an encoder.
 
-    Args:
-        name: Of its factory.
-        space: Observation space.
-
     Raises:
         ConfigError: There is no such factory, or what it makes is not an encoder.
     """

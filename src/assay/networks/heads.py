@@ -102,15 +102,7 @@ def policy_head(
 
 
 class DuelingHead(nn.Module):
-    """Q = V + A - mean(A) (arXiv:1511.06581): [B, in] -> [B, actions].
-
-    Args:
-        in_features: Width of the features.
-        actions: Number of actions.
-        hidden: Widths of the hidden layers of each stream.
-        activation: Activation of the hidden layers.
-        noisy: Use `NoisyLinear` layers.
-    """
+    """Q = V + A - mean(A) (arXiv:1511.06581): [B, in] -> [B, actions]."""
 
     def __init__(
         self,
@@ -134,14 +126,8 @@ class DuelingHead(nn.Module):
 class AtomHead(nn.Module):
     """A distribution of returns per action, as numbers of its atoms: [B, in] -> [B, A, K].
 
-    Args:
-        in_features: Width of the features.
-        actions: Number of actions A.
-        atoms: Numbers per action K: logits of fixed atoms, or quantiles.
-        dueling: Separate streams, V_k + A_ak - mean_a A_ak for each atom k (arXiv:1710.02298).
-        hidden: Widths of the hidden layers (of each stream).
-        activation: Activation of the hidden layers.
-        noisy: Use `NoisyLinear` layers.
+    Atoms are logits of fixed ones, or quantiles. With `dueling`, separate streams give V_k + A_ak -
+    mean_a A_ak for each atom k (arXiv:1710.02298).
     """
 
     def __init__(
@@ -172,12 +158,7 @@ class AtomHead(nn.Module):
 
 
 class SupportMean(nn.Module):
-    """Expected returns of categorical distributions: logits [B, A, K] -> [B, A].
-
-    Args:
-        low: The smallest return.
-        high: The largest return.
-        atoms: Number of evenly spaced returns K, ends included.
+    """Expected returns over K evenly spaced ones: logits [B, A, K] -> [B, A].
 
     Raises:
         ConfigError: The returns do not rise from atom to atom, as float32 has them.

@@ -13,22 +13,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+SIGMA = 0.5  # each sigma starts at this, over sqrt(in_features)
+
 
 class NoisyLinear(nn.Module):
     """y = (mu_w + sigma_w * eps_out eps_in^T) x + mu_b + sigma_b * eps_out.
 
     The noise is disabled (mu alone) in `eval()` mode and while `noise_off` is set.
-
-    Args:
-        in_features: Width of the input.
-        out_features: Width of the output.
-        sigma: Initial noise level; each sigma starts at sigma / sqrt(in_features).
     """
 
     eps_in: Tensor
     eps_out: Tensor
 
-    def __init__(self, in_features: int, out_features: int, sigma: float = 0.5) -> None:
+    def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
@@ -36,8 +33,8 @@ class NoisyLinear(nn.Module):
         bound = 1.0 / math.sqrt(in_features)
         self.weight = nn.Parameter(torch.empty(out_features, in_features).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(out_features).uniform_(-bound, bound))
-        self.weight_sigma = nn.Parameter(torch.full((out_features, in_features), sigma * bound))
-        self.bias_sigma = nn.Parameter(torch.full((out_features,), sigma * bound))
+        self.weight_sigma = nn.Parameter(torch.full((out_features, in_features), SIGMA * bound))
+        self.bias_sigma = nn.Parameter(torch.full((out_features,), SIGMA * bound))
         self.register_buffer("eps_in", torch.zeros(in_features))
         self.register_buffer("eps_out", torch.zeros(out_features))
 

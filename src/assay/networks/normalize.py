@@ -140,12 +140,7 @@ class RunningNormalizer:
         self._entries = {key: _Entry(shape) for key, shape in shapes.items()}
 
     def update(self, obs: Tree, valid: Array | None = None) -> None:
-        """Take in observations.
-
-        Args:
-            obs: NumPy observation with any leading axes.
-            valid: Which of these are real, with the leading axes' shape; None for all.
-        """
+        """Take in observations with any leading axes, those that are `valid` if that is given."""
         for key, entry in self._entries.items():
             x = obs if self._single else obs[key]
             rows = x.reshape(-1, *entry.shape)
@@ -220,11 +215,6 @@ class RewardScaler:
     """Divide rewards by the running standard deviation of the discounted return.
 
     The mean is not subtracted: that would change which policy is best.
-
-    Args:
-        num_envs: Number of environments N.
-        gamma: Discount of the return.
-        clip: Bound of the scaled rewards.
     """
 
     def __init__(self, num_envs: int, gamma: float, clip: float = 10.0) -> None:

@@ -53,17 +53,8 @@ class CosineEmbedding(nn.Module):
 class QuantileNetwork(nn.Module):
     """Z_tau(s, a) = head(features(s) * phi(tau)): observation and levels -> [B, actions, K].
 
-    Args:
-        space: Observation space, as for `make_encoder`.
-        actions: Number of actions.
-        hidden: Widths of the layers before the product.
-        head_hidden: Widths of the layers behind it.
-        activation: Activation of the hidden layers.
-        cnn: "nature" or "impala", for images.
-        network: Encoder, see `make_encoder`.
-        cosines: Number of cosines of the embedding.
-        dueling: Let the head add a value and an advantage stream.
-        noisy: Use `NoisyLinear` layers before and behind the product.
+    The layers of `hidden` stand before the product, those of `head_hidden` behind it; with `noisy`
+    both are noisy. For the others see `make_encoder` and `CosineEmbedding`.
     """
 
     def __init__(
@@ -142,10 +133,6 @@ class FractionProposal(nn.Module):
     """Propose fractions for a state: the cumulative sum of a softmax over its features.
 
     It starts close to equal fractions, as QR-DQN has them.
-
-    Args:
-        features: Width of the state's features.
-        fractions: Number N of intervals.
     """
 
     def __init__(self, features: int, fractions: int) -> None:

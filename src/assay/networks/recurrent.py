@@ -20,21 +20,7 @@ from assay.networks.rnn import Kind, Remembering, make_memory
 class RecurrentActorCritic(Remembering):
     """Encoder, memory, and heads for policy and value; all but the heads is shared.
 
-    Args:
-        space: The observation space.
-        distribution: What the policy head parameterises.
-        hidden: Widths of the encoder's MLP.
-        activation: Its activation, and that of the heads.
-        cnn: "nature" or "impala", for images.
-        network: Encoder, see `make_encoder`.
-        memory: Kind of memory.
-        memory_size: Width of the memory.
-        memory_layers: Layers of the memory.
-        heads: Attention heads (transformer).
-        context: Steps that are remembered (transformer).
-        head_hidden: Widths of the hidden layers of each head.
-        log_std_init: Initial log-std of a Gaussian policy.
-        scale: Of its actions, see `GaussianHead`.
+    For the arguments see `make_encoder`, `make_memory` and `GaussianHead`.
     """
 
     def __init__(

@@ -23,21 +23,13 @@ from assay.networks.encoders import make_encoder
 from assay.networks.mlp import mlp
 
 CLIP = 5.0  # of standardised observations
+FEATURES = 64  # width of the output
 
 
 class Distillation(nn.Module):
-    """A fixed random network and a predictor of its output, deeper by one layer.
+    """A fixed random network and a predictor of its output, deeper by one layer."""
 
-    Args:
-        space: Observation space.
-        hidden: Widths of the hidden layers of both.
-        cnn: Image encoder of both.
-        features: Width of the output.
-    """
-
-    def __init__(
-        self, space: gym.Space[Any], *, hidden: Sequence[int], cnn: str, features: int = 64
-    ) -> None:
+    def __init__(self, space: gym.Space[Any], *, hidden: Sequence[int], cnn: str) -> None:
         super().__init__()
 
         def network(*sizes: int) -> nn.Sequential:
@@ -45,8 +37,8 @@ class Distillation(nn.Module):
             head = mlp((encoder.out_features, *sizes), "relu", output_gain=math.sqrt(2))
             return nn.Sequential(encoder, head)
 
-        self.target = network(features).requires_grad_(False)
-        self.predictor = network(features, features)
+        self.target = network(FEATURES).requires_grad_(False)
+        self.predictor = network(FEATURES, FEATURES)
 
     def error(self, novel: Tree) -> Tensor:
         """Return the mean squared error [B] of the prediction for standardised observations."""

@@ -63,11 +63,6 @@ class _Gated(Memory):
 
     The second gate starts open (bias 1), so that what is remembered is not lost at once: it is the
     forget gate of an LSTM, and the gate of a GRU that keeps the state.
-
-    Args:
-        features: Width of the inputs.
-        size: Width of the state and of the outputs.
-        layers: How many, one upon another.
     """
 
     gates: ClassVar[int]
@@ -245,7 +240,7 @@ class _Block(nn.Module):
 class _Gate(nn.Module):
     """GRU-type gating: g(x, y) = (1 - z) x + z h, nearly x at first (bias 2)."""
 
-    def __init__(self, size: int, bias: float = 2.0) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
         self.from_y = initialise(nn.Linear(size, 3 * size), 1.0)
         self.from_x = nn.Linear(size, 2 * size, bias=False)
@@ -253,7 +248,7 @@ class _Gate(nn.Module):
         nn.init.orthogonal_(self.from_x.weight)
         nn.init.orthogonal_(self.from_rx.weight)
         with torch.no_grad():
-            self.from_y.bias[size : 2 * size] = -bias
+            self.from_y.bias[size : 2 * size] = -2.0
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the gated sum of the stream x and what a part computed from it."""
@@ -268,15 +263,7 @@ class _Gate(nn.Module):
 def make_memory(
     kind: Kind, features: int, size: int, *, layers: int = 1, heads: int = 4, context: int = 32
 ) -> Memory:
-    """Build a memory.
-
-    Args:
-        kind: "lstm", "gru" or "transformer".
-        features: Width of the inputs.
-        size: Width of the outputs.
-        layers: How many, one upon another.
-        heads: Attention heads (transformer).
-        context: Steps that are remembered (transformer).
+    """Build a memory; `heads` and `context` (steps that are remembered) are a transformer's.
 
     Raises:
         ConfigError: The kind is unknown, or the heads do not divide the size.

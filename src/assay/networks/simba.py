@@ -58,12 +58,7 @@ def residual_trunk(in_features: int, hidden: Sequence[int]) -> nn.Sequential:
 
 
 class ResidualEnsemble(nn.Module):
-    """Several residual networks of one shape; what `EnsembleMLP` is for MLPs.
-
-    Args:
-        members: How many.
-        sizes: Widths from input to output.
-    """
+    """Several residual networks of one shape; what `EnsembleMLP` is for MLPs."""
 
     def __init__(self, members: int, sizes: Sequence[int]) -> None:
         super().__init__()
@@ -74,11 +69,6 @@ class ResidualEnsemble(nn.Module):
         )
 
     def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
-        """Return [members, B, out] for inputs [B, in].
-
-        Args:
-            x: Inputs that all share.
-            members: Indices [M] of those to return; None for all.
-        """
+        """Return [members, B, out] for inputs [B, in]; of `members` [M] only those, if given."""
         out = torch.stack([net(x) for net in self.nets])
         return out if members is None else out.index_select(0, members)

@@ -20,11 +20,6 @@ class SquashedActor(nn.Module):
 
     Log-probabilities are those of the unit action in (-1, 1); `scale` maps it to the environment.
 
-    Args:
-        trunk: Observation to features.
-        out_features: Width of the features.
-        space: A Box with finite bounds.
-
     Raises:
         SpaceError: A bound is infinite.
     """

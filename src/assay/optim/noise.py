@@ -38,11 +38,6 @@ class NoiseSpec:
 class NoiseSource:
     """A generator of a device and the noise that it draws for every update.
 
-    Args:
-        specs: What to draw, by name, in this order.
-        device: Where.
-        seed: Of the stream.
-
     Example:
         >>> source = NoiseSource({"eps": NoiseSpec((2, 3))}, torch.device("cpu"), seed=1)
         >>> source.draw()["eps"].shape

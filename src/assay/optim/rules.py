@@ -44,12 +44,7 @@ class Rule(ABC):
     ) -> Tensor:
         """Return a moved parameter, and write what is remembered into `moments`.
 
-        Args:
-            p: Before the update.
-            g: Its gradient, clipped.
-            moments: The tensors of `init`.
-            rate: The learning rate.
-            count: The number of this update, from 1.
+        The gradient `g` is clipped, and `count` is the number of this update, from 1.
         """
 
     def move(

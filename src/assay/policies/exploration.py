@@ -19,9 +19,6 @@ from assay.functional.targets import mask_values
 class GreedyActions:
     """Choose among the actions of a Discrete space by their values.
 
-    Args:
-        space: The action space.
-
     Attributes:
         count: Number of actions A.
 
@@ -35,12 +32,7 @@ class GreedyActions:
         self.count = int(space.n)
 
     def best(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        """Return the valid action of the highest value [N].
-
-        Args:
-            values: [N, A].
-            mask: [N, A], nonzero where an action is valid, or None.
-        """
+        """Return the valid action [N] of the highest of `values` [N, A]."""
         if mask is not None:
             values = np.where(_allowed(mask), values, -np.inf)
         return values.argmax(1)

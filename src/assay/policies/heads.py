@@ -44,11 +44,7 @@ class Head(Protocol):
         """Return the best actions in torch."""
 
     def describe(self, network: Described) -> description.Head:
-        """Return the head as data, with exploration as it is now.
-
-        Args:
-            network: What the head stands behind, folded.
-        """
+        """Return the head, behind a folded network, as data, with exploration as it is now."""
 
 
 class StochasticHead:
@@ -57,9 +53,7 @@ class StochasticHead:
     Box actions are clipped to their bounds. Log-probabilities are those from before clipping, and
     so is the extra `raw_action`.
 
-    Args:
-        space: The action space.
-        log_prob: Whether the update needs log-probabilities.
+    `log_prob` says whether the update needs log-probabilities.
     """
 
     def __init__(self, space: gym.Space[Any], *, log_prob: bool = True) -> None:
@@ -113,11 +107,7 @@ class StochasticHead:
 
 
 class SquashedHead:
-    """tanh of a Gaussian, scaled to the bounds of a Box.
-
-    Args:
-        space: A Box with finite bounds.
-    """
+    """tanh of a Gaussian, scaled to the finite bounds of a Box."""
 
     def __init__(self, space: gym.spaces.Box) -> None:
         self.space = space

@@ -87,11 +87,7 @@ def read_snapshot(path: Path, sha256: str | None = None) -> Snapshot:
 
 
 def parse_snapshot(data: bytes, sha256: str | None = None) -> Snapshot:
-    """Check the bytes of a model file and return what they hold.
-
-    Args:
-        data: The whole file.
-        sha256: The digest that was promised, in hexadecimal; None if none was.
+    """Check the bytes of a model file, and their digest if one was promised; return the model.
 
     Raises:
         ModelError: The digest differs, the file is no model of this schema, a size or a shape does

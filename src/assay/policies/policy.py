@@ -125,11 +125,7 @@ class Policy:
         network with noisy layers explores by its weights, so its noise is drawn here, once for each
         published version.
 
-        Args:
-            algorithm: Who learned it.
-            version: Number of the version.
-            epoch: Of the learner.
-            noise: Draws the weights' noise of a network with noisy layers; None leaves it off.
+        Without `noise` that of the weights is left off.
 
         Raises:
             ModelError: The policy has a part that clients cannot run; it is named.

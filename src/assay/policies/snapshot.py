@@ -44,17 +44,7 @@ def make_policy_snapshot(
     epoch: int,
     noisy: bool,
 ) -> Snapshot:
-    """Return a policy as one model version.
-
-    Args:
-        algorithm: Who learned it.
-        spaces: What it sees and does.
-        network: On the CPU, as float32.
-        head: Decides by what the network gives.
-        normalizer: Of observations, if there is one.
-        version: Number of the version.
-        epoch: Of the learner.
-        noisy: Keep the noise of noisy layers.
+    """Return a policy, whose network is on the CPU as float32, as one model version.
 
     Raises:
         ModelError: The policy has a part that clients cannot run; it is named.
@@ -129,13 +119,7 @@ def load_arrays(network: nn.Module, arrays: Mapping[str, Array]) -> None:
 
 
 def load_normalization(normalizer: RunningNormalizer, snapshot: Snapshot, seen: int) -> None:
-    """Restore the statistics of a model file's observations.
-
-    Args:
-        normalizer: Of the same observations.
-        snapshot: The model.
-        seen: Observations that they come from.
-    """
+    """Restore the statistics of a model file, which come from `seen` observations."""
     spread = snapshot.architecture.normalization
     if spread is None:
         return

@@ -117,11 +117,7 @@ def write_checkpoint(
 
 
 def read_checkpoint(path: Path, sections: Iterable[str] | None = None) -> dict[str, State]:
-    """Return the states in the checkpoint at `path`, after checking them against the manifest.
-
-    Args:
-        path: The checkpoint's directory.
-        sections: Which sections to check and load; all of them if None.
+    """Return the states in the checkpoint at `path`, or of some sections, checked by its manifest.
 
     Raises:
         CheckpointError: It is incomplete, altered, not Assay's or from a newer Assay. The file is

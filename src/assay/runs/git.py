@@ -29,11 +29,8 @@ def git(
 ) -> str:
     """Run one Git command in `root` and return what it printed.
 
-    Args:
-        root: The working directory.
-        arguments: The command and its options.
-        data: What the command reads on its standard input.
-        timeout: Seconds after which it is stopped; None waits for its end.
+    `data` is what the command reads on its standard input; without a `timeout` in seconds it may
+    take for ever.
 
     Raises:
         GitError: It failed or took too long; the message holds what Git printed.

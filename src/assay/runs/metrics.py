@@ -88,10 +88,7 @@ class Record:
 class MetricsWriter:
     """Append records to a JSONL file, in a few large writes.
 
-    Args:
-        path: The file; its directory must exist.
-        flush_seconds: How long a record may wait in memory.
-        clock: Seconds of a monotonic clock.
+    A record waits in memory for `flush_seconds` at most; `clock` is monotonic.
     """
 
     def __init__(

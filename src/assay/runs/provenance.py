@@ -95,10 +95,7 @@ def collect(
 
 
 def refuse_changed_files(recorded: Mapping[str, Any]) -> None:
-    """Refuse to go on where a file is no longer what the run was started with.
-
-    Args:
-        recorded: What `collect` returned then.
+    """Refuse to go on where a file is no longer what `collect` recorded at the start.
 
     Raises:
         RunError: A file has changed or cannot be read; it is named.

@@ -22,12 +22,7 @@ NATIVE: dict[str, str] = {
 
 
 def make_native(id: str, num_envs: int, max_episode_steps: int | None = None) -> NativeVectorEnv:
-    """Build the native version of a Gymnasium id, with that id's spec.
-
-    Args:
-        id: One of the keys of `NATIVE`.
-        num_envs: How many copies to step at once.
-        max_episode_steps: The time limit; None: that of the id.
+    """Build the native version of an id in `NATIVE`, with that id's spec and time limit.
 
     Raises:
         EnvError: The id has no native version, or `num_envs` is not a positive integer.

@@ -93,10 +93,6 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     A subclass names its spaces and bounds and implements `_begin`, `_advance` and
     `_advance_scalar`. A single copy takes the path of plain Python floats, which is several times
     faster than arrays of length one and gives the same bits.
-
-    Args:
-        num_envs: How many copies.
-        max_episode_steps: Episodes are truncated at this length.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 (typed so by Gymnasium)

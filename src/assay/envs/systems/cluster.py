@@ -31,10 +31,6 @@ Score = Callable[["Cluster", int], float]
 class Cluster:
     """The state of a cluster in time; it begins empty, at the first submission.
 
-    Args:
-        jobs: The jobs to come, ordered by submit time.
-        processors: How many there are.
-
     Attributes:
         now: The time, in seconds.
         free: Idle processors.
