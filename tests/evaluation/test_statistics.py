@@ -16,12 +16,10 @@ from scipy import stats
 from assay.core.errors import AssayError, ConfigError
 from assay.evaluation import statistics
 from assay.evaluation.statistics import (
-    cliffs_delta,
     cohens_d,
     hedges_g,
     holm,
     iqm,
-    optimality_gap,
     paired_test,
     performance_profile,
     permutation_test,
@@ -44,7 +42,7 @@ SELFED = [139, 163, 160, 160, 147, 149, 149, 122, 132, 144, 130, 144, 102, 124, 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:
     results = doctest.testmod(statistics)
-    assert results.attempted >= 8
+    assert results.attempted >= 7
     assert results.failed == 0
 
 
@@ -71,50 +69,21 @@ class TestAggregates:
         # Along the first axis each column of four loses one at either end.
         assert iqm(matrix, axis=0).tolist() == [2.5, 6.5, 10.5]
 
-    def test_optimality_gap_does_not_reward_what_lies_beyond_the_target(self) -> None:
-        matrix = [[0.5, 2.0], [1.0, 0.0]]
-        assert optimality_gap(matrix, 1.0) == pytest.approx((0.5 + 0.0 + 0.0 + 1.0) / 4)
-        assert optimality_gap(matrix, 1.0, axis=0) == pytest.approx([0.25, 0.5])
-
 
 class TestBootstrap:
     scores = np.random.default_rng(3).gamma(2.0, size=25)
 
-    @pytest.mark.parametrize("method", ["percentile", "bca"])
     @pytest.mark.parametrize("statistic", [np.mean, np.median, iqm])
-    def test_one_task_agrees_with_scipy(self, method, statistic) -> None:
-        mine = stratified_bootstrap(self.scores, statistic, reps=20_000, method=method, rng=0)
+    def test_one_task_agrees_with_scipy(self, statistic) -> None:
+        mine = stratified_bootstrap(self.scores, statistic, reps=20_000, rng=0)
         theirs = stats.bootstrap(
-            (self.scores,), statistic, n_resamples=20_000, method=method, rng=1, vectorized=True
-        ).confidence_interval
+            (self.scores,), statistic, n_resamples=20_000, method="percentile", rng=1,
+            vectorized=True,
+        ).confidence_interval  # fmt: skip
         # Two independent sets of 20,000 replicates: their quantiles differ by a few percent of
         # the width at most.
         width = theirs.high - theirs.low
         assert mine.point == pytest.approx(float(statistic(self.scores, axis=-1)))
-        assert mine.low == pytest.approx(theirs.low, abs=0.05 * width)
-        assert mine.high == pytest.approx(theirs.high, abs=0.05 * width)
-
-    def test_bca_differs_from_percentile_on_skewed_data(self) -> None:
-        percentile = stratified_bootstrap(self.scores, np.mean, reps=20_000, rng=0)
-        bca = stratified_bootstrap(self.scores, np.mean, reps=20_000, method="bca", rng=0)
-        width = percentile.high - percentile.low
-        # Gamma data lean to the right, so both bounds move right; by more than the tolerance of
-        # the comparison with SciPy at the upper end.
-        assert bca.low > percentile.low
-        assert bca.high - percentile.high > 0.05 * width
-
-    def test_bca_of_several_tasks_agrees_with_scipys_multi_sample_form(self) -> None:
-        rng = np.random.default_rng(8)
-        tasks = {"a": rng.gamma(1.0, size=12), "b": 5 + rng.gamma(1.0, size=20)}
-        mine = stratified_bootstrap(tasks, np.mean, reps=20_000, method="bca", rng=0)
-        theirs = stats.bootstrap(
-            tuple(tasks.values()),
-            lambda a, b, axis: np.concatenate([a, b], axis=axis).mean(axis=axis),
-            n_resamples=20_000,
-            method="bca",
-            rng=1,
-        ).confidence_interval
-        width = theirs.high - theirs.low
         assert mine.low == pytest.approx(theirs.low, abs=0.05 * width)
         assert mine.high == pytest.approx(theirs.high, abs=0.05 * width)
 
@@ -135,14 +104,11 @@ class TestBootstrap:
     def test_covers_the_truth_about_as_often_as_it_says(self) -> None:
         rng = np.random.default_rng(0)
         data = rng.normal(10.0, 2.0, size=(400, 20))
-        for method, expected in [("percentile", 0.93), ("bca", 0.93)]:
-            intervals = [
-                stratified_bootstrap(row, np.mean, reps=500, method=method, rng=rng) for row in data
-            ]
-            covered = np.mean([i.low <= 10.0 <= i.high for i in intervals])
-            # Percentile bootstrap on n = 20 normal values: 1.96 sqrt(19/20) = 1.91 covers
-            # about 93 % of t_19. Three standard errors of 400 trials are 3.8 %.
-            assert abs(covered - expected) < 0.038
+        intervals = [stratified_bootstrap(row, np.mean, reps=500, rng=rng) for row in data]
+        covered = np.mean([i.low <= 10.0 <= i.high for i in intervals])
+        # Percentile bootstrap on n = 20 normal values: 1.96 sqrt(19/20) = 1.91 covers
+        # about 93 % of t_19. Three standard errors of 400 trials are 3.8 %.
+        assert abs(covered - 0.93) < 0.038
         covered = np.mean([i.low <= 10.0 <= i.high for i in map(t_interval, data)])
         assert abs(covered - 0.95) < 0.033
 
@@ -157,53 +123,26 @@ class TestBootstrap:
     @pytest.mark.parametrize(
         "scores", [[7.0], [[7.0, 8.0]], {"a": [1.0, 2.0, 3.0], "b": [4.0]}], ids=str
     )
-    @pytest.mark.parametrize("method", ["percentile", "bca"])
-    def test_a_single_run_has_no_interval(self, scores, method) -> None:
-        interval = stratified_bootstrap(scores, np.mean, method=method, rng=0)
+    def test_a_single_run_has_no_interval(self, scores) -> None:
+        interval = stratified_bootstrap(scores, np.mean, rng=0)
         assert math.isfinite(interval.point)
         assert math.isnan(interval.low)
         assert math.isnan(interval.high)
 
-    @pytest.mark.parametrize("method", ["percentile", "bca"])
-    def test_constant_scores_give_their_value(self, method) -> None:
-        interval = stratified_bootstrap([500.0] * 5, method=method, rng=0)
+    def test_constant_scores_give_their_value(self) -> None:
+        interval = stratified_bootstrap([500.0] * 5, rng=0)
         assert (interval.low, interval.point, interval.high) == (500.0, 500.0, 500.0)
 
-    def test_bca_stays_finite_where_every_replicate_lies_on_one_side(self) -> None:
-        # A statistic with a large bias: the point is outside all replicates.
-        def distinct(scores, *, axis):
-            return (np.diff(np.sort(scores, axis=axis), axis=axis) > 0).sum(axis=axis)
-
-        scores = np.random.default_rng(0).gamma(0.2, size=40)
-        interval = stratified_bootstrap(scores, distinct, method="bca", level=0.999, rng=0)
-        assert interval.point == 39
-        assert interval.low <= interval.high < 39
-
-    def test_jackknife_by_hand(self) -> None:
-        # Means of {2, 4}, {1, 4} and {1, 2}.
-        assert statistics._jackknife(np.array([1.0, 2.0, 4.0]), np.mean).tolist() == [3, 2.5, 1.5]
-
-    def test_bca_bounds_never_cross(self) -> None:
-        # The largest acceleration (one outlier, 1/6) with the largest bias: z0 + z > 6, beyond
-        # the pole of the correction, where the plain formula would wrap round to 0.
-        jackknife = np.r_[np.zeros(200), -1.0]
-        low, high = statistics._bca_probabilities(
-            np.array([5e-5, 1 - 5e-5]), 1.0, np.zeros(2000), jackknife, np.array([201])
-        )
-        assert 0.0 <= low < high == 1.0
-
     def test_same_seed_same_numbers_whatever_the_block(self, monkeypatch) -> None:
-        whole = stratified_bootstrap(self.scores, rng=11, method="bca")
-        assert whole == stratified_bootstrap(
-            self.scores, rng=np.random.default_rng(11), method="bca"
-        )
-        assert whole != stratified_bootstrap(self.scores, rng=12, method="bca")
+        whole = stratified_bootstrap(self.scores, rng=11)
+        assert whole == stratified_bootstrap(self.scores, rng=np.random.default_rng(11))
+        assert whole != stratified_bootstrap(self.scores, rng=12)
         monkeypatch.setattr(statistics, "_BLOCK", 70)
-        assert stratified_bootstrap(self.scores, rng=11, method="bca") == whole
+        assert stratified_bootstrap(self.scores, rng=11) == whole
 
     def test_takes_a_statistic_with_parameters(self) -> None:
-        gap = stratified_bootstrap([0.5, 1.5, 0.7], partial(optimality_gap, target=1.0), rng=0)
-        assert gap.point == pytest.approx(0.8 / 3)
+        low = stratified_bootstrap([0.5, 1.5, 0.7], partial(np.quantile, q=0.0), rng=0)
+        assert low.point == 0.5
 
     def test_refuses_a_statistic_that_does_not_reduce_the_axis(self) -> None:
         with pytest.raises(ConfigError, match=r"statistic returned shape \(\)"):
@@ -361,68 +300,6 @@ class TestStudent:
         assert welch_test([1e6, 1e6 + 1e-6, 1e6 + 2e-6], [1e6 + 1e-5] * 3).p_value < 0.05
 
 
-class TestWilcoxon:
-    def test_sleep_by_hand(self) -> None:
-        # One difference is zero and the other nine are negative: two of 2^9 sign patterns.
-        result = paired_test(SLEEP_1, SLEEP_2, method="wilcoxon")
-        assert (result.statistic, result.effect) == (0.0, -1.0)
-        assert result.p_value == 2 / 512
-        assert result.exact
-
-    def test_ties_by_hand(self) -> None:
-        # Differences 1, 1, -2: ranks 1.5, 1.5, 3. Sums 0, 1.5, 1.5, 3, 3, 4.5, 4.5, 6 are equally
-        # likely and the observed 3 is the centre.
-        result = paired_test([1, 1, 0], [0, 0, 2], method="wilcoxon")
-        assert (result.statistic, result.p_value, result.effect) == (3.0, 1.0, 0.0)
-        # Differences 1, 2, 2 are one end: two of eight.
-        assert paired_test([1, 2, 2], [0, 0, 0], method="wilcoxon").p_value == 0.25
-
-    def test_darwins_maize(self) -> None:
-        # Differences 49 -67 8 16 6 23 28 41 14 29 56 24 75 60 -48: 48 and 67 rank 10th
-        # and 14th in size, which leaves 120 - 24 = 96.
-        result = paired_test(CROSSED, SELFED, method="wilcoxon")
-        theirs = stats.wilcoxon(CROSSED, SELFED, method="exact")
-        assert result.statistic == 96.0
-        assert result.p_value == pytest.approx(theirs.pvalue, rel=1e-12)
-
-    @pytest.mark.parametrize("n", [3, 8, 25, 50])
-    def test_exact_agrees_with_scipy(self, n: int) -> None:
-        rng = np.random.default_rng(n)
-        x, y = rng.normal(0.3, 1, size=n), rng.normal(size=n)
-        mine, theirs = paired_test(x, y, "wilcoxon"), stats.wilcoxon(x, y, method="exact")
-        total = n * (n + 1) / 2
-        assert min(mine.statistic, total - mine.statistic) == theirs.statistic
-        assert mine.p_value == pytest.approx(theirs.pvalue, rel=1e-9)
-
-    def test_ties_agree_with_enumerating_the_signs(self) -> None:
-        differences = np.array([1, -2, 2, 3, 3, -3, 5, 8, 8, 0], dtype=float)
-        mine = paired_test(differences, np.zeros(10), "wilcoxon")
-        kept = differences[differences != 0]
-        ranks = stats.rankdata(np.abs(kept))
-        sums = [ranks @ signs for signs in itertools.product((-1, 1), repeat=kept.size)]
-        observed = ranks @ np.sign(kept)
-        assert mine.p_value == pytest.approx(np.mean(np.abs(sums) >= abs(observed)), rel=1e-12)
-
-    def test_normal_beyond_fifty_pairs_agrees_with_scipy(self) -> None:
-        rng = np.random.default_rng(0)
-        x = rng.integers(0, 9, size=120).astype(float)
-        y = rng.integers(0, 8, size=120).astype(float)
-        mine = paired_test(x, y, "wilcoxon")
-        theirs = stats.wilcoxon(x, y, method="asymptotic", correction=False)
-        assert not mine.exact
-        assert mine.p_value == pytest.approx(theirs.pvalue, rel=1e-9)
-
-    def test_rounding_does_not_break_ties(self) -> None:
-        # 0.3 - 0.1 and 0.2 differ in the last bit; with tied ranks W+ is 1.5.
-        assert 0.3 - 0.1 != 0.2
-        result = paired_test([0.3, 0.0, 0.5], [0.1, 0.2, 1.5], method="wilcoxon")
-        assert result.statistic == 1.5
-
-    def test_no_difference_at_all(self) -> None:
-        result = paired_test([1, 2, 3], [1, 2, 3], method="wilcoxon")
-        assert (result.statistic, result.p_value, result.effect) == (0.0, 1.0, 0.0)
-
-
 class TestPermutation:
     def test_unpaired_by_hand(self) -> None:
         # {4, 5, 6} against {1, 2, 3}: of C(6, 3) = 20 deals only the two extreme ones reach 3.
@@ -430,18 +307,6 @@ class TestPermutation:
         assert (result.statistic, result.p_value, result.exact) == (3.0, 2 / 20, True)
         # All equal: every deal reaches the observed 0.
         assert permutation_test([500] * 4, [500] * 4, rng=0).p_value == 1.0
-
-    def test_paired_by_hand(self) -> None:
-        # Differences 1, 2, 3: of eight sign patterns two reach a mean of 2.
-        result = permutation_test([2, 4, 6], [1, 2, 3], paired=True, rng=0)
-        assert (result.statistic, result.p_value, result.exact) == (2.0, 2 / 8, True)
-
-    def test_fishers_exact_count_for_darwins_maize(self) -> None:
-        # Fisher 1935 counted 863 of 2^15 sign patterns with a sum as large as 314 (or larger) in
-        # that direction: 1,726 of 32,768 two-sided, p = 5.267 %.
-        result = permutation_test(CROSSED, SELFED, paired=True, reps=2**15, rng=0)
-        assert result.exact
-        assert result.p_value == 1726 / 32768
 
     @pytest.mark.parametrize(("n", "m"), [(4, 4), (3, 7), (5, 6)])
     def test_exact_agrees_with_scipy(self, n: int, m: int) -> None:
@@ -458,12 +323,11 @@ class TestPermutation:
         assert mine.exact
         assert mine.p_value == pytest.approx(theirs.pvalue, rel=1e-12)
 
-    @pytest.mark.parametrize("paired", [False, True])
-    def test_monte_carlo_agrees_with_the_exact_value(self, paired: bool) -> None:
+    def test_monte_carlo_agrees_with_the_exact_value(self) -> None:
         rng = np.random.default_rng(4)
         x, y = rng.normal(0.8, 1, size=10), rng.normal(size=10)
-        exact = permutation_test(x, y, paired=paired, reps=200_000, rng=0)
-        drawn = permutation_test(x, y, paired=paired, reps=1000, rng=0)
+        exact = permutation_test(x, y, reps=200_000, rng=0)
+        drawn = permutation_test(x, y, reps=1000, rng=0)
         assert exact.exact
         assert not drawn.exact
         # Four standard errors of 1,000 draws.
@@ -477,10 +341,9 @@ class TestPermutation:
         assert not result.exact
         assert result.p_value == pytest.approx(3 / 43, abs=0.0144)
 
-    @pytest.mark.parametrize("paired", [False, True])
-    def test_monte_carlo_is_never_zero(self, paired: bool) -> None:
+    def test_monte_carlo_is_never_zero(self) -> None:
         x, y = np.arange(40) + 1000.0, np.arange(40) % 7 + 0.0
-        result = permutation_test(x, y, paired=paired, reps=199, rng=0)
+        result = permutation_test(x, y, reps=199, rng=0)
         assert result.p_value == 1 / 200
 
     def test_rounding_does_not_lose_the_observed_deal(self) -> None:
@@ -491,9 +354,9 @@ class TestPermutation:
 
     def test_same_seed_same_numbers_whatever_the_block(self, monkeypatch) -> None:
         x, y = np.random.default_rng(0).normal(size=(2, 15))
-        before = [permutation_test(x, y, paired=p, reps=500, rng=1) for p in (False, True)]
+        before = permutation_test(x, y, reps=500, rng=1)
         monkeypatch.setattr(statistics, "_BLOCK", 70)
-        assert before == [permutation_test(x, y, paired=p, reps=500, rng=1) for p in (False, True)]
+        assert before == permutation_test(x, y, reps=500, rng=1)
 
 
 class TestEffects:
@@ -512,12 +375,6 @@ class TestEffects:
         # Large samples: the familiar 1 - 3 / (4 df - 1).
         x, y = np.random.default_rng(0).normal(size=(2, 100))
         assert hedges_g(x, y) / cohens_d(x, y) == pytest.approx(1 - 3 / (4 * 198 - 1), rel=1e-6)
-
-    def test_cliffs_delta(self) -> None:
-        # 3 of 4 pairs won, one tied, none lost.
-        assert cliffs_delta([3, 4], [1, 3]) == 0.75
-        assert cliffs_delta([1, 2], [3, 4]) == -1.0
-        assert cliffs_delta([1, 2, 3], [2]) == 0.0
 
 
 class TestPower:
@@ -596,8 +453,6 @@ BAD_CALLS = {
     "nan iqm": (lambda: iqm([[1, 2], [3, NAN]]), r"scores\[1, 1\] is nan: expected finite"),
     "words": (lambda: iqm(["high", "low"]), r"scores is not an array of numbers"),
     "ragged list": (lambda: iqm([[1, 2], [3]]), r"scores is not an array of numbers"),
-    "nan target": (lambda: optimality_gap([1], NAN), r"target is nan"),
-    "list target": (lambda: optimality_gap([1], [1, 2]), r"target has shape \(2,\)"),
     "empty bootstrap": (lambda: stratified_bootstrap([], rng=0), r"scores is empty"),
     "no tasks": (lambda: stratified_bootstrap({}, rng=0), r"scores has no tasks"),
     "empty task": (lambda: stratified_bootstrap({"a": [1], "b": []}, rng=0), r"scores\['b'\] is e"),
@@ -609,7 +464,6 @@ BAD_CALLS = {
     "level": (lambda: stratified_bootstrap([1, 2], level=95, rng=0), r"level is 95"),
     "reps": (lambda: stratified_bootstrap([1, 2], reps=0, rng=0), r"reps is 0"),
     "float reps": (lambda: permutation_test([1, 2], [3, 4], reps=1e4, rng=0), r"reps is 10000.0"),
-    "method": (lambda: stratified_bootstrap([1, 2], method="bsa", rng=0), r"method is 'bsa'"),
     "rng": (lambda: stratified_bootstrap([1, 2], rng=None), r"rng is None"),
     "negative seed": (lambda: stratified_bootstrap([1, 2], rng=-1), r"rng is -1"),
     "nan improvement": (lambda: probability_of_improvement([1], [NAN], rng=0), r"y\[0\] is nan"),
@@ -619,14 +473,8 @@ BAD_CALLS = {
     "one for welch": (lambda: welch_test([1, 2], [3]), r"y has 1 value: expected at least 2"),
     "nan for welch": (lambda: welch_test([1, NAN], [3, 4]), r"x\[1\] is nan"),
     "unequal pairs": (lambda: paired_test([1, 2, 3], [1, 2]), r"x has 3 values and y has 2"),
-    "paired method": (lambda: paired_test([1, 2], [1, 2], "sign"), r"method is 'sign'"),
-    "permuted pairs": (
-        lambda: permutation_test([1, 2, 3], [1, 2], paired=True, rng=0),
-        r"x has 3 values and y has 2",
-    ),
     "one for d": (lambda: cohens_d([1], [2, 3]), r"x has 1 value"),
     "one for g": (lambda: hedges_g([1, 2], [3]), r"y has 1 value"),
-    "empty delta": (lambda: cliffs_delta([], [1]), r"x is empty"),
     "power n": (lambda: power_two_sample(0.5, 1), r"n is 1: expected"),
     "power float n": (lambda: power_two_sample(0.5, 2.5), r"n is 2.5: expected"),
     "power alpha": (lambda: power_two_sample(0.5, 10, alpha=0), r"alpha is 0"),

@@ -17,8 +17,7 @@ What to keep in mind with few runs:
 References:
     Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice"
     (arXiv:2108.13264): interquartile mean, stratified bootstrap, probability of improvement,
-    performance profiles, optimality gap.
-    Efron and Tibshirani 1993, "An Introduction to the Bootstrap", ch. 14: BCa.
+    performance profiles.
     Colas et al. 2018, "How Many Random Seeds?" (arXiv:1806.08295): Welch and power.
     Phipson and Smyth 2010: the +1 in a Monte Carlo permutation test.
 """
@@ -30,7 +29,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, SupportsFloat, overload
+from typing import Any, Protocol, SupportsFloat, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,13 +45,11 @@ _BLOCK = 2_000_000
 # Differences below this fraction of the largest value are rounding, not data: 0.3 - 0.1 and 0.2
 # must tie, and x - (x + 0.1) must count as constant.
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
-# The signed-rank distribution is exact up to this many pairs and normal beyond.
-_WILCOXON_EXACT = 50
 _LARGEST_SAMPLE = 2**30
 
 
 class Statistic(Protocol):
-    """A vectorised statistic: `np.mean`, `np.median`, `iqm`, `partial(optimality_gap, target=1)`.
+    """A vectorised statistic: `np.mean`, `np.median`, `iqm`.
 
     It is called with `axis=-1` on `[reps, scores]` and returns `[reps]`.
     """
@@ -76,8 +73,8 @@ class SignificanceTest:
     """The outcome of a two-sided test of x against y.
 
     Attributes:
-        test: `welch`, `paired t`, `wilcoxon`, `permutation` or `paired permutation`.
-        statistic: t, the sum of positive ranks, or the difference of means, in that order.
+        test: `welch`, `paired t` or `permutation`.
+        statistic: t, or the difference of means.
         p_value: Two-sided; NaN where the test is undefined.
         effect: Standardised size, positive where x is larger; its kind is in the test's docstring.
         df: Degrees of freedom of a t-test.
@@ -134,22 +131,6 @@ def iqm(scores: ArrayLike, axis: int | None = None) -> float | Floats:
     return _float_or_array(ordered[..., n // 4 : n - n // 4].mean(axis=-1))
 
 
-@overload
-def optimality_gap(scores: ArrayLike, target: float, axis: None = None) -> float: ...
-@overload
-def optimality_gap(scores: ArrayLike, target: float, axis: int) -> Floats: ...
-def optimality_gap(scores: ArrayLike, target: float, axis: int | None = None) -> float | Floats:
-    """Return the mean shortfall of the scores from `target`; scores above it count as equal to it.
-
-    Example:
-        >>> optimality_gap([400, 500, 600], target=500)
-        33.333333333333336
-    """
-    values = _finite(scores, "scores")
-    goal = _finite(target, "target", ndim=0)
-    return _float_or_array(np.maximum(goal - values, 0.0).mean(axis=axis))
-
-
 # Intervals
 
 
@@ -160,7 +141,6 @@ def stratified_bootstrap(
     rng: Rng,
     reps: int = 2000,
     level: float = 0.95,
-    method: Literal["percentile", "bca"] = "percentile",
 ) -> Interval:
     """Return a statistic of all scores with its bootstrap interval.
 
@@ -176,13 +156,10 @@ def stratified_bootstrap(
         rng: A generator, or a seed for one.
         reps: Number of replicates; 2,000 for a quick look, 50,000 for a paper.
         level: Confidence, for example 0.95.
-        method: `percentile`, or `bca` (corrects for bias and skew; needs well over ten runs).
     """
     tasks = list(_by_task(scores, "scores").values())
     _check_open_unit(level, "level")
     _check_reps(reps)
-    if method not in ("percentile", "bca"):
-        raise ConfigError(f"method is {method!r}: expected 'percentile' or 'bca'.")
     generator = _generator(rng)
     pooled = np.concatenate(tasks)
     sizes = np.array([len(task) for task in tasks])
@@ -198,12 +175,7 @@ def stratified_bootstrap(
         drawn = generator.integers(starts, ends, size=(len(block), pooled.size))
         replicates[block.start : block.stop] = _apply(statistic, pooled[drawn])
 
-    probabilities = np.array([(1 - level) / 2, (1 + level) / 2])
-    if method == "bca":
-        probabilities = _bca_probabilities(
-            probabilities, point, replicates, _jackknife(pooled, statistic), sizes
-        )
-    low, high = np.quantile(replicates, probabilities)
+    low, high = np.quantile(replicates, [(1 - level) / 2, (1 + level) / 2])
     return Interval(point, float(low), float(high), level)
 
 
@@ -317,30 +289,15 @@ def welch_test(x: ArrayLike, y: ArrayLike, level: float = 0.95) -> SignificanceT
     return SignificanceTest("welch", t, _student_p(t, df), effect, df, interval)
 
 
-def paired_test(
-    x: ArrayLike, y: ArrayLike, method: Literal["t", "wilcoxon"] = "t", level: float = 0.95
-) -> SignificanceTest:
+def paired_test(x: ArrayLike, y: ArrayLike, level: float = 0.95) -> SignificanceTest:
     """Test whether paired differences x - y centre on zero (the same seed or task in both).
 
-    `t` is Student's paired test; its effect is the mean difference over the standard deviation of
-    the differences. Where all differences are equal it is undefined: statistic and p-value are
-    NaN. `wilcoxon` is the signed-rank test; zero differences are dropped, ties share their rank,
-    the p-value is exact (ties included) up to 50 pairs and normal beyond, and the effect is the
-    matched-pairs rank-biserial correlation.
-
-    Args:
-        x: One score per pair.
-        y: The other score, in the same order.
-        method: `t` or `wilcoxon`.
-        level: Confidence of the interval of the mean difference (`t` only).
+    This is Student's paired test. Its effect is the mean difference over the standard deviation of
+    the differences. Where all differences are equal it is undefined: statistic and p-value are NaN.
     """
     a, b = _pairs(x, y)
     _check_open_unit(level, "level")
-    if method not in ("t", "wilcoxon"):
-        raise ConfigError(f"method is {method!r}: expected 't' or 'wilcoxon'.")
     differences, noise = a - b, _noise(a, b)
-    if method == "wilcoxon":
-        return _signed_rank(differences, noise)
     mean, deviation = float(differences.mean()), _deviation(differences, noise)
     effect = _standardise(mean, deviation, noise)
     if deviation == 0.0:
@@ -352,43 +309,25 @@ def paired_test(
 
 
 def permutation_test(
-    x: ArrayLike, y: ArrayLike, *, rng: Rng, paired: bool = False, reps: int = 20_000
+    x: ArrayLike, y: ArrayLike, *, rng: Rng, reps: int = 20_000
 ) -> SignificanceTest:
     """Test the difference of means against all possible assignments of the labels.
 
-    Unpaired, runs are reassigned between x and y; paired, the sign of each difference is flipped.
-    If there are no more than `reps` ways, all are counted and the p-value is exact; otherwise
-    `reps` random ones are drawn and p = (1 + hits) / (1 + reps), which is never zero. A hit is an
-    absolute difference at least as large as the observed one. The effect is `hedges_g`, or for
-    pairs the mean difference over the standard deviation of the differences.
-
-    Args:
-        x: Scores of one set of runs.
-        y: Scores of the other; in the same order if paired.
-        rng: A generator, or a seed for one; not drawn from where the test is exact.
-        paired: Whether x[i] and y[i] belong together.
-        reps: The most relabellings to evaluate.
+    If there are no more than `reps` ways to reassign runs between x and y, all are counted and the
+    p-value is exact; otherwise `reps` random ones are drawn and p = (1 + hits) / (1 + reps), which
+    is never zero. A hit is an absolute difference at least as large as the observed one. The effect
+    is `hedges_g`. Where the test is exact, `rng` is not drawn from.
     """
     _check_reps(reps)
     generator = _generator(rng)
-    if paired:
-        a, b = _pairs(x, y)
-        differences = a - b
-        observed = float(differences.mean())
-        effect = _standardise(observed, _deviation(differences, _noise(a, b)), _noise(a, b))
-        ways = 2**a.size
-        null = _sign_flips(differences, None if ways <= reps else reps, generator)
-    else:
-        a, b = _sample(x, "x", at_least=2), _sample(y, "y", at_least=2)
-        observed = float(a.mean() - b.mean())
-        effect = hedges_g(a, b)
-        ways = math.comb(a.size + b.size, a.size)
-        null = _relabellings(a, b, None if ways <= reps else reps, generator)
+    a, b = _sample(x, "x", at_least=2), _sample(y, "y", at_least=2)
+    observed = float(a.mean() - b.mean())
+    ways = math.comb(a.size + b.size, a.size)
     exact = ways <= reps
+    null = _relabellings(a, b, None if exact else reps, generator)
     hits = int(np.count_nonzero(np.abs(null) >= abs(observed) - _noise(a, b)))
     p_value = hits / ways if exact else (1 + hits) / (1 + reps)
-    name = "paired permutation" if paired else "permutation"
-    return SignificanceTest(name, observed, p_value, effect, exact=exact)
+    return SignificanceTest("permutation", observed, p_value, hedges_g(a, b), exact=exact)
 
 
 def holm(p_values: ArrayLike) -> Floats:
@@ -434,17 +373,6 @@ def hedges_g(x: ArrayLike, y: ArrayLike) -> float:
     half = (np.size(x) + np.size(y) - 2) / 2
     # J = Gamma(df / 2) / (sqrt(df / 2) Gamma((df - 1) / 2))
     return d * math.exp(math.lgamma(half) - math.lgamma(half - 0.5)) / math.sqrt(half)
-
-
-def cliffs_delta(x: ArrayLike, y: ArrayLike) -> float:
-    """Return P(X > Y) - P(X < Y), from -1 (x always below y) to 1.
-
-    Example:
-        >>> cliffs_delta([3, 4], [1, 3])
-        0.75
-    """
-    a, b = _sample(x, "x", at_least=1), _sample(y, "y", at_least=1)
-    return 2.0 * float(_wins(a, b).mean()) - 1.0
 
 
 def power_two_sample(effect: float, n: int, alpha: float = 0.05) -> float:
@@ -547,51 +475,6 @@ def _draw_counts(n: int, reps: int, rng: np.random.Generator) -> Floats:
     return rng.multinomial(n, np.full(n, 1 / n), size=reps).astype(np.float64)
 
 
-def _jackknife(pooled: Floats, statistic: Statistic) -> Floats:
-    """Return the statistic without score i, for every i."""
-    others = np.arange(pooled.size - 1)
-    values = np.empty(pooled.size)
-    for block in _blocks(pooled.size, pooled.size):
-        left_out = np.arange(block.start, block.stop)[:, None]
-        values[block.start : block.stop] = _apply(statistic, pooled[others + (others >= left_out)])
-    return values
-
-
-def _bca_probabilities(
-    probabilities: Floats, point: float, replicates: Floats, jackknife: Floats, sizes: NDArray[Any]
-) -> Floats:
-    """Shift the quantiles of an interval for the bias and the skew of its statistic."""
-    special = _special()
-    # Half of the ties count as below. A point outside all replicates would give an infinite bias;
-    # what is known is only that fewer than one replicate in `reps` lies beyond it.
-    below = float(np.mean(replicates < point) + np.mean(replicates == point) / 2)
-    edge = 0.5 / replicates.size
-    z0 = float(special.ndtri(min(max(below, edge), 1 - edge)))
-    cubes = squares = 0.0
-    for task in np.split(jackknife, np.cumsum(sizes)[:-1]):
-        influence = (task.size - 1) * (task.mean() - task) / task.size
-        cubes += float((influence**3).sum())
-        squares += float((influence**2).sum())
-    acceleration = cubes / (6 * squares**1.5) if squares > 0 else 0.0
-    z = z0 + special.ndtri(probabilities)
-    # The shift diverges at 1 - a z = 0 and would change its sign beyond.
-    stretch = np.maximum(1 - acceleration * z, 1e-12)
-    return np.asarray(special.ndtr(z0 + z / stretch), dtype=np.float64)
-
-
-def _sign_flips(differences: Floats, rows: int | None, rng: np.random.Generator) -> Floats:
-    """Return the mean difference under all (None), or `rows` random, assignments of signs."""
-    n = differences.size
-    means = np.empty(2**n if rows is None else rows)
-    for block in _blocks(means.size, n):
-        if rows is None:
-            bits = np.arange(block.start, block.stop)[:, None] >> np.arange(n) & 1
-        else:
-            bits = rng.integers(0, 2, size=(len(block), n))
-        means[block.start : block.stop] = (1.0 - 2.0 * bits) @ differences / n
-    return means
-
-
 def _relabellings(a: Floats, b: Floats, rows: int | None, rng: np.random.Generator) -> Floats:
     """Return the difference of means under all (None), or `rows` random, ways to assign a and b."""
     pooled = np.concatenate([a, b])
@@ -607,37 +490,6 @@ def _relabellings(a: Floats, b: Floats, rows: int | None, rng: np.random.Generat
             sums[block.start : block.stop] = dealt[:, : a.size].sum(axis=1)
     # The pooled values sum to zero, so the sum over y is minus the sum over x.
     return np.asarray(sums * (1 / a.size + 1 / b.size), dtype=np.float64)
-
-
-def _signed_rank(differences: Floats, noise: float) -> SignificanceTest:
-    sizes = np.abs(differences)
-    kept = sizes > noise
-    sizes, positive = sizes[kept], differences[kept] > 0
-    n = sizes.size
-    # Tied sizes share the mean of their ranks.
-    order = np.argsort(sizes)
-    group = np.cumsum(np.diff(sizes[order], prepend=sizes[order][:1]) > noise)
-    counts = np.bincount(group) if n else np.zeros(0, dtype=np.intp)
-    ranks = np.empty(n)
-    ranks[order] = (np.cumsum(counts) - (counts - 1) / 2)[group]
-    total = n * (n + 1) / 2
-    upper = float(ranks[positive].sum())
-    deviation = abs(upper - total / 2)
-    exact = n <= _WILCOXON_EXACT
-    if exact:
-        # Distribution of twice the rank sum (a whole number also with ties), one rank at a time.
-        chance = np.zeros(n * (n + 1) + 1)
-        chance[0] = 1.0
-        for doubled in (2 * ranks).astype(np.intp):
-            shifted = np.concatenate([np.zeros(doubled), chance[: chance.size - doubled]])
-            chance = (chance + shifted) / 2
-        sums = np.arange(chance.size) / 2
-        p_value = min(1.0, float(chance[np.abs(sums - total / 2) >= deviation].sum()))
-    else:
-        variance = float((ranks**2).sum()) / 4
-        p_value = 2.0 * float(_special().ndtr(-deviation / math.sqrt(variance)))
-    effect = (2 * upper - total) / total if n else 0.0
-    return SignificanceTest("wilcoxon", upper, p_value, effect, exact=exact)
 
 
 # Shared maths

@@ -61,49 +61,6 @@ def linear_recurrence_numpy(d: FloatArray, c: FloatArray) -> FloatArray:
     return d
 
 
-def gae(
-    reward: Tensor,
-    value: Tensor,
-    next_value: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    gamma: float,
-    lam: float,
-    valid: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return generalised advantages and value targets (arXiv:1506.02438).
-
-    Args:
-        reward: [T, N].
-        value: [T, N], V(s_t).
-        next_value: [T, N], V of the true successor of each transition.
-        terminated: [T, N], bool or float.
-        truncated: [T, N], bool or float.
-        gamma: Discount.
-        lam: Weight of longer returns.
-        valid: [T, N] or None; rows that are False get 0 and are not propagated.
-
-    Returns:
-        The advantages and the targets `advantage + value`, both [T, N].
-    """
-    check_rank(2, reward=reward)
-    _check_segment(reward, value, next_value, terminated, truncated, valid)
-    alive = 1.0 - terminated.to(reward.dtype)
-    going = alive * (1.0 - truncated.to(reward.dtype))
-    # delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
-    delta = reward + gamma * alive * next_value - value
-    coefficient = gamma * lam * going
-    if valid is not None:
-        delta = torch.where(valid.bool(), delta, 0.0)
-        coefficient = torch.where(valid.bool(), coefficient, 0.0)
-    # A_t = delta_t + gamma lambda (1 - done_t) A_{t+1}
-    advantage = linear_recurrence(delta, coefficient)
-    target = advantage + value
-    if valid is not None:
-        target = torch.where(valid.bool(), target, 0.0)
-    return advantage, target
-
-
 def gae_numpy(
     reward: FloatArray,
     value: FloatArray,
@@ -114,7 +71,11 @@ def gae_numpy(
     lam: float,
     valid: np.ndarray[Any, Any] | None = None,
 ) -> tuple[FloatArray, FloatArray]:
-    """Do what `gae` does, on NumPy float32 arrays: the hot path on a CPU."""
+    """Return generalised advantages and targets `advantage + value`, [T, N] (arXiv:1506.02438).
+
+    All arrays are [T, N]; `next_value` is V of the true successor of each transition. Rows that are
+    not `valid` get 0 and are not propagated.
+    """
     check_rank(2, reward=reward)
     _check_segment(reward, value, next_value, terminated, truncated, valid)
     alive = np.subtract(1.0, terminated, dtype=np.float32)
