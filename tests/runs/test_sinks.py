@@ -14,8 +14,8 @@ import pytest
 from assay.core.errors import ConfigError, MissingExtraError, RunError
 from assay.runs.directory import RunDirectory
 from assay.runs.files import RunWarning
-from assay.runs.metrics import Record, read_records
-from assay.runs.sinks import CsvSink, JsonlSink, SinkSet, TensorBoardSink, make_sinks
+from assay.runs.metrics import MetricsWriter, Record, read_records
+from assay.runs.sinks import CsvSink, SinkSet, TensorBoardSink, make_sinks
 
 
 def record(env_steps, **metrics):
@@ -62,7 +62,7 @@ class Recorder:
 
 def test_every_sink_gets_every_call(tmp_path):
     copy = Recorder()
-    sinks = SinkSet(JsonlSink(tmp_path / "metrics.jsonl"), [copy])
+    sinks = SinkSet(MetricsWriter(tmp_path / "metrics.jsonl"), [copy])
     sinks.log(record(1, a=1.0))
     state = sinks.state()
     sinks.log(record(2, a=2.0))
@@ -85,7 +85,7 @@ def test_every_sink_gets_every_call(tmp_path):
 @pytest.mark.parametrize("method", ["log", "flush", "rewind", "close"])
 def test_a_failing_copy_warns_once_and_the_rest_continue(tmp_path, method):
     bad, good = Recorder(fail_in=method), Recorder()
-    sinks = SinkSet(JsonlSink(tmp_path / "metrics.jsonl"), [bad, good])
+    sinks = SinkSet(MetricsWriter(tmp_path / "metrics.jsonl"), [bad, good])
     state = sinks.state()
     with pytest.warns(RunWarning) as caught:
         for env_steps in (1, 2):
@@ -104,7 +104,7 @@ def test_jsonl_on_a_full_disk_is_an_error_and_the_copies_are_still_closed(tmp_pa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     copy = Recorder()
-    sinks = SinkSet(JsonlSink(tmp_path / "metrics.jsonl"), [copy])
+    sinks = SinkSet(MetricsWriter(tmp_path / "metrics.jsonl"), [copy])
     sinks.log(record(1, a=1.0))
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(RunError, match=r"metrics\.jsonl': the disk is full"):
@@ -119,7 +119,7 @@ def test_interrupting_a_copy_is_not_taken_for_its_failure(tmp_path):
         def log(self, record):
             raise KeyboardInterrupt
 
-    sinks = SinkSet(JsonlSink(tmp_path / "metrics.jsonl"), [Interrupted()])
+    sinks = SinkSet(MetricsWriter(tmp_path / "metrics.jsonl"), [Interrupted()])
     with pytest.raises(KeyboardInterrupt):
         sinks.log(record(1, a=1.0))
     assert len(sinks.copies) == 1
@@ -132,7 +132,7 @@ def test_interrupting_a_copy_is_not_taken_for_its_failure(tmp_path):
 def test_jsonl_is_there_whether_it_is_named_or_not(run):
     for names in ([], ["jsonl"], ["csv", "csv", "jsonl"]):
         sinks = make_sinks(names, run, {})
-        assert isinstance(sinks.truth, JsonlSink)
+        assert isinstance(sinks.truth, MetricsWriter)
         assert [copy.name for copy in sinks.copies] == sorted(set(names) - {"jsonl"})
         sinks.close()
 

@@ -76,6 +76,9 @@ class RunDirectory:
     Attributes:
         path: The directory.
         info: The content of `run.json` as last read or written.
+        metrics_path: The file of all records; `events_path` that of the events.
+        eval_path: The directory of the evaluations; likewise `checkpoints_path`, `videos_path` and
+            `tensorboard_path`.
     """
 
     def __init__(
@@ -83,6 +86,9 @@ class RunDirectory:
     ) -> None:
         self.path = path
         self.info = info
+        self.metrics_path, self.events_path = path / "metrics.jsonl", path / "events.jsonl"
+        self.eval_path, self.checkpoints_path = path / "eval", path / "checkpoints"
+        self.videos_path, self.tensorboard_path = path / "videos", path / "tensorboard"
         self._clock = clock
         self._lock: IO[bytes] | None = None
 
@@ -232,36 +238,6 @@ class RunDirectory:
         """Return where the run came from, or an empty dict if that was not written."""
         path = self.path / "provenance.json"
         return read_json_object(path) if path.exists() else {}
-
-    @property
-    def metrics_path(self) -> Path:
-        """Return the path of `metrics.jsonl`."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def events_path(self) -> Path:
-        """Return the path of `events.jsonl`."""
-        return self.path / "events.jsonl"
-
-    @property
-    def eval_path(self) -> Path:
-        """Return the directory of the evaluations."""
-        return self.path / "eval"
-
-    @property
-    def checkpoints_path(self) -> Path:
-        """Return the directory of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def videos_path(self) -> Path:
-        """Return the directory of the videos."""
-        return self.path / "videos"
-
-    @property
-    def tensorboard_path(self) -> Path:
-        """Return the directory of TensorBoard's event files."""
-        return self.path / "tensorboard"
 
     # Writing
 

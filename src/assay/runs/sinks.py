@@ -22,6 +22,7 @@ from assay.runs.directory import RunDirectory
 from assay.runs.files import RunWarning, write_atomic
 from assay.runs.metrics import MetricsWriter, Record, read_records
 
+JSONL = "jsonl"  # the name of the one that is always there
 PROJECT = "assay"  # what the trackers file runs under, unless their own settings say otherwise
 
 
@@ -41,40 +42,6 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Finish; no record follows."""
-
-
-class JsonlSink:
-    """`metrics.jsonl`, the authoritative record."""
-
-    name = "jsonl"
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._writer = MetricsWriter(path)
-
-    def log(self, record: Record) -> None:
-        """Append the record.
-
-        Raises:
-            RunError: It cannot be written.
-        """
-        self._writer.write(record)
-
-    def position(self) -> int:
-        """Return the byte offset after the last record, with all up to it on the disk."""
-        return self._writer.position()
-
-    def truncate(self, offset: int) -> None:
-        """Drop every record after `offset`."""
-        self._writer.truncate(offset)
-
-    def flush(self) -> None:
-        """Write all records to the disk."""
-        self._writer.flush(sync=True)
-
-    def close(self) -> None:
-        """Write all records to the disk and close the file."""
-        self._writer.close()
 
 
 class CsvSink:
@@ -196,7 +163,17 @@ def _next_event_file(directory: Path) -> Path:
     return directory / f"events.out.tfevents.{number:010d}.{socket.gethostname()}"
 
 
-class WandbSink:
+class _Tracker:
+    """What a sink that sends records to a service need not do."""
+
+    def rewind(self, kept: Sequence[Record]) -> None:
+        """Do nothing: what was sent cannot be withdrawn, and is drawn over."""
+
+    def flush(self) -> None:
+        """Do nothing: records are sent immediately, or in the background."""
+
+
+class WandbSink(_Tracker):
     """Weights & Biases; its own settings (WANDB_PROJECT, WANDB_MODE, ...) apply."""
 
     name = "wandb"
@@ -222,18 +199,12 @@ class WandbSink:
         counts = {"updates": record.updates, "episodes": record.episodes}
         self._run.log({**record.metrics, **counts, "env_steps": record.env_steps})
 
-    def rewind(self, kept: Sequence[Record]) -> None:
-        """Do nothing: what was sent cannot be withdrawn, and is drawn over."""
-
-    def flush(self) -> None:
-        """Do nothing: records are sent in the background."""
-
     def close(self) -> None:
         """Wait until all is sent."""
         self._run.finish()
 
 
-class MlflowSink:
+class MlflowSink(_Tracker):
     """MLflow; its own settings (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, ...) apply."""
 
     name = "mlflow"
@@ -266,18 +237,12 @@ class MlflowSink:
         for start in range(0, len(metrics), self._BATCH):
             self._client.log_batch(self._id, metrics=metrics[start : start + self._BATCH])
 
-    def rewind(self, kept: Sequence[Record]) -> None:
-        """Do nothing: what was sent cannot be withdrawn, and is drawn over."""
-
-    def flush(self) -> None:
-        """Do nothing: every record is sent immediately."""
-
     def close(self) -> None:
         """Mark the run as finished."""
         self._client.set_terminated(self._id)
 
 
-class TrackioSink:
+class TrackioSink(_Tracker):
     """trackio; its own settings (TRACKIO_DIR, TRACKIO_SPACE_ID, ...) apply."""
 
     name = "trackio"
@@ -297,12 +262,6 @@ class TrackioSink:
         """Send the record's metrics at its count."""
         self._run.log(dict(record.metrics), step=record.count)
 
-    def rewind(self, kept: Sequence[Record]) -> None:
-        """Do nothing: what was sent cannot be withdrawn, and is drawn over."""
-
-    def flush(self) -> None:
-        """Do nothing: records are sent in the background."""
-
     def close(self) -> None:
         """Wait until all is sent."""
         self._run.finish()
@@ -312,11 +271,11 @@ class SinkSet:
     """The JSONL file and its copies, as one sink.
 
     Args:
-        truth: The JSONL sink; its errors are raised.
+        truth: The JSONL file; its errors are raised.
         copies: May fail: each warns once and is then left out.
     """
 
-    def __init__(self, truth: JsonlSink, copies: Iterable[Sink] = ()) -> None:
+    def __init__(self, truth: MetricsWriter, copies: Iterable[Sink] = ()) -> None:
         self.truth = truth
         self.copies = list(copies)
 
@@ -326,12 +285,12 @@ class SinkSet:
         Raises:
             RunError: The JSONL file cannot be written.
         """
-        self.truth.log(record)
+        self.truth.write(record)
         self._each(lambda sink: sink.log(record))
 
     def flush(self) -> None:
         """Flush all, and sync the JSONL file to the disk."""
-        self.truth.flush()
+        self.truth.flush(sync=True)
         self._each(lambda sink: sink.flush())
 
     def state(self) -> State:
@@ -380,11 +339,11 @@ def make_sinks(names: Iterable[str], run: RunDirectory, config: Mapping[str, Any
         "trackio": lambda: TrackioSink(run, config),
         "wandb": lambda: WandbSink(run, config),
     }
-    wanted = dict.fromkeys(name for name in names if name != JsonlSink.name)
+    wanted = dict.fromkeys(name for name in names if name != JSONL)
     for name in wanted:
         if name not in makers:
-            raise ConfigError(f"Unknown sink '{name}'. {nearest(name, [*makers, JsonlSink.name])}")
-    sinks = SinkSet(JsonlSink(run.metrics_path))
+            raise ConfigError(f"Unknown sink '{name}'. {nearest(name, [*makers, JSONL])}")
+    sinks = SinkSet(MetricsWriter(run.metrics_path))
     try:
         for name in wanted:
             try:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from assay.core.errors import AssayError, MissingExtraError
-from assay.runs.metrics import Record, last_record
-from assay.runs.sinks import JsonlSink, Sink, SinkSet, TensorBoardSink
+from assay.runs.metrics import MetricsWriter, Record, last_record
+from assay.runs.sinks import Sink, SinkSet, TensorBoardSink
 
 log = logging.getLogger("assay.server")
 
@@ -130,4 +130,4 @@ def _open(directory: Path) -> SinkSet:
         copies.append(TensorBoardSink(directory / TENSORBOARD))
     except MissingExtraError as error:
         log.info("No TensorBoard files for '%s': %s", directory.name, error.fix)
-    return SinkSet(JsonlSink(directory / METRICS), copies)
+    return SinkSet(MetricsWriter(directory / METRICS), copies)
