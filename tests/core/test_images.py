@@ -60,7 +60,7 @@ def test_what_is_not_an_image(space: spaces.Space[Any]) -> None:
 
 def test_tables_of_several_agents_are_numbers_to_all() -> None:
     encoder = make_encoder(AGENTS, hidden=(8,), activation="tanh", cnn="nature")
-    assert encoder.flat is not None and encoder.flat.out_features == 3 * 8 * 8
+    assert sum(entry.width for entry in encoder.entries) == 3 * 8 * 8
     assert normalizable(AGENTS)
     ppo = make_algorithm("ppo", AGENTS, spaces.Discrete(2), horizon=8, minibatch_size=8)
     assert ppo.spaces == Spaces(AGENTS, spaces.Discrete(2)) and not ppo.net.shared

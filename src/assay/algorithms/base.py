@@ -274,10 +274,7 @@ class Algorithm(ABC):
         return (1.0 - discount) / (1.0 - gamma)  # = 1 + gamma + ... + gamma^(k-1), discount gamma^k
 
     def noise(self, *shape: int) -> Tensor:
-        """Draw standard normal noise for a loss from the algorithm's own stream, on the host.
-
-        Where that is too much to copy, let `make_step(noise=...)` draw on the device.
-        """
+        """Draw standard normal noise on the host; `make_step(noise=...)` does on the device."""
         draw = self.rng.standard_normal(shape, dtype=np.float32)
         return torch.from_numpy(draw).to(self.device)
 

@@ -178,11 +178,7 @@ def make_column(plan: dict[str, Spec]) -> PlainColumn | FrameColumn:
 def observation_plan(
     space: gym.Space[Any], slots: int, num_envs: int, frame_stack: int | None
 ) -> dict[str, dict[str, Spec]]:
-    """Return the specs of the arrays for each part of an observation, by its number.
-
-    Raises:
-        ConfigError: `frame_stack` is given and no part is an image of so many frames.
-    """
+    """Return the specs of the arrays for each part of an observation, by its number."""
     if frame_stack is not None:
         _require_frames(space, frame_stack)
     plans = {}
@@ -211,6 +207,7 @@ def _frame_plan(
 
 
 def _require_frames(space: gym.Space[Any], frame_stack: int) -> None:
+    """Raise a ConfigError if no part of an observation is an image of so many frames."""
     if frame_stack < 1:
         raise ConfigError(f"frame_stack={frame_stack}; expected at least 1.")
     if not any(_holds(part, frame_stack) for part in _parts(space)):

@@ -177,10 +177,7 @@ class ReplayBuffer(Sectioned):
         `beta` is the exponent of the importance weights of prioritised replay; where the draw is
         uniform, none are given. Tensors are on the buffer's device, `index` always on the CPU.
         `terminated`, `truncated` and `next_obs` are those of the last transition of the n-step
-        window.
-
-        Raises:
-            AssayError: The buffer is empty.
+        window. An empty buffer raises an AssayError.
         """
         return self._deliver(*self._gather(batch_size, beta))
 

@@ -40,11 +40,7 @@ LayoutT = TypeVar("LayoutT", bound=ActionLayout)
 def make_distribution(
     space: gym.Space[Any], families: Mapping[str, type[LayoutT]], *, squash: bool
 ) -> LayoutT:
-    """Return the distribution among `families` that a policy over an action space has.
-
-    Raises:
-        SpaceError: The space is of another kind.
-    """
+    """Return the distribution in `families` over an action space; a SpaceError if there is none."""
     from gymnasium import spaces
 
     shape, n = space.shape or (), int(np.prod(space.shape or ()))
@@ -66,11 +62,7 @@ def make_distribution(
 
 
 def box_scale(space: gym.spaces.Box) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return centre and half-width of a bounded Box, as float32.
-
-    Raises:
-        SpaceError: A bound is infinite or the box has no width.
-    """
+    """Return centre and half-width of a Box, as float32; a SpaceError if it is not bounded."""
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (high > low).all()):
         raise SpaceError(

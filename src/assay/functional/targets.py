@@ -10,13 +10,9 @@ from assay.functional.distributions import mask_logits
 
 
 def td_target(reward: Tensor, discount: Tensor, terminated: Tensor, next_value: Tensor) -> Tensor:
-    """Return r + discount (1 - terminated) V(s') [B], without gradient.
+    """Return r + discount (1 - terminated) V(s'), without gradient; all are [B].
 
-    Args:
-        reward: [B], the (n-step) reward.
-        discount: [B], gamma^k of the k steps really taken.
-        terminated: [B], bool or float. A truncation keeps its bootstrap.
-        next_value: [B].
+    The discount is gamma^k of the k steps really taken. A truncation keeps its bootstrap.
     """
     check_rank(1, reward=reward)
     check_same_shape(reward=reward, discount=discount, terminated=terminated, next_value=next_value)

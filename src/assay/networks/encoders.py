@@ -43,53 +43,39 @@ class FlatEntry:
     sizes: tuple[int, ...] = ()
 
 
-class FlatObservation(nn.Module):
-    """Concatenate the entries of an observation into float [B, out_features]."""
-
-    def __init__(self, entries: Sequence[FlatEntry]) -> None:
-        super().__init__()
-        self.entries = tuple(entries)
-        self.out_features = sum(entry.width for entry in entries)
-
-    def forward(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """Return the flat observation."""
-        parts = [_flatten(_entry(obs, entry.key), entry) for entry in self.entries]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-
-
 class Encoder(nn.Module):
     """Features of an observation: a CNN per image, one MLP for all the rest, side by side.
 
     Attributes:
         out_features: Width of the features.
-        flat: Flattens what is no image; None where all is image.
-        trunk: The MLP behind `flat`.
+        entries: What is no image, flattened for the trunk.
+        trunk: The MLP.
         image_keys: Key of each image (None when the observation is one image).
         cnns: The network of each image.
     """
 
     def __init__(
         self,
-        flat: FlatObservation | None,
-        trunk: nn.Sequential | None,
-        image_keys: tuple[str | None, ...],
-        cnns: Sequence[NatureCNN | ImpalaCNN],
-        width: int = 0,
+        entries: Sequence[FlatEntry],
+        trunk: nn.Sequential,
+        width: int,
+        cnns: Mapping[str | None, NatureCNN | ImpalaCNN],
     ) -> None:
         super().__init__()
-        self.flat = flat
+        self.entries = tuple(entries)
         self.trunk = trunk
-        self.image_keys = image_keys
-        self.cnns = nn.ModuleList(cnns)
-        self.out_features = width + sum(cnn.out_features for cnn in cnns)
+        self.image_keys = tuple(cnns)
+        self.cnns = nn.ModuleList(cnns.values())
+        self.out_features = width + sum(cnn.out_features for cnn in cnns.values())
 
     def forward(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
         """Return features [B, out_features]."""
         images = zip(self.cnns, self.image_keys, strict=True)
         parts = [cnn(_entry(obs, key)) for cnn, key in images]
-        if self.flat is not None and self.trunk is not None:
-            parts.append(self.trunk(self.flat(obs)))
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        if self.entries:
+            flat = [_flatten(_entry(obs, entry.key), entry) for entry in self.entries]
+            parts.append(self.trunk(_joined(flat)))
+        return _joined(parts)
 
 
 def make_encoder(
@@ -122,17 +108,16 @@ def make_encoder(
     if not items:
         raise SpaceError(f"The observation space {space} holds nothing to look at.")
     images = {key: part for key, part in items.items() if is_image(part)}
-    cnns = [make_cnn(cnn, image, init, noisy) for image in images.values()]
+    cnns = {key: make_cnn(cnn, image, init, noisy) for key, image in images.items()}
     entries = [_flat_entry(key, part) for key, part in items.items() if key not in images]
     if not entries:
-        return Encoder(None, None, tuple(images), cnns)
-    flat = FlatObservation(entries)
-    sizes = (flat.out_features, *hidden)
+        return Encoder(entries, nn.Sequential(), 0, cnns)
+    sizes = (sum(entry.width for entry in entries), *hidden)
     if network == SIMBA and hidden:
-        trunk = residual_trunk(flat.out_features, hidden)
+        trunk = residual_trunk(sizes[0], hidden)
     else:
         trunk = mlp(sizes, activation, init=init, activate_output=True, noisy=noisy)
-    return Encoder(flat, trunk, tuple(images), cnns, sizes[-1])
+    return Encoder(entries, trunk, sizes[-1], cnns)
 
 
 def _flat_entry(key: str | None, space: gym.Space[Any]) -> FlatEntry:
@@ -160,6 +145,10 @@ def _entry(obs: Tensor | Mapping[str, Tensor], key: str | None) -> Tensor:
     if isinstance(obs, Tensor) or key not in obs:
         raise ValueError(f"obs has no entry '{key}'; expected a dict with that key.")
     return obs[key]
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _flatten(x: Tensor, entry: FlatEntry) -> Tensor:

@@ -24,10 +24,8 @@ def choose_mode(compile: Literal["auto"] | bool, device: torch.device) -> Mode:
     """Decide how a run's steps are executed.
 
     A GPU always uses CUDA graphs unless compilation is off. `$ASSAY_COMPILE=false` makes "auto"
-    eager, for those whose numbers must not depend on what is in the cache.
-
-    Raises:
-        ConfigError: What was asked for is not possible here.
+    eager, for those whose numbers must not depend on what is in the cache. A ConfigError refuses
+    what is not possible here.
     """
     if compile is False:
         return "eager"

@@ -49,10 +49,7 @@ def views_of(flat: Tensor, module: nn.Module) -> list[Tensor]:
 
 
 def modules_besides(owned: Iterable[nn.Module], found: Iterable[nn.Module]) -> list[nn.Module]:
-    """Return the modules among `found`, or parts of them, that share no tensor with `owned`.
-
-    No two of them share one either, so that each may be flattened by itself.
-    """
+    """Return the modules in `found`, or parts of them, that share no tensor with any other one."""
     taken = {tensor for module in owned for tensor in _tensor_ids(module)}
     rest: list[nn.Module] = []
 

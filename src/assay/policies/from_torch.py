@@ -100,11 +100,11 @@ class _Writer:
 
     @add.register
     def _(self, module: Encoder) -> None:
-        if len(module.cnns) or module.flat is None or module.trunk is None:
+        if len(module.cnns):
             raise UnsupportedError("an image encoder")
         self.described.inputs = tuple(
             Entry(**dataclasses.asdict(entry), starts=(0,) * len(entry.sizes))
-            for entry in module.flat.entries
+            for entry in module.entries
         )
         self.add(module.trunk)
 
