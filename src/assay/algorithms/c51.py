@@ -33,7 +33,7 @@ from assay.functional import distributional
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import AtomHead, SupportMean
 from assay.optim.rules import Adam
-from assay.optim.update import Objective, Polyak
+from assay.optim.update import Objective
 from assay.policies.heads import GreedyHead
 
 
@@ -68,12 +68,12 @@ class C51(Algorithm):
         self.q = nn.Sequential(encoder, head).to(self.device)  # logits: [B, A, K]
         self.mean = SupportMean(hp.v_min, hp.v_max, hp.atoms).to(self.device)
         self.target = copy.deepcopy(self.q)
-        soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
         rule = Adam(eps=hp.adam_eps, max_grad_norm=hp.max_grad_norm)
-        self.step = self.make_step([Objective("q", self.q, self._loss, rule)], polyak=soft)
-        epsilon = None if hp.noisy else (lambda n: hp.epsilon(self.clock.progress))
+        self.step = self.make_step(
+            [Objective("q", self.q, self._loss, rule)], polyak=hp.follow(self.target, self.q)
+        )
         self.policy = self.make_policy(
-            nn.Sequential(self.q, self.mean), GreedyHead(spaces.action, epsilon)
+            nn.Sequential(self.q, self.mean), GreedyHead(spaces.action, hp.explorer(self.clock))
         )
 
     def update(self, data: Replay[Batch]) -> None:

@@ -33,7 +33,7 @@ from assay.networks.heads import DuelingHead
 from assay.networks.mlp import mlp
 from assay.networks.rnd import Distillation
 from assay.optim.rules import Adam
-from assay.optim.update import Objective, Polyak
+from assay.optim.update import Objective
 from assay.policies.heads import GreedyHead
 
 
@@ -74,7 +74,6 @@ class DQN(Algorithm):
         self.actions = int(spaces.action.n)
         self.q = self._network().to(self.device)
         self.target = copy.deepcopy(self.q)
-        soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
         rule = Adam(max_grad_norm=hp.max_grad_norm)
         objectives = [Objective("q", self.q, self._loss, rule)]
         if hp.rnd:
@@ -82,9 +81,8 @@ class DQN(Algorithm):
             self.distillation = distillation.to(self.device)
             predictor = self.distillation.predictor
             objectives.append(Objective("rnd", predictor, self.distillation.loss))
-        self.step = self.make_step(objectives, polyak=soft)
-        epsilon = None if hp.noisy else (lambda n: hp.epsilon(self.clock.progress))
-        self.policy = self.make_policy(self.q, GreedyHead(spaces.action, epsilon))
+        self.step = self.make_step(objectives, polyak=hp.follow(self.target, self.q))
+        self.policy = self.make_policy(self.q, GreedyHead(spaces.action, hp.explorer(self.clock)))
         self.curiosity = None
         if hp.rnd:
             self.curiosity = Curiosity(

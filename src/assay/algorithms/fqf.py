@@ -45,7 +45,7 @@ from assay.networks.quantile import (
     fraction_gradient,
 )
 from assay.optim.rules import Adam, RMSprop
-from assay.optim.update import Objective, Polyak
+from assay.optim.update import Objective
 from assay.policies.heads import GreedyHead
 
 
@@ -79,15 +79,13 @@ class FQF(Algorithm):
         self.target = copy.deepcopy(self.q)
         width = self.q.encoder.out_features
         self.proposal = FractionProposal(width, hp.fractions).to(self.device)
-        soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
         rule = Adam(eps=hp.adam_eps, max_grad_norm=hp.max_grad_norm)
         quantiles = Objective("q", self.q, self._quantile_loss, rule)
         # The quantile loss comes first: it leaves what the fraction loss needs in the batch.
         fractions = Objective("fraction", self.proposal, self._fraction_loss, RMSprop(eps=1e-5))
-        self.step = self.make_step([quantiles, fractions], polyak=soft)
-        epsilon = None if hp.noisy else (lambda n: hp.epsilon(self.clock.progress))
+        self.step = self.make_step([quantiles, fractions], polyak=hp.follow(self.target, self.q))
         self.policy = self.make_policy(
-            ActionValues(self.q, self.proposal), GreedyHead(spaces.action, epsilon)
+            ActionValues(self.q, self.proposal), GreedyHead(spaces.action, hp.explorer(self.clock))
         )
 
     def update(self, data: Replay[Batch]) -> None:

@@ -42,7 +42,7 @@ from assay.networks.quantile import (
     draw_levels,
 )
 from assay.optim.rules import Adam
-from assay.optim.update import Objective, Polyak
+from assay.optim.update import Objective
 from assay.policies.heads import GreedyHead
 
 
@@ -75,13 +75,13 @@ class IQN(Algorithm):
             cosines=hp.cosines, dueling=hp.dueling, noisy=hp.noisy,
         ).to(self.device)  # fmt: skip
         self.target = copy.deepcopy(self.q)
-        soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
         rule = Adam(eps=hp.adam_eps, max_grad_norm=hp.max_grad_norm)
-        self.step = self.make_step([Objective("q", self.q, self._loss, rule)], polyak=soft)
+        self.step = self.make_step(
+            [Objective("q", self.q, self._loss, rule)], polyak=hp.follow(self.target, self.q)
+        )
         even = hp.cvar * distributional.quantile_midpoints(hp.acting_quantiles).numpy()
         values = ActionValues(self.q, levels=even).to(self.device)
-        epsilon = None if hp.noisy else (lambda n: hp.epsilon(self.clock.progress))
-        head = GreedyHead(spaces.action, epsilon)
+        head = GreedyHead(spaces.action, hp.explorer(self.clock))
         self.policy = self.make_policy(values, head, levels=self._acting_levels)
 
     def update(self, data: Replay[Batch]) -> None:

@@ -63,7 +63,7 @@ from assay.networks.heads import DuelingHead
 from assay.networks.mlp import mlp
 from assay.networks.rnn import Remembering, make_memory
 from assay.optim.rules import Adam
-from assay.optim.update import Objective, Polyak
+from assay.optim.update import Objective
 from assay.policies.heads import GreedyHead
 
 ETA = 0.9  # a sequence's priority: ETA max |delta| + (1 - ETA) mean |delta|
@@ -147,10 +147,11 @@ class R2D2(Algorithm):
         self.actions = int(spaces.action.n)
         self.q = _RecurrentValues(spaces.observation, self.actions, hp).to(self.device)
         self.target = copy.deepcopy(self.q)
-        soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
         self.auto_compiles = length <= LONGEST_COMPILED
         rule = Adam(eps=hp.adam_eps, max_grad_norm=hp.max_grad_norm)
-        self.step = self.make_step([Objective("q", self.q, self._loss, rule)], polyak=soft)
+        self.step = self.make_step(
+            [Objective("q", self.q, self._loss, rule)], polyak=hp.follow(self.target, self.q)
+        )
         self.policy = self.make_policy(self.q, GreedyHead(spaces.action, self.epsilons))
 
     def epsilons(self, n: int) -> float | np.ndarray:

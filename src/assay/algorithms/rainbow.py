@@ -44,7 +44,7 @@ from assay.functional import distributional
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import AtomHead, SupportMean
 from assay.optim.rules import Adam
-from assay.optim.update import Objective, Polyak
+from assay.optim.update import Objective
 from assay.policies.heads import GreedyHead
 
 
@@ -94,9 +94,10 @@ class Rainbow(Algorithm):
         self.q = nn.Sequential(encoder, head).to(self.device)  # logits: [B, A, K]
         self.mean = SupportMean(hp.v_min, hp.v_max, hp.atoms).to(self.device)
         self.target = copy.deepcopy(self.q)
-        soft = [Polyak(self.target, self.q, hp.tau)] if hp.tau < 1 else []
         rule = Adam(eps=hp.adam_eps, max_grad_norm=hp.max_grad_norm)
-        self.step = self.make_step([Objective("q", self.q, self._loss, rule)], polyak=soft)
+        self.step = self.make_step(
+            [Objective("q", self.q, self._loss, rule)], polyak=hp.follow(self.target, self.q)
+        )
         network = nn.Sequential(self.q, self.mean)
         self.policy = self.make_policy(network, GreedyHead(spaces.action, None))
 

@@ -12,11 +12,12 @@ that base only inherits it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from gymnasium.spaces import Box
 from pydantic import AfterValidator, Field
+from torch import nn
 
 from assay.algorithms.base import ReplayNeeds, RolloutNeeds
 from assay.buffers.hindsight import HindsightOptions, Strategy
@@ -24,12 +25,12 @@ from assay.core.config import Settings
 from assay.core.errors import ConfigError
 from assay.core.images import has_images, has_large_images, only_images
 from assay.core.schedules import ProbabilitySchedule, Schedule, constant, linear
-from assay.core.types import Problem, Spaces
+from assay.core.types import Clock, Problem, Spaces
 from assay.functional.layout import gaussian_scale
 from assay.networks.custom import BUILT_IN, DEFAULT, SIMBA
 from assay.networks.normalize import normalizable
 from assay.networks.rnn import Kind
-from assay.optim.update import Step
+from assay.optim.update import Polyak, Step
 
 ROLLOUT = 2048  # transitions of a rollout of PPO without a preset
 # What action values on vectors and small images learn with, without a preset.
@@ -250,6 +251,10 @@ class TargetSettings(Settings):
     target_every: int = Field(2500, gt=0, description="Updates between target copies.")
     tau: float = Field(1.0, gt=0, le=1, description="Below 1: Polyak target every update.")
 
+    def follow(self, target: nn.Module, source: nn.Module) -> list[Polyak]:
+        """Return how a target follows after every update; nothing where it is copied."""
+        return [Polyak(target, source, self.tau)] if self.tau < 1 else []
+
     def unused(self, spaces: Spaces) -> Unused:
         """Yield the interval of copies where the target follows."""
         if self.tau < 1:
@@ -272,6 +277,10 @@ class ExplorationSettings(Settings):
         linear(1.0, 0.05, 0.1), description="Share of random actions; a schedule."
     )
     noisy: bool = Field(False, description="Explore with noisy layers, not epsilon.")
+
+    def explorer(self, clock: Clock) -> Callable[[int], float] | None:
+        """Return what gives a `GreedyHead` its epsilon; None where noise explores."""
+        return None if self.noisy else lambda n: self.epsilon(clock.progress)
 
     def unused(self, spaces: Spaces) -> Unused:
         """Yield epsilon where noise explores."""

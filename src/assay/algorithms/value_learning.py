@@ -12,37 +12,16 @@ import numpy as np
 from torch import Tensor, nn
 
 from assay.buffers.replay_protocol import Replay
-from assay.core.schedules import Schedule
 from assay.core.types import Batch, Clock, SequenceBatch
 from assay.networks.noisy import resample_noise
 from assay.optim.update import Step
-
-
-class ValueLearnerSettings(Protocol):
-    """Hyperparameters that a learner of action values has."""
-
-    @property
-    def batch_size(self) -> int:
-        """Return how many items a batch has."""
-
-    @property
-    def priority_beta(self) -> Schedule:
-        """Return the importance correction of prioritised replay."""
-
-    @property
-    def tau(self) -> float:
-        """Return the rate of the target; 1 for copies."""
-
-    @property
-    def target_every(self) -> int:
-        """Return how many updates lie between two copies."""
 
 
 class ValueLearner(Protocol):
     """What `learn_values` needs of an algorithm."""
 
     step: Step
-    hp: ValueLearnerSettings
+    hp: Any  # has `ReplaySettings`, `TargetSettings` and `priority_beta`
     clock: Clock
     rng: np.random.Generator
 
