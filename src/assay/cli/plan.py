@@ -92,12 +92,7 @@ def split_words(words: Sequence[str | None]) -> tuple[list[str], list[str]]:
 def choose_task(
     names: Sequence[str], file_settings: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """Return the algorithm and the environment of a run.
-
-    Args:
-        names: The algorithm, the environment, or nothing, from the command line.
-        file_settings: Settings of the YAML file, which may name both.
-        settings: Settings of the command line, which may name both.
+    """Return the algorithm and the environment of a run, from names or from settings of both kinds.
 
     Raises:
         ConfigError: Nothing names one of them, two places name different ones, or a file names an
@@ -130,10 +125,7 @@ def read_settings(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of the YAML file and those of the command line.
 
-    Args:
-        assignments: `key=value` items.
-        config: A YAML file.
-        options: Settings that have their own option; None means not given.
+    `options` are settings that have their own option; None means not given.
 
     Raises:
         ConfigError: The file or an item is malformed, or a setting is given twice.

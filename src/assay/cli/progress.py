@@ -141,15 +141,8 @@ class Bars:
     ) -> None:
         """Show how far the run called `label` is; a value that is None stays as it was.
 
-        Args:
-            label: Names the run; a new name makes a new line.
-            count: How far it is.
-            total: The budget.
-            unit: What both are counted in.
-            speed: Of these, per second.
-            score: Recent return in training.
-            evaluations: Mean returns of all evaluations so far; each new one makes a line.
-            state: A word to show in place of the values, such as "waiting".
+        A new label makes a new line, and so does each new evaluation. A `state`, such as "waiting",
+        is shown in place of the values.
         """
         if self.mode == "silent":
             return

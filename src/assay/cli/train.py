@@ -174,14 +174,8 @@ def train_group(
 ) -> None:
     """Train or resume several runs, each in its own process, and report them.
 
-    Args:
-        group: The directory that holds them.
-        todo: The runs.
-        parallel: The most to run at once; None: as many as there are cores.
-        replay_bytes: Memory that the replay of each will need.
-        quiet: Show no progress.
-        as_json: Print the result for a program.
-        again: Returns the command for the runs that an interrupt kept from starting.
+    By default there are as many at once as there are cores. `again` returns the command for those
+    that an interrupt kept from starting.
     """
     from assay.buffers.allocation import require_memory
     from assay.cli.progress import Bars, choose_mode

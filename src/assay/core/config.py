@@ -66,10 +66,7 @@ def _takes_flags(annotation: Any) -> bool:
 def parse(model: type[ModelT], values: Mapping[str, Any], *, what: str) -> ModelT:
     """Build `model` from `values`, turning validation failures into one clear message.
 
-    Args:
-        model: The configuration model.
-        values: Plain values, as read from YAML or the command line.
-        what: What is being configured, for the message ("ppo", "the run").
+    `what` is being configured, for the message ("ppo", "the run").
 
     Raises:
         ConfigError: Names each bad key with its value, what was expected and the nearest name.

@@ -130,12 +130,8 @@ class _Link:
 class Processes:
     """Environments in worker processes.
 
-    Args:
-        factories: One per environment; they are sent to the workers by cloudpickle.
-        name: The environment's name in messages.
-        workers: How many processes; by default one per core, and never more than environments.
-        bound: Where to truncate the episodes of environments without a time limit; None: nowhere.
-        text: The width of the array that a text in an observation becomes; 0 leaves it out.
+    By default there is one worker per core, and never more than environments. Factories are sent to
+    them by cloudpickle. For `bound` and `text` see `Group`.
 
     Raises:
         EnvError: A factory cannot be sent, or an environment cannot be made.

@@ -211,12 +211,7 @@ def save_evaluation(
 ) -> None:
     """Store an evaluation in the run directory, in the schema of this module.
 
-    Args:
-        run: The run that the agent comes from.
-        count: How long the agent had been trained.
-        result: The evaluation.
-        label: Why it was done. The same label at the same count replaces the older one.
-        unit: What is counted.
+    The same label at the same count replaces the older one.
     """
     run.write_eval(result.to_json(), count=count, label=label, unit=unit)
 

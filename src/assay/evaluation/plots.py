@@ -246,11 +246,7 @@ def text_chart(
 ) -> str:
     """Render learning curves as text: the interquartile mean over the seeds of each group.
 
-    Args:
-        curves: By name, the curves of its seeds, as `read_curves` returns them.
-        width: Columns of the plotting area.
-        height: Rows of the plotting area.
-        unit: What the curves are counted in.
+    Width and height are those of the plotting area, in characters.
     """
     if width < 2 or height < 2:
         raise ConfigError(f"A chart of {width} x {height} cells: expected at least 2 x 2.")

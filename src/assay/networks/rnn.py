@@ -128,12 +128,7 @@ class Transformer(Memory):
     last `context` steps of its episode; the inputs of all layers at these steps are the carry, into
     which no gradient flows.
 
-    Args:
-        features: Width of the inputs.
-        size: Width of the stream and of the outputs.
-        layers: How many, one upon another.
-        heads: Attention heads; divides `size`.
-        context: Steps that are remembered.
+    `heads` divides `size`; `context` steps are remembered.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ from assay.policies.parts import Array
 from assay.policies.snapshot import load_arrays, load_normalization, make_policy_snapshot
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Policy:
     """Act, and hand out what acts.
 

@@ -278,11 +278,8 @@ class RunDirectory:
     ) -> Path:
         """Write an evaluation to `eval/<count>-<label>.json` and return the path.
 
-        Args:
-            result: JSON-able values; `returns` holds the return of every episode.
-            count: How long the evaluated agent had been trained.
-            unit: What is counted.
-            label: What kind of evaluation it was. The same label replaces the same evaluation.
+        In `result`, `returns` holds the return of every episode. The same label replaces the same
+        evaluation.
         """
         if not _NAME_PART.fullmatch(label):
             raise ValueError(f"label={label!r}; expected letters, digits and '._=+-'.")
