@@ -10,7 +10,8 @@ import assay
 
 SETTINGS = {
     "env_steps": 25_600, "num_envs": 16, "horizon": 64, "minibatch_size": 256, "epochs": 4,
-    "lr": "linear:2e-3:0", "entropy_coef": 0.01, "normalize_obs": False, "eval_every": 0, "seed": 1,
+    "lr": "linear:2e-3:0", "entropy_coef": 0.01, "normalize_obs": False, "normalize_reward": False,
+    "eval_every": 0, "seed": 1,
 }  # fmt: skip
 
 

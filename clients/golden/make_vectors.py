@@ -25,7 +25,6 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from assay.functional.distributions import policy_distribution
-from assay.networks.mlp import mlp
 from assay.networks.quantile import ActionValues
 from assay.networks.rnn import Memory, Remembering
 from assay.policies import description as arch
@@ -129,7 +128,9 @@ def build(name: str, seed: int) -> Any:
     algorithm = make_algorithm(algorithm_name, observation, action, seed=seed, **settings)
     if name == "gaussian_layer_norm":
         # No algorithm's policy has layer normalisation by itself; the format knows it.
-        algorithm.net.encoder.trunk = mlp((5, 8, 6), layer_norm=True, activate_output=True)
+        sizes = ((5, 8), (8, 6))
+        layers = [(nn.Linear(*size), nn.LayerNorm(size[1]), nn.Tanh()) for size in sizes]
+        algorithm.net.encoder.trunk = nn.Sequential(*(layer for block in layers for layer in block))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for value in vars(algorithm).values():

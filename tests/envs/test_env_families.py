@@ -90,9 +90,17 @@ def draws_offscreen() -> bool:
 def test_the_suite_trains_from_pixels(tmp_path: Path) -> None:
     if not draws_offscreen():
         pytest.skip("OpenGL does not render here")
+    # OpenGL is chosen once per process, perhaps by another test.
+    code = f"from test_env_families import train_from_pixels; train_from_pixels('{tmp_path}')"
+    place = Path(__file__).parent
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=place)
+    assert done.returncode == 0, done.stderr
+
+
+def train_from_pixels(place: str) -> None:
     kwargs = {"env_kwargs": {"pixels": 40}}
     settings = settings_of("sac", kwargs) | {"env_steps": 80, "hidden": (16,)}
-    run = assay.train("sac", SUITE, root=tmp_path, **settings)
+    run = assay.train("sac", SUITE, root=place, **settings)
     space = run.agent().observations.space
     assert space == gym.spaces.Box(0, 255, (3, 40, 40, 3), np.uint8)
     envs = make_vector(SUITE, 2, env_kwargs={"pixels": 16, "frame_stack": 2, "camera_id": 1})

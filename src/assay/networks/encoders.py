@@ -73,9 +73,12 @@ class Encoder(nn.Module):
         images = zip(self.cnns, self.image_keys, strict=True)
         parts = [cnn(_entry(obs, key)) for cnn, key in images]
         if self.entries:
-            flat = [_flatten(_entry(obs, entry.key), entry) for entry in self.entries]
-            parts.append(self.trunk(_joined(flat)))
+            parts.append(self.trunk(self.flat(obs)))
         return _joined(parts)
+
+    def flat(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
+        """Return what is no image as one row of floats."""
+        return _joined([_flatten(_entry(obs, entry.key), entry) for entry in self.entries])
 
 
 def make_encoder(

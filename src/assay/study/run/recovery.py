@@ -54,7 +54,8 @@ def poll(study: Study, run: str) -> RunRecord | None:
             return None
         recover(study)
         record = study.run(run)
-    found = study.history().runs.get(run)
+    with study.transaction() as transaction:  # who closes the run then moves its candidate on
+        found = transaction.history.runs.get(run)
     return record if found and found.ended else None
 
 
