@@ -168,6 +168,26 @@ def _hints(adapter: Adapter) -> str:
     return "".join(lines) if len(lines) > 1 else ""
 
 
+@contract.command("set")
+@on_study
+def set_fields(
+    call: Call,
+    fields: Annotated[
+        list[str],
+        typer.Argument(metavar="FIELD=VALUE...", help="Such as metrics.primary.minimum_effect=50."),
+    ],
+) -> None:
+    """Set fields of the contract; approvals of the parts that change are void."""
+    from assay.core.config import parse_assignments
+    from assay.study.agree.edit import assign
+
+    given = parse_assignments(fields)
+    found = call.read()
+    lack = assign(found, given)
+    lines = [f"{name} = {value}" for name, value in given.items()]
+    call.show({"set": given, "lacks": lack or None}, [*lines, *([lack] if lack else [])])
+
+
 @contract.command("show")
 @on_study
 def show(call: Call) -> None:

@@ -16,6 +16,7 @@ from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from assay.study.files.records import RunRecord
+    from assay.study.record.study import Study
     from assay.study.steps.loop import Proposer
 
 queue = typer.Typer(help="Runs that wait to be launched.", no_args_is_help=True)
@@ -64,16 +65,20 @@ def run(
             return
         output.note(f"{planned.run} is launched; it continues if this command is interrupted.")
         record = recovery.wait(found, planned.run)
-    _show_record(call, record)
+    _show_record(call, found, record)
 
 
-def _show_record(call: Call, record: RunRecord) -> None:
+def _show_record(call: Call, found: Study, record: RunRecord) -> None:
+    from assay.study.run.recovery import log_tail
+
     facts = {
         "run": record.id, "outcome": record.outcome, "reason": record.reason,
         "hours": record.hours, "metrics": record.metrics, "launched": True,
     }  # fmt: skip
     seen = ", ".join(f"{k} {number(v)}" for k, v in record.metrics.items())
-    lines = f"{record.id}: {record.outcome}. {record.reason or seen}"
+    lines = [f"{record.id}: {record.outcome}. {record.reason or seen}"]
+    if record.outcome != "done":
+        lines.append(log_tail(found, record.id))
     call.show(facts, lines)
     if record.outcome != "done":
         raise typer.Exit(1)
@@ -145,7 +150,7 @@ def step(call: Call, execute: Execute = False, confirm: Confirm = "") -> None:
     if record is None:
         call.show({"launched": False}, "Nothing waits.")
         return
-    _show_record(call, record)
+    _show_record(call, found, record)
 
 
 @queue.command("promote")
@@ -184,7 +189,6 @@ def loop(
     gpu_hours: GpuHours = 0.0,
 ) -> None:
     """Keep going (validate, run, audit, judge, propose) until budget or a stop rule ends it."""
-    from assay.study.record.study import Study
     from assay.study.report import pages
     from assay.study.steps import agenda, proposers
     from assay.study.steps.loop import Loop

@@ -386,7 +386,7 @@ class Contract(Document):
     def _filled_in(self) -> Contract:
         left = _placeholders(self.model_dump(mode="json"))
         if left:
-            raise ValueError(f"'{left[0]}' is still to be filled in")
+            raise ValueError(f"still to be filled in: {', '.join(left)}")
         return self
 
     def part(self, item: str) -> Any:

@@ -5,7 +5,6 @@ The numbers of a verdict are those of its ledger event.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,8 +16,9 @@ from assay.study.record import kinds
 from assay.study.record.ledger import Event
 from assay.study.report import charts
 from assay.study.report.blocks import Badge, Block, Cell, Figure, Heading, Table, Text, number
-from assay.study.report.facts import Facts, readable
-from assay.study.report.verdicts import detail_part, verdict_part
+from assay.study.report.facts import Facts, Judgement, readable
+from assay.study.report.standings import Standing, answer, standings
+from assay.study.report.verdicts import detail_part, seed_figure, verdict_part
 
 MOST_RUNS = 1000
 MOST_EVENTS = 200
@@ -29,8 +29,8 @@ def document(facts: Facts, *, plots: bool) -> list[Block]:
     blocks: list[Block] = [Heading(1, f"Study {facts.study.task}/{facts.study.name}")]
     blocks += [Text(problem, warning=True) for problem in facts.problems]
     parts: tuple[Callable[[Facts, bool], list[Block]], ...] = (
-        _summary, _contract_part, _adopted_part, _noise_part, verdict_part, detail_part,
-        _audit_part, _reward_part, _budget_part, _runs_part, _ledger_part, _next_part,
+        _summary, _next_part, verdict_part, detail_part, _noise_part, _contract_part, _adopted_part,
+        _audit_part, _reward_part, _budget_part, _runs_part, _ledger_part,
     )  # fmt: skip
     for part in parts:
         blocks += part(facts, plots)
@@ -38,23 +38,49 @@ def document(facts: Facts, *, plots: bool) -> list[Block]:
 
 
 def _summary(facts: Facts, plots: bool) -> list[Block]:
+    """Return the answer first: what was found, both arms' means, the effect, and a picture."""
+    metric = facts.agreed.metrics.primary if facts.agreed else None
+    rows = standings(facts.history, metric)
     question = facts.agreed.question if facts.agreed else "The contract does not say yet."
-    counts = Counter(facts.history.status.values())
-    listed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    if facts.holder and facts.holder != facts.baseline:
-        answer = f"{facts.holder} was accepted and is the incumbent."
-    else:
-        answer = "No candidate has been accepted; the baseline stands."
+    blocks: list[Block] = [
+        Heading(2, "Answer"),
+        Text(answer(rows, facts.history.incumbent, metric)),
+        Text(f"Question: {question}"),
+    ]
+    judged = [judgement for judgement in facts.judgements if judgement.comparison]
+    if plots and judged:
+        blocks.append(seed_figure(facts, _telling(facts, judged)))
+    if rows:
+        columns = (
+            "candidate", "state", "phase", "seeds", f"mean {metric.name if metric else 'score'}",
+            "against", "mean of that", "effect", "low", "high", "why",
+        )  # fmt: skip
+        caption = (
+            "Every candidate in the phase that it got to; positive effects favour the candidate, "
+            f"low and high are the one-sided {gate.GUARD_LEVEL:.0%} limits"
+        )
+        blocks.append(Table(caption, columns, [_standing_cells(row) for row in rows]))
     if facts.events:
         last = facts.events[-1]
         state = f"As of event {last.seq} of the ledger ({last.time}, {last.hash[:12]})."
     else:
         state = "The ledger is empty: nothing has happened yet."
+    return [*blocks, Text(state)]
+
+
+def _telling(facts: Facts, judged: Sequence[Judgement]) -> Judgement:
+    """Return the verdict that the answer rests on: the incumbent's last, or the newest."""
+    own = [j for j in judged if j.candidate == facts.history.incumbent]
+    return (own or list(judged))[-1]
+
+
+def _standing_cells(row: Standing) -> list[Cell]:
+    failed = f", {row.failed} failed" if row.failed else ""
     return [
-        Heading(2, "Question"),
-        Text(question),
-        Text(f"{answer} Candidates: {listed or 'none'}. {state}"),
-    ]
+        row.name, Badge(row.state), row.phase or "-", f"{row.seeds}{failed}", number(row.mean),
+        row.rival or "-", number(row.rival_mean), number(row.effect, "+.4g"), number(row.low),
+        number(row.high), row.reason,
+    ]  # fmt: skip
 
 
 def _contract_part(facts: Facts, plots: bool) -> list[Block]:
@@ -145,22 +171,22 @@ def _adopted_part(facts: Facts, plots: bool) -> list[Block]:
 
 def _noise_part(facts: Facts, plots: bool) -> list[Block]:
     heading = Heading(2, "Noise floor")
-    if facts.agreed is None or not facts.holder:
+    if facts.agreed is None or not facts.baseline:
         return [heading, Text("There is no baseline yet.")]
     metric, arm = facts.agreed.metrics.primary, facts.history.arm
-    first, second = (arm(facts.holder, phase, metric.name) for phase in kinds.DECIDING)
+    first, second = (arm(facts.baseline, phase, metric.name) for phase in kinds.DECIDING)
     try:
         spread, seen = gate.noise_floor(first, second, metric.direction)
     except StudyError as error:
-        return [heading, Text(f"The A/A test of {facts.holder} is not complete: {error.message}")]
+        return [heading, Text(f"The A/A test of {facts.baseline} is not complete: {error.message}")]
     rows: list[list[Cell]] = [
         [
-            facts.holder, f"{len(first)} and {len(second)}", number(spread),
+            facts.baseline, f"{len(first)} and {len(second)}", number(spread),
             number(seen.effect, "+.4g"), number(min(1.0, 2 * min(seen.p_better, seen.p_worse))),
         ]
     ]  # fmt: skip
     columns = ("arm", "seeds", f"deviation of {metric.name}", "A/A difference", "p, two-sided")
-    caption = "The arm that candidates are held against, on its two pools of seeds"
+    caption = "The baseline on its two pools of seeds"
     return [heading, Table(caption, columns, rows)]
 
 
@@ -298,5 +324,5 @@ def _next_part(facts: Facts, plots: bool) -> list[Block]:
     if step.command:
         words.append(f"Type: {step.command}")
     if not step.safe:
-        words.append("A person decides on it.")
+        words.append("A person has to decide this.")
     return [Heading(2, "What comes next"), Text(" ".join(words))]

@@ -32,9 +32,8 @@ MOST_CURVES = 12
 
 
 def verdict_part(facts: Facts, plots: bool) -> list[Block]:
-    """Return all verdicts as one table, and who has none."""
+    """Return all verdicts as one table."""
     blocks: list[Block] = [Heading(2, "Verdicts")]
-    judged = {judgement.candidate for judgement in facts.judgements}
     if facts.judgements:
         rows = [_verdict_row(judgement) for judgement in facts.judgements]
         columns = (
@@ -57,14 +56,6 @@ def verdict_part(facts: Facts, plots: bool) -> list[Block]:
         blocks.append(Table(caption, columns, rows))
     else:
         blocks.append(Text("No verdict has been given yet."))
-    rest: list[list[Cell]] = [
-        [name, Badge(status), str(len(facts.history.over(name)))]
-        for name, status in facts.history.status.items()
-        if name not in judged
-    ]
-    if rest:
-        caption = "Candidates without a verdict"
-        blocks.append(Table(caption, ("candidate", "state", "runs that are over"), rest))
     return blocks
 
 
@@ -218,8 +209,15 @@ def _seed_blocks(facts: Facts, judgement: Judgement, plots: bool) -> list[Block]
     table = Table(caption, columns, rows)
     if not plots:
         return [table]
-    drawn = charts.dots(arms, _axis_name(facts))
-    return [Figure(drawn, f"{caption}: dots, with the means as bars"), table]
+    return [seed_figure(facts, judgement), table]
+
+
+def seed_figure(facts: Facts, judgement: Judgement) -> Figure:
+    """Return every seed of both arms of a verdict, as dots with their means."""
+    names = (judgement.rival, judgement.candidate)
+    arms = [(name, facts.history.arm(name, judgement.phase, judgement.metric)) for name in names]
+    caption = f"{judgement.metric} of every seed, {judgement.phase}: dots, with the means as bars"
+    return Figure(charts.dots(arms, _axis_name(facts)), caption)
 
 
 def _axis_name(facts: Facts) -> str:

@@ -24,6 +24,18 @@ class StillRunning(StudyError):
     """A run that was waited for is not over yet."""
 
 
+def log_tail(study: Study, run: str, lines: int = 8) -> str:
+    """Return the last lines that a run printed, under the path of its log."""
+    path = study.path / "runs" / run / "stdout.log"
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            text = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return f"  it left no log at {path}"
+    return "\n".join([f"  log: {path}", *(f"  | {line[:300]}" for line in text[-lines:])])
+
+
 def wait(study: Study, run: str, timeout: float | None = None) -> RunRecord:
     """Wait until a run is over and measured, and return its record.
 

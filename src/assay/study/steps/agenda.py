@@ -255,6 +255,8 @@ def take(study: Study, step: Step, actor: str) -> str:
     from assay.study.steps import candidates
 
     match step.action, step.phase:
+        case "baseline", _:
+            return f"{candidates.plan_baseline(study, None, actor)} is planned"
         case "validate", _:
             candidates.validate(study, step.candidate, actor)
             return f"{step.candidate} keeps to the contract and is frozen"

@@ -10,7 +10,7 @@ from assay.study.agree import protocol, scope
 from assay.study.agree.protocol import frozen_hash
 from assay.study.agree.rules import refuse_network, refuse_unreflected
 from assay.study.agree.scope import pinned
-from assay.study.files.candidate import Candidate
+from assay.study.files.candidate import BudgetRequest, Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError, write_yaml_document
 from assay.study.measure import probe, reflection
@@ -49,6 +49,51 @@ def propose_all(study: Study, found: Sequence[Candidate], actor: str) -> None:
             facts = {"kind": candidate.kind, "probe": candidate.probe}
             why = candidate.hypothesis
             transaction.move(candidate.id, "draft", actor=actor, why=why, **facts)
+
+
+def plan_baseline(study: Study, request: BudgetRequest | None, actor: str) -> str:
+    """Propose the baseline; return its name.
+
+    Args:
+        study: Whose.
+        request: What one run may use; by default an even share of the study's budget.
+        actor: In whose name.
+
+    Raises:
+        StudyError: All of its runs together may use more than the study has.
+    """
+    agreed = study.contract()
+    request = request or usual_request(study)
+    pools, limits = agreed.evaluation.pools, agreed.budget
+    runs = len(pools.promotion) + len(pools.validation)
+    if request.wall_clock_hours * runs > limits.wall_clock_hours:
+        raise StudyError(
+            f"{runs} runs of the baseline at {request.wall_clock_hours:g} hours exceed the study's "
+            f"{limits.wall_clock_hours:g}.",
+            "Ask for fewer --hours a run, or agree on a larger budget.",
+        )
+    discarded = list(study.book()[0].kind.values()).count("baseline")
+    plan = Candidate(
+        id=f"baseline-{discarded + 1}" if discarded else "baseline",
+        task=study.task,
+        study=study.name,
+        kind="baseline",
+        hypothesis="Candidates are compared with it, and it shows the noise.",
+        budget=request,
+        expected="The two halves of its seeds do not differ (A/A).",
+        rollback="Nothing is changed.",
+    )
+    propose(study, plan, actor)
+    return plan.id
+
+
+def usual_request(study: Study) -> BudgetRequest:
+    """Return what a run may use where nobody says: what the baseline's may, or an even share."""
+    names = study.book()[0].baselines()
+    if names:
+        return study.candidate(names[0]).budget
+    limits = study.contract().budget
+    return BudgetRequest(wall_clock_hours=limits.wall_clock_hours / limits.runs)
 
 
 def validate(study: Study, name: str, actor: str) -> str:

@@ -80,7 +80,7 @@ class Loop:
             if not halted:
                 agreed, history = self.study.contract(), self.study.history()
                 steps = agenda.steps_of(history, agreed, self._stuck)
-                safe = [s for s in steps if s.action not in ("run", "baseline", *agenda.PERSONAL)]
+                safe = [s for s in steps if s.action not in ("run", *agenda.PERSONAL)]
                 if safe:
                     self._take(safe[0])
                     continue
@@ -133,6 +133,8 @@ class Loop:
             value = record.metrics.get(name)
             seen = f"{name} {value:.4g}" if value is not None else record.reason
             self.say(f"{run}: {record.outcome}, {seen}")
+            if record.outcome == "failed":
+                self.say(recovery.log_tail(self.study, run))
 
     def _take(self, step: agenda.Step) -> None:
         try:
@@ -168,8 +170,8 @@ class Loop:
 
     def _propose(self, steps: Sequence[agenda.Step]) -> str:
         """Ask for more, or say why nothing is left to do."""
-        personal = [step for step in steps if step.action in (*agenda.PERSONAL, "baseline")]
-        if self.proposer is None or any(step.action == "baseline" for step in personal):
+        personal = [step for step in steps if step.action in agenda.PERSONAL]
+        if self.proposer is None:
             if personal:
                 return f"a person is needed: {personal[0].reason}"
             if self._stuck:
