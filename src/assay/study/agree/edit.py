@@ -95,5 +95,5 @@ def _lacks(values: dict[str, Any], path: str) -> str:
     except AssayError as error:
         if _STILL in error.message:
             return error.message
-        raise StudyError(*error.args) from None
+        raise StudyError(error.message, error.fix) from None
     return ""

@@ -10,6 +10,7 @@ from assay.study.files.base import Phase
 
 CREATED = "study.created"
 MIGRATED = "study.migrated"
+TRIED = "study.tried"
 ANCHORED = "ledger.anchored"
 APPROVED = "contract.approved"
 STATE = "candidate.state"

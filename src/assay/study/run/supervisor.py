@@ -173,13 +173,13 @@ def _watch(
             beat = now
             reason = health.look(now)
             if reason:
-                _end(process)
+                end(process)
                 return "killed", reason
         if (study.path / STOP).exists():
-            _end(process)
+            end(process)
             return "lost", SWITCHED  # no result of the candidate's: the seed may be run again
         if time.monotonic() - started > limit:
-            _end(process)
+            end(process)
             times = f"{agreed.experiment.stop.overrun:g} times"
             return "killed", f"it ran longer than {times} its request"
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -187,7 +187,7 @@ def _watch(
     return "done", ""
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     """Ask the process group to end, then insist."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):

@@ -104,10 +104,8 @@ def _named(study: Study, proposal: Proposal) -> str:
     words = [f"{key}-{value}" for key, value in proposal.parameters.items()] or ["patch"]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(words)).strip("-._")[:36] or "change"
     taken = study.book()[0].status
-    count = itertools.count(2)
-    return (
-        name if name not in taken else next(n for c in count if (n := f"{name}-{c}") not in taken)
-    )
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return name if name not in taken else next(free for free in numbered if free not in taken)
 
 
 def _flat(documents: list[Any], path: Path) -> Iterator[dict[str, Any]]:
