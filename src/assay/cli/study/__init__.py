@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from assay.cli.study import begin, candidates, launch, records, results
+from assay.cli.study import begin, candidates, launch, records, results, start
 
 app = typer.Typer(
     help="Prove that a change is better: contract, approvals, candidates, runs, verdicts.",
     no_args_is_help=True,
 )
+app.command("start")(start.start)
 app.command("init")(begin.init)
 app.command("migrate")(begin.migrate)
 app.command("audit")(begin.audit)

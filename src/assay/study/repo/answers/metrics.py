@@ -48,7 +48,7 @@ def metrics(repo: Repository) -> tuple[Answer, ...]:
                 found.append(Found(name, f"{fact.path}:{hit.line}", confidence))
     found += _handed_on(repo)
     found += _helped(repo)
-    return ranked(found, METRICS, key=_promise)
+    return ranked(found, METRICS, key=promise)
 
 
 def _helped(repo: Repository) -> Iterable[Found]:
@@ -140,7 +140,7 @@ def _measures(name: str) -> bool:
     return last not in AXES or bool(set(words(group)) & (OUTCOME_WORDS | {"length", "lengths"}))
 
 
-def _promise(name: str) -> tuple[int, ...]:
+def promise(name: str) -> tuple[int, ...]:
     """Order names by how well a study could decide by them: evaluation, outcome, mean."""
     parts = words(name)
     named = set(parts)
