@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 
 def start(
+    script: Annotated[
+        str | None,
+        typer.Argument(metavar="[SCRIPT]", help="The file that trains; by default it is found."),
+    ] = None,
     root: Annotated[
         Path | None,
         typer.Option("--root", help="The repository; by default the working directory."),
@@ -68,7 +72,7 @@ def start(
             "Leave both out to fill in the contract without running anything.",
         )
     place = (root or Path.cwd()).resolve()
-    seen = inspect(place, profile)
+    seen = inspect(place, profile, script)
     name = task or re.sub(r"[^A-Za-z0-9._-]+", "-", place.name).strip("-.") or "task"
     actor = common.actor(by)
     made = start.unapproved(place, name, study)

@@ -111,7 +111,7 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
     if train is None:
         raise StudyError(
             "The audit found no training command in this repository.",
-            "Fill in baseline.command: assay study contract set baseline.command='[...]'",
+            "Name the script that trains: assay study start train.py",
         )
     for name in ("seed", "out"):
         if not any(f"{{{name}}}" in word for word in train.command):

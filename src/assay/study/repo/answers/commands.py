@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Iterable
 
+from assay.core.errors import nearest
+from assay.study.files.documents import StudyError
 from assay.study.files.records import Answer
 from assay.study.repo.answers.ranking import EVIDENCE, THRESHOLD, place_key
 from assay.study.repo.answers.ready import parameters, ready
@@ -81,6 +83,26 @@ def _runs(repo: Repository, argv: tuple[str, ...], target: str) -> bool:
     return target in argv or any(word in argv for word in entries) or any(
         module.endswith(word) and "." in word for word in argv
     )
+
+
+def named(repo: Repository, script: str) -> Answer:
+    """Return how a script is run that a person calls the training script.
+
+    Raises:
+        StudyError: The repository has no such Python file.
+    """
+    if script not in repo.facts:
+        known = [path for path, fact in repo.facts.items() if is_script(fact)]
+        raise StudyError(
+            f"There is no Python file '{script}' in the repository.",
+            nearest(script, known) if known else "It has no Python scripts.",
+        )
+    told = [command for command in repo.scripts.commands if command.target == script]
+    told.sort(key=preference)
+    argv, place = (told[0].argv, told[0].place) if told else (("python", script), f"{script}:1")
+    repo.chosen["train"].insert(0, script)
+    repo.sure["train", script] = 1.0
+    return _answer(repo, "train", argv, script, 1.0, [place])
 
 
 def _choose(repo: Repository, kind: str, target: str, confidence: float) -> None:
