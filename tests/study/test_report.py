@@ -286,7 +286,7 @@ class TestContent:
         assert [row[2] for row in found.table("What the audits found")[1:]] == ["passed", "passed"]
         last = list(winner.ledger.events())[-1]
         assert found.table("The newest")[-1][0] == str(last.seq)
-        assert "c1 was accepted and is the incumbent" in found.text
+        assert "Yes: c1 is better than base." in found.text
 
     def test_a_failed_audit_says_what_it_found(self, study: Study) -> None:
         add(study, "c1")

@@ -68,12 +68,12 @@ def repository(root: Path, evaluation: str = EVALUATION) -> Path:
 def study(root: Path, *words: str, code: int = 0) -> str:
     result = CliRunner().invoke(app, ["study", *words, "--root", str(root)])
     assert result.exit_code == code, result.output + str(result.exception)
-    return result.output
+    return result.output if code else result.stdout
 
 
 def start(root: Path, *words: str, code: int = 0) -> str:
-    return study(root, "start", "train.py", "--task", "t", "--execute", "--confirm", "RUN_ONCE", *words,
-                 code=code)  # fmt: skip
+    fixed = ("train.py", "--task", "t", "--execute", "--confirm", "RUN_ONCE")
+    return study(root, "start", *fixed, *words, code=code)
 
 
 def test_the_contract_is_filled_in_from_the_audit_and_one_run(tmp_path: Path) -> None:
@@ -111,10 +111,10 @@ def test_nothing_runs_without_both_words(tmp_path: Path) -> None:
     study(root, "start", "train.py", "--task", "t")
     place = open_study(root)
     assert not (place.path / "trial").exists()
-    assert [event.kind for event in place.ledger.events()] == ["study.created"]
+    assert "study.tried" not in [event.kind for event in place.ledger.events()]
     start(root)  # a study that was only started is filled in again
     kinds = [event.kind for event in place.ledger.events()]
-    assert kinds == ["study.created", "study.tried"]
+    assert (kinds.count("study.created"), kinds.count("study.tried")) == (1, 1)
 
 
 def test_a_trial_that_fails_shows_its_log(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_from_init_to_a_verdict(repository: Path) -> None:
     assert "yes" in study("contract", "show")
     assert told("contract", "check")["valid"] is True
 
-    assert told("next")["command"] == "assay study baseline"
+    assert told("next")["command"] == "assay study loop"
     assert told("baseline")["proposed"] is True
     assert told("baseline")["proposed"] is False
     (repository / "candidates.yaml").write_text(CANDIDATES)
@@ -274,7 +274,7 @@ class TestBadInput:
         assert "loss" in row["error"] and "reward" in row["error"]
 
     def test_neither_file_nor_sampler(self, repository: Path) -> None:
-        assert "either a file or --optuna" in self.refused(repository, "propose")
+        assert "a file, or --optuna, and only one" in self.refused(repository, "propose")
         assert "Cannot read 'gone.yaml'" in self.refused(repository, "propose", "gone.yaml")
 
     def test_an_unknown_part(self, repository: Path) -> None:

@@ -38,18 +38,17 @@ def next_step(call: Call) -> None:
 @on_study
 def status(call: Call) -> None:
     """Show a study: the answer so far, scores and effects, approvals, budget, active runs."""
-    from assay.core.errors import AssayError
     from assay.study.agree.approvals import unapproved
+    from assay.study.files.contract import placeholders
+    from assay.study.files.documents import read_yaml
     from assay.study.record import kinds
     from assay.study.report.standings import answer, standings
     from assay.study.run import recovery
 
     found = call.read()
-    agreed, unready = None, ""
-    try:
-        agreed = found.contract()
-    except AssayError as error:
-        unready = error.message
+    open_fields = [f for values in read_yaml(found.contract_path) for f in placeholders(values)]
+    unready = f"still to be filled in: {', '.join(open_fields)}" if open_fields else ""
+    agreed = None if unready else found.contract()
     if agreed is not None and not found.flat:
         recovery.recover(found)
         found.sync()

@@ -384,7 +384,7 @@ class Contract(Document):
 
     @model_validator(mode="after")
     def _filled_in(self) -> Contract:
-        left = _placeholders(self.model_dump(mode="json"))
+        left = placeholders(self.model_dump(mode="json"))
         if left:
             raise ValueError(f"still to be filled in: {', '.join(left)}")
         return self
@@ -397,10 +397,10 @@ class Contract(Document):
         return part
 
 
-def _placeholders(value: Any, place: str = "") -> list[str]:
-    """Return where a template's words still stand."""
+def placeholders(value: Any, place: str = "") -> list[str]:
+    """Return the fields that are still to be filled in."""
     if isinstance(value, dict):
-        return [p for k, v in value.items() for p in _placeholders(v, f"{place}.{k}".strip("."))]
+        return [p for k, v in value.items() for p in placeholders(v, f"{place}.{k}".strip("."))]
     if isinstance(value, list):
-        return [p for i, v in enumerate(value) for p in _placeholders(v, f"{place}[{i}]")]
+        return [p for i, v in enumerate(value) for p in placeholders(v, f"{place}[{i}]")]
     return [place] if isinstance(value, str) and value.startswith(PLACEHOLDER) else []

@@ -42,9 +42,9 @@ def inspect(root: Path, profile: str | None = None, script: str | None = None) -
     if not root.is_dir():
         raise StudyError(f"'{root}' is no directory.", "Name a repository with --root.")
     hints = find_hints(root, profile)
-    repo = Repository(root, hints)
+    repo = Repository(root, hints, script)
     findings = repo.troubles()
-    if script is None and not repo.is_rl():
+    if not repo.is_rl():
         return Inspected(Adapter(profile=hints.name), findings)
     answers = commands.commands(repo)
     if script is not None:

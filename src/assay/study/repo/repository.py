@@ -35,9 +35,10 @@ _NAMED = re.compile(r"reinforcement[ -]learning|\bRL\b|Q-learning|policy gradien
 class Repository:
     """One repository, read once."""
 
-    def __init__(self, root: Path, hints: Hints) -> None:
+    def __init__(self, root: Path, hints: Hints, script: str | None = None) -> None:
         self.files = Files(root)
         self.hints = hints
+        self.script = script  # what trains, where a person has said so
         self.facts: dict[str, Facts] = {}
         collecting = gc.isenabled()
         # Syntax trees are many small objects that die together: collecting them halves the speed.
@@ -68,7 +69,8 @@ class Repository:
         for path in paths:
             text = self.files.text(path)
             whole = not self.files.is_test(path) and _INTERESTING.search(text) is not None
-            if whole and not _RL.search(text):
+            whole = whole or path == self.script
+            if whole and path != self.script and not _RL.search(text):
                 rest.append(path)
                 whole = False
             fact = read_python(path, text, vocabulary) if whole else read_imports(path, text)
@@ -109,7 +111,7 @@ class Repository:
         local = {path.partition("/")[0].removesuffix(".py") for path in self.facts}
         local |= {path.split("/")[1] for path in self.facts if path.startswith("src/")}
         for fact in self.facts.values():
-            if any(hit.name not in local for hit in fact.rl):
+            if fact.path == self.script or any(hit.name not in local for hit in fact.rl):
                 return True
             own = tuple(f"{hit.name}." for hit in fact.environments)
             if any(hit.name.startswith(own) for hit in fact.code["reward"]):

@@ -71,7 +71,7 @@ def _standing(
         rival, rival_mean = "", None
         seen = {}
     else:
-        rival = str(given.data["rival"])
+        rival = str(given.data.get("rival", ""))
         rival_mean = _mean(history, rival, phase, metric.name)
     return Standing(
         plain.name, plain.kind, plain.state, phase, len(known), len(arm) - len(known),
