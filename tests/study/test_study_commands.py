@@ -234,7 +234,7 @@ class TestBadInput:
 
     def test_no_study(self, tmp_path: Path, monkeypatch) -> None:
         monkeypatch.chdir(tmp_path)
-        assert "assay study init" in study("next", code=2)
+        assert "assay study start" in study("next", code=2)
         assert "There is no study in" in study("verify", tmp_path, code=2)
 
     def test_malformed_yaml(self, repository: Path) -> None:
