@@ -5,6 +5,7 @@ Effects and limits are those of verdicts on record; before a verdict only the sc
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from dataclasses import dataclass
 
@@ -73,11 +74,18 @@ def _standing(
     else:
         rival = str(given.data.get("rival", ""))
         rival_mean = _mean(history, rival, phase, metric.name)
-    return Standing(
-        plain.name, plain.kind, plain.state, phase, len(known), len(arm) - len(known),
-        statistics.fmean(known) if known else None, rival, rival_mean,
-        *(seen.get(key) for key in ("effect", "low", "high")), plain.reason,
-    )  # fmt: skip
+    return dataclasses.replace(
+        plain,
+        phase=phase,
+        seeds=len(known),
+        failed=len(arm) - len(known),
+        mean=statistics.fmean(known) if known else None,
+        rival=rival,
+        rival_mean=rival_mean,
+        effect=seen.get("effect"),
+        low=seen.get("low"),
+        high=seen.get("high"),
+    )
 
 
 def _mean(history: History, name: str, phase: Phase, metric: str) -> float | None:
