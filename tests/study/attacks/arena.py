@@ -24,7 +24,7 @@ from assay.study.files.records import Registry, RunRecord
 from assay.study.judge import audit, verdict
 from assay.study.judge import verify as verifying
 from assay.study.record.study import Study
-from assay.study.run import launcher, supervisor
+from assay.study.run import launcher, planning, supervisor
 from assay.study.steps import candidates
 
 IDENTITY = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
@@ -136,7 +136,8 @@ class Runner:
         between: Between = lambda step: None,
     ) -> RunRecord:  # fmt: skip
         """Launch one run and return its record once it is over."""
-        run = launcher.launch(study, name, phase, seed, confirm="RUN_CANDIDATE", actor="a").run
+        token = planning.plan(study, name, phase, seed).token
+        run = launcher.launch(study, name, phase, seed, confirm=token, actor="agent").run
         supervisor.supervise(study, run, between)
         return study.run(run)
 

@@ -105,6 +105,17 @@ class TestStartupFiles:
             [Path(python_of(site))], {}
         )
 
+    def test_18_those_of_the_user_count_where_python_reads_them(self, tmp_path: Path) -> None:
+        write(tmp_path, {
+            "usr/bin/python3": "", "usr/lib/python3.11/sitecustomize.py": "",
+            "home/.local/lib/python3.11/site-packages/usercustomize.py": "",
+            "home/.local/lib/python3.11/site-packages/other.py": "",
+        })  # fmt: skip
+        found = interpreter.startup_files(
+            [tmp_path / "usr/bin/python3"], {"HOME": str(tmp_path / "home")}
+        )
+        assert sorted(Path(path).name for path in found) == ["sitecustomize.py", "usercustomize.py"]
+
 
 class TestImportsOfTheEvaluation:
     """22: a patch changes a file that only the evaluation imports."""

@@ -124,7 +124,7 @@ class TestShadowed:
         lay = self.shadowing(study, "evaluate.py", "pass\n")
         assert "'evaluate.py'" in run(study, between=lay).reason
 
-    def test_20_a_patch_that_adds_a_file_which_the_evaluation_would_import(
+    def test_22_a_patch_that_adds_a_file_which_the_evaluation_would_import(
         self, study: Study, run: Runner
     ) -> None:
         propose(study, "c2", patch=diff(study.root, {"random.py": "raise SystemExit(0)\n"}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from arena import Runner, begin, commit, diff, expected, problems, propose, repository
+from arena import Runner, begin, commit, diff, expected, problems, propose, repository, write
 from test_attacks_on_environments import environment, python_of
 
 from assay.study.files.documents import StudyError
@@ -29,6 +29,28 @@ FILES = {
 }
 
 
+MODULES = {"toyrl": "toyrl/__init__.py", "yaml_like": "yaml_like.py"}
+REDIRECTOR = """
+    import importlib.util, sys
+
+    class RedirectingFinder:
+        _redirections = {}
+
+        @classmethod
+        def map_module(cls, name, path):
+            cls._redirections[name] = path
+
+        @classmethod
+        def find_spec(cls, name, path=None, target=None):
+            where = cls._redirections.get(name)
+            return importlib.util.spec_from_file_location(name, where) if where else None
+
+        @classmethod
+        def install(cls):
+            sys.meta_path.append(cls)
+"""
+
+
 def install(site: Path, root: Path, how: str) -> None:
     """Install the package as pip does with -e, by one of the ways of its build backends."""
     src = root / "src"
@@ -40,6 +62,12 @@ def install(site: Path, root: Path, how: str) -> None:
         name = "__editable___toyrl_0_1_finder"
         (site / f"{name}.py").write_text(wheel._finder_template(name, mapping, {}))
         (site / "__editable__.toyrl-0.1.pth").write_text(f"import {name}; {name}.install()\n")
+    elif how == "redirector":  # as hatchling does where a path is not enough
+        write(site, {"editables/__init__.py": "", "editables/redirector.py": REDIRECTOR})
+        lines = [f"F.map_module({n!r}, {str(src / p)!r})" for n, p in MODULES.items()]
+        start = "from editables.redirector import RedirectingFinder as F\nF.install()\n"
+        (site / "_editable_impl_toyrl.py").write_text(start + "\n".join(lines))
+        (site / "toyrl.pth").write_text("import _editable_impl_toyrl\n")
     elif how == "loader":  # as meson-python and scikit-build-core do, in front of everything
         (site / "_toyrl_loader.py").write_text(f"import sys\nsys.path.insert(0, {str(src)!r})\n")
         (site / "toyrl.pth").write_text("import _toyrl_loader\n")
@@ -62,7 +90,7 @@ def installed(tmp_path: Path, site: Path, how: str, *options: str, **baseline) -
     return begin(root, baseline={"command": command, **baseline}, evaluation=evaluation)
 
 
-@pytest.mark.parametrize("how", ["pth", "finder"])
+@pytest.mark.parametrize("how", ["pth", "finder", "redirector"])
 class TestMapped:
     def test_50_a_patch_takes_effect(self, tmp_path: Path, site: Path, run, how: str) -> None:
         study = installed(tmp_path, site, how)
@@ -161,6 +189,7 @@ class TestRefused:
         assert "src/late.py" in problems(study)
 
 
+@pytest.mark.slow
 class TestNoEffect:
     """A change that never reached a run, or moved nothing, is not called rejected."""
 

@@ -88,8 +88,10 @@ def places(python: Path, env: Mapping[str, str]) -> list[Path]:
     found = [place for library in libraries for place in _packages(library)]
     for prefix in base or [own]:
         found += prefix.glob("lib*/python3*")  # of the standard library, which holds one as well
-    home = env.get("HOME") or os.path.expanduser("~")
-    found += [p for p in Path(home).glob(".local/lib/python3*/site-packages") if not base]
+    if not base:  # a virtual environment reads nothing of the user's
+        home = Path(env.get("HOME") or os.path.expanduser("~"))
+        user = Path(env.get("PYTHONUSERBASE") or home / ".local")
+        found += user.glob("lib/python3*/site-packages")
     real = {place.resolve(): place for place in reversed(found) if place.is_dir()}
     return list(reversed(real.values()))
 
