@@ -7,11 +7,21 @@ approval that covered it.
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from assay.study.files.base import POOLS, Direction, Document, Name, Part, Phase, Sha256, Text
+from assay.study.files.base import (
+    POOLS,
+    Direction,
+    Document,
+    Grown,
+    Name,
+    Part,
+    Phase,
+    Sha256,
+    Text,
+)
 
 PLACEHOLDER = "FILL IN"
 APPROVALS: dict[str, str] = {
@@ -67,13 +77,24 @@ class MetricSource(Part):
         return path
 
 
-class Metric(Part):
+class Metric(Grown):
     """A number that every training seed yields."""
 
+    later: ClassVar[tuple[str, ...]] = ("range",)
     name: Name = Field(description="What the study calls it.")
     direction: Direction = Field("maximize", description="Which way is better.")
     source: MetricSource = Field(description="Where it is read from.")
     unit: str = Field("", description="For tables and axes.")
+    range: tuple[float, float] | None = Field(
+        None, description="Lowest and highest value that it can have; others are errors."
+    )
+
+    @field_validator("range")
+    @classmethod
+    def _ordered(cls, limits: tuple[float, float] | None) -> tuple[float, float] | None:
+        if limits is not None and not limits[0] < limits[1]:
+            raise ValueError(f"the range needs low < high, not {list(limits)}")
+        return limits
 
 
 class PrimaryMetric(Metric):
@@ -287,9 +308,10 @@ class Pools(Part):
         return self
 
 
-class Evaluation(Part):
+class Evaluation(Grown):
     """The fixed protocol by which every arm is measured."""
 
+    later: ClassVar[tuple[str, ...]] = ("changeable",)
     command: tuple[str, ...] = Field(
         (), description="Run after training; empty where training itself writes the metric."
     )
@@ -304,6 +326,11 @@ class Evaluation(Part):
         description="What is measured; recorded and hashed, for people: the commands do it.",
     )
     files: tuple[str, ...] = Field((), description="Globs of the files that do the measuring.")
+    changeable: tuple[str, ...] = Field(
+        (),
+        description="Globs of files that the evaluation imports and patches may still change (the "
+        "policy's own code); who approves this answers for it.",
+    )
     pools: Pools = Field(description="Training seeds, by use.")
     test: Literal["auto", "welch", "paired", "permutation"] = Field(
         "auto", description="Decision test; auto pairs where seeds match."
@@ -357,6 +384,7 @@ class Approval(Part):
     by: Text = Field(description="Who.")
     at: Text = Field(description="When, ISO 8601.")
     hash: Sha256 = Field(description="Of what was approved.")
+    commit: str = Field("", description="Of the code that it was approved with.")
 
 
 class Contract(Document):

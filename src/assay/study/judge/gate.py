@@ -26,7 +26,7 @@ from assay.study.record import kinds
 from assay.study.record.history import Scores
 
 # "open" is no verdict: it is what a rehearsal says of evidence that could be judged.
-Outcome = Literal["accept", "reject", "inconclusive", "harmful", "invalid", "open"]
+Outcome = Literal["accept", "reject", "inconclusive", "harmful", "no effect", "invalid", "open"]
 Floats = npt.NDArray[np.float64]
 
 MOST_SEEDS = 10_000

@@ -14,7 +14,7 @@ from assay.study.agree import protocol
 from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
-from assay.study.judge import gate
+from assay.study.judge import effect, gate
 from assay.study.judge.gate import Verdict
 from assay.study.record import kinds
 from assay.study.record.book import Book
@@ -108,7 +108,7 @@ def rehearse(study: Study, history: History, agreed: Contract, name: str, phase:
         return Verdict(last["outcome"], tuple(last["reasons"]), alpha=alpha, seeds_needed=needed)
     _require_completed(history, name)
     found = weigh(study, history, agreed, name, phase)
-    if found.outcome == "invalid":
+    if found.outcome in ("invalid", "no effect"):
         return found
     reason = (
         f"It can be judged, at alpha {found.alpha:.2g}: all seeds of the {phase} pool are there. "
@@ -178,6 +178,9 @@ def weigh(study: Study, history: History, agreed: Contract, name: str, phase: Ph
     reason = _invalid(study, history, agreed, name, other, phase)
     if reason:
         return Verdict("invalid", (reason,))
+    reason = effect.no_effect(study, history, agreed, name, other, phase)
+    if reason:
+        return Verdict("no effect", (reason,))
     metric, arms = agreed.metrics.primary, (other, name)
     alpha = agreed.evaluation.alpha
     if phase == "promotion":
@@ -234,7 +237,7 @@ def _require_pool(agreed: Contract, history: History, name: str, other: str, pha
 def _spending(history: History) -> list[Event]:
     """Return the verdicts that have spent a share of the error rate."""
     given = [e for e in history.verdicts if e.data["phase"] == "promotion"]
-    return [e for e in given if e.data["outcome"] != "invalid"]
+    return [e for e in given if e.data["outcome"] not in ("invalid", "no effect")]
 
 
 def decisions(history: History) -> int:
@@ -283,6 +286,8 @@ def _next_state(verdict: Verdict, phase: Phase) -> Status | None:
         return "accepted" if phase == "validation" else None
     if verdict.outcome == "inconclusive":
         return "inconclusive"
+    if verdict.outcome == "no effect":
+        return "no-effect"
     return "rejected"
 
 

@@ -1,0 +1,1 @@
+"""Makes this directory's helpers importable from the directories below it."""
