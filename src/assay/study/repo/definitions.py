@@ -7,7 +7,15 @@ import re
 
 from assay.study.repo.calls import Calls
 from assay.study.repo.files import words
-from assay.study.repo.syntax import asks, assignments, computes, is_computed, is_number, target_name
+from assay.study.repo.syntax import (
+    asks,
+    assignments,
+    computes,
+    is_computed,
+    is_number,
+    target_name,
+    works_out,
+)
 from assay.study.repo.walk import Hit, Owner
 from assay.study.repo.words import (
     CONFIGS,
@@ -27,6 +35,10 @@ from assay.study.repo.words import (
     TASK_ARGUMENTS,
 )
 
+_COMPUTE = {"__call__", "compute", "compute_reward", "step_reward"}
+REWARD_ENDS = {"reward", "rewards", "rew", "fn", "function", "func"}
+REWARD_VERBS = {"compute", "calc", "calculate", "get", "penalty"}
+
 
 class Definitions(Calls):
     """The rules that look at classes and functions."""
@@ -45,13 +57,14 @@ class Definitions(Calls):
         }
         shaped = bool(steps) and any(name.startswith(("reset", "_reset")) for name in methods)
         inherits = bool(base_words & {"env", "environment", "wrapper"}) or any(
-            base.endswith(("Task", "Env", "Robot")) for base in bases
+            base.endswith(("Task", "Env", "Robot", "MDP")) for base in bases
         )
         # `class UnlockEnv(RoomGrid)`: the base is somewhere else, the name says what it is.
         named_so = node.name.endswith(("Env", "Environment"))
         inherits = inherits or (bool(steps and bases) and named_so)
         wrapper = "wrapper" in base_words or node.name.endswith("Wrapper")
-        rewarding = any(name.startswith(("_reward_", "compute_reward")) for name in methods)
+        terms = [name for name in methods if name.startswith("_reward_")]
+        rewarding = len(terms) > 1 or any(name.startswith("compute_reward") for name in methods)
         context = Owner(node.name, bool(methods) and (shaped or inherits or rewarding), wrapper)
         for base in node.bases:
             full = self.dotted(base)
@@ -72,8 +85,9 @@ class Definitions(Calls):
             plain = named.isdisjoint({"cfg", "config", "test", "error", "term"})
             if plain and named & {"curriculum", "curricula"}:
                 self.found("curriculum", node.name, node.lineno, 0.85)
-            if plain and named & RANDOMIZES and not named & STORAGE:
+            if plain and named & RANDOMIZES and not named & (STORAGE | NO_RANDOM):
                 self.found("randomization", node.name, node.lineno, 0.8)
+            self._callable(node, methods, named | base_words)
             if plain and "manager" in named and "reward" in named | {w.rstrip("s") for w in named}:
                 self.found("reward", node.name, node.lineno, 0.55)
             if plain and "manager" in named and "termination" in named:
@@ -86,6 +100,20 @@ class Definitions(Calls):
             self.visit(item)
         self.classes.pop()
         self.depth, self.function, self.loops, self.label = outer
+
+    def _callable(self, node: ast.ClassDef, methods: set[str], named: set[str]) -> None:
+        """Note a term that is an object: `class FallReward(RewardFunction)` with `__call__`."""
+        computing = any(
+            isinstance(item, ast.FunctionDef) and item.name in _COMPUTE and computes(item)
+            for item in node.body
+        )
+        if not computing or named & (STORAGE | {"wrapper", "abstract", "mixin", "protocol"}):
+            return
+        named = named | set(words("/".join(self.facts.path.split("/")[-2:])))
+        if named & {"reward", "rewards"} and not named & {"normalizer", "scaler", "normalize"}:
+            self.found("reward", node.name, node.lineno, 0.75)
+        elif named & {"done", "dones", "termination", "terminations"}:
+            self.found("termination", node.name, node.lineno, 0.75)
 
     def _class_config(self, node: ast.ClassDef, methods: set[str], bases: set[str]) -> None:
         name_words = words(node.name)
@@ -168,7 +196,8 @@ class Definitions(Calls):
         outer = self.function, self.dicts, self.made, self.loops, self.scope
         around = self.conditions, self.arguments, self.defaults
         self.function, self.dicts, self.made, self.loops = node.name, {}, {}, 0
-        self.conditions = []
+        if not self.depth:
+            self.conditions = []
         self.defaults = [
             (name, option.default)
             for name, option in signature.items()
@@ -223,21 +252,19 @@ class Definitions(Calls):
         no = NO_REWARD
         if owner is not None and owner.environment and name_words[0] in ("compute", "calc"):
             no = NO_REWARD - {"normalized"}  # `compute_normalized_reward` works it out
-        if named & {"reward", "rewards", "rew"} and not named & no and computes(node):
+        if named & {"reward", "rewards", "rew"} and not named & no and works_out(node):
             prefix = re.match(r"_?(reward|rew)_\w", node.name) and owner is not None
             if prefix and owner is not None and owner.environment:
                 self.found("reward", qualified, node.lineno, 0.95)
                 self.term("reward", re.sub(r"^_?(reward|rew)_", "", node.name), "", node.lineno)
-            elif name_words[-1] in ("reward", "rewards", "rew", "fn", "function") or named & {
-                "compute", "calc", "calculate", "get", "penalty",
-            }:  # fmt: skip
-                if tasked:
-                    self.found("reward", qualified, node.lineno, 0.85)
+            elif tasked and (name_words[-1] in REWARD_ENDS or named & REWARD_VERBS):
+                self.found("reward", qualified, node.lineno, 0.85)
         ending = named & ENDINGS
         verb = name_words[0] in {
             "check", "compute", "get", "is", "should", "calc", "has", "evaluate", "termination",
-        } or len(name_words) == 1  # fmt: skip
-        other = named & NO_ENDING
+        } or len(name_words) == 1 or name_words[-1] in ("fn", "function", "func")  # fmt: skip
+        fetched = {"state", "states", "obs", "observation", "value", "values"}
+        other = named & NO_ENDING or (name_words[0] == "get" and name_words[-1] in fetched)
         # `is_terminated` among reward functions pays for the end, it does not bring it about.
         paid = owner is None and {"reward", "rewards"} & set(words(self.facts.path))
         # What is handed the reward packs a step up.
@@ -282,7 +309,7 @@ class Definitions(Calls):
                     else ""
                 )  # fmt: skip
                 if owner.wrapper and (
-                    isinstance(item.value, ast.Call)
+                    (isinstance(item.value, ast.Call) and _converts(item.value))
                     or (isinstance(item, ast.AugAssign) and "reward" in ast.unparse(item.value))
                 ):
                     continue  # a wrapper converts or sums what the environment gave it
@@ -291,6 +318,12 @@ class Definitions(Calls):
                         found[slot] = item.lineno
         for slot, line in found.items():
             self.found(slot, qualified, line, 0.6 if owner.wrapper else 0.8)
+
+
+def _converts(node: ast.Call) -> bool:
+    """Return whether a call only turns what it is given into another form."""
+    parts = [part for part in ast.walk(node) if isinstance(part, ast.Compare | ast.BinOp)]
+    return not parts
 
 
 def _called(name: str, part: str) -> bool:

@@ -132,7 +132,8 @@ def _flatten(
 ) -> None:
     for key, value in node.value:
         name = f"{prefix}.{key.value}".strip(".") if isinstance(key, yaml.ScalarNode) else ""
-        if not name or name in ("defaults", "hydra") or key.value.startswith("_"):
+        listed = name == "defaults" and isinstance(value, yaml.SequenceNode)
+        if not name or listed or name == "hydra" or key.value.startswith("_"):
             continue
         line = key.start_mark.line + 1
         if isinstance(value, yaml.MappingNode) and depth < 8:
@@ -141,9 +142,7 @@ def _flatten(
             default = _scalar(value)
             unset = default == "???"
             kind = "" if unset else kind_of(default)
-            found[name] = Option(
-                line, kind, None if unset else default, required=unset, path=path
-            )
+            found[name] = Option(line, kind, None if unset else default, required=unset, path=path)
         elif isinstance(value, yaml.SequenceNode):
             items = [_scalar(v) for v in value.value if isinstance(v, yaml.ScalarNode)]
             found[name] = Option(line, "", items, path=path)

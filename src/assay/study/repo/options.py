@@ -28,7 +28,7 @@ def literal(node: ast.AST | None) -> Any:
     if node is None:
         return None
     try:
-        value = ast.literal_eval(node)  # type: ignore[arg-type]
+        value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
     return value if isinstance(value, str | int | float | bool | list | tuple) else None
@@ -190,7 +190,12 @@ class Options(Walker):
 def is_seed(name: str) -> bool:
     """Return whether a setting is the seed: `--seed`, `random_seed`, `+seed`, `--args.seed`."""
     last = words(name.rpartition(".")[2])
-    return bool(last) and (last[-1] in ("seed", "seeds") or last[-2:] == ("seed", "value"))
+    if {"num", "n", "number", "max", "count", "use", "same", "fix"} & set(last):
+        return False  # how many, or whether
+    return bool(last) and (
+        last[-1] in ("seed", "seeds")
+        or (last[-2:-1] == ("seed",) and last[-1] in ("value", "id", "nr", "idx", "start"))
+    )
 
 
 def seeds(options: Iterable[str]) -> list[str]:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from assay.study.repo.purpose import is_script
 from assay.study.repo.files import words
 from assay.study.repo.hydra import Composed, compose, read_settings
-from assay.study.repo.options import is_seed
+from assay.study.repo.options import is_seed, seeds
+from assay.study.repo.purpose import is_script
 from assay.study.repo.repository import Repository
 from assay.study.repo.walk import Facts, Hit, Option
 from assay.study.repo.words import OTHER_CONFIGS
@@ -62,7 +62,11 @@ def command_line(repo: Repository, target: str, argv: tuple[str, ...], verb: str
             if line.form.startswith("--"):
                 line.options = {f"--{name}": option for name, option in line.options.items()}
     else:
-        line.options = _declared(repo, target, verb)
+        line.options = _declared(repo, target, verb, systems)
+        if not seeds(line.options) and not systems:
+            # A parser of the repository's own, made from a file of defaults.
+            loaded = _near_settings(repo, target)
+            line.options |= {f"--{name}": option for name, option in loaded.items()}
         line.form = _flag_form(repo, fact, systems, line.options)
         if repo.hints.parameter_format and repo.of_stack(target):
             line.form = repo.hints.parameter_format
@@ -98,9 +102,7 @@ def _hydra(repo: Repository, target: str, argv: tuple[str, ...]) -> CommandLine:
     return line
 
 
-def _flag_form(
-    repo: Repository, fact: Facts, systems: set[str], options: dict[str, Option]
-) -> str:
+def _flag_form(repo: Repository, fact: Facts, systems: set[str], options: dict[str, Option]) -> str:
     bindings = [option for option in options if option.endswith(("bindings", "gin_param"))]
     if "gin" in systems and bindings:
         return bindings[0] + "={name}={value}"
@@ -117,21 +119,26 @@ def _form(argv: tuple[str, ...]) -> str:
     return "{name}={value}" if any(re.match(r"\+*[a-z][\w.]*=", part) for part in argv) else ""
 
 
-def _declared(repo: Repository, target: str, verb: str) -> dict[str, Option]:
+def _declared(repo: Repository, target: str, verb: str, systems: set[str]) -> dict[str, Option]:
     """Return the options of a script, its own before those that what it imports declares."""
     fact = repo.facts[target]
     found = _placed(fact.options, target)
     found = {**_parsed(repo, target), **found}
     # A script with a command line of its own does not take that of what it imports.
-    alone = "tyro" in fact.config and "argparse" not in fact.config
+    alone = "tyro" in systems and "argparse" not in fact.config
     for item in repo.closure(target, 2)[1:] if not alone or verb else ():
         of_verb = bool(verb) and item.path.endswith(f"/{verb}.py")
         if of_verb or (not is_script(item) and ({"argparse", "absl"} & set(item.config))):
             found = {**_placed(item.options, item.path), **_parsed(repo, item.path), **found}
-    if not any(is_seed(name) for name in found) and not alone:
+    if {"argparse", "absl"} & systems and not any(is_seed(name) for name in found) and not alone:
         # Functions that fill the parser of their caller may be further away.
         for item in repo.closure(target, 5)[1:]:
-            if item.options and not is_script(item) and not item.config and not repo.files.is_test(item.path):
+            if (
+                item.options
+                and not is_script(item)
+                and not item.config
+                and not repo.files.is_test(item.path)
+            ):
                 found = {**_placed(item.options, item.path), **found}
     for flag, default in fact.config_files:
         for name, option in _python_config(repo, default).items():
@@ -171,9 +178,7 @@ def _of_function(repo: Repository, path: str, name: str, *, unwrap: bool) -> dic
     return found
 
 
-def _of_class(
-    repo: Repository, path: str, name: str, prefix: str, depth: int
-) -> dict[str, Option]:
+def _of_class(repo: Repository, path: str, name: str, prefix: str, depth: int) -> dict[str, Option]:
     """Return the fields of a class, also of those that its fields and its bases are."""
     home = next((f for f in repo.closure(path, 4) if name in f.fields), None) if name else None
     if home is None or depth > _DEPTH:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from assay.study.repo.files import words
-from assay.study.repo.walk import Facts
+from assay.study.repo.walk import Facts, Option
 from assay.study.repo.words import OTHER_WORDS
 
 TRAIN_WORDS = {"train", "training", "trainer", "learn", "learner", "finetune", "pretrain"}
@@ -81,6 +81,9 @@ def purpose(
         (signals[k] for k in ("learn", "gradient", "train_call", "optimizer") if k in signals), 0
     )
     acts = "env_step" in signals or "evaluate_call" in signals
+    both = [word for word in words(stem) if word in TRAIN_WORDS | EVALUATE_WORDS]
+    if both and both[0] in EVALUATE_WORDS:
+        named -= TRAIN_WORDS  # `evaluate_training.py`
     others = named & OTHER_WORDS
     if others == {"tune"} and "learn" in signals:
         return Purpose("train", 0.7, signals["learn"])
@@ -137,8 +140,10 @@ def evaluates(argv: Iterable[str]) -> bool:
             continue
         if says_evaluate(key):
             bare = not equals and (following.startswith("-") or not following)
-            return bare or value.lower() not in _FALSE if key.startswith("-") and not equals else (
-                value.lower() in _TRUE
+            return (
+                bare or value.lower() not in _FALSE
+                if key.startswith("-") and not equals
+                else (value.lower() in _TRUE)
             )
         named = set(words(key))
         if named & _MODE_KEYS and value.lower() in _MODES:
@@ -152,12 +157,23 @@ def evaluates(argv: Iterable[str]) -> bool:
 
 def says_evaluate(option: str) -> bool:
     """Return whether an option makes a script evaluate instead: `--eval-only`, `test`."""
-    named = set(words(option.rpartition(".")[2]))
+    named = set(words(option))
+    if named & {"evaluation", "rollout", "rollouts"} and "only" not in named:
+        return False  # `experiment.evaluation=true` evaluates on the way
     return bool(named & _MODES) and named <= _MODES | {"only", "just", "run", "mode", "is", "do"}
 
 
-def evaluation_switch(fact: Facts) -> tuple[tuple[str, ...], int] | None:
+def evaluation_switch(
+    fact: Facts, options: dict[str, Option]
+) -> tuple[tuple[str, ...], int] | None:
     """Return the arguments that make a training script evaluate, where its options say so."""
+    for setting, values in fact.compared.items():
+        last = setting.rpartition(".")[2]
+        found = sorted(value for value in values if says_evaluate(value))
+        for name, option in options.items():
+            if found and re.split(r"[.-]", name)[-1] == last and option.kind in ("str", "choice", ""):
+                typed = (name, found[0]) if name.startswith("-") else (f"{name}={found[0]}",)
+                return typed, option.line
     for name, option in fact.options.items():
         if set(words(name)) & _MODE_KEYS and option.choices:
             for choice in option.choices:

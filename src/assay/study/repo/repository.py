@@ -25,8 +25,8 @@ _RL = re.compile(r"[Rr]eward|\b_?rew\b|Rew|\.step\(")
 # A file that speaks of most of these is about reinforcement learning, whatever it imports.
 _SPEAKS = tuple(
     re.compile(rf"(?<![A-Za-z])(?:{word})(?![a-z])")
-    for word in ("rewards?", "episodes?", "polic(?:y|ies)", "actions?", "env|environment", "agents?",
-        "obs|observations?", "gamma|discount", "done|terminated", "rollouts?", "returns")
+    for word in ("rewards?", "episodes?", "polic(?:y|ies)", "actions?", "env|environment",
+        "agents?", "obs|observations?", "gamma|discount", "done|terminated", "rollouts?", "returns")
 )  # fmt: skip
 _ENOUGH = 6
 _NAMED = re.compile(r"reinforcement[ -]learning|\bRL\b|Q-learning|policy gradients?", re.IGNORECASE)
@@ -159,6 +159,13 @@ class Repository:
         self.own = set(paths)
         self._relevant = list(paths.values()) or self.searched()
         return self._relevant
+
+    def near(self) -> set[str]:
+        """Return the files that the first train command uses, and the evaluation; else all."""
+        train = self.chosen["train"][:1]
+        used = {fact.path for script in train for fact in self.closure(script, depth=12)}
+        used |= set(self._instantiated()) if train else set()
+        return used | set(self.chosen["evaluate"][:1]) if used else set(self.facts)
 
     def _instantiated(self) -> Iterable[str]:
         """Yield the files of what settings name, to be made when a script is run."""

@@ -12,7 +12,14 @@ from assay.study.repo.calls import is_metric
 from assay.study.repo.files import words
 from assay.study.repo.repository import Repository
 from assay.study.repo.walk import Facts, Helper, Spoken
-from assay.study.repo.words import AXES, GUARDRAIL_WORDS, HANDS_ON, NO_GUARDRAIL, NO_PRIMARY, OUTCOME_WORDS
+from assay.study.repo.words import (
+    AXES,
+    GUARDRAIL_WORDS,
+    HANDS_ON,
+    NO_GUARDRAIL,
+    NO_PRIMARY,
+    OUTCOME_WORDS,
+)
 
 METRICS, GUARDRAILS = 250, 100
 _GUARDRAIL_PAIRS = (
@@ -22,7 +29,10 @@ _GUARDRAIL_PAIRS = (
 # What could be a study's primary metric comes first.
 _PROMISING = (
     {"success", "successes", "solved", "win", "winrate", "completion", "successful"},
-    {"return", "returns", "reward", "rewards", "rew", "score", "scores", "fitness", "ret"},
+    {
+        "return", "returns", "reward", "rewards", "rew", "score", "scores", "fitness", "ret",
+        "hypervolume", "winrate", "elo",
+    },
     {"length", "error", "tracking", "len"},
 )  # fmt: skip
 _HELD_OUT = {"eval", "evaluation", "evaluate", "test", "evaluator", "val", "validation", "testing"}
@@ -33,7 +43,7 @@ _EXTREME = {"max", "min", "std", "best", "worst", "last", "per", "step", "raw", 
 
 def metrics(repo: Repository) -> tuple[Answer, ...]:
     """Return the names under which results are logged, the most promising first."""
-    printed = [a.value for a in settings.logging(repo)] == ["stdout"]
+    printed = [a.value for a in settings.logging(repo)][:1] == ["stdout"]
     found = []
     for fact in repo.searched():
         nearby = fact.path in repo.own
@@ -48,7 +58,12 @@ def metrics(repo: Repository) -> tuple[Answer, ...]:
                 found.append(Found(name, f"{fact.path}:{hit.line}", confidence))
     found += _handed_on(repo)
     found += _helped(repo)
-    return ranked(found, METRICS, key=promise)
+    near = {
+        str(item.value)
+        for item in found
+        if item.place.rpartition(":")[0] in repo.near() and item.confidence >= THRESHOLD
+    }
+    return ranked(found, METRICS, key=lambda name, sure: promise(name, sure, name in near))
 
 
 def _helped(repo: Repository) -> Iterable[Found]:
@@ -70,6 +85,7 @@ def _helped(repo: Repository) -> Iterable[Found]:
 
 def _filled(helper: Helper, call: Spoken) -> Iterable[str]:
     """Yield the names under which a helper logs what a call gives it."""
+
     def named(argument: str | int) -> str:
         known = helper.arguments
         if isinstance(argument, int):
@@ -155,12 +171,14 @@ def _measures(name: str) -> bool:
     return last not in AXES or bool(set(words(group)) & (OUTCOME_WORDS | {"length", "lengths"}))
 
 
-def promise(name: str, confidence: float) -> tuple[int, ...]:
+def promise(name: str, confidence: float, near: bool) -> tuple[int, ...]:
     """Order names by how well a study could decide by them: evaluation, outcome, mean."""
     parts = words(name)
     named = set(parts)
     if named & NO_PRIMARY:
         return (9,)
+    if named & {"evaluation", "eval"} and named <= {"evaluation", "eval", "mean"}:
+        named |= {"score"}  # `evaluation` alone is its outcome
     for rank, group in enumerate(_PROMISING):
         if named & group:
             held_out = not named & _HELD_OUT
@@ -168,5 +186,5 @@ def promise(name: str, confidence: float) -> tuple[int, ...]:
             extreme = bool(named & _EXTREME) - bool(named & _MEAN)
             unsure = confidence < 0.7 or "{" in name
             late = held_out + 2 * (rank > 1)
-            return late, unsure, rank, extreme, whole, len(parts)
+            return not near, late, unsure, rank, extreme, whole, len(parts)
     return (8,)

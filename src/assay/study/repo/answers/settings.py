@@ -19,6 +19,7 @@ _SINKS = {
     "csvlogger": "csv", "mlflowlogger": "custom", "neptunelogger": "custom",
     "cometlogger": "custom",
 }  # fmt: skip
+_CHOSEN = ("tensorboard", "wandb", "csv", "jsonl", "json")
 _TARGET = re.compile(rf"^\s*-?\s*_target_:\s*[\"']?[\w.]*\.({'|'.join(_SINKS)})\b", re.IGNORECASE)
 
 
@@ -59,7 +60,7 @@ def config(repo: Repository) -> tuple[Answer, ...]:
             found.append(Found("gin", f"{path}:1", 0.9))
     if any(item.value == "hydra" for item in found):
         found = [item for item in found if item.value != "yaml" or item.confidence > 0.74]
-    return ranked(found, 6, noted=("custom",))
+    return ranked([item for item in found if item.confidence >= 0.6], 6, noted=("custom",))
 
 
 def logging(repo: Repository) -> tuple[Answer, ...]:
@@ -68,9 +69,10 @@ def logging(repo: Repository) -> tuple[Answer, ...]:
     found = []
     for fact in near:
         for sink, hit in fact.logging.items():
-            if sink != "stdout" or repo.own:  # what a library prints is no record
+            if sink != "stdout" or (repo.own and fact.path in repo.near()):  # not a library's
                 found.append(Found(sink, f"{fact.path}:{hit.line}", hit.confidence, hit.name))
     found += _instances(repo) if near else []
+    found += _named(repo)
     if not found:
         # Metrics go somewhere, by a way that is none of the known ones.
         for fact in near:
@@ -79,16 +81,35 @@ def logging(repo: Repository) -> tuple[Answer, ...]:
                     found.append(Found("custom", f"{fact.path}:{hit.line}", 0.5))
     states = defaults(repo, {str(item.value) for item in found})
     judged = [
-        replace(item, confidence=_weighed(item, states.get(str(item.value), "")))
-        for item in found
+        replace(item, confidence=_weighed(item, _state(repo, item, states))) for item in found
     ]
     return ranked(judged, 7, noted=("custom",))
+
+
+def _named(repo: Repository) -> list[Found]:
+    """Return the sinks that the default of a setting names: `loggers: [csv]`."""
+    found = []
+    for script in repo.chosen["train"][:1]:
+        for name, option in command_line(repo, script, ("python", script), "").options.items():
+            last = name.rpartition(".")[2].lstrip("-").replace("-", "_")
+            if _CHOOSERS.match(last) and option.path and option.line:
+                for sink in _chosen_by_name({last: option.default}, set(_CHOSEN)):
+                    found.append(Found(sink, f"{option.path}:{option.line}", 0.75, name))
+    return found
+
+
+def _state(repo: Repository, item: Found, states: dict[str, str]) -> str:
+    """Return whether a sink is on by default; what the first train command never runs is off."""
+    path = item.place.rpartition(":")[0]
+    if path.endswith(".py") and path not in repo.near():
+        return "off"
+    return states.get(str(item.value), "")
 
 
 def _weighed(item: Found, state: str) -> float:
     """Return how sure a sink is, given that it is on or off by default."""
     if state == "off":
-        return max(min(item.confidence - 0.25, 0.6), THRESHOLD)
+        return max(min(item.confidence - 0.25, 0.54), THRESHOLD)
     if state == "on" and item.value != "stdout":
         return min(item.confidence + 0.05, 1.0)
     return item.confidence
@@ -127,10 +148,14 @@ def defaults(repo: Repository, sinks: set[str]) -> dict[str, str]:
             if use.name == sink
         ]
         uses = [use for use in uses if use.starts] or uses
-        uses = [use for use in uses if not use.defined] or uses
-        verdicts = [_holds(use.under, known) for use in uses]
-        if verdicts:
-            states[sink] = "on" if True in verdicts else "" if None in verdicts else "off"
+        verdicts = [
+            {_holds(use.under, known) for use in uses if use.defined is defined}
+            for defined in (False, True)  # what turns it on, and what is turned on
+        ]
+        if uses:
+            off = any(False in seen and True not in seen for seen in verdicts)
+            on = all(True in seen for seen in verdicts if seen)
+            states[sink] = "off" if off else "on" if on else ""
         made = [path for path, found in _targets(repo) if found == sink]
         if made and files:
             states[sink] = "on" if set(made) & files else "off"
@@ -140,7 +165,7 @@ def defaults(repo: Repository, sinks: set[str]) -> dict[str, str]:
 def _add_yaml(repo: Repository, known: dict[str, Any]) -> None:
     """Add the defaults that YAML files give to what a sink depends on, the most frequent one."""
     asked = {
-        name.rpartition(".")[2]
+        name.rpartition(".")[2].strip("_")
         for fact in repo.relevant()
         for use in fact.sinks
         for name, _ in use.under
@@ -179,14 +204,18 @@ def _known(repo: Repository, scripts: list[str]) -> tuple[dict[str, Any], set[st
         for fact in repo.closure(script, 4):
             for fields in (*fact.fields.values(), *fact.signatures.values()):
                 for name, option in fields.items():
-                    if not option.required:
+                    other = _CHOOSERS.match(name) and not name.startswith("logger")
+                    if not option.required and not other:
                         known.setdefault(name, option.default)
             for name, value in fact.assigned.items():
-                known.setdefault(name, value)
+                if not _CHOOSERS.match(name):
+                    known.setdefault(name, value)
     return known, files
 
 
-_CHOOSERS = re.compile(r"^(loggers?|logger_(type|name|backend)|log(ging)?_(type|backend|tool)|trackers?|report_to|writer|log_with|logger_kwargs|logging)$")
+_CHOOSERS = re.compile(
+    r"^(loggers?|logger_(type|name|backend)|log(ging)?_(type|backend|tool)|trackers?|report_to|writer|log_with|logger_kwargs|logging)$"
+)
 
 
 def _chosen_by_name(known: dict[str, Any], sinks: set[str]) -> set[str]:
@@ -209,10 +238,11 @@ def _holds(under: tuple[tuple[str, Any], ...], known: dict[str, Any]) -> bool | 
     """Return whether conditions hold by default; None if that cannot be seen."""
     sure: bool | None = True
     for dotted, wanted in under:
-        joined, last = dotted.replace(".", "_"), dotted.rpartition(".")[2]
+        joined, last = dotted.replace(".", "_").strip("_"), dotted.rpartition(".")[2].strip("_")
         name = joined if joined in known else last
         if name not in known:
-            if set(words(dotted)) & {"wandb", "tensorboard", "track", "tb", "logger", "comet"}:
+            spoken = {*words(dotted), str(wanted).lower()}
+            if spoken & {"wandb", "tensorboard", "track", "tb", "logger", "comet"}:
                 sure = None
             continue
         default = known[name]
