@@ -110,9 +110,7 @@ class Commands:
         approved = approvals.missing(study) == {}
 
         def start() -> None:
-            found = launcher.launch(
-                study, name, phase, seed, confirm="RUN_CANDIDATE", actor="agent"
-            )
+            found = launcher.launch(study, name, phase, seed, confirm=None, actor="agent")
             planned.append(found.run)
 
         if not self.tried(start):
