@@ -166,6 +166,8 @@ def _standard(
     What is in the contract may be agreed on again later; a verdict stands as it was given.
     """
     metric, evaluation = agreed.metrics.primary, agreed.evaluation
+    own = history.share(name)
+    others = [share.alpha for share in history.shares if share is not own]
     return {
         "rival": rival(study, history),
         "metric": metric.name,
@@ -182,8 +184,8 @@ def _standard(
         "seed_bound": metric.seed_bound,
         "error_rate": evaluation.alpha,
         "share": spending.share_of(history, agreed, name, phase),
-        "decided_before": spending.decisions(history),
-        "spent_before": spending.spent(history),
+        "decided_before": len(others),
+        "spent_before": math.fsum(others),
     }
 
 

@@ -185,7 +185,7 @@ class Book:
             if kind == "baseline"
             and self.status[name] == "rejected"
             and self.measures.get(name) == wanted
-            and any(r.phase in kinds.DECIDING and r.outcome != "lost" for r in self.of(name))
+            and any(r.phase in kinds.DECIDING and r.outcome == "done" for r in self.of(name))
         ]
 
     def cohort(self) -> list[str]:
@@ -257,8 +257,11 @@ class Book:
             self.holders.remove(name)
         replaced = to == "rejected" and self.kind[name] == "baseline"
         if to in ("accepted", "reverted") or replaced:
-            # Who was found better than the last rival has yet to be held against the new one.
-            self.judged = {key: seen for key, seen in self.judged.items() if seen != "accept"}
+            # Who was found better than the last rival has yet to be compared with the new one,
+            # whose runs no audit has seen.
+            again = ("accept", "invalid")
+            self.judged = {key: seen for key, seen in self.judged.items() if seen not in again}
+            self.audited.clear()
         if to in DECIDED and self.kind[name] not in kinds.UNJUDGED:
             self.attempts.pop(name, None)
             self.audited -= {(name, phase) for phase in kinds.DECIDING}

@@ -44,8 +44,7 @@ class Share:
 
     candidate: str  # to whom
     alpha: float  # how much
-    open: bool = True  # whether no verdict has used it up yet
-    seen: bool = False  # whether a score of its promotion runs is on record
+    seen: bool  # whether a score of its promotion runs is on record
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +80,7 @@ class History(Book):
         self.settled: dict[str, tuple[float, float]] = {}  # those that it used
         self.verdicts: list[Event] = []  # events, the oldest first
         self.shares: list[Share] = []  # of the error rate, the oldest first
+        self._open: dict[str, Share] = {}  # those that wait for a verdict, by candidate
         # What measures, by the hash of the protocol: short hashes by field or file.
         self.protocols: dict[str, Mapping[str, str]] = {}
         self.audits: dict[tuple[str, str], Event] = {}  # the last event, by candidate and phase
@@ -118,7 +118,7 @@ class History(Book):
                 started = self.runs[str(data["run"])] = Run(*place, event, measured, frozen)
                 self._runs_of.setdefault(started.candidate, []).append(started)
                 if data.get("alpha") is not None:
-                    self.shares.append(Share(started.candidate, float(data["alpha"])))
+                    self._given_share(started.candidate, float(data["alpha"]), seen=False)
             case kinds.LAUNCHED if run:
                 run.host = str(data.get("host", ""))
             case kinds.EXITED if run:
@@ -160,7 +160,12 @@ class History(Book):
 
     def share(self, name: str) -> Share | None:
         """Return the part of the error rate that waits for a verdict on a candidate."""
-        return next((s for s in self.shares if s.candidate == name and s.open), None)
+        return self._open.get(name)
+
+    def _given_share(self, name: str, alpha: float, *, seen: bool) -> Share:
+        share = self._open[name] = Share(name, alpha, seen)
+        self.shares.append(share)
+        return share
 
     def _scored(self, run: Run) -> None:
         share = self.share(run.candidate)
@@ -168,19 +173,17 @@ class History(Book):
             share.seen = True
 
     def _decided(self, data: Mapping[str, Any]) -> None:
-        share = self.share(str(data["candidate"]))
-        if share is None:  # judged on runs that brought no share along
+        name = str(data["candidate"])
+        if self.share(name) is None:  # judged on runs that brought no share along
             alpha = float(data.get("share") or data.get("alpha") or 0.0)
-            share = Share(str(data["candidate"]), alpha, seen=True)
-            self.shares.append(share)
-        share.open = data["outcome"] == kinds.CONTINUE
+            self._given_share(name, alpha, seen=True)
+        if data["outcome"] != kinds.CONTINUE:
+            del self._open[name]
 
     def _discarded(self, name: str) -> None:
         """Close the share of a candidate that was discarded; looking at a score has spent it."""
-        share = self.share(name)
-        if share is not None and share.seen:
-            share.open = False
-        elif share is not None:
+        share = self._open.pop(name, None)
+        if share is not None and not share.seen:
             self.shares = [other for other in self.shares if other is not share]
 
     # ------------------------------------------------------------------ questions
