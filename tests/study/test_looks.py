@@ -36,8 +36,8 @@ def test_a_clear_case_ends_at_the_look(study: Study) -> None:
     add(study, "c1")
     fake(study, "c1", "promotion", gain=14.0, seeds=range(1, 6))
     assert judged(study, "c1") == "accept"
-    assert due(study) == [("run", tuple(range(11, 16)))]  # validation is looked at early as well
-    fake(study, "c1", "validation", gain=14.0, seeds=range(11, 16))
+    assert due(study) == [("run", tuple(range(11, 21)))]  # validation has its whole pool
+    fake(study, "c1", "validation", gain=14.0)
     assert judged(study, "c1", "validation") == "accept"
     assert state(study, "c1") == "accepted" and follows(study) == []
 

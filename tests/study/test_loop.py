@@ -226,8 +226,8 @@ class TestLoop:
         reason, lines = loop(study)
         assert reason == "everything that was proposed is decided", lines
         assert now(study)["better"] == "accepted"
-        # The baseline has both pools, the candidate its trial and the first look of each.
-        assert study.history().usage.runs == 20 + 1 + 5 + 5
+        # The baseline has both pools, the candidate its trial, the look and its validation.
+        assert study.history().usage.runs == 20 + 1 + 5 + 10
 
     def test_two_loops_share_a_study(self, study: Study) -> None:
         change(study, "budget", parallel=3)

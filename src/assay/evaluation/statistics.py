@@ -24,6 +24,7 @@ References:
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import math
@@ -469,9 +470,14 @@ def sample_size(
 
 def _gauss_legendre(cuts: Floats) -> tuple[Floats, Floats]:
     """Return nodes and weights of a quadrature with 64 nodes between any two cuts."""
-    nodes, weights = np.polynomial.legendre.leggauss(64)
+    nodes, weights = _unit_nodes()
     half = np.diff(cuts)[:, None] / 2
     return (cuts[:-1, None] + half * (nodes + 1)).reshape(-1), (half * weights).reshape(-1)
+
+
+@functools.cache
+def _unit_nodes() -> tuple[Floats, Floats]:
+    return np.polynomial.legendre.leggauss(64)
 
 
 # Resampling

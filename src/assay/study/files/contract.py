@@ -332,8 +332,8 @@ class Evaluation(Part):
     )
     looks: tuple[int, ...] = Field(
         (),
-        description="Seeds per arm after which a phase is judged early, at a part of the "
-        "candidate's alpha; clear cases end there.",
+        description="Seeds per arm after which promotion is judged early, at a part of the "
+        "candidate's alpha; clear cases end there. Validation always has its whole pool.",
     )
     alpha: float = Field(0.05, gt=0, lt=0.5, description="Error rate of the whole study.")
     power: float = Field(0.8, gt=0.5, lt=1, description="Wanted chance to see a real effect.")
@@ -351,6 +351,8 @@ class Evaluation(Part):
     def stage(self, phase: Phase, looked: int = 0) -> tuple[int, ...]:
         """Return the seeds that a phase is judged on next, after a look at `looked` of them."""
         pool = self.pools.of(phase)
+        if phase != "promotion":
+            return pool
         return pool[: next((n for n in self.looks if looked < n < len(pool)), len(pool))]
 
 

@@ -246,6 +246,7 @@ def decide(
     evaluation: Evaluation,
     guardrails: Sequence[tuple[Guardrail, Scores, Scores]] = (),
     noise_floor: float | None = None,
+    advise: bool = True,
 ) -> Verdict:
     """Say what the evidence allows.
 
@@ -258,6 +259,7 @@ def decide(
         guardrails: Each with the scores of baseline and candidate.
         noise_floor: Standard deviation over seeds of the baseline, for the power advice; that of
             the given baseline if None.
+        advise: Whether to work out how many seeds it would take, which takes longest.
 
     Raises:
         StudyError: An arm has too few seeds.
@@ -278,7 +280,11 @@ def decide(
         )
     found = compare(baseline, candidate, direction=metric.direction, test=evaluation.test)
     spread = float(np.std(known, ddof=1)) if noise_floor is None else noise_floor
-    needed, for_seen = _seeds_to_run(metric, found, baseline, candidate, spread, alpha, evaluation)
+    needed, for_seen = None, None
+    if advise:
+        needed, for_seen = _seeds_to_run(
+            metric, found, baseline, candidate, spread, alpha, evaluation
+        )
     breaches, open_questions = _failing(baseline, candidate), []
     if found.high >= metric.minimum_effect:  # else it is worse in plainer words
         breaches += _collapsed(metric, known, candidate, spread)
@@ -312,6 +318,8 @@ def decide(
         why = f"It is worse at alpha {alpha:.2g}, by more than the minimum effect."
     elif breaches:
         outcome, why = "reject", breaches[0]
+    elif candidate == baseline:
+        outcome, why = "reject", "Every seed scores exactly as before: the change has no effect."
     elif significant and found.effect >= metric.minimum_effect and not open_questions:
         outcome = "accept"
         why = f"It is better at alpha {alpha:.2g}, and its mean effect is no less than {least}."

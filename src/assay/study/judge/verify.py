@@ -350,6 +350,7 @@ def _weighed(told: Mapping[str, Any], before: History, agreed: Contract) -> str:
             evaluation=agreed.evaluation.model_copy(update={"test": test}),
             guardrails=[(g, *before.arms(arms, told["phase"], g.name, seeds)) for g in guards],
             noise_floor=told["noise_floor"],
+            advise=False,
         )
         seen = verdict.early(seen, len(seeds), pool)
     except StudyError as error:

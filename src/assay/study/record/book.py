@@ -261,7 +261,7 @@ class Book:
             # whose runs no audit has seen.
             again = ("accept", "invalid")
             self.judged = {key: seen for key, seen in self.judged.items() if seen not in again}
-            self.audited.clear()
+            self.audited &= self.judged.keys()
         if to in DECIDED and self.kind[name] not in kinds.UNJUDGED:
             self.attempts.pop(name, None)
             self.audited -= {(name, phase) for phase in kinds.DECIDING}
