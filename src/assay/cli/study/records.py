@@ -35,6 +35,7 @@ def status(call: Call) -> None:
     """Show a study: approvals, budget, candidates, active runs."""
     from assay.study.agree.approvals import missing
     from assay.study.record import kinds
+    from assay.study.record.history import History
     from assay.study.run import recovery
 
     found = call.read()
@@ -42,9 +43,11 @@ def status(call: Call) -> None:
         recovery.recover(found)
         found.sync()
     agreed = found.contract()
-    book = found.book()[0]
-    history = found.history()
+    reading = found.examine()  # state.json is not taken at its word
+    history = History.read(reading.events)
+    book = found.label(history)
     used = history.usage
+    problems = [str(problem) for problem in reading.problems]
     reasons = missing(found, agreed, history.approvals)
     stopped = (found.path / kinds.STOP).exists()
     limits = agreed.budget
@@ -52,7 +55,7 @@ def status(call: Call) -> None:
         "task": found.task, "study": found.name, "question": agreed.question,
         "mode": agreed.experiment.mode, "missing": reasons, "stopped": stopped,
         "incumbent": book.incumbent, "candidates": dict(book.status),
-        "under_way": list(book.under_way),
+        "under_way": list(book.under_way), "problems": problems,
         "budget": {
             "runs": [used.runs, limits.runs],
             "wall_clock_hours": [used.wall_clock_hours, limits.wall_clock_hours],
@@ -63,6 +66,8 @@ def status(call: Call) -> None:
         output.print_json(facts)
         return
     output.say(f"{found.task}/{found.name}: {agreed.question}")
+    for problem in problems:
+        output.say(f"DAMAGED:   {problem}")
     output.say(
         f"mode:      {agreed.experiment.mode}{' (the kill switch is on)' if stopped else ''}"
     )
