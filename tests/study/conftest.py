@@ -1,1 +1,1 @@
-"""Makes this directory's helpers importable from the directories below it."""
+"""Makes the samples beside it importable from the directories below."""

@@ -34,7 +34,7 @@ def study(tmp_path: Path) -> Study:
 
 
 def launch(study: Study, seed: int = 0, phase: str = "short", name: str = "c1") -> str:
-    planned = launcher.launch(study, name, phase, seed, confirm="RUN_CANDIDATE", actor="agent")
+    planned = launcher.launch(study, name, phase, seed, confirm=None, actor="agent")
     return planned.run
 
 
@@ -50,7 +50,7 @@ class TestCode:
         source.write_text(source.read_text().replace("100 +", "900 +"))
         git = ["git", *IDENTITY, "commit", "-qam", "innocent"]
         subprocess.run(git, cwd=study.root, check=True)
-        with pytest.raises(StudyError, match="was changed after it was registered"):
+        with pytest.raises(StudyError, match=r"was changed after 'c1' was registered: train\.py"):
             launch(study)  # train.py measures, so that its bytes are part of the registration
         source.write_text(source.read_text().replace("900 +", "100 +"))
         subprocess.run(git, cwd=study.root, check=True)
@@ -124,7 +124,7 @@ class TestOrders:
         path = study.candidate_path("c1")
         path.write_text(path.read_text().replace("0.002", "0.009"))
         supervisor.supervise(study, waiting)
-        assert "was changed after the launch" in study.run(waiting).reason
+        assert "candidates/c1.yaml (change) was edited after" in study.run(waiting).reason
 
     def test_a_forged_end(self, study: Study, waiting: str) -> None:
         child = os.fork()

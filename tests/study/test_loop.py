@@ -18,7 +18,7 @@ from assay.study.agree.approvals import approve
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import APPROVALS, Contract
 from assay.study.files.documents import StudyError, write_yaml_document
-from assay.study.judge import verdict
+from assay.study.judge import spending, verdict
 from assay.study.record import kinds
 from assay.study.record.book import Book
 from assay.study.record.history import History
@@ -156,10 +156,10 @@ class TestLoop:
         propose(study, "better", lr=0.009)
         reason, _ = loop(study)
         assert reason == "all 16 runs of the budget are used"
-        assert verdict.decisions(study.history()) == 1
+        assert spending.decisions(study.history()) == 1
         with pytest.raises(StudyError, match="was judged in the promotion phase already"):
             verdict.judge(study, "better", "promotion", "agent")
-        assert verdict.decisions(study.history()) == 1
+        assert spending.decisions(study.history()) == 1
         assert [s.phase for s in steps(study)] == ["validation"]
 
     def test_hours_end_it_before_a_launch(self, tmp_path: Path) -> None:
@@ -193,9 +193,7 @@ class TestLoop:
             "lr=5.0 is out of scope: expected 0.0001 to 0.01."
         )
 
-    @pytest.mark.slow
-    def test_nothing_is_run_that_could_not_be_judged(self, tmp_path: Path) -> None:
-        study = prepared(tmp_path)  # another protocol needs a baseline of its own
+    def test_nothing_is_run_that_could_not_be_judged(self, study: Study) -> None:
         change(study, "evaluation", expected_candidates=1)
         propose(study, "worse", lr=0.0005)
         loop(study)
@@ -205,6 +203,31 @@ class TestLoop:
         assert now(study)["better"] == "validated" and lines == [
             "better keeps to the contract and is frozen"
         ]
+
+    def test_another_number_of_candidates_voids_nothing(self, study: Study) -> None:
+        change(study, "evaluation", expected_candidates=5)
+        propose(study, "better", lr=0.009)
+        reason, lines = loop(study)
+        assert reason == "everything that was proposed is decided", lines
+        assert now(study)["better"] == "accepted"
+
+    def test_what_voids_the_baseline_ends_it_before_anything_is_run(self, study: Study) -> None:
+        change(study, "evaluation", episodes=30)
+        propose(study, "better", lr=0.009)
+        before = study.history().usage.runs
+        reason, _ = loop(study)
+        assert "evaluation.episodes changed after base was registered" in reason
+        assert study.history().usage.runs == before
+
+    def test_early_looks_spend_fewer_seeds(self, study: Study) -> None:
+        pools = {"promotion": list(range(1, 11)), "validation": list(range(11, 21))}
+        change(study, "evaluation", looks=[5], pools={"development": [0], **pools})
+        propose(study, "better", lr=0.009)
+        reason, lines = loop(study)
+        assert reason == "everything that was proposed is decided", lines
+        assert now(study)["better"] == "accepted"
+        # The baseline has both pools, the candidate its trial, the look and its validation.
+        assert study.history().usage.runs == 20 + 1 + 5 + 10
 
     def test_two_loops_share_a_study(self, study: Study) -> None:
         change(study, "budget", parallel=3)

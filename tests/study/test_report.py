@@ -273,11 +273,11 @@ class TestContent:
         text = study.contract_path.read_text()
         study.contract_path.write_text(text.replace("runs: 100", "runs: 900"))
         rows = {row[0]: row for row in page(study).table("Approvals")}
-        assert rows["task"][2] == "ada" and rows["task"][4] == "valid"
-        assert rows["budget"][4] == "void" and "was changed after ada" in rows["budget"][5]
+        assert rows["task"][2] == "ada" and rows["task"][5] == "valid"
+        assert rows["budget"][5] == "void" and "was changed after ada" in rows["budget"][6]
         kept = study.contract_path.read_text().partition("approvals:")[0]
         study.contract_path.write_text(kept)
-        assert {row[4] for row in page(study).table("Approvals")[1:]} == {"missing"}
+        assert {row[5] for row in page(study).table("Approvals")[1:]} == {"missing"}
 
     def test_provenance_audits_and_timeline(self, winner: Study) -> None:
         found = page(winner)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from study_samples import make_study
+from study_samples import POOLS, make_study
 from typer.testing import CliRunner
 
 from assay.cli.app import app
@@ -101,7 +101,7 @@ def fill(root: Path, **changes: Any) -> None:
     values["metrics"]["primary"]["source"]["key"] = "return"
     values["scope"]["parameters"] = {"lr": {"kind": "float", "low": 0.01, "high": 1.0}}
     values["budget"] |= {"runs": 60, "parallel": 2}
-    values["evaluation"] |= {"files": ["train.py"], "expected_candidates": 4}
+    values["evaluation"] |= {"files": ["train.py"], "expected_candidates": 4, "pools": POOLS}
     values["experiment"] = {"mode": "supervised", "keep": 1.0}
     for part, change in changes.items():
         values[part] = values[part] | change
@@ -133,9 +133,10 @@ def test_from_init_to_a_verdict(repository: Path) -> None:
     assert not (place(repository) / "runs").exists() or not list(place(repository).glob("runs/*"))
     wrong = study("run", "baseline", "--phase", "promotion", "--seed", 1, "--execute", "--confirm",
                   "YES", code=2)  # fmt: skip
-    assert f"pass --confirm {seen['token']}" in wrong
+    assert "assay study run baseline --phase promotion --seed 1" in wrong
+    assert seen["token"] not in wrong
     alone = study("run", "baseline", "--seed", 1, "--execute", code=2)
-    assert "--confirm RUN_CANDIDATE" in alone
+    assert "Confirm it with the token" in alone
     done = told("run", "baseline", "--phase", "promotion", "--seed", 1, "--execute", "--confirm",
                 seen["token"])  # fmt: skip
     assert done["outcome"] == "done" and done["metrics"]["return"] == pytest.approx(10, abs=3)
@@ -143,14 +144,15 @@ def test_from_init_to_a_verdict(repository: Path) -> None:
     assert told("metrics", "--out", out)[0]["value"] == done["metrics"]["return"]
 
     assert told("queue", "add", "baseline", "--phase", "promotion", "--seed", 2)["added"]
-    assert told("queue", "step")["next"]["seed"] == 2
-    confirmed = ("--execute", "--confirm", "RUN_CANDIDATE")
+    waiting = told("queue", "step")
+    assert waiting["next"]["seed"] == 2
+    confirmed = ("--execute", "--confirm", waiting["token"])
     assert told("queue", "step", *confirmed)["outcome"] == "done"
     assert told("queue", "step", *confirmed) == {"launched": False}
     assert [item["state"] for item in told("queue", "status")] == ["done"]
     assert [step["phase"] for step in told("loop")["steps"]] == ["promotion", "validation"]
 
-    ended = told("loop", *confirmed)
+    ended = told("loop", "--execute", "--confirm", "RUN_CANDIDATE")
     assert ended["ended"] == "everything that was proposed is decided"
     assert ended["candidates"] == {
         "baseline": "completed", "bigger": "accepted", "smaller": "rejected",
@@ -191,8 +193,8 @@ def test_a_run_that_fails_exits_with_1(repository: Path) -> None:
     study("contract", "approve", "all", "--by", "Ada")
     study("baseline")
     study("validate")
-    failed = study("run", "baseline", "--phase", "promotion", "--seed", 1, "--execute", "--confirm",
-                   "RUN_CANDIDATE", code=1)  # fmt: skip
+    words = ("run", "baseline", "--phase", "promotion", "--seed", 1)
+    failed = study(*words, "--execute", "--confirm", told(*words)["token"], code=1)
     assert "the command 'no-such-program' was not found" in failed
 
 
@@ -492,7 +494,7 @@ def test_nothing_that_is_protected_is_said(repository: Path) -> None:
 
 def test_help_says_what_is_so(repository: Path) -> None:
     assert "by default the working directory" in study("init", "--help")
-    assert "a token is valid for one run only" in study("loop", "--help")
+    assert "confirms all that was approved" in study("loop", "--help")
     fill(repository)
     study("contract", "approve", "all", "--by", "Ada")
     token = "RUN_CANDIDATE:0123456789ab"

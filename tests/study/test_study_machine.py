@@ -96,7 +96,10 @@ class Commands:
         return True
 
     def propose(self, name: str) -> None:
-        changes: dict[str, Any] = {"id": name, "budget": {"wall_clock_hours": 0.5}}
+        lr = 0.001 + 1e-6 * sum(map(ord, name))  # the same change under two names is refused
+        changes: dict[str, Any] = {
+            "id": name, "budget": {"wall_clock_hours": 0.5}, "change": {"parameters": {"lr": lr}},
+        }  # fmt: skip
         if name == "base":
             changes |= {"kind": "baseline", "change": {}}
         candidate = Candidate(**candidate_values(**changes))
@@ -110,9 +113,7 @@ class Commands:
         approved = approvals.missing(study) == {}
 
         def start() -> None:
-            found = launcher.launch(
-                study, name, phase, seed, confirm="RUN_CANDIDATE", actor="agent"
-            )
+            found = launcher.launch(study, name, phase, seed, confirm=None, actor="agent")
             planned.append(found.run)
 
         if not self.tried(start):
@@ -354,10 +355,11 @@ def test_validation_repeats_what_promotion_found_and_nothing_else(commands: Comm
         verdict.judge(study, "c2", "validation", "agent")
     steps = agenda.steps_of(study.history(), study.contract())
     assert [(s.action, s.candidate, s.phase) for s in steps if s.candidate == "c2"] == [
-        ("judge", "c2", "promotion")
+        ("audit", "c2", "promotion")  # of runs of the new incumbent, which no audit has seen
     ]
-    commands.judge("c2", "promotion")
-    commands.judge("c2", "validation")
+    for phase in kinds.DECIDING:
+        commands.audit("c2", phase)
+        commands.judge("c2", phase)
     assert study.history().status["c2"] == "accepted"
 
 
@@ -514,7 +516,9 @@ class TestVerdictsStand:
             assert data["limits"] == {
                 "hours": {"direction": "minimize", "bound": None, "margin": 0.5}
             }
-            assert data["test"] == "auto" and data["comparison"]["test"] == "paired t"
+            assert data["test"] == "welch" and data["comparison"]["test"] == "welch"
+            assert data["seeds"] and data["pool"] == len(data["seeds"])
+            assert data["iqm"].keys() == {"base", "c2"}
             assert data["noise_floor"] > 0 and data["error_rate"] == 0.05
         assert (first["alpha"], first["decided_before"]) == (0.0025, 0)
         assert (second["alpha"], second["decided_before"]) == (0.05, 1)

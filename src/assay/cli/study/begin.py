@@ -228,7 +228,9 @@ def check(call: Call) -> None:
     from assay.study.agree.rules import refuse_unguarded
     from assay.study.agree.scope import pinned
     from assay.study.agree.setup import without_git
+    from assay.study.judge import power
     from assay.study.run import planning
+    from assay.study.steps import agenda
 
     found = call.read()
     agreed = found.contract()
@@ -237,6 +239,8 @@ def check(call: Call) -> None:
     if pinned(found.root):
         checkout.refuse_obstacles(found.root)
         interpreter.refuse_unmapped(found.root, agreed, planning.environment(agreed))
+    void = agenda.voided(found, found.book()[0], agreed)
+    seen = power.shown(agreed.evaluation)
     measured = protocol.protocol_hash(found.root, agreed)
     imported = sorted(protocol.measuring_imports(found.root, agreed))
     kept = protocol.protected_files(found.root, agreed)
@@ -247,21 +251,24 @@ def check(call: Call) -> None:
             "nothing is protected: if files of the repository compute the metrics, name them in "
             "evaluation.files"
         )
+    if void is not None:
+        warnings.append(void.reason)
     facts = {
         "valid": True, "protocol": measured, "protected": sorted(kept), "missing": reasons,
         "imported_by_evaluation": imported,
-        "warnings": warnings,
+        "warnings": warnings, "voided": void.reason if void else "", "power": seen,
     }  # fmt: skip
     lines = [
         f"The contract is well formed. Protocol {measured[:12]}, {len(kept)} protected files.",
         *([f"The evaluation imports: {', '.join(imported)}."] if imported else []),
+        seen,
         *(f"Warning: {warning}" for warning in warnings),
         *(f"  {item}: {reason}" for item, reason in reasons.items()),
     ]
     if reasons:
         lines.append("Approve each with: assay study contract approve ITEM --by NAME")
     call.show(facts, lines)
-    if reasons:
+    if reasons or void:
         raise typer.Exit(EXIT_USER_ERROR)
 
 
@@ -271,6 +278,10 @@ def approve(
     call: Call,
     items: Annotated[list[str], typer.Argument(metavar="ITEM...", help="Parts, or `all`.")],
     by: Annotated[str, typer.Option("--by", help="The name of the person who approves.")],
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", help="Sign with this SSH key; NAME is one of experiment.signers."),
+    ] = None,
 ) -> None:
     """Record a person's approval of parts of the contract, as they are now."""
     from assay.core.errors import nearest
@@ -283,7 +294,7 @@ def approve(
         if item not in APPROVALS:
             raise StudyError(f"There is no part '{item}' to approve.", nearest(item, APPROVALS))
     with call.opened() as found:
-        given = {item: approve(found, item, by) for item in wanted}
+        given = {item: approve(found, item, by, key) for item in wanted}
         left = missing(found)
     facts = {"approved": {i: a.model_dump() for i, a in given.items()}, "missing": left}
     lines = [f"{item}: approved by {a.by}, {a.hash[:12]}" for item, a in given.items()]

@@ -36,7 +36,7 @@ def baseline(call: Call, hours: Hours = None, gpu_hours: GpuHours = 0.0) -> None
 
 def _plan(study: Study, name: str) -> dict[str, Any]:
     """Return what the baseline still needs, or what it shows once it is complete."""
-    from assay.study.judge import gate
+    from assay.study.judge import gate, power, spending
     from assay.study.record.kinds import DECIDING, MINIMUM_SEEDS
 
     agreed = study.contract()
@@ -54,14 +54,15 @@ def _plan(study: Study, name: str) -> dict[str, Any]:
     }
     lines = [
         f"{name}: {len(arms[0])} of {len(seeds['promotion'])} promotion seeds and {len(arms[1])} "
-        f"of {len(seeds['validation'])} validation seeds are done; at most {facts['hours']:.3g} h."
+        f"of {len(seeds['validation'])} validation seeds are done; at most {facts['hours']:.3g} h.",
+        power.shown(agreed.evaluation),
     ]
     if min(map(len, arms)) < MINIMUM_SEEDS:
         lines.append("The noise floor and the A/A test come from them: assay study next")
         return facts | {"lines": lines}
     spread, same = gate.noise_floor(arms[0], arms[1], metric.direction)
-    alpha = gate.spend(agreed.evaluation, 0)  # every decision gets the same share
-    needed = gate.seeds_needed(metric.minimum_effect, spread, alpha, agreed.evaluation.power)
+    alpha = spending.spend(agreed.evaluation, 0)  # every candidate gets the same share
+    needed = power.seeds_needed(metric.minimum_effect, spread, alpha, agreed.evaluation.power)
     p = 2 * min(same.p_better, same.p_worse, 0.5)
     facts |= {"noise": spread, "aa_p": p, "alpha": alpha, "seeds_needed": needed}
     noise = f"{spread:.4g} {metric.unit}".strip()
@@ -170,7 +171,10 @@ def give_up(
     name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
     why: Annotated[str, typer.Option("--why", help="The reason, for the record.")],
 ) -> None:
-    """Reject a candidate without a verdict, or revert the incumbent."""
+    """Discard a candidate without a verdict, or revert the incumbent.
+
+    Once a promotion score is known, its share of the error rate is spent all the same.
+    """
     from assay.study.steps import candidates
 
     with call.opened() as found:

@@ -42,6 +42,7 @@ def status(call: Call) -> None:
     from assay.study.files.contract import placeholders
     from assay.study.files.documents import read_yaml
     from assay.study.record import kinds
+    from assay.study.record.history import History
     from assay.study.report.standings import answer, standings
     from assay.study.run import recovery
 
@@ -52,8 +53,10 @@ def status(call: Call) -> None:
     if agreed is not None and not found.flat:
         recovery.recover(found)
         found.sync()
-    history = found.history()
+    reading = found.examine()  # state.json is not taken at its word
+    history = History.read(reading.events)
     found.label(history)
+    problems = [str(problem) for problem in reading.problems]
     metric = agreed.metrics.primary if agreed else None
     rows = standings(history, metric)
     reasons = unapproved(agreed, history.approvals) if agreed else {}
@@ -67,7 +70,7 @@ def status(call: Call) -> None:
         "stopped": stopped, "incumbent": history.incumbent,
         "candidates": dict(history.status),
         "standings": [dataclasses.asdict(row) for row in rows],
-        "under_way": list(history.under_way),
+        "under_way": list(history.under_way), "problems": problems,
         "budget": {
             "runs": [used.runs, limits and limits.runs],
             "wall_clock_hours": [used.wall_clock_hours, limits and limits.wall_clock_hours],
@@ -79,6 +82,8 @@ def status(call: Call) -> None:
         return
     question = agreed.question if agreed else "the contract is not ready"
     output.say(f"{found.task}/{found.name}: {question}")
+    for problem in problems:
+        output.say(f"DAMAGED:   {problem}")
     output.say(f"answer:    {facts['answer']}")
     if agreed is None or limits is None:
         output.say(f"contract:  {unready}")

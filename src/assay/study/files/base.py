@@ -43,6 +43,7 @@ Status = Literal[
     "reverted",
 ]
 Phase = Literal["smoke", "short", "promotion", "validation"]
+MINIMUM_SEEDS = 5  # per arm, below which nothing is decided
 POOLS: dict[Phase, str] = {  # of training seeds
     "smoke": "development",
     "short": "development",

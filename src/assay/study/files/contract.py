@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from assay.study.files.base import (
+    MINIMUM_SEEDS,
     POOLS,
     Direction,
     Document,
@@ -38,6 +39,7 @@ EXCEPTIONS: dict[str, str] = {
     "aa-test": "go on although the halves of the baseline differ",
     "adopted": "the study shows results that were measured before it; nothing is run",
     "dirty-tree": "launch although the working tree has uncommitted changes",
+    "discarded-baselines": "plan another baseline although several with scores were discarded",
     "failed-baseline": "go on with a baseline some of whose seeds failed",
     "reward-reflection": "reward engineering without a reward reflection",
 }
@@ -101,6 +103,11 @@ class PrimaryMetric(Metric):
     """The one metric that decides."""
 
     minimum_effect: float = Field(gt=0, description="Smallest improvement worth having, absolute.")
+    seed_bound: float | None = Field(
+        None,
+        description="No seed of a candidate may be worse than this; by default three standard "
+        "deviations worse than the baseline's worst seed.",
+    )
     training_reward: bool = Field(False, description="Whether it is the reward trained on.")
     why_training_reward: str = Field("", description="Why that may decide; needed if it is.")
 
@@ -285,8 +292,12 @@ class Pools(Part):
     """Training seeds that may be used for what; no seed is in two pools."""
 
     development: tuple[int, ...] = Field(min_length=1, description="Smoke and short trials.")
-    promotion: tuple[int, ...] = Field(min_length=5, description="The deciding comparison.")
-    validation: tuple[int, ...] = Field(min_length=5, description="Fresh seeds for the winner.")
+    promotion: tuple[int, ...] = Field(
+        min_length=MINIMUM_SEEDS, description="The deciding comparison."
+    )
+    validation: tuple[int, ...] = Field(
+        min_length=MINIMUM_SEEDS, description="Fresh seeds for the winner."
+    )
 
     def of(self, phase: Phase) -> tuple[int, ...]:
         """Return the seeds of a phase."""
@@ -333,11 +344,34 @@ class Evaluation(Grown):
     )
     pools: Pools = Field(description="Training seeds, by use.")
     test: Literal["auto", "welch", "paired", "permutation"] = Field(
-        "auto", description="Decision test; auto pairs where seeds match."
+        "auto",
+        description="Decision test; auto is welch. Pair only where the arms' scores correlate by "
+        "seed: otherwise pairing halves the degrees of freedom.",
+    )
+    looks: tuple[int, ...] = Field(
+        (),
+        description="Seeds per arm after which promotion is judged early, at a part of the "
+        "candidate's alpha; clear cases end there. Validation always has its whole pool.",
     )
     alpha: float = Field(0.05, gt=0, lt=0.5, description="Error rate of the whole study.")
     power: float = Field(0.8, gt=0.5, lt=1, description="Wanted chance to see a real effect.")
     expected_candidates: int = Field(20, gt=0, description="How many tests alpha is spread over.")
+
+    @field_validator("looks")
+    @classmethod
+    def _in_order(cls, looks: tuple[int, ...]) -> tuple[int, ...]:
+        if list(looks) != sorted(set(looks)) or (looks and looks[0] < MINIMUM_SEEDS):
+            raise ValueError(
+                f"looks are rising numbers of seeds, from {MINIMUM_SEEDS} on; got {list(looks)}"
+            )
+        return looks
+
+    def stage(self, phase: Phase, looked: int = 0) -> tuple[int, ...]:
+        """Return the seeds that a phase is judged on next, after a look at `looked` of them."""
+        pool = self.pools.of(phase)
+        if phase != "promotion":
+            return pool
+        return pool[: next((n for n in self.looks if looked < n < len(pool)), len(pool))]
 
 
 class StopRules(Part):
@@ -347,6 +381,7 @@ class StopRules(Part):
     frozen_minutes: float = Field(30.0, gt=0, description="Stop a run that writes nothing.")
     overrun: float = Field(1.5, gt=1, description="Stop a run beyond this share of its request.")
     entropy_below: float | None = Field(None, description="Stop a run whose entropy collapsed.")
+    output_gb: float = Field(10.0, gt=0, description="Stop a run that writes more gigabytes.")
     failures: int = Field(3, gt=0, description="Stop the study after so many crashes in a row.")
     candidates: int | None = Field(None, gt=0, description="Stop the study after so many.")
 
@@ -365,6 +400,12 @@ class Experiment(Part):
     stop: StopRules = Field(StopRules(), description="When to end.")
     network: bool = Field(False, description="Whether runs and audits may use the network.")
     wandb: bool = Field(False, description="Whether W&B may be read over the network.")
+    signers: str = Field(
+        "",
+        description="A file of allowed signers (ssh-keygen(1)), relative to the repository's top: "
+        "whose SSH keys sign approvals.",
+    )
+    signed: bool = Field(False, description="Whether every approval must be signed.")
     exceptions: dict[str, Text] = Field(
         {}, description=f"Rules that are waived, and why; known: {', '.join(EXCEPTIONS)}."
     )
@@ -376,6 +417,12 @@ class Experiment(Part):
         if unknown:
             raise ValueError(f"unknown exception {unknown[0]!r}; known: {', '.join(EXCEPTIONS)}")
         return exceptions
+
+    @model_validator(mode="after")
+    def _signable(self) -> Experiment:
+        if self.signed and not self.signers:
+            raise ValueError("signed approvals are demanded; name the allowed signers in signers")
+        return self
 
 
 class Approval(Part):

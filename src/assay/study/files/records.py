@@ -118,6 +118,7 @@ class AuditCheck(Part):
     name: Text
     passed: bool
     detail: str = ""
+    final: bool = Field(False, description="Whether the candidate is rejected for it.")
 
 
 class ResultAudit(Document):
@@ -193,13 +194,21 @@ class Progress(Part):
     )
     audited: dict[str, tuple[str, ...]] = Field({}, description="Phases, by candidate.")
     judged: dict[str, dict[str, str]] = Field({}, description="Last outcomes, by candidate.")
+    looked: dict[str, dict[str, int]] = Field(
+        {}, description="Seeds of early looks that were not clear, by candidate and phase."
+    )
+    measures: dict[str, dict[str, str]] = Field(
+        {}, description="What measures the baselines: short hashes by field or file."
+    )
     promoted: tuple[str, ...] = Field((), description="Who went on after the short trials.")
     summarised: tuple[str, ...] = Field((), description="Probes.")
     holders: tuple[str, ...] = Field((), description="Accepted and not reverted, oldest first.")
     runs: int = Field(0, ge=0, description="Launched in all.")
     held: tuple[str, ...] = Field((), description="Runs that are reserved and not settled.")
-    approvals: dict[str, tuple[str, str]] = Field(
-        {}, description="Who approved which hash last, by the part of the contract."
+    approvals: dict[str, tuple[str, ...]] = Field(
+        {},
+        description="Who approved which hash last, by the part of the contract; and 'signed', "
+        "where it is.",
     )
     anchored: str = Field("", description="The Git ref that notes the ledger's head.")
 

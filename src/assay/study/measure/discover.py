@@ -18,7 +18,10 @@ _AXES = ("env_steps", "global_step", "total_timesteps", "timesteps", "step", "st
 _PRINTED = re.compile(
     r"(?:^|[\s|,;(])([A-Za-z][A-Za-z_/ .-]{1,30}?)\s*[:=|]\s*([-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)"
 )
-_CHANGES = re.compile(r"\d{4,}(?:[T_.:-]*\d)*|\d+(?=\.[0-9a-f-]{6,}$)")  # timestamps, process numbers
+# Timestamps, and numbers of processes.
+_CHANGES = re.compile(
+    r"\d{4,}(?:[T_.:-]*\d)*|\d+(?=\.[0-9a-f-]{6,}$)"
+)
 _LARGEST = 256 * 2**20  # bytes of a file that is looked into
 _MOST_FILES = 200
 

@@ -111,12 +111,29 @@ def _contract_part(facts: Facts, plots: bool) -> list[Block]:
         given, reason = agreed.approvals.get(item), facts.unapproved.get(item)
         word = "valid" if reason is None else "void" if given else "missing"
         who = [given.by, given.at] if given else ["-", "-"]
-        approvals.append([item, what, *who, Badge(word), reason or ""])
+        signed = "yes" if len(facts.history.approvals.get(item, ())) > 2 else "no"
+        approvals.append([item, what, *who, signed, Badge(word), reason or ""])
+    columns = ("part", "covers", "by", "at", "signed", "state", "why not")
     return [
         Heading(2, "Contract"),
         Table("What was agreed on", ("part", "content"), rows),
-        Table("Approvals", ("part", "covers", "by", "at", "state", "why not"), approvals),
+        Table("Approvals", columns, approvals),
+        Text(_proof(facts)),
     ]
+
+
+def _proof(facts: Facts) -> str:
+    """Say whether anybody proved who approved."""
+    words = facts.history.approvals
+    signed = sorted({word[0] for word in words.values() if len(word) > 2})
+    if not signed:
+        return (
+            "Nobody proved who approved: no approval is signed. The names above are what was "
+            "typed; experiment.signers and `contract approve --key` sign them."
+        )
+    unsigned = [item for item, word in words.items() if len(word) < 3]
+    rest = f" Nobody proved who approved {', '.join(unsigned)}." if unsigned else ""
+    return f"Signed with the SSH keys of {', '.join(signed)}; `assay study verify` checks it.{rest}"
 
 
 def _limits(guard: Any) -> str:
@@ -188,7 +205,9 @@ def _noise_part(facts: Facts, plots: bool) -> list[Block]:
     ]  # fmt: skip
     columns = ("arm", "seeds", f"deviation of {metric.name}", "A/A difference", "p, two-sided")
     caption = "The baseline on its two pools of seeds"
-    return [heading, Table(caption, columns, rows)]
+    blocks: list[Block] = [heading, Table(caption, columns, rows)]
+    discarded = verdict.discarded(facts.history, metric.name)
+    return [*blocks, *(Text(f"The baseline {said}.", warning=True) for said in discarded)]
 
 
 def _audit_part(facts: Facts, plots: bool) -> list[Block]:

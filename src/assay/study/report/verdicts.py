@@ -173,9 +173,17 @@ def _judgement_blocks(judgement: Judgement) -> list[Block]:
     )  # fmt: skip
     caption = f"Numbers of {judgement.candidate}, {judgement.phase}"
     blocks.append(Table(caption, columns, rows))
-    needed = data.get("seeds_needed")
+    arms = [
+        f"{name} {point:.4g} [{low:.4g}, {high:.4g}]"
+        for name, (point, low, high) in (data.get("iqm") or {}).items()
+    ]
+    if arms:
+        text = f"Interquartile means with 95 % limits (stratified bootstrap): {', '.join(arms)}."
+        blocks.append(Text(f"{text} They are shown; the test above decides."))
+    needed, seen_too = data.get("seeds_needed"), data.get("seeds_for_seen")
     if needed:
-        text = f"At this noise {needed} seeds per arm see the minimum effect with the wanted power."
+        text = f"At this noise {needed} seeds per arm see the minimum effect with the wanted power"
+        text += f", and {seen_too} the effect that was seen." if seen_too else "."
         blocks.append(Text(text))
     return blocks
 

@@ -15,10 +15,11 @@ from assay.study.agree.protocol import fingerprints
 from assay.study.files.base import Phase
 from assay.study.files.documents import StudyError, digest, write_json_document, write_text
 from assay.study.files.records import RunRecord
+from assay.study.judge import spending
 from assay.study.record.kinds import PREPARED
 from assay.study.record.study import Study
 from assay.study.run import supervisor
-from assay.study.run.planning import CONFIRM, Plan, plan
+from assay.study.run.planning import Plan, plan
 from assay.study.run.recovery import recover
 
 LOCKS = ("uv.lock", "poetry.lock", "requirements.txt")
@@ -30,14 +31,15 @@ def launch(
     phase: Phase,
     seed: int,
     *,
-    confirm: str,
+    confirm: str | None,
     actor: str,
     between: Callable[[str], None] = lambda step: None,
 ) -> Plan:
     """Start one run of one candidate; return when its supervisor is started.
 
-    It is confirmed with the token that a dry run shows, or with `RUN_CANDIDATE`. `between` is
-    called with the name of each step, for tests that kill there.
+    It is confirmed with the token that its dry run shows, which is bound to the candidate as it
+    was registered; None is for a loop, which a person confirmed as a whole. `between` is called
+    with the name of each step, for tests that kill there.
 
     Raises:
         StudyError: Something forbids it; nothing was started.
@@ -45,10 +47,11 @@ def launch(
     study.require_writable()
     recover(study)
     planned = plan(study, name, phase, seed)
-    if confirm not in (CONFIRM, planned.token):
+    if confirm not in (None, planned.token):
         raise StudyError(
             f"'{confirm}' does not confirm this launch.",
-            f"Look at the dry run, then pass --confirm {planned.token}.",
+            "Read its dry run, which shows the token: "
+            f"assay study run {name} --phase {phase} --seed {seed}",
         )
     agreed = study.contract()
     place = study.path / "runs" / planned.run
@@ -66,6 +69,7 @@ def launch(
             "protocol": planned.protocol, "environment": fingerprints(planned.env),
             "registration": history.registration(name).data["hash"],
             "startup": planned.startup, "untracked": planned.untracked,
+            "alpha": spending.due(history, agreed, name, phase),
         }  # fmt: skip
         transaction.append(PREPARED, facts, actor=actor)
         if history.status[name] not in ("launched", "accepted"):

@@ -18,6 +18,7 @@ from assay.study.files.base import POOLS, Phase
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import ROOT, StudyError
+from assay.study.judge import spending
 from assay.study.record.history import History, Run
 from assay.study.record.kinds import DECIDING, MOST_LOST
 from assay.study.record.study import Study
@@ -70,15 +71,9 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
             f"Candidate '{name}' is {status or 'not registered'}; it cannot be launched.",
             "Validate it first: assay study validate.",
         )
-    measured = protocol.protocol_hash(study.root, agreed)
     registered = history.registration(name).data
-    token = registered["hash"]
-    if protocol.registration_hash(candidate, agreed, measured) != token:
-        raise StudyError(
-            f"Candidate '{name}', or how it is measured, was changed after it was registered; "
-            "its evidence is void.",
-            "Take the change back, or propose it as a new candidate.",
-        )
+    _refuse_void(study, agreed, history, name)
+    spending.due(history, agreed, name, phase)  # what could not be judged is not run
     allowed = agreed.evaluation.pools.of(phase)
     if seed not in allowed:
         raise StudyError(
@@ -111,12 +106,37 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
         evaluation=_filled(agreed.evaluation.command, "evaluation", seed, out, agreed),
         cwd=agreed.baseline.cwd,
         env=given,
-        token=f"{CONFIRM}:{token[:12]}",
-        protocol=measured,
+        token=f"{CONFIRM}:{registered['hash'][:12]}",
+        protocol=registered["protocol"],
         base=registered["base"],
         startup=startup,
         untracked=data,
     )
+
+
+def _refuse_void(study: Study, agreed: Contract, history: History, name: str) -> None:
+    """Refuse a candidate whose evidence would be void, or whose rival's is."""
+    registered = history.registration(name).data
+    void = protocol.why_void(study, agreed, name, registered)
+    if void:
+        raise StudyError(
+            f"Evidence on '{name}' would be void: {void}.",
+            "Put it back; or, before its first deciding run, register it as it is now: "
+            f"assay study validate {name}.",
+        )
+    rivals = [history.incumbent] if history.incumbent else history.baselines()[:1]
+    for rival in rivals:
+        other = history.registered.get(rival)
+        if other is None or other.data["protocol"] == registered["protocol"]:
+            continue
+        odd = protocol.differing(
+            other.data.get("measures", {}), protocol.measures(study.root, agreed)
+        )
+        raise StudyError(
+            f"'{rival}' was measured by another protocol, and nothing could be compared with it: "
+            f"{', '.join(odd)} changed since.",
+            f"Put it back, or discard '{rival}' (give-up) and measure a baseline again.",
+        )
 
 
 def refuse_hardware(agreed: Contract) -> None:

@@ -42,6 +42,7 @@ from assay.study.measure import monitor
 from assay.study.record.kinds import LAUNCHED, STOP, SWITCHED
 from assay.study.record.ledger import Event
 from assay.study.record.study import Study
+from assay.study.run import quota, switch
 from assay.study.run.guard import Guard
 from assay.study.run.processes import (
     become_subreaper,
@@ -198,17 +199,17 @@ def _orders(study: Study, run: str) -> tuple[Contract, RunRecord, dict[str, str]
     settings = json.loads((study.path / "runs" / run / "plan.json").read_bytes())
     agreed = study.contract()
     approvals.require_approved(study, agreed, history.approvals)
-    measured = protocol.protocol_hash(study.root, agreed)
-    candidate = study.candidate(record.candidate)
     changed = {
         "its command": told != (orders.data["argv"], orders.data["evaluation"]),
         "its environment": fingerprints(settings["env"]) != orders.data["environment"],
-        "its candidate, or how it is measured,": orders.data["registration"]
-        != protocol.registration_hash(candidate, agreed, measured),
     }
     for what, is_so in changed.items():
         if is_so:
             raise StudyError(f"{what} was changed after the launch")
+    registered = history.registration(record.candidate).data
+    void = protocol.why_void(study, agreed, record.candidate, registered)
+    if void or orders.data["registration"] != registered["hash"]:
+        raise StudyError(void or "it was registered again after the launch")
     return agreed, record, settings["env"], orders
 
 
@@ -231,20 +232,22 @@ def _watch(
             with contextlib.suppress(OSError):  # a full disk ends the run soon enough
                 write_atomic(place / "heartbeat.json", dump_json({"time": now}))
             beat = now
-            reason = health.look(now)
+            reason = health.look(now) or quota.exceeded(agreed.experiment.stop, place)
             if reason:
                 end(process)
                 return "killed", reason
         if (study.path / STOP).exists():
             end(process)
-            return "lost", SWITCHED  # no result of the candidate's: the seed may be run again
+            switch.put_on_record(study)
+            return "lost", SWITCHED  # no result of the candidate's; its audit counts it
         if time.monotonic() - started > limit:
             end(process)
             times = f"{agreed.experiment.stop.overrun:g} times"
             return "killed", f"it ran longer than {times} its request"
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_SECONDS)
-    return "done", ""
+    over = quota.exceeded(agreed.experiment.stop, place)
+    return ("killed", over) if over else ("done", "")
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -52,6 +52,9 @@ def advise(study: Study, book: Book, damage: list[Problem]) -> Advice:
         return Advice(
             "approve", f"{len(unapproved)} approvals are missing: {reason}", command, False
         )
+    void = agenda.voided(study, book, agreed)
+    if void is not None:
+        return Advice(void.action, void.reason, "", False)
     if len(book.held) >= agreed.budget.parallel:
         run = next(iter(book.held))
         return Advice("monitor", f"{run} is under way", f"{STUDY} monitor {run}")

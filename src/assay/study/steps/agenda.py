@@ -13,11 +13,12 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Literal
 
+from assay.study.agree import protocol
 from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
 from assay.study.record.book import DECIDED, Book
-from assay.study.record.kinds import DECIDING, MOST_LOST, MOST_RUNS_LOST, RANKED, SWITCHED
+from assay.study.record.kinds import DECIDING, MOST_LOST, MOST_RUNS_LOST, RANKED
 from assay.study.record.study import Study
 
 Action = Literal[
@@ -60,6 +61,23 @@ def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list
     return sorted(steps, key=lambda step: step.action in PERSONAL)
 
 
+def voided(study: Study, book: Book, agreed: Contract) -> Step | None:
+    """Return what makes all evidence so far useless: results are measured differently now."""
+    names = book.baselines()
+    told = book.measures.get(names[0]) if names else None
+    if not told:
+        return None
+    odd = protocol.differing(told, protocol.measures(study.root, agreed))
+    if not odd:
+        return None
+    name, what = names[0], f"{', '.join(odd)} changed after {names[0]} was registered"
+    if any(run.phase in DECIDING for run in book.of(name)):
+        reason = f"{what}, so that its runs count for nothing; put it back, or {_instead(name)}"
+    else:
+        reason = f"{what}; put it back, or register it again (assay study validate {name})"
+    return Step("debug", reason, name)
+
+
 def _baseline(book: Book, agreed: Contract, name: str) -> list[Step]:
     waiting = _unready(book, name) or _spoilt(book, agreed, name)
     if waiting is not None:
@@ -82,7 +100,7 @@ def _baseline(book: Book, agreed: Contract, name: str) -> list[Step]:
 
 
 def _instead(name: str) -> str:
-    return f"give it up (give-up {name} --why TEXT) and plan another (assay study baseline)"
+    return f"discard it (give-up {name} --why TEXT) and plan another (assay study baseline)"
 
 
 def _spoilt(book: Book, agreed: Contract, name: str) -> Step | None:
@@ -98,7 +116,7 @@ def _spoilt(book: Book, agreed: Contract, name: str) -> Step | None:
             reason += f"{_instead(name)}, or have them left out (exception '{GAPS}')"
             return Step("debug", reason, name, phase)
         over = [run for run in book.of(name) if run.phase == phase]
-        lost = [r.id for r in over if r.outcome == "lost" and r.reason != SWITCHED]
+        lost = [run.id for run in over if run.outcome == "lost"]
         if len(lost) > MOST_RUNS_LOST:
             reason = (
                 f"{', '.join(lost)} were lost, so that no candidate's audit against {name} would "
@@ -145,6 +163,12 @@ def _one(book: Book, agreed: Contract, name: str, status: Status) -> list[Step]:
         if outcome == "inconclusive":
             reason = f"{name} is inconclusive and the {phase} pool is used up; a larger one needs "
             return [Step("extend", reason + "an approval, or give it up", name, phase)]
+        if outcome == "invalid":
+            reason = (
+                f"the {phase} evidence of {name} is invalid (assay study report says why); remove "
+                f"the cause and audit it again (audit-result {name} --phase {phase}), or discard it"
+            )
+            return [Step("debug", reason, name, phase)]
     return []
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.runs.git import git
 from assay.study.agree import protocol, scope
 from assay.study.agree.approvals import require_same_code
-from assay.study.agree.protocol import frozen_hash
 from assay.study.agree.rules import refuse_network, refuse_unreflected
 from assay.study.agree.scope import pinned
 from assay.study.files.candidate import BudgetRequest, Candidate
 from assay.study.files.contract import Contract
-from assay.study.files.documents import StudyError, write_yaml_document
+from assay.study.files.documents import StudyError, digest, write_yaml_document
 from assay.study.measure import probe, reflection
 from assay.study.record import kinds
 from assay.study.record.history import History
@@ -45,6 +44,8 @@ def propose_all(study: Study, found: Sequence[Candidate], actor: str) -> None:
                     f"There is a candidate '{candidate.id}' already.",
                     "Give the new one another id.",
                 )
+            if candidate.kind == "baseline":
+                _refuse_another_baseline(study, transaction.history)
         for candidate in found:
             write_yaml_document(study.candidate_path(candidate.id), candidate)
             facts = {"kind": candidate.kind, "probe": candidate.probe}
@@ -97,17 +98,33 @@ def usual_request(study: Study) -> BudgetRequest:
     return BudgetRequest(wall_clock_hours=limits.wall_clock_hours / limits.runs)
 
 
-def validate(study: Study, name: str, actor: str) -> str:
-    """Check a draft against the contract and freeze it; return the hash it is frozen by.
+def _refuse_another_baseline(study: Study, history: History) -> None:
+    """Refuse to measure baselines until one is low."""
+    agreed = study.contract()
+    measures = protocol.named(protocol.measures(study.root, agreed))
+    discarded = history.discarded_baselines(measures)
+    waived = "discarded-baselines" in agreed.experiment.exceptions
+    if len(discarded) > kinds.MOST_BASELINES and not waived:
+        raise StudyError(
+            f"{len(discarded)} baselines with scores were discarded ({', '.join(discarded)}); a "
+            "study compares with the one it measured, not with the one it likes.",
+            "Close this study with its report, or have the exception 'discarded-baselines' "
+            "approved with the reason.",
+        )
 
-    The contract need not be approved yet; what is frozen is void if it changes later.
+
+def validate(study: Study, name: str, actor: str) -> str:
+    """Check a candidate against the contract and freeze it; return the hash it is frozen by.
+
+    The contract need not be approved yet; what is frozen is void if it changes later. A candidate
+    that is frozen can be frozen again, by a contract that changed, until its first deciding run.
 
     Raises:
-        StudyError: Names what is wrong; the draft stays as it is.
+        StudyError: Names what is wrong; the candidate stays as it is.
     """
     agreed, candidate = study.contract(), study.candidate(name)
     refuse_network(agreed)
-    refuse_unreflected(agreed, candidate)
+    refuse_unreflected(study, agreed, candidate)
     scope.refuse_scope(study, agreed, candidate)
     _refuse_other_plans(agreed, candidate)
     history = study.history()
@@ -132,18 +149,58 @@ def validate(study: Study, name: str, actor: str) -> str:
         reflection.named(study, candidate.reflection)
     if candidate.kind == "dr-tuning" and candidate.probe:
         probe.named(study, candidate.probe)
-    measured = protocol.protocol_hash(study.root, agreed)
-    frozen = frozen_hash(study, agreed, name)
+    measures = protocol.measures(study.root, agreed)
+    parts = protocol.frozen_parts(candidate, agreed, digest(measures))
+    facts: dict[str, Any] = {
+        "candidate": name, "hash": digest(parts), "protocol": digest(measures),
+        "base": base, "parameters": parameters,
+        "change": protocol.change_hash(candidate, base, parameters),
+        "kind": candidate.kind, "probe": candidate.probe,
+        "seeds": agreed.evaluation.pools.model_dump(mode="json"),
+        "measures": protocol.named(measures), "parts": protocol.named(parts),
+    }  # fmt: skip
     with study.transaction() as transaction:
-        transaction.move(name, "validated", actor=actor, why="it keeps to the contract")
-        facts = {
-            "candidate": name, "hash": frozen, "protocol": measured,
-            "base": base, "parameters": parameters,
-            "kind": candidate.kind, "probe": candidate.probe,
-            "seeds": agreed.evaluation.pools.model_dump(mode="json"),
-        }  # fmt: skip
+        history = transaction.history
+        _refuse_the_same_change(history, candidate, facts)
+        if not _refrozen(history, name, parts):
+            transaction.move(name, "validated", actor=actor, why="it keeps to the contract")
         transaction.append(kinds.REGISTERED, facts, actor=actor)
-    return frozen
+    return str(facts["hash"])
+
+
+def _refrozen(history: History, name: str, parts: Mapping[str, str]) -> bool:
+    """Return whether a candidate is frozen already and may be frozen again.
+
+    Once it has runs its own file stays as it was: only the contract may have changed.
+    """
+    if history.status.get(name) not in ("validated", "completed"):
+        return False
+    runs = history.of_candidate(name)
+    told = history.registration(name).data.get("parts", {})
+    edited = [part for part in protocol.differing(told, parts) if part.startswith("candidates/")]
+    return not any(run.phase in kinds.DECIDING for run in runs) and not (runs and edited)
+
+
+def _refuse_the_same_change(
+    history: History, candidate: Candidate, facts: Mapping[str, Any]
+) -> None:
+    """Refuse a change whose scores are known, under whatever name it comes again.
+
+    What was measured by another protocol, or never came to a deciding run, may be tried again.
+    """
+    if candidate.kind in kinds.UNJUDGED:
+        return
+    for name, event in history.registered.items():
+        told = event.data
+        alike = all(told.get(key) == facts[key] for key in ("change", "protocol"))
+        decided = any(run.phase in kinds.DECIDING for run in history.of_candidate(name))
+        if alike and decided and name != candidate.id and told["kind"] not in kinds.UNJUDGED:
+            raise StudyError(
+                f"'{candidate.id}' is the same change as '{name}', which is "
+                f"{history.status[name]}: a change is not tried until it pleases.",
+                "For more evidence on it, have a larger pool of seeds approved before it is "
+                "discarded.",
+            )
 
 
 def _refuse_other_plans(agreed: Contract, candidate: Candidate) -> None:

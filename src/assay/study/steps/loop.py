@@ -16,7 +16,7 @@ from assay.core.errors import AssayError
 from assay.study.agree import approvals, budget
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
-from assay.study.judge import verdict
+from assay.study.judge import spending
 from assay.study.record import kinds
 from assay.study.record.book import DECIDED
 from assay.study.record.history import History
@@ -98,18 +98,18 @@ class Loop:
             approvals.require_approved(self.study)
         except AssayError as error:
             return error.message
-        return ""
+        void = agenda.voided(self.study, self.study.history(), self.study.contract())
+        return f"a person is needed: {void.reason}" if void else ""
 
     def _advance(
         self, queue: Queue, steps: Sequence[agenda.Step], agreed: Contract, history: History
     ) -> str:
         """Launch what there is room for, or have more proposed; return why to end, or ""."""
         runs = [step for step in steps if step.action == "run"]
-        spent = verdict.decisions(history) >= agreed.evaluation.expected_candidates
-        everything = len(runs)
-        if spent:  # what cannot be judged is not run; validation has no share of its own
-            baselines = history.baselines()
-            runs = [s for s in runs if s.phase == "validation" or s.candidate in baselines]
+        everything, runs = len(runs), _judgeable(runs, agreed, history)
+        spent = len(runs) < everything or (
+            spending.decisions(history) >= agreed.evaluation.expected_candidates
+        )
         # A run that is ending may be one of the two.
         under_way = {*history.under_way, *history.held}
         if under_way - set(self._running):
@@ -155,7 +155,7 @@ class Loop:
             queue.add(step.candidate, step.phase, step.seeds)
         for _ in range(free):
             try:
-                begun = queue.start(confirm=self.confirm, actor=self.actor)
+                begun = queue.start(actor=self.actor)
             except budget.OverBudget as error:
                 return error.message
             except budget.Busy:
@@ -197,6 +197,25 @@ class Loop:
             return "the proposer has no more candidates"
         self.say(f"proposed {', '.join(made)}")
         return ""
+
+
+def _judgeable(
+    runs: Sequence[agenda.Step], agreed: Contract, history: History
+) -> list[agenda.Step]:
+    """Return the runs that can still be judged: those for which there is a share, or none needed.
+
+    Validation and the baseline need none, and a candidate in promotion has its own.
+    """
+    if spending.decisions(history) < agreed.evaluation.expected_candidates:
+        return list(runs)
+    baselines = history.baselines()
+    return [
+        step
+        for step in runs
+        if step.phase == "validation"
+        or step.candidate in baselines
+        or (step.phase == "promotion" and history.share(step.candidate) is not None)
+    ]
 
 
 def stop_rule(history: History, agreed: Contract) -> str:

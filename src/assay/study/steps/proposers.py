@@ -41,7 +41,7 @@ def from_file(study: Study, path: Path, actor: str) -> list[str]:
         raise StudyError(f"'{path}' names '{twice[0]}' twice.")
     for candidate in found:
         if candidate.kind == "reward-engineering" and not candidate.reflection:
-            refuse_unreflected(study.contract(), candidate)
+            refuse_unreflected(study, study.contract(), candidate)
     candidates.propose_all(study, found, actor)
     return [candidate.id for candidate in found]
 
