@@ -19,7 +19,7 @@ from assay.study.files.documents import StudyError
 from assay.study.measure.discover import discover
 from assay.study.record.study import open_study
 from assay.study.report.standings import answer, standings
-from assay.study.run import launcher, recovery
+from assay.study.run import launcher, planning, recovery
 from assay.study.steps import candidates
 
 SCRIPT = '''"""Learn something quickly."""
@@ -258,7 +258,8 @@ def test_a_failed_run_shows_the_end_of_its_log(tmp_path: Path) -> None:
     made = make_study(tmp_path)
     candidates.propose(made, made.candidate("c1").model_copy(update={"id": "c2"}), "agent")
     candidates.validate(made, "c2", "agent")
-    run = launcher.launch(made, "c2", "short", 0, confirm="RUN_CANDIDATE", actor="a").run
+    token = planning.plan(made, "c2", "short", 0).token
+    run = launcher.launch(made, "c2", "short", 0, confirm=token, actor="a").run
     recovery.wait(made, run, 60)
     text = recovery.log_tail(made, run)
     assert "stdout.log" in text and "| trained without secrets" in text

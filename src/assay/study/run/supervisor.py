@@ -98,7 +98,7 @@ def supervise(study: Study, run: str, between: Callable[[str], None] = lambda st
                     pinned = tree != study.root
                     given = guard.begin(tree, training, pinned)
                     boxes = [] if training else [_sandbox(study, agreed, guard, tree, given)]
-                    process, used = _started(words, tree / record.cwd, given, log, boxes)
+                    process, used = started_in(words, tree / record.cwd, given, log, boxes)
                     between("running" if training else "evaluating")
                     write_atomic(place / "process.json", dump_json(identity(process.pid)))
                     if training:
@@ -162,7 +162,7 @@ def _sandbox(
     return Sandbox(fixed, writable, network=agreed.experiment.network)
 
 
-def _started(
+def started_in(
     words: Sequence[str],
     cwd: Path,
     env: dict[str, str],

@@ -21,8 +21,7 @@ from assay.study.files.documents import StudyError
 from assay.study.record.kinds import TRIED
 from assay.study.record.study import Study
 from assay.study.run import planning
-from assay.study.run.processes import die_with_parent
-from assay.study.run.supervisor import end
+from assay.study.run.supervisor import end, started_in
 from assay.study.run.worktree import worktree
 
 CONFIRM = "RUN_ONCE"
@@ -54,11 +53,9 @@ def try_once(study: Study, agreed: Contract, seed: int, limit: float, actor: str
     begun = time.monotonic()
     with _tree(study, agreed) as tree, open(log, "xb") as file:
         try:
-            process = subprocess.Popen(
-                list(argv), cwd=tree / agreed.baseline.cwd, env=planning.environment(agreed),
-                stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
-                preexec_fn=die_with_parent,
-            )  # fmt: skip
+            process, _ = started_in(
+                argv, tree / agreed.baseline.cwd, planning.environment(agreed), file, ()
+            )
         except FileNotFoundError:
             raise StudyError(f"The command '{argv[0]}' was not found.") from None
         code: int | None = None
