@@ -251,6 +251,11 @@ def check(call: Call) -> None:
             "nothing is protected: if files of the repository compute the metrics, name them in "
             "evaluation.files"
         )
+    if agreed.scope.files and not agreed.evaluation.command:
+        warnings.append(
+            "patches are allowed, and training itself writes the metrics: a patch can write any "
+            "score. Give an evaluation.command that reads what training saved"
+        )
     if void is not None:
         warnings.append(void.reason)
     facts = {

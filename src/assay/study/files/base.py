@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -16,7 +18,22 @@ from assay.core.config import Model
 
 VERSION = 1
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
-Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_HIDDEN = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069]"
+)
+
+
+def _visible(text: str) -> str:
+    """Refuse what a terminal does not show, or shows as something else."""
+    odd = _HIDDEN.search(text)
+    if odd:
+        raise ValueError(f"it holds the control character {odd[0]!r}; write it without")
+    return text
+
+
+Text = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1), AfterValidator(_visible)
+]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Direction = Literal["maximize", "minimize"]
 Kind = Literal[

@@ -54,6 +54,8 @@ def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
             _seeds(agreed, mine, theirs, phase, history.stage(agreed, name, phase)),
             _losses(history, (name, other), phase),
             _baselines(history, agreed, other),
+            _machines(study, mine, theirs),
+            _files(study, agreed, mine, theirs),
             *_hacking(study, agreed, mine, theirs),
         ]
         found = ResultAudit(
@@ -145,6 +147,39 @@ def _baselines(history: History, agreed: Contract, rival: str) -> AuditCheck:
     waived = "discarded-baselines" in agreed.experiment.exceptions
     passed = len(found) <= kinds.MOST_BASELINES or waived
     return _check(title, passed, "; ".join(found) or f"{rival} is compared with")
+
+
+def _machines(study: Study, mine: Runs, theirs: Runs) -> AuditCheck:
+    """Look for an arm that ran with other packages, or on other GPUs, than its rival."""
+    title = "both arms ran with the same packages and hardware"
+    records = [study.run(run.id) for run in (*theirs, *mine) if run.outcome == "done"]
+    for record in records[1:]:
+        first = records[0]
+        names = sorted({*first.versions, *record.versions})
+        odd = next((n for n in names if first.versions.get(n) != record.versions.get(n)), None)
+        if odd is not None:
+            now, then = record.versions.get(odd), first.versions.get(odd)
+            return _check(title, False, f"{odd} is {now} in {record.id} and {then} in {first.id}")
+        if record.gpu != first.gpu:
+            now, then = record.gpu or "no GPU", first.gpu or "no GPU"
+            return _check(title, False, f"{record.id} ran on {now}, {first.id} on {then}")
+    hosts = sorted({record.host for record in records})
+    return _check(title, True, f"{len(records)} runs on {', '.join(hosts) or 'no host'}")
+
+
+def _files(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> AuditCheck:
+    """Look for an arm that wrote more files for the deciding metric than its rival."""
+    title = "both arms wrote the deciding metric to as many files"
+    source = agreed.metrics.primary.source
+    counts = {}
+    for run in (*theirs, *mine):
+        if run.outcome == "done":
+            counts[run.id] = len(extractors.files_of(source, study.path / "runs" / run.id / "out"))
+    first, usual = next(iter(counts.items()), ("", 0))
+    odd = next((name for name, count in counts.items() if count != usual), None)
+    if odd is not None:
+        return _check(title, False, f"{odd} wrote {counts[odd]} of them, and {first} {usual}")
+    return _check(title, True, f"{usual} each")
 
 
 def _hacking(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> list[AuditCheck]:

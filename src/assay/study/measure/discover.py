@@ -19,9 +19,7 @@ _PRINTED = re.compile(
     r"(?:^|[\s|,;(])([A-Za-z][A-Za-z_/ .-]{1,30}?)\s*[:=|]\s*([-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)"
 )
 # Timestamps, and numbers of processes.
-_CHANGES = re.compile(
-    r"\d{4,}(?:[T_.:-]*\d)*|\d+(?=\.[0-9a-f-]{6,}$)"
-)
+_CHANGES = re.compile(r"\d{4,}(?:[T_.:-]*\d)*|\d+(?=\.[0-9a-f-]{6,}$)")
 _LARGEST = 256 * 2**20  # bytes of a file that is looked into
 _MOST_FILES = 200
 
