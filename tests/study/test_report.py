@@ -418,12 +418,13 @@ class TestHostileText:
     @pytest.fixture
     def attacked(self, study: Study) -> Study:
         text = HOSTILE.replace("\ud800", "")  # which YAML and the ledger cannot even hold
+        seen = re.sub("[\u202a-\u202e\x07\x1b]", "", text)  # what a candidate may say
         add(
             study,
             "c1",
-            hypothesis=text,
-            expected=text,
-            rollback=text,
+            hypothesis=seen,
+            expected=seen,
+            rollback=seen,
             proposer=text,
             evidence=(text,),
         )
