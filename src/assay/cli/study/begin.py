@@ -217,6 +217,10 @@ def check(call: Call) -> None:
         interpreter.refuse_unmapped(found.root, agreed, planning.environment(agreed))
     measured = protocol.protocol_hash(found.root, agreed)
     imported = sorted(protocol.measuring_imports(found.root, agreed))
+    given = planning.environment(agreed)
+    startup = list(
+        interpreter.startup_files(interpreter.interpreters(found.root, agreed, given), given)
+    )
     kept = protocol.protected_files(found.root, agreed)
     reasons = missing(found, agreed)
     warnings = without_git(found.root)
@@ -227,12 +231,13 @@ def check(call: Call) -> None:
         )
     facts = {
         "valid": True, "protocol": measured, "protected": sorted(kept), "missing": reasons,
-        "imported_by_evaluation": imported,
+        "imported_by_evaluation": imported, "loaded_by_python": startup,
         "warnings": warnings,
     }  # fmt: skip
     lines = [
         f"The contract is well formed. Protocol {measured[:12]}, {len(kept)} protected files.",
         *([f"The evaluation imports: {', '.join(imported)}."] if imported else []),
+        *([f"Python loads at every start: {', '.join(startup)}."] if startup else []),
         *(f"Warning: {warning}" for warning in warnings),
         *(f"  {item}: {reason}" for item, reason in reasons.items()),
     ]
