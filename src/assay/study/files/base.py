@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    model_serializer,
+)
 
 from assay.core.config import Model
 
@@ -49,6 +55,23 @@ class Part(Model):
     """A part of a file; its schema is built when it is first used, which few commands do."""
 
     model_config = ConfigDict(defer_build=True)
+
+
+class Grown(Part):
+    """A part that got more fields since it was first written.
+
+    At their defaults they are left out, so that what was hashed without them keeps its hash.
+    """
+
+    later: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_later(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        for name in self.later:
+            if getattr(self, name) == type(self).model_fields[name].default:
+                values.pop(name, None)
+        return values
 
 
 class Document(Part):

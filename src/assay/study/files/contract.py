@@ -7,7 +7,7 @@ approval that covered it.
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,6 +16,7 @@ from assay.study.files.base import (
     POOLS,
     Direction,
     Document,
+    Grown,
     Name,
     Part,
     Phase,
@@ -87,9 +88,10 @@ class Metric(Part):
     unit: str = Field("", description="For tables and axes.")
 
 
-class PrimaryMetric(Metric):
+class PrimaryMetric(Metric, Grown):
     """The one metric that decides."""
 
+    later: ClassVar[tuple[str, ...]] = ("seed_bound",)
     minimum_effect: float = Field(gt=0, description="Smallest improvement worth having, absolute.")
     seed_bound: float | None = Field(
         None,
@@ -307,9 +309,10 @@ class Pools(Part):
         return self
 
 
-class Evaluation(Part):
+class Evaluation(Grown):
     """The fixed protocol by which every arm is measured."""
 
+    later: ClassVar[tuple[str, ...]] = ("looks",)
     command: tuple[str, ...] = Field(
         (), description="Run after training; empty where training itself writes the metric."
     )
@@ -356,9 +359,10 @@ class Evaluation(Part):
         return pool[: next((n for n in self.looks if looked < n < len(pool)), len(pool))]
 
 
-class StopRules(Part):
+class StopRules(Grown):
     """When a run or the study ends by itself."""
 
+    later: ClassVar[tuple[str, ...]] = ("output_gb",)
     nan: bool = Field(True, description="Stop a run whose metrics are no numbers.")
     frozen_minutes: float = Field(30.0, gt=0, description="Stop a run that writes nothing.")
     overrun: float = Field(1.5, gt=1, description="Stop a run beyond this share of its request.")
@@ -368,9 +372,10 @@ class StopRules(Part):
     candidates: int | None = Field(None, gt=0, description="Stop the study after so many.")
 
 
-class Experiment(Part):
+class Experiment(Grown):
     """How far the study may go by itself."""
 
+    later: ClassVar[tuple[str, ...]] = ("signers", "signed")
     mode: Literal["manual", "supervised", "autonomous"] = Field(
         "manual",
         description="manual asks for each launch; supervised runs what was proposed until it is "
