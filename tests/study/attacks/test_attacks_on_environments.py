@@ -94,6 +94,34 @@ class TestStartupFiles:
 
         assert "cheat.pth'" in run(study, between=lay).reason
 
+    def test_21_an_installed_package_that_the_training_edits_is_noticed(
+        self, tmp_path: Path, site: Path, run: Runner
+    ) -> None:
+        (site / "tools.py").write_text("FACTOR = 1.0\n")
+        evil = f"LR = 0.001\nopen({str(site / 'tools.py')!r}, 'w').write('FACTOR = 2.0\\n')\n"
+        uses = {"common.py": "import tools\ndef scale(skill):\n    return skill * tools.FACTOR\n"}
+        study = in_environment(tmp_path, site, **uses)
+        assert run(study).outcome == "done"
+        propose(study, "c2", patch=diff(study.root, {"agent.py": evil}))
+        record = run(study, "c2")
+        assert record.outcome == "failed"
+        assert "tools.py', which was changed while it ran" in record.reason
+
+    def test_code_that_the_evaluation_generates_is_no_attack(
+        self, tmp_path: Path, site: Path, run: Runner
+    ) -> None:
+        place = tmp_path / "cache"
+        place.mkdir()
+        text = f"""
+            import sys
+            open({str(place / "made.py")!r}, "w").write("FACTOR = 1.0\\n")
+            sys.path.append({str(place)!r})
+            import made
+            def scale(skill):
+                return skill * made.FACTOR
+        """
+        assert run(in_environment(tmp_path, site, **{"common.py": text})).outcome == "done"
+
     def test_an_environment_with_its_own_keeps_it(
         self, tmp_path: Path, site: Path, run: Runner
     ) -> None:
@@ -141,7 +169,7 @@ class TestImportsOfTheEvaluation:
 
     def test_22_a_committed_edit_of_an_import_voids_the_evidence(self, study, run) -> None:
         commit(study.root, {"common.py": "def scale(skill):\n    return 99.0\n"})
-        with pytest.raises(StudyError, match="its evidence is void"):
+        with pytest.raises(StudyError, match=r"(?i)evidence .*void"):
             run(study)
 
     def test_what_only_training_imports_may_be_changed(self, study: Study, run: Runner) -> None:

@@ -13,11 +13,11 @@ from assay.study.record.study import Study
 
 FILES = {
     "src/toyrl/__init__.py": "",
-    "src/toyrl/reward.py": "BONUS = 0.0\n",
+    "src/toyrl/bonus.py": "BONUS = 0.0\n",
     "src/toyrl/unused.py": "WIDTH = 64\n",
     "src/toyrl/train.py": """
         import json, pathlib, random, sys, yaml_like
-        from toyrl.reward import BONUS
+        from toyrl.bonus import BONUS
         seed, out, *rest = sys.argv[1:]
         lr = float(dict(word.split("=") for word in rest).get("lr", yaml_like.LR))
         score = 50 + 1000 * lr + random.Random(int(seed)).gauss(0, 1) + BONUS
@@ -94,23 +94,23 @@ def installed(tmp_path: Path, site: Path, how: str, *options: str, **baseline) -
 class TestMapped:
     def test_50_a_patch_takes_effect(self, tmp_path: Path, site: Path, run, how: str) -> None:
         study = installed(tmp_path, site, how)
-        propose(study, patch=diff(study.root, {"src/toyrl/reward.py": "BONUS = 7.0\n"}))
+        propose(study, patch=diff(study.root, {"src/toyrl/bonus.py": "BONUS = 7.0\n"}))
         record = run(study)
         assert record.outcome == "done", record.reason
         assert record.metrics["return"] == expected(0) + 7.0
-        assert {"src/toyrl/reward.py", "src/toyrl/train.py", "config.yaml"} <= record.loaded.keys()
+        assert {"src/toyrl/bonus.py", "src/toyrl/train.py", "config.yaml"} <= record.loaded.keys()
         assert not record.unrecorded
 
     def test_50_a_patch_that_ends_the_program_ends_it(self, tmp_path, site, run, how: str) -> None:
         study = installed(tmp_path, site, how)
-        propose(study, patch=diff(study.root, {"src/toyrl/reward.py": "raise SystemExit(3)\n"}))
+        propose(study, patch=diff(study.root, {"src/toyrl/bonus.py": "raise SystemExit(3)\n"}))
         record = run(study)
         assert (record.outcome, record.exit_code) == ("failed", 3)
 
     def test_50_a_later_commit_is_part_of_no_arm(self, tmp_path, site, run, how: str) -> None:
         study = installed(tmp_path, site, how)
         propose(study, lr=0.002)
-        commit(study.root, {"src/toyrl/reward.py": "BONUS = 40.0\n"})
+        commit(study.root, {"src/toyrl/bonus.py": "BONUS = 40.0\n"})
         assert run(study).metrics["return"] == expected(0, 0.002)
         assert problems(study) == ""
 
@@ -180,7 +180,7 @@ class TestRefused:
         """A script that puts the repository's own path in front goes around every mapping."""
         study = installed(tmp_path, site, "pth")
         text = f"import sys\nsys.path.insert(0, {str(study.root / 'src')!r})\nimport late\n"
-        root_only = {"src/late.py": "X = 1\n", "src/toyrl/reward.py": text + "BONUS = 0.0\n"}
+        root_only = {"src/late.py": "X = 1\n", "src/toyrl/bonus.py": text + "BONUS = 0.0\n"}
         propose(study, patch=diff(study.root, root_only))
         commit(study.root, {"src/late.py": "X = 2\n"})
         record = run(study)

@@ -243,6 +243,10 @@ def check(call: Call) -> None:
     seen = power.shown(agreed.evaluation)
     measured = protocol.protocol_hash(found.root, agreed)
     imported = sorted(protocol.measuring_imports(found.root, agreed))
+    given = planning.environment(agreed)
+    startup = list(
+        interpreter.startup_files(interpreter.interpreters(found.root, agreed, given), given)
+    )
     kept = protocol.protected_files(found.root, agreed)
     reasons = missing(found, agreed)
     warnings = without_git(found.root)
@@ -260,12 +264,13 @@ def check(call: Call) -> None:
         warnings.append(void.reason)
     facts = {
         "valid": True, "protocol": measured, "protected": sorted(kept), "missing": reasons,
-        "imported_by_evaluation": imported,
+        "imported_by_evaluation": imported, "loaded_by_python": startup,
         "warnings": warnings, "voided": void.reason if void else "", "power": seen,
     }  # fmt: skip
     lines = [
         f"The contract is well formed. Protocol {measured[:12]}, {len(kept)} protected files.",
         *([f"The evaluation imports: {', '.join(imported)}."] if imported else []),
+        *([f"Python loads at every start: {', '.join(startup)}."] if startup else []),
         seen,
         *(f"Warning: {warning}" for warning in warnings),
         *(f"  {item}: {reason}" for item, reason in reasons.items()),

@@ -62,7 +62,7 @@ def _plan(study: Study, name: str) -> dict[str, Any]:
         return facts | {"lines": lines}
     spread, same = gate.noise_floor(arms[0], arms[1], metric.direction)
     alpha = spending.spend(agreed.evaluation, 0)  # every candidate gets the same share
-    needed = power.seeds_needed(metric.minimum_effect, spread, alpha, agreed.evaluation.power)
+    needed = power.seeds_for(agreed.evaluation, metric.minimum_effect, spread)
     p = 2 * min(same.p_better, same.p_worse, 0.5)
     facts |= {"noise": spread, "aa_p": p, "alpha": alpha, "seeds_needed": needed}
     noise = f"{spread:.4g} {metric.unit}".strip()

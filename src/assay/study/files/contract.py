@@ -99,9 +99,10 @@ class Metric(Grown):
         return limits
 
 
-class PrimaryMetric(Metric):
+class PrimaryMetric(Metric, Grown):
     """The one metric that decides."""
 
+    later: ClassVar[tuple[str, ...]] = ("seed_bound",)
     minimum_effect: float = Field(gt=0, description="Smallest improvement worth having, absolute.")
     seed_bound: float | None = Field(
         None,
@@ -322,7 +323,7 @@ class Pools(Part):
 class Evaluation(Grown):
     """The fixed protocol by which every arm is measured."""
 
-    later: ClassVar[tuple[str, ...]] = ("changeable",)
+    later: ClassVar[tuple[str, ...]] = ("changeable", "looks")
     command: tuple[str, ...] = Field(
         (), description="Run after training; empty where training itself writes the metric."
     )
@@ -374,9 +375,10 @@ class Evaluation(Grown):
         return pool[: next((n for n in self.looks if looked < n < len(pool)), len(pool))]
 
 
-class StopRules(Part):
+class StopRules(Grown):
     """When a run or the study ends by itself."""
 
+    later: ClassVar[tuple[str, ...]] = ("output_gb",)
     nan: bool = Field(True, description="Stop a run whose metrics are no numbers.")
     frozen_minutes: float = Field(30.0, gt=0, description="Stop a run that writes nothing.")
     overrun: float = Field(1.5, gt=1, description="Stop a run beyond this share of its request.")
@@ -386,9 +388,10 @@ class StopRules(Part):
     candidates: int | None = Field(None, gt=0, description="Stop the study after so many.")
 
 
-class Experiment(Part):
+class Experiment(Grown):
     """How far the study may go by itself."""
 
+    later: ClassVar[tuple[str, ...]] = ("signers", "signed")
     mode: Literal["manual", "supervised", "autonomous"] = Field(
         "manual",
         description="manual asks for each launch; supervised runs what was proposed until it is "

@@ -55,6 +55,7 @@ class Comparison:
     p_worse: float  # one-sided p-value of "no worse"
     standardised: float  # Hedges' g
     improvement: float  # share of pairs of runs in which the candidate wins
+    correlation: float  # of the arms' scores by seed; NaN where they share too few seeds
     worst: tuple[int, float]  # the candidate's worst seed, and its score
     failures: float  # share of the candidate's seeds without a result
 
@@ -152,9 +153,19 @@ def compare(
         p_worse=p_worse,
         standardised=statistics.hedges_g(x, y),
         improvement=float((np.sign(x[:, None] - y[None, :]) / 2 + 0.5).mean()),
+        correlation=_correlation(before, good),
         worst=(worst, sign * after[worst]),
         failures=_lost_share(candidate),
     )
+
+
+def _correlation(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    """Return how the scores of the seeds that both arms have correlate; NaN for fewer than 4."""
+    seeds = sorted(before.keys() & after.keys())
+    pairs = np.array([[arm[seed] for seed in seeds] for arm in (before, after)])
+    if len(seeds) < 4 or not all(np.ptp(pairs, axis=1)):
+        return math.nan
+    return float(np.corrcoef(pairs)[0, 1])
 
 
 def _number_or_none(value: Any) -> Any:

@@ -39,6 +39,16 @@ def seeds_needed(
     return max(kinds.MINIMUM_SEEDS, found)
 
 
+def seeds_for(evaluation: Evaluation, effect: float, spread: float) -> int | None:
+    """Return the seeds per arm that promotion needs for an effect, by the contract's test.
+
+    How far arms correlate by seed is not known beforehand: pairs are taken to be independent.
+    """
+    paired = evaluation.test == "paired"
+    noise = spread * math.sqrt(2) if paired else spread
+    return seeds_needed(effect, noise, spend(evaluation, 0), evaluation.power, paired=paired)
+
+
 def power(evaluation: Evaluation, effect: float, seeds: int | None = None) -> float:
     """Return the chance that a true effect is accepted in promotion and in validation.
 

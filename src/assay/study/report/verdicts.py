@@ -169,7 +169,7 @@ def _judgement_blocks(judgement: Judgement) -> list[Block]:
         rows.append(_comparison_row(f"guardrail {name}", found or {}, allowed, "-"))
     columns = (
         "metric", "effect", "low", "high", "must reach", "p", "alpha", "test", "seeds",
-        "Hedges' g", "P(better)", "worst seed", "failed",
+        "Hedges' g", "P(better)", "r by seed", "worst seed", "failed",
     )  # fmt: skip
     caption = f"Numbers of {judgement.candidate}, {judgement.phase}"
     blocks.append(Table(caption, columns, rows))
@@ -195,6 +195,7 @@ def _comparison_row(name: str, seen: Mapping[str, Any], least: Cell, alpha: Cell
         number(seen.get("high")), least, number(seen.get("p_better")), alpha,
         str(seen.get("test", "-")), f"{seeds[0]} and {seeds[1]}",
         number(seen.get("standardised"), ".3g"), number(seen.get("improvement"), ".0%"),
+        number(seen.get("correlation"), ".2f"),
         f"{worst[0]}: {shown(number(worst[1]))}", number(seen.get("failures"), ".0%"),
     ]  # fmt: skip
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,7 @@ class Notes:
     code: dict[str, str] = field(default_factory=dict)  # executed or imported: hashes, by path
     read: set[str] = field(default_factory=set)  # opened, of the worktree
     outside: set[str] = field(default_factory=set)  # code of the repository itself
+    installed: set[str] = field(default_factory=set)  # code of other places
     written: set[str] = field(default_factory=set)  # of the run's output
 
     @classmethod
@@ -60,6 +62,8 @@ class Notes:
                         notes.read.add(name)
                     case "root":
                         notes.outside.add(name)
+                    case "installed":
+                        notes.installed.add(name)
                     case "write":
                         notes.written.add(name)
         return notes
@@ -85,6 +89,7 @@ class Guard:
         self.unrecorded = ""  # why that cannot be known, if it cannot
         self._held: dict[str, checkout.Entry] = {}
         self._trained: Looks | None = None
+        self._begun = time.time_ns()
 
     # ------------------------------------------------------------------ before and after a process
 
@@ -216,6 +221,13 @@ class Guard:
             known = path in self._held or path in notes.code or self._linked(path)
             if not known:
                 self.found.append(f"'{path}' appeared in the worktree of the evaluation")
+        # What a program generates elsewhere, such as compiled steps, may be as young as the run.
+        pythons = interpreter.interpreters(self.root, self.agreed, self.env)
+        homes = [place for python in pythons for place in interpreter.places(python, self.env)]
+        for path in sorted(notes.installed):
+            known = any(Path(path).is_relative_to(home) for home in homes)
+            if known and _edited_since(Path(path), self._begun):
+                self.found.append(f"its evaluation loaded '{path}', which was changed while it ran")
         touched = changed_files(self.root, self.patch) if self.patch else []
         for path in sorted(set(touched) & notes.code.keys()):
             if not in_scope(path, self.agreed.evaluation.changeable):
@@ -225,6 +237,14 @@ class Guard:
         """Return whether a path is one that Git does not hold and the contract names."""
         names = self.agreed.baseline.untracked
         return any(path == name or path.startswith(f"{name.rstrip('/')}/") for name in names)
+
+
+def _edited_since(path: Path, moment: int) -> bool:
+    """Return whether a file was changed after a moment, by a time that nobody can set."""
+    try:
+        return path.stat().st_ctime_ns > moment
+    except OSError:  # it is gone, or was no file at all
+        return False
 
 
 def _held(tree: Path) -> dict[str, checkout.Entry]:

@@ -82,10 +82,11 @@ def install() -> None:
                 real = os.path.realpath(path)
                 known, path = real.startswith(tree), real if real.startswith(tree) else path
         if not known:
-            inside = of_repository(path) if kind == "code" else None
-            kind, path, start = "root", inside or "", ""
-            if inside is None:
+            if kind != "code":
                 return
+            inside = of_repository(path)
+            kind, start = ("installed", "") if inside is None else ("root", "")
+            path = path if inside is None else inside
         if (kind, path) in seen or (kind == "read" and len(seen) > MOST):
             return
         seen.add((kind, path))
