@@ -40,7 +40,7 @@ def prepared(root: Path, limits: dict[str, Any] = PLENTY, **experiment: Any) -> 
     write_yaml_document(study.contract_path, Contract(**values))
     for item in APPROVALS:
         approve(study, item, "ada")
-    candidates.give_up(study, "c1", "ada", "it was frozen under another contract")
+    candidates.discard(study, "c1", "ada", "it was frozen under another contract")
     base = candidate_values(id="base", kind="baseline", change={})
     candidates.propose(study, Candidate(**base), "agent")
     return study
@@ -180,7 +180,7 @@ class TestLoop:
         propose(study, "broken", exit=3)
         reason, _ = loop(study)
         assert reason.startswith("a person is needed: run broken-short-0 failed (it exited with 3)")
-        candidates.give_up(study, "broken", "ada", "its exit code is wanted")
+        candidates.discard(study, "broken", "ada", "its exit code is wanted")
         assert steps(study) == []
 
     def test_a_draft_that_breaks_the_contract_is_left_alone(self, study: Study) -> None:
@@ -255,7 +255,7 @@ class TestLoop:
                 switch.stop(study, "enough", "ada")
             time.sleep(seconds)
 
-        candidates.give_up(study, "base", "ada", "replaced by a slow one")
+        candidates.discard(study, "base", "ada", "replaced by a slow one")
         values = candidate_values(id="base2", kind="baseline", change={})
         candidates.propose(study, Candidate(**values), "agent")
         made = Loop(study, "RUN_CANDIDATE", "agent", wait=wait)

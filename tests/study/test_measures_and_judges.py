@@ -158,7 +158,7 @@ class TestInvalidIsNotTheEnd:
         assert seen.outcome == "invalid"
         assert "evaluation.episodes changed in between" in seen.reasons[0]
         # A baseline that is measured in the same way is what it lacks.
-        candidates.give_up(study, "base", "ada", "the number of episodes was changed")
+        candidates.discard(study, "base", "ada", "the number of episodes was changed")
         add(study, "base2", kind="baseline", change={})
         for phase in ("promotion", "validation"):
             fake(study, "base2", phase)

@@ -57,7 +57,7 @@ def test_only_git_is_started_by_commands_that_do_not_launch(tmp_path: Path) -> N
         f"queue cancel base {root}", f"loop {root}", f"monitor {root}",
         f"monitor {planned.run} {root}", f"probe plan {tmp_path}/plan.yaml {root}",
         f"report {root}", f"verify {root}", f"contract approve all --by Ada {root}",
-        f"give-up more --why tested {root}", f"stop {root}", f"stop --off {root}",
+        f"discard more --why tested {root}", f"stop {root}", f"stop --off {root}",
         f"init --task other --study new --activate {root}",
     ]  # fmt: skip
     refused = [

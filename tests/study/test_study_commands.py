@@ -171,7 +171,7 @@ def test_from_init_to_a_verdict(repository: Path) -> None:
     assert told("verify", repository) == {"toy/lr": []}
     assert told("next")["action"] == "propose"
     assert told("monitor") == {} and "alive" not in study("monitor", "bigger-validation-11")
-    assert told("give-up", "bigger", "--why", "It is not wanted.")["status"] == "reverted"
+    assert told("discard", "bigger", "--why", "It is not wanted.")["status"] == "reverted"
     assert told("status")["incumbent"] == ""
 
 

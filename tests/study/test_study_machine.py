@@ -140,8 +140,8 @@ class Commands:
     def judge(self, name: str, phase: Phase) -> None:
         self.tried(lambda: verdict.judge(self.study, name, phase, "agent"))
 
-    def give_up(self, name: str) -> None:
-        self.tried(lambda: candidates.give_up(self.study, name, "ada", "enough of it"))
+    def discard(self, name: str) -> None:
+        self.tried(lambda: candidates.discard(self.study, name, "ada", "enough of it"))
 
     def promote(self) -> None:
         self.tried(lambda: agenda.promote(self.study, "agent"))
@@ -249,8 +249,8 @@ class Machine(RuleBasedStateMachine):
         self.commands.judge(name, phase)
 
     @rule(name=names)
-    def give_up(self, name: str) -> None:
-        self.commands.give_up(name)
+    def discard(self, name: str) -> None:
+        self.commands.discard(name)
 
     @rule()
     @precondition(lambda self: self.status("completed"))
@@ -317,7 +317,7 @@ def test_the_commands_can_reach_every_end(commands: Commands) -> None:
     now = study.history().status
     assert (now["c2"], now["c3"]) == ("accepted", "rejected")
     assert illegal(list(study.ledger.events())) == []
-    commands.give_up("c2")
+    commands.discard("c2")
     assert study.history().status["c2"] == "reverted"
 
 
@@ -379,7 +379,7 @@ class TestDoubtfulBaselines:
     @pytest.fixture
     def second(self, commands: Commands) -> Commands:
         """Give the baseline up for another, of which nothing is run yet."""
-        commands.give_up("base")
+        commands.discard("base")
         values = candidate_values(
             id="base2", kind="baseline", change={}, budget={"wall_clock_hours": 0.5}
         )
@@ -411,7 +411,7 @@ class TestDoubtfulBaselines:
         self.run(second, "promotion", 2, "failed")
         [step] = self.steps(second)
         assert (step.action, step.candidate, step.phase) == ("debug", "base2", "promotion")
-        assert "failed on seeds [2]" in step.reason and "give-up base2" in step.reason
+        assert "failed on seeds [2]" in step.reason and "discard base2" in step.reason
         assert "run base2 --phase promotion --seed N" in step.reason
         assert next_step(second.study).safe is False
         contract_before = second.study.contract_path.read_text()
@@ -424,7 +424,7 @@ class TestDoubtfulBaselines:
     def test_another_baseline_takes_its_place(self, second: Commands) -> None:
         commands = second
         self.run(commands, "promotion", 1, "failed")
-        commands.give_up("base2")
+        commands.discard("base2")
         [step] = self.steps(commands)
         assert step.action == "baseline"
         values = candidate_values(
@@ -459,7 +459,7 @@ class TestDoubtfulBaselines:
             return json.loads(result.stdout)["baseline"]
 
         assert planned() == "base"
-        commands.give_up("base")
+        commands.discard("base")
         assert planned() == planned() == "baseline-2"
 
     def test_the_command_does_not_show_what_a_verdict_would_be(self, commands: Commands) -> None:
@@ -500,7 +500,7 @@ class TestDoubtfulBaselines:
         commands.audit("c2", "promotion")
         commands.judge("c2", "promotion")
         assert commands.study.history().judged == {("c2", "promotion"): "accept"}
-        commands.give_up("base")
+        commands.discard("base")
         assert commands.study.history().judged == {}
 
 

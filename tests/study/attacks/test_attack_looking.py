@@ -70,7 +70,7 @@ class TestGivingUp:
         for name in ("first", "second"):
             add(study, name)
             fake(study, name, "promotion", gain=1.0, seeds=(1,))  # one score is a look
-            candidates.give_up(study, name, "agent", "it does not look good")
+            candidates.discard(study, name, "agent", "it does not look good")
         assert spending.decisions(study.history()) == 2
         assert spending.spent(study.history()) == pytest.approx(0.05)
         add(study, "third")
@@ -81,7 +81,7 @@ class TestGivingUp:
         study = measured(tmp_path)
         add(study, "bad", change={"parameters": {"lr": 0.002}})
         fake(study, "bad", "promotion", seeds=(1, 2))
-        candidates.give_up(study, "bad", "agent", "it does not look good")
+        candidates.discard(study, "bad", "agent", "it does not look good")
         with pytest.raises(StudyError, match="'good' is the same change as 'bad', which is reject"):
             add(study, "good", change={"parameters": {"lr": 0.002}})
 
@@ -100,7 +100,7 @@ class TestGivingUp:
         study = measured(tmp_path)
         add(study, "c1", change={"parameters": {"lr": 0.002}})
         lose(study, "c1", "promotion", 1, alpha=0.0025)
-        candidates.give_up(study, "c1", "agent", "the idea was wrong")
+        candidates.discard(study, "c1", "agent", "the idea was wrong")
         assert spending.decisions(study.history()) == 0
         add(study, "c2")
         fake(study, "c2", "promotion", gain=14.0)
@@ -121,7 +121,7 @@ class TestBaselines:
 
     def test_it_is_limited_and_shown(self, tmp_path: Path) -> None:
         study = measured(tmp_path)
-        candidates.give_up(study, "base", "agent", "too good")
+        candidates.discard(study, "base", "agent", "too good")
         add(study, "base2", kind="baseline", change={})
         for phase in kinds.DECIDING:
             fake(study, "base2", phase)
@@ -132,7 +132,7 @@ class TestBaselines:
         pages.write(study)
         report = (study.path / "report.md").read_text()
         assert "The baseline base was discarded after 10 seeds, with a mean of 100" in report
-        candidates.give_up(study, "base2", "agent", "too good as well")
+        candidates.discard(study, "base2", "agent", "too good as well")
         with pytest.raises(StudyError, match=r"2 baselines with scores were discarded \(base, ba"):
             add(study, "base3", kind="baseline", change={})
 
@@ -142,7 +142,7 @@ class TestBaselines:
         waive(study, why)
         for number in (2, 3):
             name = "base" if number == 2 else f"base{number - 1}"
-            candidates.give_up(study, name, "agent", "too good")
+            candidates.discard(study, name, "agent", "too good")
             add(study, f"base{number}", kind="baseline", change={})
             for phase in kinds.DECIDING:
                 fake(study, f"base{number}", phase)
@@ -157,7 +157,7 @@ class TestBaselines:
         study = make_study(tmp_path)
         for name in ("base", "base2", "base3", "base4"):
             candidates.propose(study, baseline(name), "agent")
-            candidates.give_up(study, name, "agent", "its budget was wrong")
+            candidates.discard(study, name, "agent", "its budget was wrong")
         assert state(study, "base4") == "rejected"
 
 

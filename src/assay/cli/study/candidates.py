@@ -1,4 +1,4 @@
-"""`assay study baseline`, `propose`, `validate` and `give-up`: what is tried. Nothing is run."""
+"""`assay study baseline`, `propose`, `validate` and `discard`: what is tried. Nothing is run."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def validate(
 
 
 @acting
-def give_up(
+def discard(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
     why: Annotated[str, typer.Option("--why", help="The reason, for the record.")],
@@ -178,6 +178,6 @@ def give_up(
     from assay.study.steps import candidates
 
     with call.opened() as found:
-        candidates.give_up(found, name, call.actor, why)
+        candidates.discard(found, name, call.actor, why)
         status = found.book()[0].status[name]
     call.show({"candidate": name, "status": status}, f"{name} is {status}.")

@@ -142,7 +142,7 @@ class Metrics(Part):
     components: tuple[Metric, ...] = Field((), description="Parts of the reward.")
     diagnostics: tuple[Metric, ...] = Field((), description="Watched, never decide.")
     training_reward: Metric | None = Field(
-        None, description="What is trained on, to be held against the primary metric."
+        None, description="What is trained on, to be compared with the primary metric."
     )
     honeypot: Metric | None = Field(
         None, description="A metric that only cheating moves; it must not move."
@@ -251,7 +251,7 @@ class Hardware(Part):
 
 
 class Baseline(Part):
-    """What candidates are held against."""
+    """What candidates are compared with."""
 
     command: tuple[str, ...] = Field(
         min_length=1, description="Arguments; {seed}, {out} and {parameters} are filled in."

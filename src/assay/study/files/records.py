@@ -122,7 +122,7 @@ class AuditCheck(Part):
 
 
 class ResultAudit(Document):
-    """Whether a candidate's evidence may be believed: `audits/<candidate>.json`."""
+    """Whether a candidate's evidence can be trusted: `audits/<candidate>.json`."""
 
     candidate: Name
     passed: bool

@@ -1,4 +1,4 @@
-"""Whether a candidate's evidence may be believed, before anyone asks whether it is better.
+"""Whether a candidate's evidence can be trusted, before anyone asks whether it is better.
 
 Three questions: is the evidence what the runs left behind, was everything measured alike, and did
 the candidate improve the task or only its own reward?

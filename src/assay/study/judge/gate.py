@@ -307,8 +307,8 @@ def decide(
         missing = [s for s in finished if not _is_result(after.get(s))]
         if missing:
             breaches.append(
-                f"Guardrail {guard.name} was not measured for seeds {missing}: what is not written "
-                "does not hold."
+                f"Guardrail {guard.name} was not measured for seeds {missing}, so it counts as "
+                "violated."
             )
         if sum(map(_is_result, before.values())) >= 2 and len(after) >= 2:
             guarded[guard.name] = compare(
@@ -427,7 +427,7 @@ def _guarded(
 ) -> tuple[list[str], list[str]]:
     """Return breaches of a guardrail, and what is not shown about it.
 
-    A bound is held against the mean over seeds, a margin against the limits of the difference.
+    A bound limits the mean over seeds, a margin the limits of the difference.
     """
     breaches, unproven = [], []
     scores = [s for s in after.values() if _is_result(s)]

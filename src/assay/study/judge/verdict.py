@@ -27,7 +27,7 @@ from assay.study.record.study import Study
 
 
 def rival(study: Study, book: Book) -> str:
-    """Return whom candidates are held against: the incumbent, or the baseline."""
+    """Return whom candidates are compared with: the incumbent, or the baseline."""
     if book.incumbent:
         return book.incumbent
     unsaid = (name for name, kind in book.kind.items() if not kind)
@@ -223,7 +223,7 @@ def weigh(study: Study, history: History, agreed: Contract, name: str, phase: Ph
     """
     other = rival(study, history)
     if other == name:
-        raise StudyError(f"'{name}' is what candidates are held against; it is not judged itself.")
+        raise StudyError(f"'{name}' is what candidates are compared with; it is not judged itself.")
     if phase == "validation":
         _require_promoted(history, name, other)
     spread = noise(study, history, agreed)

@@ -76,7 +76,7 @@ class _Past:
     """What was approved when: who approved which hash last, by the part of the contract."""
 
     runs: dict[str, approvals.Recorded] = field(default_factory=dict)  # when a run was prepared
-    # When a candidate was last held against the contract: registered, or launched.
+    # When a candidate was last checked by the contract: registered, or launched.
     candidates: dict[str, approvals.Recorded] = field(default_factory=dict)
 
 
@@ -185,7 +185,7 @@ def _unearned(name: str, before: History) -> str:
         if outcome != "accept":
             return f"{name} is called accepted, and its verdict in {phase} is: {outcome}"
     if len({given[phase].get("rival") for phase in kinds.DECIDING}) > 1:
-        return f"{name} is called accepted, and was held against different rivals"
+        return f"{name} is called accepted, and was compared with different rivals"
     return ""
 
 
@@ -301,7 +301,7 @@ def _unfounded(study: Study, event: Event, before: History, agreed: Contract | N
         return ""
     reason = ""
     if before.incumbent and told["rival"] != before.incumbent:
-        reason = f"it was held against {told['rival']}, not {before.incumbent}"
+        reason = f"it was compared with {told['rival']}, not {before.incumbent}"
     elif agreed is not None and told["outcome"] == "no effect":
         arms = (told["candidate"], told["rival"])
         if not effect.no_effect(study, before, agreed, *arms, told["phase"]):

@@ -169,7 +169,7 @@ class Book:
         return {seed: score for seed, score in found.items() if score is not None}
 
     def baselines(self) -> list[str]:
-        """Return the candidates that others are held against, the oldest first."""
+        """Return the candidates that others are compared with, the oldest first."""
         return [n for n, k in self.kind.items() if k == "baseline" and self.status[n] != "rejected"]
 
     def discarded_baselines(self, measures: Mapping[str, str] | None = None) -> list[str]:

@@ -28,7 +28,7 @@ class Judgement:
     event: Event  # what the ledger says
     candidate: str  # who was judged
     phase: Phase  # in which phase
-    rival: str  # whom it was held against
+    rival: str  # whom it was compared with
     metric: str  # what decided
     minimum: float | None  # the effect that was to be reached
     margins: Mapping[str, float | None]  # how much worse each guardrail could get

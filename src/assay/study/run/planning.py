@@ -135,7 +135,7 @@ def _refuse_void(study: Study, agreed: Contract, history: History, name: str) ->
         raise StudyError(
             f"'{rival}' was measured by another protocol, and nothing could be compared with it: "
             f"{', '.join(odd)} changed since.",
-            f"Put it back, or discard '{rival}' (give-up) and measure a baseline again.",
+            f"Put it back, or discard {rival} and measure a baseline again.",
         )
 
 

@@ -26,7 +26,7 @@ from assay.study.run.processes import claim, hours_until_last_beat, kill_orphan,
 
 POLL_SECONDS = 0.2
 SEEN = "seen.json"  # what the supervisor saw, until it is in the run's record
-START_SECONDS = 30.0  # after which a run that nobody claimed is given up
+START_SECONDS = 30.0  # after which a run that nobody claimed is lost
 
 
 class StillRunning(StudyError):

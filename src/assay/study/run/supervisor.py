@@ -187,7 +187,7 @@ def started_in(
 
 
 def _orders(study: Study, run: str) -> tuple[Contract, RunRecord, dict[str, str], Event]:
-    """Return what to run as the ledger has it; files that say otherwise are not believed.
+    """Return what to run as the ledger has it; files that say otherwise are not trusted.
 
     Returns:
         The contract, the record, the environment and the event of its launch.

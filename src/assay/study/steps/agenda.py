@@ -43,11 +43,11 @@ class Step:
 def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list[Step]:
     """Return all steps that can be taken now, the most urgent first, `without` some candidates.
 
-    Until the baseline is complete nothing else is on it: nothing can be held against nothing.
+    Until the baseline is complete nothing else is on it: candidates are compared with it.
     """
     names = book.baselines()
     if not names:
-        return [Step("baseline", "there is no baseline, and nothing can be held against nothing")]
+        return [Step("baseline", "there is no baseline to compare candidates with")]
     first = _baseline(book, agreed, names[0])
     if first or not all(book.complete(agreed, names[0], phase) for phase in DECIDING):
         return [step for step in first if step.candidate not in without]
@@ -100,7 +100,7 @@ def _baseline(book: Book, agreed: Contract, name: str) -> list[Step]:
 
 
 def _instead(name: str) -> str:
-    return f"discard it (give-up {name} --why TEXT) and plan another (assay study baseline)"
+    return f"discard it (assay study discard {name} --why TEXT) and plan another (assay study baseline)"
 
 
 def _spoilt(book: Book, agreed: Contract, name: str) -> Step | None:

@@ -220,7 +220,7 @@ def _refuse_other_plans(agreed: Contract, candidate: Candidate) -> None:
         )
 
 
-def give_up(study: Study, name: str, actor: str, why: str) -> None:
+def discard(study: Study, name: str, actor: str, why: str) -> None:
     """Reject a candidate that is not accepted, or revert the incumbent, for a reason.
 
     What it was stays on record; the seeds that it used are used.
@@ -229,7 +229,7 @@ def give_up(study: Study, name: str, actor: str, why: str) -> None:
         StudyError: It is unknown, under way or decided, or there is no reason.
     """
     if not why.strip():
-        raise StudyError("Giving a candidate up needs a reason.", "Say it with --why TEXT.")
+        raise StudyError("Discarding a candidate needs a reason.", "Say it with --why TEXT.")
     study.candidate(name)
     with study.transaction() as transaction:
         holds = transaction.history.status.get(name) == "accepted"
