@@ -100,7 +100,8 @@ def _baseline(book: Book, agreed: Contract, name: str) -> list[Step]:
 
 
 def _instead(name: str) -> str:
-    return f"discard it (assay study discard {name} --why TEXT) and plan another (assay study baseline)"
+    discard = f"assay study discard {name} --why TEXT"
+    return f"discard it ({discard}) and plan another (assay study baseline)"
 
 
 def _spoilt(book: Book, agreed: Contract, name: str) -> Step | None:
