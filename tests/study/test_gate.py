@@ -9,11 +9,11 @@ import pytest
 from scipy import stats
 from study_samples import contract_values
 
+from assay.study.agree.spending import spend
 from assay.study.files.contract import Contract, Evaluation, Guardrail, Metrics, PrimaryMetric
 from assay.study.files.documents import StudyError
 from assay.study.judge.gate import compare, decide, differ, noise_floor
 from assay.study.judge.power import seeds_needed
-from assay.study.judge.spending import spend
 
 CONTRACT = Contract(**contract_values())
 METRIC: PrimaryMetric = CONTRACT.metrics.primary  # minimum effect 10
