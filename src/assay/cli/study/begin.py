@@ -34,22 +34,24 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Start a study in a repository. No code of the repository is run."""
+    from assay.study.agree.checkout import obstacles
     from assay.study.agree.setup import initialise, without_git
 
     place = (root or Path.cwd()).resolve()
     name = task or re.sub(r"[^A-Za-z0-9._-]+", "-", place.name).strip("-.") or "task"
     made = initialise(place, name, study, actor=common.actor(by), activate=activate)
     made.sync()
+    warnings = [*without_git(place), *obstacles(place)]
     facts = {
         "task": made.task,
         "study": made.name,
         "path": made.path,
         "contract": made.contract_path,
-        "warnings": without_git(place),
+        "warnings": warnings,
     }
     lines = [
         f"Study {made.task}/{made.name} was created in {made.path}",
-        *(f"Warning: {warning}" for warning in without_git(place)),
+        *(f"Warning: {warning}" for warning in warnings),
         "Next: assay study audit          # find out how the repository is trained and measured",
         f"Then fill in {made.contract_path}",
     ]
@@ -199,9 +201,10 @@ def _word(agreed: Any, item: str) -> str:
 def check(call: Call) -> None:
     """Check the contract against its schema and the repository; exit 2 if it is not ready."""
     from assay.core.errors import EXIT_USER_ERROR
-    from assay.study.agree import protocol
+    from assay.study.agree import checkout, interpreter, protocol
     from assay.study.agree.approvals import missing
     from assay.study.agree.rules import refuse_unguarded
+    from assay.study.agree.scope import pinned
     from assay.study.agree.setup import without_git
     from assay.study.judge import power
     from assay.study.run import planning
@@ -211,9 +214,17 @@ def check(call: Call) -> None:
     agreed = found.contract()
     planning.command(agreed, 0, found.path, dict(agreed.baseline.parameters))
     refuse_unguarded(found.root, agreed)
+    if pinned(found.root):
+        checkout.refuse_obstacles(found.root)
+        interpreter.refuse_unmapped(found.root, agreed, planning.environment(agreed))
     void = agenda.voided(found, found.book()[0], agreed)
     seen = power.shown(agreed.evaluation)
     measured = protocol.protocol_hash(found.root, agreed)
+    imported = sorted(protocol.measuring_imports(found.root, agreed))
+    given = planning.environment(agreed)
+    startup = list(
+        interpreter.startup_files(interpreter.interpreters(found.root, agreed, given), given)
+    )
     kept = protocol.protected_files(found.root, agreed)
     reasons = missing(found, agreed)
     warnings = without_git(found.root)
@@ -226,10 +237,13 @@ def check(call: Call) -> None:
         warnings.append(void.reason)
     facts = {
         "valid": True, "protocol": measured, "protected": sorted(kept), "missing": reasons,
+        "imported_by_evaluation": imported, "loaded_by_python": startup,
         "warnings": warnings, "voided": void.reason if void else "", "power": seen,
     }  # fmt: skip
     lines = [
         f"The contract is well formed. Protocol {measured[:12]}, {len(kept)} protected files.",
+        *([f"The evaluation imports: {', '.join(imported)}."] if imported else []),
+        *([f"Python loads at every start: {', '.join(startup)}."] if startup else []),
         seen,
         *(f"Warning: {warning}" for warning in warnings),
         *(f"  {item}: {reason}" for item, reason in reasons.items()),
@@ -267,6 +281,8 @@ def approve(
         left = missing(found)
     facts = {"approved": {i: a.model_dump() for i, a in given.items()}, "missing": left}
     lines = [f"{item}: approved by {a.by}, {a.hash[:12]}" for item, a in given.items()]
+    if "baseline" in given and given["baseline"].commit:
+        lines.append(f"The code that is approved with it: commit {given['baseline'].commit[:12]}")
     lines.append(f"{len(left)} approvals are missing." if left else "Everything is approved.")
     call.show(facts, lines)
 

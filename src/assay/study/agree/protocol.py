@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from assay.study.agree.closure import imported_files
 from assay.study.files.base import Sha256
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
@@ -36,9 +37,9 @@ _LIMITS = {  # of a metric: what judges it, or is only shown
 def protected_files(root: Path, contract: Contract) -> dict[str, str]:
     """Return the hash of every file that candidates must not touch, by path.
 
-    These are the evaluation's files, what the scope protects, and the study's own directory
-    without what the study itself writes as it goes on. A symbolic link is hashed as a link: one
-    that takes a file's place does not pass for it.
+    These are the evaluation's files with what they import, what the scope protects, and the
+    study's own directory without what the study itself writes as it goes on. A symbolic link is
+    hashed as a link: one that takes a file's place does not pass for it.
 
     Raises:
         StudyError: A pattern matches nothing, or leaves the repository.
@@ -52,7 +53,20 @@ def protected_files(root: Path, contract: Contract) -> dict[str, str]:
                 "Fix the pattern: a file that is not there cannot be held to what it was.",
             )
         found |= {path: fingerprint(root / path) for path in paths}
+    found |= measuring_imports(root, contract)
     return dict(sorted((found | _hashes(root, [f"{EXTRACTORS}/**"])).items()))
+
+
+def measuring_imports(root: Path, contract: Contract) -> dict[str, str]:
+    """Return the hash of every file that the evaluation command imports from the repository.
+
+    What the contract calls changeable is left out: there a person answers for it.
+    """
+    open_to_change = {
+        path for pattern in contract.evaluation.changeable for path in matching(root, pattern)
+    }
+    paths = [path for path in imported_files(root, contract) if path not in open_to_change]
+    return {path: fingerprint(root / path) for path in paths}
 
 
 def _hashes(root: Path, patterns: Iterable[str]) -> dict[str, str]:
@@ -72,6 +86,7 @@ def measures(root: Path, contract: Contract) -> dict[str, Sha256]:
         plain = metric.model_dump(mode="json", exclude=_LIMITS)
         found[f"metric {metric.name}"] = digest(plain)
     files = _hashes(root, [*contract.evaluation.files, f"{EXTRACTORS}/**"])
+    files |= measuring_imports(root, contract)
     return found | {path: digest(value) for path, value in files.items()}
 
 

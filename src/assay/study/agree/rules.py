@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path, PurePosixPath
 
+from assay.study.agree.closure import evaluated_files
 from assay.study.agree.protocol import matching
 from assay.study.agree.scope import changed_files
 from assay.study.files.candidate import Candidate
@@ -71,23 +72,14 @@ def refuse_unguarded(root: Path, agreed: Contract) -> None:
             `evaluation.files`.
     """
     kept = {path for pattern in agreed.evaluation.files for path in matching(root, pattern)}
-    before = ""
-    for word in agreed.evaluation.command:
-        names = [word]
-        if before == "-m":
-            names = [word.replace(".", "/") + end for end in (".py", "/__main__.py")]
-        for name in names:
-            path = (root / agreed.baseline.cwd / name).resolve()
-            if not path.is_file() or not path.is_relative_to(root.resolve()):
-                continue
-            short = path.relative_to(root.resolve()).as_posix()
-            if short not in kept:
-                raise StudyError(
-                    f"The evaluation command runs '{short}', which is not in evaluation.files, so "
-                    "that it could be changed between two runs.",
-                    f"Add '{short}', and what it imports, to evaluation.files.",
-                )
-        before = word
+    for path in evaluated_files(root, agreed):
+        short = path.relative_to(root.resolve()).as_posix()
+        if short not in kept:
+            raise StudyError(
+                f"The evaluation command runs '{short}', which is not in evaluation.files, so "
+                "that it could be changed between two runs.",
+                f"Add '{short}' to evaluation.files; what it imports belongs to them by itself.",
+            )
 
 
 def refuse_network(agreed: Contract) -> None:

@@ -20,7 +20,7 @@ from assay.study.record.ledger import Event, Problem
 from assay.study.record.study import Study
 
 NAMESPACE = "assay-approval"
-_SIGNED = ("item", "by", "at", "hash", "signers", "demanded")  # what a signature covers
+_SIGNED = ("item", "by", "at", "hash", "commit", "signers", "demanded")  # what a signature covers
 
 
 @dataclass(slots=True)

@@ -38,6 +38,7 @@ Status = Literal[
     "accepted",
     "rejected",
     "inconclusive",
+    "no-effect",
     "debug",
     "reverted",
 ]
@@ -68,7 +69,9 @@ class Grown(Part):
     @model_serializer(mode="wrap")
     def _without_later(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = handler(self)
-        for name in self.later:
+        # Of every class that it inherits from: each names the fields that it got itself.
+        later = [name for kind in type(self).__mro__ for name in vars(kind).get("later", ())]
+        for name in later:
             if getattr(self, name) == type(self).model_fields[name].default:
                 values.pop(name, None)
         return values

@@ -79,13 +79,24 @@ class MetricSource(Part):
         return path
 
 
-class Metric(Part):
+class Metric(Grown):
     """A number that every training seed yields."""
 
+    later: ClassVar[tuple[str, ...]] = ("range",)
     name: Name = Field(description="What the study calls it.")
     direction: Direction = Field("maximize", description="Which way is better.")
     source: MetricSource = Field(description="Where it is read from.")
     unit: str = Field("", description="For tables and axes.")
+    range: tuple[float, float] | None = Field(
+        None, description="Lowest and highest value that it can have; others are errors."
+    )
+
+    @field_validator("range")
+    @classmethod
+    def _ordered(cls, limits: tuple[float, float] | None) -> tuple[float, float] | None:
+        if limits is not None and not limits[0] < limits[1]:
+            raise ValueError(f"the range needs low < high, not {list(limits)}")
+        return limits
 
 
 class PrimaryMetric(Metric, Grown):
@@ -312,7 +323,7 @@ class Pools(Part):
 class Evaluation(Grown):
     """The fixed protocol by which every arm is measured."""
 
-    later: ClassVar[tuple[str, ...]] = ("looks",)
+    later: ClassVar[tuple[str, ...]] = ("changeable", "looks")
     command: tuple[str, ...] = Field(
         (), description="Run after training; empty where training itself writes the metric."
     )
@@ -327,6 +338,11 @@ class Evaluation(Grown):
         description="What is measured; recorded and hashed, for people: the commands do it.",
     )
     files: tuple[str, ...] = Field((), description="Globs of the files that do the measuring.")
+    changeable: tuple[str, ...] = Field(
+        (),
+        description="Globs of files that the evaluation imports and patches may still change (the "
+        "policy's own code); who approves this answers for it.",
+    )
     pools: Pools = Field(description="Training seeds, by use.")
     test: Literal["auto", "welch", "paired", "permutation"] = Field(
         "auto",
@@ -418,6 +434,7 @@ class Approval(Part):
     by: Text = Field(description="Who.")
     at: Text = Field(description="When, ISO 8601.")
     hash: Sha256 = Field(description="Of what was approved.")
+    commit: str = Field("", description="Of the code that it was approved with.")
 
 
 class Contract(Document):

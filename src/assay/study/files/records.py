@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from assay.study.files.base import Document, Name, Part, Phase, Sha256, Status, Text
+from assay.study.files.base import Document, Grown, Name, Part, Phase, Sha256, Status, Text
 
 
-class RunRecord(Document):
+class Seen(Document, Grown):
+    """What the supervisor saw of a run besides what it wrote."""
+
+    later: ClassVar[tuple[str, ...]] = ("sandbox", "loaded", "unrecorded", "tampered")
+
+    sandbox: str = Field("", description="What its evaluation was shut in, or none.")
+    loaded: dict[str, str] = Field(
+        {}, description="Hashes of the repository's files that its Python loaded, by path."
+    )
+    unrecorded: str = Field("", description="Why that is not known, where it is not.")
+    tampered: tuple[str, ...] = Field((), description="What was changed while it ran.")
+
+
+class RunRecord(Seen):
     """One training run, as the runner saw it."""
 
     id: Name

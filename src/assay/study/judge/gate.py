@@ -29,7 +29,9 @@ from assay.study.record.history import Scores
 
 # "continue" is what an early look says that is not clear; "open" is no verdict: it is what a
 # rehearsal says of evidence that could be judged.
-Outcome = Literal["accept", "reject", "inconclusive", "harmful", "invalid", "continue", "open"]
+Outcome = Literal[
+    "accept", "reject", "inconclusive", "harmful", "no effect", "invalid", "continue", "open"
+]
 Floats = npt.NDArray[np.float64]
 
 AA_LEVEL = 0.01  # at which two halves of one baseline are said to differ
@@ -329,8 +331,6 @@ def decide(
         why = f"It is worse at alpha {alpha:.2g}, by more than the minimum effect."
     elif breaches:
         outcome, why = "reject", breaches[0]
-    elif candidate == baseline:
-        outcome, why = "reject", "Every seed scores exactly as before: the change has no effect."
     elif significant and found.effect >= metric.minimum_effect and not open_questions:
         outcome = "accept"
         why = f"It is better at alpha {alpha:.2g}, and its mean effect is no less than {least}."

@@ -17,7 +17,7 @@ from assay.study.agree import protocol, spending
 from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
-from assay.study.judge import gate
+from assay.study.judge import effect, gate
 from assay.study.judge.gate import Verdict
 from assay.study.record import kinds
 from assay.study.record.book import Book
@@ -124,7 +124,7 @@ def rehearse(study: Study, history: History, agreed: Contract, name: str, phase:
         return Verdict(last["outcome"], tuple(last["reasons"]), alpha=alpha, seeds_needed=needed)
     _require_completed(history, name)
     found = weigh(study, history, agreed, name, phase)
-    if found.outcome == "invalid":
+    if found.outcome in ("invalid", "no effect"):
         return found
     seeds = len(history.stage(agreed, name, phase))
     reason = (
@@ -231,6 +231,9 @@ def weigh(study: Study, history: History, agreed: Contract, name: str, phase: Ph
     reason, final = _invalid(study, history, agreed, name, other, phase)
     if reason:
         return Verdict("invalid", (reason,), final=final)
+    reason = effect.no_effect(study, history, agreed, name, other, phase)
+    if reason:
+        return Verdict("no effect", (reason,))
     metric, arms = agreed.metrics.primary, (other, name)
     seeds, pool = history.stage(agreed, name, phase), agreed.evaluation.pools.of(phase)
     share = spending.share_of(history, agreed, name, phase)
@@ -366,6 +369,8 @@ def _next_state(verdict: Verdict, phase: Phase) -> Status | None:
         return "accepted" if phase == "validation" else None
     if verdict.outcome == "inconclusive":
         return "inconclusive"
+    if verdict.outcome == "no effect":
+        return "no-effect"
     if verdict.outcome == kinds.CONTINUE or (verdict.outcome == "invalid" and not verdict.final):
         return None
     return "rejected"

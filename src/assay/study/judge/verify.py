@@ -22,7 +22,7 @@ from assay.study.agree import approvals, protocol, signatures, spending
 from assay.study.files.contract import Contract, Guardrail
 from assay.study.files.documents import ROOT, StudyError, digest, digest_of, read_json_document
 from assay.study.files.records import ResultAudit
-from assay.study.judge import adopt, gate, verdict
+from assay.study.judge import adopt, effect, gate, verdict
 from assay.study.measure import extractors, probe, reflection
 from assay.study.record import kinds
 from assay.study.record.history import History, Run
@@ -97,7 +97,7 @@ def _replayed(
         for found, reason in (
             (names, _misnamed(study, event)),
             (lives, _unlawful(event, before)),
-            (verdicts, _unfounded(event, before, agreed)),
+            (verdicts, _unfounded(study, event, before, agreed)),
         ):
             if reason:
                 found.append(Problem(event.seq, reason))
@@ -244,6 +244,8 @@ def _orders(study: Study, run: Run) -> list[str]:
             given = {}
         if given != run.prepared.data["environment"]:
             reasons.append(f"the plan of run {run.id} (plan.json) is not what it was given")
+    for found in (run.exit or {}).get("tampered", ()):
+        reasons.append(f"while run {run.id} was under way: {found}")
     if run.exit and "log" in run.exit:
         log = place / "stdout.log"
         now = protocol.fingerprint(log) if log.is_file() else ""
@@ -292,7 +294,7 @@ def _record(study: Study, run: Run) -> list[str]:
 # ---------------------------------------------------------------------- what was made of them
 
 
-def _unfounded(event: Event, before: History, agreed: Contract | None) -> str:
+def _unfounded(study: Study, event: Event, before: History, agreed: Contract | None) -> str:
     """Return why a verdict does not follow from what was before it, or ""."""
     told = event.data
     if event.kind != kinds.GIVEN or told["outcome"] == "invalid":
@@ -300,6 +302,10 @@ def _unfounded(event: Event, before: History, agreed: Contract | None) -> str:
     reason = ""
     if before.incumbent and told["rival"] != before.incumbent:
         reason = f"it was held against {told['rival']}, not {before.incumbent}"
+    elif agreed is not None and told["outcome"] == "no effect":
+        arms = (told["candidate"], told["rival"])
+        if not effect.no_effect(study, before, agreed, *arms, told["phase"]):
+            reason = "its runs loaded what it changes, and their scores differ"
     elif agreed is not None:
         reason = _overdrawn(told, before) or _weighed(told, before, agreed)
     what = f"the verdict on {told['candidate']} in {told['phase']}"

@@ -26,6 +26,7 @@ from assay.study.files.contract import Metric, MetricSource
 from assay.study.files.documents import StudyError
 from assay.study.measure.wandb_file import wandb_history
 
+LARGEST = 1e100  # of a metric without a range; beyond it means and deviations overflow
 Point = tuple[float, float]  # (step, value)
 Series = dict[str, list[Point]]
 
@@ -41,6 +42,12 @@ def extract(metric: Metric, out: Path, log: Path) -> float:
     value = reduce(points, metric.source)
     if not math.isfinite(value):
         raise StudyError(f"Metric '{metric.name}' is {value}, which is not a number.")
+    low, high = metric.range or (-LARGEST, LARGEST)
+    if not low <= value <= high:
+        raise StudyError(
+            f"Metric '{metric.name}' is {value:g}, outside of its valid range {low:g} to {high:g}.",
+            "Find out what wrote it; the contract states a range in the metric's 'range'.",
+        )
     return value
 
 

@@ -18,7 +18,7 @@ from assay.study.files.records import Anchor, LedgerFile, Progress, State
 from assay.study.record import kinds
 from assay.study.record.ledger import Event, Head
 
-DECIDED = frozenset({"accepted", "rejected", "reverted"})
+DECIDED = frozenset({"accepted", "rejected", "no-effect", "reverted"})
 
 
 class Attempt(NamedTuple):

@@ -75,6 +75,8 @@ class History(Book):
         self.registered: dict[str, Event] = {}  # the event by which each candidate was last frozen
         # The commit that the first candidate was registered on; None where there is none yet.
         self.base: str | None = None
+        # The commit that each part of the contract was last approved with; "" where none was noted.
+        self.approved_code: dict[str, str] = {}
         # Wall-clock and GPU-hours that each run asked for.
         self.reserved: dict[str, tuple[float, float]] = {}
         self.settled: dict[str, tuple[float, float]] = {}  # those that it used
@@ -99,6 +101,8 @@ class History(Book):
         data = event.data
         run = self.runs.get(str(data.get("run")))
         match event.kind:
+            case kinds.APPROVED:
+                self.approved_code[str(data["item"])] = str(data.get("commit", ""))
             case kinds.STATE:
                 self.moved[str(data["candidate"])] = event
                 if data["to"] == "rejected":

@@ -12,6 +12,7 @@ from typing import Any
 from assay.study.agree import budget
 from assay.study.files.contract import APPROVALS
 from assay.study.files.documents import StudyError
+from assay.study.files.records import RunRecord
 from assay.study.judge import adopt, gate, verdict
 from assay.study.record import kinds
 from assay.study.record.ledger import Event
@@ -267,6 +268,8 @@ def _runs_part(facts: Facts, plots: bool) -> list[Block]:
         record = readable(facts.study.run, run.id)
         there = (facts.study.path / "runs" / run.id / "out").is_dir()
         gone += not there
+        for found in (run.exit or {}).get("tampered", ()):
+            blocks.append(Text(f"While run {run.id} was under way: {found}.", warning=True))
         commit = f"{record.commit[:12]}{'+changes' if record.dirty else ''}" if record else ""
         rows.append(
             [
@@ -274,7 +277,8 @@ def _runs_part(facts: Facts, plots: bool) -> list[Block]:
                 number(run.metrics.get(metric)) if run.ended else "-",
                 number(run.hours, ".3g") if run.ended else "-", commit or "-",
                 run.host or (record.host if record else "") or "-",
-                (record.gpu if record else "") or "-", run.protocol[:12],
+                (record.gpu if record else "") or "-", run.protocol[:12], _watched(record),
+                (record.sandbox if record else "") or "-",
                 "there" if there else "missing", run.reason,
             ]
         )  # fmt: skip
@@ -283,9 +287,16 @@ def _runs_part(facts: Facts, plots: bool) -> list[Block]:
         blocks.append(Text(text, warning=True))
     columns = (
         "run", "candidate", "phase", "seed", "outcome", metric or "metric", "hours", "commit",
-        "host", "GPU", "protocol", "artifacts", "reason",
+        "host", "GPU", "protocol", "files loaded", "sandbox", "artifacts", "reason",
     )  # fmt: skip
     return [*blocks, Table("Runs with their provenance", columns, rows)]
+
+
+def _watched(record: RunRecord | None) -> str:
+    """Return how many files of the repository a run loaded, where that is known."""
+    if record is None or record.unrecorded or not record.loaded:
+        return "not known"
+    return str(len(record.loaded))
 
 
 def _ledger_part(facts: Facts, plots: bool) -> list[Block]:

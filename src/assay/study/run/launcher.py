@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Callable
+from pathlib import Path
 
 from assay.runs import provenance
 from assay.runs.files import dump_json
@@ -53,6 +54,7 @@ def launch(
         )
     agreed = study.contract()
     place = study.path / "runs" / planned.run
+    _refuse_laid(place)
     write_json_document(place / "run.json", _record(study, planned))
     write_text(place / "plan.json", dump_json({"env": planned.env, "actor": actor}).decode())
     (place / "plan.json").chmod(0o600)  # the environment may hold what only this user may read
@@ -65,6 +67,7 @@ def launch(
             "argv": list(planned.argv), "evaluation": list(planned.evaluation),
             "protocol": planned.protocol, "environment": fingerprints(planned.env),
             "registration": history.registration(name).data["hash"],
+            "startup": planned.startup, "untracked": planned.untracked,
             "alpha": spending.due(history, agreed, name, phase),
         }  # fmt: skip
         transaction.append(PREPARED, facts, actor=actor)
@@ -74,6 +77,23 @@ def launch(
     supervisor.start(study, planned.run)
     between("started")
     return planned
+
+
+def _refuse_laid(place: Path) -> None:
+    """Refuse a run whose directory holds something before it is launched.
+
+    A launch that was killed may have left the files that are written first; they are replaced.
+    """
+    if place.is_symlink() or (place.exists() and not place.is_dir()):
+        raise StudyError(f"'{place}' is no directory.", "Remove it, and launch again.")
+    laid = {path.name for path in place.iterdir()} if place.exists() else set()
+    laid -= {"run.json", "plan.json"}
+    if laid:
+        raise StudyError(
+            f"The directory of run '{place.name}' holds '{min(laid)}', and no such run is on "
+            "record: what it holds would be measured as the run's.",
+            f"Look at '{place}', find out who made it, and remove it.",
+        )
 
 
 def _record(study: Study, planned: Plan) -> RunRecord:

@@ -17,7 +17,7 @@ from assay.study.agree import protocol
 from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
-from assay.study.record.book import Book
+from assay.study.record.book import DECIDED, Book
 from assay.study.record.kinds import DECIDING, MOST_LOST, MOST_RUNS_LOST, RANKED
 from assay.study.record.study import Study
 
@@ -53,7 +53,7 @@ def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list
         return [step for step in first if step.candidate not in without]
     steps: list[Step] = []
     for name, status in book.status.items():
-        if name in names or status in ("rejected", "reverted", "accepted"):
+        if name in names or status in DECIDED:
             continue
         steps += _one(book, agreed, name, status)
     steps = [step for step in steps if step.candidate not in without]

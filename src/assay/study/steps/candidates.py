@@ -7,6 +7,7 @@ from typing import Any
 
 from assay.runs.git import git
 from assay.study.agree import protocol, scope
+from assay.study.agree.approvals import require_same_code
 from assay.study.agree.rules import refuse_network, refuse_unreflected
 from assay.study.agree.scope import pinned
 from assay.study.files.candidate import Candidate
@@ -83,6 +84,7 @@ def validate(study: Study, name: str, actor: str) -> str:
     _refuse_other_plans(agreed, candidate)
     history = study.history()
     base, parameters = standing(study, history, agreed)
+    require_same_code(history, base if history.base is None else "")
     parameters |= candidate.change.parameters
     planning.command(agreed, 0, study.path, parameters)
     request, total = candidate.budget, agreed.budget

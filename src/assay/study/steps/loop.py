@@ -17,6 +17,7 @@ from assay.study.agree import approvals, budget, spending
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
 from assay.study.record import kinds
+from assay.study.record.book import DECIDED
 from assay.study.record.history import History
 from assay.study.record.study import Study
 from assay.study.run import planning, recovery, switch
@@ -221,7 +222,7 @@ def stop_rule(history: History, agreed: Contract) -> str:
     last = [run.outcome for run in runs if run.outcome != "lost"][-rules.failures :]
     if len(last) == rules.failures and all(outcome != "done" for outcome in last):
         return f"the last {rules.failures} runs failed"
-    over = ("accepted", "rejected", "inconclusive", "reverted")
+    over = (*DECIDED, "inconclusive")
     decided = [n for n, s in history.status.items() if s in over and history.kind[n] != "baseline"]
     if rules.candidates is not None and len(decided) >= rules.candidates:
         return f"{len(decided)} candidates are decided, as many as the contract asks for"
