@@ -23,10 +23,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from assay.study.agree import spending
+from assay.study.agree.spending import spend
 from assay.study.files.contract import Evaluation, MetricSource, Pools, PrimaryMetric
-from assay.study.judge import spending, verdict
+from assay.study.judge import verdict
 from assay.study.judge.gate import decide
-from assay.study.judge.spending import spend
 
 LOOPS = 400
 CANDIDATES = 60

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from study_samples import candidate_values, contract_values
 
-from assay.study.agree import protocol
+from assay.study.agree import protocol, spending
 from assay.study.files.base import Phase
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import write_yaml_document
-from assay.study.judge import audit, spending, verdict
+from assay.study.judge import audit, verdict
 from assay.study.record import kinds
 from assay.study.record.history import History
 from assay.study.record.study import Study

@@ -108,13 +108,19 @@ def make_study(root: Path, budget: Any = None, **experiment: Any) -> Study:
     values["experiment"] = experiment
     if budget:
         values["budget"] = budget
+    study = approved_study(root, values)
+    add(study, "c1", lr=0.002)
+    return study
+
+
+def approved_study(root: Path, values: dict[str, Any]) -> Study:
+    """Return a study in a repository under a contract that is wholly approved."""
     study = Study(root, "cartpole", "lr")
     study.path.mkdir(parents=True)
     write_yaml_document(root / ROOT / "registry.yaml", Registry(task="cartpole", study="lr"))
     write_yaml_document(study.contract_path, Contract(**values))
     for item in APPROVALS:
         approve(study, item, "ada")
-    add(study, "c1", lr=0.002)
     return study
 
 

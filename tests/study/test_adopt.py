@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from assay.study.agree import spending
 from assay.study.agree.setup import initialise
 from assay.study.files.documents import StudyError, canonical
-from assay.study.judge import adopt, spending, verify
+from assay.study.judge import adopt, verify
 from assay.study.judge.adopt import Claim, Source
 from assay.study.record.book import Book
 from assay.study.record.history import History

@@ -12,13 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from study_samples import candidate_values, contract_values, make_study
+from study_samples import approved_study, candidate_values, contract_values, make_study
 
 from assay.study.agree.approvals import approve
 from assay.study.files.candidate import Candidate
-from assay.study.files.contract import APPROVALS, Baseline, Contract
-from assay.study.files.documents import ROOT, StudyError, write_yaml_document
-from assay.study.files.records import Registry
+from assay.study.files.contract import Baseline
+from assay.study.files.documents import ROOT, StudyError
 from assay.study.judge import verify
 from assay.study.record import kinds
 from assay.study.record.study import Study
@@ -208,12 +207,7 @@ def with_evaluation(root: Path, helper: str, train: str = "pass") -> Study:
     values["evaluation"] |= {
         "command": ["{python}", "evaluate.py", "{out}"], "files": ["evaluate.py"],
     }  # fmt: skip
-    study = Study(root, "cartpole", "lr")
-    study.path.mkdir(parents=True)
-    write_yaml_document(root / ROOT / "registry.yaml", Registry(task="cartpole", study="lr"))
-    write_yaml_document(study.contract_path, Contract(**values))
-    for item in APPROVALS:
-        approve(study, item, "ada")
+    study = approved_study(root, values)
     candidates.propose(study, Candidate(**candidate_values()), "agent")
     candidates.validate(study, "c1", "agent")
     return study

@@ -10,8 +10,9 @@ import pytest
 from faked_runs import add, fake, judged, measured, state
 from study_samples import POOLS, contract_values
 
+from assay.study.agree import spending
 from assay.study.files.contract import Contract, Evaluation
-from assay.study.judge import gate, spending, verdict, verify
+from assay.study.judge import gate, verdict, verify
 from assay.study.record.study import Study
 from assay.study.steps import agenda
 

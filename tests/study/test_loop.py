@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from study_samples import add, candidate_values, make_study
 
+from assay.study.agree import spending
 from assay.study.agree.approvals import approve
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import APPROVALS, Contract
 from assay.study.files.documents import StudyError, write_yaml_document
-from assay.study.judge import spending, verdict
+from assay.study.judge import verdict
 from assay.study.record import kinds
 from assay.study.record.book import Book
 from assay.study.record.history import History

@@ -20,8 +20,9 @@ from faked_runs import (
 )
 from study_samples import POOLS
 
+from assay.study.agree import spending
 from assay.study.files.documents import StudyError, write_yaml_document
-from assay.study.judge import audit, spending, verdict
+from assay.study.judge import audit, verdict
 from assay.study.record.study import Study
 from assay.study.steps import agenda
 

@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_samples import candidate_values, contract_values
+from study_samples import approved_study, candidate_values, contract_values
 
-from assay.study.agree.approvals import approve
 from assay.study.files.candidate import Candidate
-from assay.study.files.contract import APPROVALS, Contract
-from assay.study.files.documents import ROOT, write_yaml_document
-from assay.study.files.records import Registry, RunRecord
+from assay.study.files.documents import ROOT
+from assay.study.files.records import RunRecord
 from assay.study.judge import audit, verdict
 from assay.study.judge import verify as verifying
 from assay.study.record.study import Study
@@ -98,13 +96,7 @@ def begin(root: Path, **changes: dict[str, Any]) -> Study:
     }  # fmt: skip
     for part, change in changes.items():
         values[part] = values[part] | change
-    study = Study(root, "cartpole", "lr")
-    study.path.mkdir(parents=True)
-    write_yaml_document(root / ROOT / "registry.yaml", Registry(task="cartpole", study="lr"))
-    write_yaml_document(study.contract_path, Contract(**values))
-    for item in APPROVALS:
-        approve(study, item, "ada")
-    return study
+    return approved_study(root, values)
 
 
 def propose(study: Study, name: str = "c1", patch: str = "", **parameters: Any) -> None:

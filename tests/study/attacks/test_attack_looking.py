@@ -10,9 +10,10 @@ from faked_runs import add, fake, judged, lose, measured, state
 from study_samples import add as add_settings
 from study_samples import launch, make_study
 
+from assay.study.agree import spending
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError, write_yaml_document
-from assay.study.judge import audit, spending, verdict
+from assay.study.judge import audit, verdict
 from assay.study.record import kinds
 from assay.study.record.study import Study
 from assay.study.report import pages

@@ -36,7 +36,8 @@ def baseline(call: Call, hours: Hours = None, gpu_hours: GpuHours = 0.0) -> None
 
 def _plan(study: Study, name: str) -> dict[str, Any]:
     """Return what the baseline still needs, or what it shows once it is complete."""
-    from assay.study.judge import gate, power, spending
+    from assay.study.agree import spending
+    from assay.study.judge import gate, power
     from assay.study.record.kinds import DECIDING, MINIMUM_SEEDS
 
     agreed = study.contract()

@@ -331,8 +331,6 @@ def decide(
         why = f"It is worse at alpha {alpha:.2g}, by more than the minimum effect."
     elif breaches:
         outcome, why = "reject", breaches[0]
-    elif candidate == baseline:
-        outcome, why = "reject", "Every seed scores exactly as before: the change has no effect."
     elif significant and found.effect >= metric.minimum_effect and not open_questions:
         outcome = "accept"
         why = f"It is better at alpha {alpha:.2g}, and its mean effect is no less than {least}."

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from assay.evaluation import statistics
+from assay.study.agree.spending import spend
 from assay.study.files.contract import Evaluation
-from assay.study.judge.spending import spend
 from assay.study.record import kinds
 
 MOST_SEEDS = 10_000

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from assay.evaluation import statistics
-from assay.study.agree import protocol
+from assay.study.agree import protocol, spending
 from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
-from assay.study.judge import effect, gate, spending
+from assay.study.judge import effect, gate
 from assay.study.judge.gate import Verdict
 from assay.study.record import kinds
 from assay.study.record.book import Book

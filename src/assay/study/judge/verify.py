@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import AssayError
-from assay.study.agree import approvals, protocol, signatures
+from assay.study.agree import approvals, protocol, signatures, spending
 from assay.study.files.contract import Contract, Guardrail
 from assay.study.files.documents import ROOT, StudyError, digest, digest_of, read_json_document
 from assay.study.files.records import ResultAudit
-from assay.study.judge import adopt, effect, gate, spending, verdict
+from assay.study.judge import adopt, effect, gate, verdict
 from assay.study.measure import extractors, probe, reflection
 from assay.study.record import kinds
 from assay.study.record.history import History, Run

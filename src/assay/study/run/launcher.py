@@ -10,12 +10,11 @@ from pathlib import Path
 from assay.runs import provenance
 from assay.runs.files import dump_json
 from assay.runs.git import GitError, git
-from assay.study.agree import budget
+from assay.study.agree import budget, spending
 from assay.study.agree.protocol import fingerprints
 from assay.study.files.base import Phase
 from assay.study.files.documents import StudyError, digest, write_json_document, write_text
 from assay.study.files.records import RunRecord
-from assay.study.judge import spending
 from assay.study.record.kinds import PREPARED
 from assay.study.record.study import Study
 from assay.study.run import supervisor

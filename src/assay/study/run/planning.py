@@ -11,14 +11,21 @@ from typing import Any
 
 from assay.runs import provenance
 from assay.runs.git import git, repository
-from assay.study.agree import approvals, checkout, interpreter, protocol, rules, untracked
+from assay.study.agree import (
+    approvals,
+    checkout,
+    interpreter,
+    protocol,
+    rules,
+    spending,
+    untracked,
+)
 from assay.study.agree.protocol import fingerprints
 from assay.study.agree.scope import refuse_scope
 from assay.study.files.base import POOLS, Phase
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import ROOT, StudyError
-from assay.study.judge import spending
 from assay.study.record.history import History, Run
 from assay.study.record.kinds import DECIDING, MOST_LOST
 from assay.study.record.study import Study

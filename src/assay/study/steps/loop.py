@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from assay.core.errors import AssayError
-from assay.study.agree import approvals, budget
+from assay.study.agree import approvals, budget, spending
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
-from assay.study.judge import spending
 from assay.study.record import kinds
 from assay.study.record.book import DECIDED
 from assay.study.record.history import History
