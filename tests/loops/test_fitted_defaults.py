@@ -76,6 +76,9 @@ def test_they_depend_on_the_budget() -> None:
     short, long = (values(fit("sac", env_steps=n)[0]) for n in (2_000, 10_000_000))
     assert short["learning_starts"] == 100 and long["learning_starts"] == 1_000
     assert short["buffer_size"] == 10_000 and long["buffer_size"] == 1_000_000
+    boxed = [values(fit("sac", action=BOX, env_steps=n)[0])["n_step"] for n in (10_000, 500_000)]
+    assert (boxed, short["n_step"]) == ([3, 1], 1)  # of choices it was not measured
+    assert values(fit("sac", action=BOX, env_steps=10_000, n_step=1)[0])["n_step"] == 1
 
 
 def test_what_is_given_stays() -> None:

@@ -33,6 +33,7 @@ from assay.networks.rnn import Kind
 from assay.optim.update import Polyak, Step
 
 ROLLOUT = 2048  # transitions of a rollout of PPO without a preset
+SHORT = 100_000  # steps of a run that actors and critics without a preset have to hurry in
 # What action values on vectors and small images learn with, without a preset.
 ON_VECTORS: dict[str, Any] = {
     "lr": constant(5e-4), "batch_size": 64, "train_every": 4, "updates": 2, "tau": 0.005,
@@ -265,6 +266,13 @@ class PolyakSettings(Settings):
     """Target networks that follow."""
 
     tau: float = Field(0.005, gt=0, le=1, description="Polyak rate of the targets.")
+
+    @classmethod
+    def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return longer returns for a short run: slow targets alone pass rewards on too slowly."""
+        fit = super().fitted(problem, given)
+        short = problem.env_steps <= SHORT and isinstance(problem.spaces.action, Box)
+        return fit | {"n_step": 3} if short and not given.get("her") else fit
 
 
 # ---------------------------------------------------------------------- exploration
