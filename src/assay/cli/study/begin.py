@@ -82,6 +82,7 @@ def audit(
     from assay.study.record.study import find_root, open_study
     from assay.study.repo.audit import inspect
     from assay.study.repo.card import task_card
+    from assay.study.repo.proposal import propose
 
     place = call.root or Path.cwd()
     if call.root is None and not (place / ROOT).is_dir():
@@ -99,7 +100,8 @@ def audit(
         write_text(opened.task_path / "task_card.md", task_card(place, found, seen.findings))
         written = [opened.task_path / "adapter.yaml", opened.task_path / "task_card.md"]
     if call.as_json:
-        facts = {"findings": seen.findings, "written": written}
+        proposal = propose(found).model_dump(mode="json")
+        facts = {"findings": seen.findings, "written": written, "proposal": proposal}
         output.print_json(found.model_dump(mode="json") | facts)
         return
     for finding in seen.findings:

@@ -6,9 +6,11 @@ import ast
 import re
 
 from assay.study.repo.files import words
+from assay.study.repo.helpers import Helpers
 from assay.study.repo.syntax import draws, target_name
-from assay.study.repo.walk import Hit, Logged, Walker
+from assay.study.repo.walk import Hit, Logged
 from assay.study.repo.words import (
+    LIBRARY_METRICS,
     LOADS,
     METRIC_CALLS,
     METRIC_WORDS,
@@ -28,7 +30,7 @@ _TAG = re.compile(r"[A-Za-z_][\w {}-]* ?/ ?[\w {}().%/-]+(?<!\.\w\w)(?<!\.\w\w\w
 _RESULTS = re.compile(r"(?:.*/)?\w*(?:metrics|scores|progress|results|log|stats)\w*\.(jsonl|csv)")
 
 
-class Calls(Walker):
+class Calls(Helpers):
     """The rules that look at calls."""
 
     def call(self, node: ast.Call) -> None:
@@ -49,9 +51,11 @@ class Calls(Walker):
                 self.facts.subcommands.setdefault(self.text(node.args[0]), node.lineno)
             root = full.partition(".")[0]
             self._config_call(node, full, root, tail)
+            self.option_call(node, full, root, tail)
             self._logging_call(node, full, root, receiver, tail)
             self._signal_call(node, full, root, receiver, tail)
             self._metric_call(node, full, receiver, tail)
+            self.speaks(node, tail)
         self.label = ""
         self.children(node)
         self.label = label
@@ -67,15 +71,6 @@ class Calls(Walker):
         if tail.endswith("ArgumentParser") or full == "isaacgym.gymutil.parse_arguments":
             other = "custom" if root in OTHER_CONFIGS else "argparse"
             config.setdefault(other, Hit(full, line, 0.9))
-        elif tail == "add_argument" and node.args:
-            for argument in node.args:
-                option = self.text(argument)
-                if option.startswith("-"):
-                    self.facts.options.setdefault(option, line)
-        elif tail in ("Option", "option") and root in ("typer", "click"):
-            for argument in node.args:
-                if self.text(argument).startswith("--"):
-                    self.facts.options.setdefault(self.text(argument).partition("/")[0], line)
         elif tail == "add_parser" and node.args and self.text(node.args[0]):
             self.facts.subcommands.setdefault(self.text(node.args[0]), line)
         elif full in (
@@ -84,14 +79,10 @@ class Calls(Walker):
             "tyro.extras.subcommand_cli",
         ):
             config["tyro"] = config.get("tyro") or Hit(full, line, 0.95)
-            for argument in node.args[:1]:
-                self.constants[f"tyro:{line}"] = self.dotted(argument).rpartition(".")[2]
         elif root == "hydra":
             config.setdefault("hydra", Hit(full, line, 0.9))
         elif tail.startswith("DEFINE_"):
             config.setdefault("absl", Hit(full, line, 0.95))
-            if node.args and self.text(node.args[0]):
-                self.facts.options.setdefault("--" + self.text(node.args[0]), line)
             if tail == "DEFINE_config_file":
                 config.setdefault("custom", Hit("ml_collections", line, 0.8))
         elif root == "gin":
@@ -100,6 +91,8 @@ class Calls(Walker):
             full.endswith(("OmegaConf.load", "YAML.load"))
         ):
             config.setdefault("yaml", Hit(full, line, 0.8))
+        elif root in OTHER_CONFIGS and tail in ("Fire", "CLI", "auto_cli", "parse", "run"):
+            config["custom"] = Hit(root, line, 0.9)
         elif full.startswith("ml_collections.") or full.endswith("config_dict.create"):
             config.setdefault("custom", Hit("ml_collections", line, 0.8))
 
@@ -115,6 +108,8 @@ class Calls(Walker):
             self.sink("tensorboard", full, line, 0.95)
         elif root in OTHER_LOGGERS:
             self.sink("custom", root, line, 0.8)
+        elif tail not in ("init", "log", "finish") and self._mentions(node, tail, line):
+            pass
         elif full in ("csv.writer", "csv.DictWriter") or (
             tail[:3].lower() == "csv" and tail.endswith(("Logger", "Output", "OutputFormat"))
         ):
@@ -137,6 +132,14 @@ class Calls(Walker):
             self.logged(node.args[:1], 0.6)
         elif tail in ("write", "writelines") and node.args:
             self._json_line(node)
+            columns = self.text(node.args[0]).strip().split(",")
+            if len(columns) > 1 and all(re.fullmatch(r"\s*[A-Za-z_][\w/]*\s*", c) for c in columns):
+                self.facts.metrics.extend(Hit(c.strip(), line, 0.7) for c in columns)
+        elif full in ("open", "io.open") or (tail == "open" and len(node.args) < 2):
+            self._by_hand(node)
+        elif full.endswith(".savetxt") and node.args:
+            if any(self.text(part).endswith(".csv") for part in ast.walk(node.args[0])):
+                self.sink("csv", full, line, 0.65)
         elif full == "jsonlines.open":
             self.sink("jsonl", full, line, 0.8)
         elif tail == "configure" and root == "stable_baselines3":
@@ -152,6 +155,25 @@ class Calls(Walker):
                     self.sink(name.rpartition(".")[2], full, line, 0.75)
         elif (full == "print" or tail == "info") and self.loops and node.args:
             self._printed(node)
+
+    def _mentions(self, node: ast.Call, tail: str, line: int) -> bool:
+        """Note a call that is named after a sink, such as `setup_wandb(...)`: it may turn it on."""
+        for sink in ("wandb", "tensorboard"):
+            if sink in words(tail):
+                self.sink_used(sink, line)
+                return True
+        return False
+
+    def _by_hand(self, node: ast.Call) -> None:
+        """Note a file of results that is opened to be written, without a library."""
+        mode = [self.text(a) for a in node.args[1:2]]
+        mode += [self.text(k.value) for k in node.keywords if k.arg == "mode"]
+        parts = [self.text(part) for part in ast.walk(node.args[0])] if node.args else []
+        if mode and mode[0][:1] in ("w", "a", "x"):
+            for part in parts:
+                match = re.fullmatch(r".*\.(csv|jsonl)", part)
+                if match:
+                    self.sink(match[1], "open", node.lineno, 0.65)
 
     def _about_metrics(self, node: ast.Call) -> bool:
         """Return whether the names around a call speak of results rather than of settings."""
@@ -229,11 +251,11 @@ class Calls(Walker):
         elif receiver and tail in (
             "train", "fit", "run", "train_loop", "run_training", "run_experiment",
         ):  # fmt: skip
-            if who & TRAINERS and (
+            if who & TRAINERS and not _off(node) and (
                 tail != "train" or given or who & TRAINERS - {"model", "policy"}
             ):
                 self.signal("learn", line)
-            elif tail == "train" and given and root not in ("nn", "torch"):
+            elif tail == "train" and given and not _off(node) and root not in ("nn", "torch"):
                 self.signal("learn", line)
         elif name[:1] in (("train",), ("learn",)) or name[-1:] in (("training",), ("train",)):
             if not receiver or who & {"train", "training", "trainer"} or "." in full:
@@ -269,6 +291,8 @@ class Calls(Walker):
                 self.facts.launchers.setdefault("custom", Hit(full, line, 0.5))
 
     def _metric_call(self, node: ast.Call, full: str, receiver: str, tail: str) -> None:
+        for name in LIBRARY_METRICS.get(f"{full.partition('.')[0]}:{tail}", ()):
+            self.metric(name, node.lineno, 0.7)
         who = set(words(receiver))
         logger = who & {"logger", "writer", "wandb", "run", "tb", "summary", "log", "tracker"}
         several = len(node.args) + len(node.keywords) > 1
@@ -333,10 +357,13 @@ class Calls(Walker):
         """Note what is logged under a tag, which may be made of the keys of a dictionary."""
         source = self._key(tag) if tag is not None else None
         if source is None:
-            self.metric(text, line, confidence)
+            if tag is None or not self.logs_argument(tag, text):
+                self.metric(text, line, confidence)
             return
         # `losses/{name}` and the bare `name` are both a place for a key.
         template = re.sub(r"\{\w*\}", "{}", text, count=1) if "{" in text else "{}"
+        if self.logs_keys(source, template):
+            return
         hits = self.dicts.get(target_name(source), [])
         made = self._maker(source)
         for hit in hits:
@@ -358,6 +385,8 @@ class Calls(Walker):
         """Note the keys of dictionaries that are logged, also through a variable."""
         template = f"{prefix}/{{}}" if prefix else "{}"
         for node in nodes:
+            if self.logs_keys(node, template):
+                continue
             if isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and plain):
                 hits = self.dict_keys(node)
             elif isinstance(node, ast.Name | ast.Attribute):
@@ -389,3 +418,9 @@ def is_metric(name: str) -> bool:
     return bool(
         re.fullmatch(r"[\w./ %()@\-\[\]{}+:&#|]{2,80}", name) and re.sub(r"\{\w*\}|\W", "", name)
     )
+
+
+def _off(node: ast.Call) -> bool:
+    """Return whether a call is `model.train(False)`, which stops training."""
+    given = [*node.args, *(item.value for item in node.keywords)]
+    return len(given) == 1 and isinstance(given[0], ast.Constant) and given[0].value is False

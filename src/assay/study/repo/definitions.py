@@ -16,10 +16,13 @@ from assay.study.repo.words import (
     FILE_NAMES,
     NESTED,
     NO_ENDING,
+    NO_RANDOM,
     NO_REWARD,
     RANDOMIZES,
     REWARD_NAMES,
+    SIMULATED,
     STEPS,
+    STORAGE,
     TASK_ARGUMENTS,
 )
 
@@ -65,7 +68,7 @@ class Definitions(Calls):
             plain = named.isdisjoint({"cfg", "config", "test", "error", "term"})
             if plain and named & {"curriculum", "curricula"}:
                 self.found("curriculum", node.name, node.lineno, 0.85)
-            if plain and (named & {"randomizer", "randomization", "randomisation", "randomize"}):
+            if plain and named & RANDOMIZES and not named & STORAGE:
                 self.found("randomization", node.name, node.lineno, 0.8)
             if plain and "manager" in named and "reward" in named | {w.rstrip("s") for w in named}:
                 self.found("reward", node.name, node.lineno, 0.55)
@@ -86,17 +89,18 @@ class Definitions(Calls):
             self.dotted(item.func if isinstance(item, ast.Call) else item).rpartition(".")[2]
             for item in node.decorator_list
         }
-        fields = {
-            item.target.id: item.lineno
-            for item in node.body
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-        }
-        if decorators & {"dataclass", "configclass", "define", "attrs"}:
-            self.fields[node.name] = fields
+        fields = self.fields_of_class(node)
+        made = bool(decorators & {"dataclass", "configclass", "define", "attrs", "chz"})
+        if fields and (made or bases & {"model", "settings", "config", "cfg"}):
+            self.facts.fields[node.name] = fields
+            self.facts.bases[node.name] = [self.dotted(b).rpartition(".")[2] for b in node.bases]
+        if made:
             if fields and name_words and name_words[-1] in CONFIGS:
                 self.facts.config.setdefault("dataclasses", Hit(node.name, node.lineno, 0.75))
         elif fields and bases & {"model", "settings"} and name_words[-1] in CONFIGS:
             self.facts.config.setdefault("custom", Hit("pydantic", node.lineno, 0.6))
+        if not self.classes:
+            self._table(node, methods)
         nested = [item for item in node.body if isinstance(item, ast.ClassDef)]
         plain = [
             item
@@ -112,12 +116,30 @@ class Definitions(Calls):
                 self.facts.config.setdefault("custom", hit)
                 self._nested(plain, node.name)
 
+    def _table(self, node: ast.ClassDef, methods: set[str]) -> None:
+        """Note a class that is no more than a table of what is randomised or paid."""
+        named = words(node.name)
+        numbers = [
+            item
+            for item in node.body
+            if isinstance(item, ast.Assign | ast.AnnAssign) and item.value is not None
+        ]
+        if not numbers or methods - {"__init__", "__post_init__"}:
+            return
+        random = set(named) & RANDOMIZES or {"domain", "rand"} <= set(named)
+        if random and not set(named) & (STORAGE | NO_RANDOM):
+            self.found("randomization", node.name, node.lineno, 0.8)
+        rewarding = named[:1] in (("reward",), ("rewards",)) and len(named) > 1
+        weighed = {"scales", "weights", "coefficients", "coefs", "cfg", "config"} & set(named[1:])
+        if rewarding and weighed and any(is_number(item.value) for item in numbers):  # type: ignore[arg-type]
+            self.found("reward", node.name, node.lineno, 0.7)
+
     def _nested(self, classes: list[ast.ClassDef], owner: str) -> None:
         """Note the parts of a config that is a class of classes."""
         for item in classes:
             for slot, names in NESTED.items():
                 assigned = [part for part in ast.walk(item) if isinstance(part, ast.Assign)]
-                if item.name.lower() in names and assigned:
+                if assigned and any(_called(item.name.lower(), name) for name in names):
                     self.found(slot, f"{owner}.{item.name}", item.lineno, 0.85)
                     for part in assigned if slot == "reward" else ():
                         if is_number(part.value) and isinstance(part.targets[0], ast.Name):
@@ -131,16 +153,24 @@ class Definitions(Calls):
             self.facts.functions[node.name] = node.lineno, (arguments or [""])[0]
         if "fixture" not in " ".join(map(self.dotted, node.decorator_list)):
             self._named(node, arguments, inside)
+        if not self.classes and self.depth == 0:
+            self.facts.signatures[node.name] = self.signature(node)
         for decorator in node.decorator_list:
             self._decorator(decorator, node.name, node.lineno)
+            made_by = decorator.func if isinstance(decorator, ast.Call) else decorator
+            self.option_decorator(decorator, self.dotted(made_by), node)
         outer = self.function, self.dicts, self.made, self.loops, self.scope
+        around = self.conditions, self.arguments
         self.function, self.dicts, self.made, self.loops = node.name, {}, {}, 0
+        self.conditions = []
+        self.arguments = [*arguments, *(argument.arg for argument in node.args.kwonlyargs)]
         if not self.classes and not self.scope:
             self.scope = node.name
         self.depth += 1
         self.children(node)
         self.depth -= 1
         self.function, self.dicts, self.made, self.loops, self.scope = outer
+        self.conditions, self.arguments = around
 
     def _decorator(self, node: ast.AST, name: str, line: int) -> None:
         call = node.func if isinstance(node, ast.Call) else node
@@ -166,8 +196,9 @@ class Definitions(Calls):
         self._in_place(node, arguments, inside)
         named = set(name_words)
         owner = self.classes[-1] if inside else None
-        if owner is not None and "buffer" in words(owner.name):
-            return
+        stored = set(words(owner.name if owner else self.facts.path.rpartition("/")[2])) & STORAGE
+        if stored and not (owner is not None and owner.environment):
+            return  # what stores or learns from steps has no say in them
         qualified = f"{owner.name}.{node.name}" if owner else node.name
         tasked = (
             (owner is not None and owner.environment)
@@ -207,8 +238,9 @@ class Definitions(Calls):
         elif named & {"difficulty"} and named & {"update", "schedule", "increase", "adjust"}:
             self.found("curriculum", qualified, node.lineno, 0.6)
         random = named & RANDOMIZES or {"domain", "rand"} <= named
-        if random and not named & {"seed", "seeds", "weights", "layers", "order", "policy"}:
-            if computes(node, strict=False):
+        if random and not named & (NO_RANDOM | STORAGE) and computes(node, strict=False):
+            simulated = SIMULATED & ({w for a in arguments for w in words(a)} | named | self.around)
+            if (owner is not None and owner.environment) or simulated:
                 self.found("randomization", qualified, node.lineno, 0.85)
 
     def _in_place(
@@ -247,3 +279,8 @@ class Definitions(Calls):
                         found[slot] = item.lineno
         for slot, line in found.items():
             self.found(slot, qualified, line, 0.6 if owner.wrapper else 0.8)
+
+
+def _called(name: str, part: str) -> bool:
+    """Return whether a class is a part of a config: `domain_rand`, also `domain_rand_heavy`."""
+    return name == part or (len(part) > 6 and name.startswith(f"{part}_"))

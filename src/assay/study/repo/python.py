@@ -15,6 +15,7 @@ from assay.study.repo.definitions import Definitions
 from assay.study.repo.files import words
 from assay.study.repo.syntax import (
     LEAVES,
+    conditions,
     is_none,
     is_number,
     target_name,
@@ -151,10 +152,6 @@ class _Reader(Definitions):
                 if named & own and not {"register"} & set(words(self.dotted(call.func))):
                     self.runs(node.lineno)  # `main()` or `app.run(main)`
         self.children(tree)
-        for name, origin in self.constants.items():
-            if name.startswith("tyro:"):
-                for option, line in self.fields.get(origin, {}).items():
-                    self.facts.options.setdefault("--" + option, line)
 
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -194,7 +191,16 @@ class _Reader(Definitions):
             and test.left.id == "__name__"
         ):
             self.facts.main = node.lineno
-        self.children(node)
+        self.visit(test)
+        before = len(self.conditions)
+        for body, holds in ((node.body, True), (node.orelse, False)):
+            self.conditions += conditions(test, holds=holds)
+            for item in body:
+                self.visit(item)
+            del self.conditions[before:]
+        if node.body and isinstance(node.body[-1], ast.Return | ast.Raise) and not node.orelse:
+            # What follows is reached only if the test does not hold.
+            self.conditions += conditions(test, holds=False)
 
     def _compare(self, node: ast.Compare) -> None:
         for value in node.comparators:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from assay.study.repo.commands import find_commands
-from assay.study.repo.files import MAX_FILES, Files, is_test
+from assay.study.repo.files import MAX_FILES, Files
 from assay.study.repo.hints import Hints, mismatch
 from assay.study.repo.python import read_imports, read_python
 from assay.study.repo.walk import Facts
@@ -22,6 +22,14 @@ _INTERESTING = re.compile(
 )
 # What steps an environment or pays a reward; imports are looked at in any case.
 _RL = re.compile(r"[Rr]eward|\b_?rew\b|Rew|\.step\(")
+# A file that speaks of most of these is about reinforcement learning, whatever it imports.
+_SPEAKS = tuple(
+    re.compile(rf"(?<![A-Za-z])(?:{word})(?![a-z])")
+    for word in ("rewards?", "episodes?", "polic(?:y|ies)", "actions?", "env|environment", "agents?",
+        "obs|observations?", "gamma|discount", "done|terminated", "rollouts?", "returns")
+)  # fmt: skip
+_ENOUGH = 6
+_NAMED = re.compile(r"reinforcement[ -]learning|\bRL\b|Q-learning|policy gradients?", re.IGNORECASE)
 
 
 class Repository:
@@ -59,13 +67,15 @@ class Repository:
         found: dict[str, Facts] = {}
         for path in paths:
             text = self.files.text(path)
-            whole = not is_test(path) and _INTERESTING.search(text) is not None
+            whole = not self.files.is_test(path) and _INTERESTING.search(text) is not None
             if whole and not _RL.search(text):
                 rest.append(path)
                 whole = False
             fact = read_python(path, text, vocabulary) if whole else read_imports(path, text)
             fact.modules.update(self.files.named_in(text))
             found[path] = fact
+            if not self.files.is_test(path) and "eward" in text:
+                fact.speaks = sum(1 for word in _SPEAKS if word.search(text))
         self.facts = found
         if self.is_rl():
             for path in rest:
@@ -104,9 +114,17 @@ class Repository:
             own = tuple(f"{hit.name}." for hit in fact.environments)
             if any(hit.name.startswith(own) for hit in fact.code["reward"]):
                 return True
-            if any(slot == "reward" for slot, *_ in fact.terms):
+            if any(slot == "reward" for slot, *_ in fact.terms) or fact.speaks >= _ENOUGH:
                 return True
-        return False
+        return self._called_rl() and any(fact.speaks for fact in self.facts.values())
+
+    def _called_rl(self) -> bool:
+        """Return whether the repository's own description says what it is about."""
+        return any(
+            _NAMED.search(self.files.text(path))
+            for path in self.files.paths
+            if "/" not in path and path.lower().startswith("readme")
+        )
 
     def troubles(self) -> tuple[str, ...]:
         """Return what stands in the way of good answers, each with its name."""
@@ -134,7 +152,7 @@ class Repository:
         scripts = [*self.chosen["train"], *self.chosen["evaluate"]]
         for target in [*scripts, *(self._instantiated() if scripts else ())]:
             for fact in self.closure(target, depth=12):
-                if not is_test(fact.path) or fact.path == target:
+                if not self.files.is_test(fact.path) or fact.path == target:
                     paths.setdefault(fact.path, fact)
         self.own = set(paths)
         self._relevant = list(paths.values()) or self.searched()
@@ -143,7 +161,7 @@ class Repository:
     def _instantiated(self) -> Iterable[str]:
         """Yield the files of what settings name, to be made when a script is run."""
         for path in self.files.ending(".yaml", ".yml"):
-            text = "" if is_test(path) else self.files.text(path)
+            text = "" if self.files.is_test(path) else self.files.text(path)
             if "_target_" in text:
                 for name in re.findall(r"_target_:\s*[\"']?([\w.]+)", text):
                     target = self.files.module(name.rpartition(".")[0]) if "." in name else None
@@ -152,7 +170,7 @@ class Repository:
 
     def searched(self) -> list[Facts]:
         """Return all files but the tests."""
-        return [fact for path, fact in self.facts.items() if not is_test(path)]
+        return [fact for path, fact in self.facts.items() if not self.files.is_test(path)]
 
     def of_stack(self, target: str) -> bool:
         """Return whether a script belongs to the stack that the hints are about."""

@@ -156,3 +156,38 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
         names |= {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
         return bool(names - DONE_NAMES - {"self", "torch", "np", "jnp", "logical_or"})
     return isinstance(node, ast.BinOp | ast.BoolOp | ast.Compare | ast.IfExp | ast.UnaryOp)
+
+
+def conditions(test: ast.AST, *, holds: bool = True) -> list[tuple[str, Any]]:
+    """Return the settings that a test asks for, and the value each must have for it to hold."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return conditions(test.operand, holds=not holds)
+    if isinstance(test, ast.BoolOp):
+        both = isinstance(test.op, ast.And) == holds
+        return [item for part in test.values for item in conditions(part, holds=holds)] * both
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        left, operator, right = test.left, test.ops[0], test.comparators[0]
+        if isinstance(operator, ast.In | ast.NotIn):
+            left, right = right, left  # `"wandb" in args.loggers`
+        if not isinstance(right, ast.Constant) or not _setting(left):
+            return []
+        positive = isinstance(operator, ast.Eq | ast.Is | ast.In) == holds
+        if right.value is None:
+            return [(_setting(left), None if positive else ...)]
+        return [(_setting(left), right.value)] if positive else []
+    name = _setting(test)
+    return [(name, holds)] if name else []
+
+
+def _setting(node: ast.AST) -> str:
+    """Return the name of a setting: `track` for `args.track`, `cfg["track"]` and `track`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in ("get", "lower") and node.args:
+            node = node.args[0]
+            return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+        return _setting(node.func.value) if node.func.attr == "lower" else ""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return str(node.slice.value) if isinstance(node.slice.value, str) else ""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 
 from assay.study.files.records import Answer
 from assay.study.repo.answers.ranking import EVIDENCE, THRESHOLD, place_key
-from assay.study.repo.commands import (
+from assay.study.repo.answers.ready import parameters, ready
+from assay.study.repo.commands import Command, preference
+from assay.study.repo.files import words
+from assay.study.repo.parameters import command_line
+from assay.study.repo.purpose import (
     EVALUATE_WORDS,
-    Command,
     Purpose,
     evaluates,
+    evaluation_switch,
     is_script,
-    preference,
     purpose,
     scoped,
-    with_seed,
 )
-from assay.study.repo.files import is_test, words
 from assay.study.repo.repository import Repository
-from assay.study.repo.walk import Hit
-from assay.study.repo.words import OTHER_CONFIGS
 
 COMMANDS = 60
 
@@ -45,6 +45,8 @@ def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
     seen = {(kind, target) for kind, target, _ in documented}
     for kind, path, answer in _undocumented(repo, seen):
         found[kind].append((-answer.confidence, path, answer))
+    if not found["evaluate"]:
+        found["evaluate"] += _switched(repo, found["train"])
     result = {}
     for kind, answers in found.items():
         answers.sort(key=lambda item: (item[0], place_key(item[1])))
@@ -54,6 +56,31 @@ def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
         repo.chosen[kind] = list(dict.fromkeys(targets))
         result[kind] = tuple(answer for _, _, answer in answers[:COMMANDS])
     return result
+
+
+def _switched(
+    repo: Repository, train: list[tuple[float, str, Answer]]
+) -> Iterable[tuple[float, str, Answer]]:
+    """Yield the evaluation that an option of a training script turns it into."""
+    for weight, place, answer in sorted(train, key=lambda item: item[0])[:5]:
+        argv = tuple(shlex.split(answer.value["documented"]))
+        target = next((t for t in repo.chosen["train"] if _runs(repo, argv, t)), None)
+        switch = evaluation_switch(repo.facts[target]) if target else None
+        if target and switch:
+            name = switch[0][0]
+            kept = [w for i, w in enumerate(argv) if w != name and (not i or argv[i - 1] != name)]
+            places = [f"{target}:{switch[1]}", *answer.evidence[:1]]
+            given = (*kept, *switch[0])
+            _choose(repo, "evaluate", target, 0.6)
+            yield weight, place, _answer(repo, "evaluate", given, target, 0.6, places)
+
+
+def _runs(repo: Repository, argv: tuple[str, ...], target: str) -> bool:
+    module = re.sub(r"(/__main__)?\.py$", "", target).replace("/", ".")
+    entries = [e.name for e in repo.scripts.entries.values() if e.target == target]
+    return target in argv or any(word in argv for word in entries) or any(
+        module.endswith(word) and "." in word for word in argv
+    )
 
 
 def _choose(repo: Repository, kind: str, target: str, confidence: float) -> None:
@@ -89,7 +116,7 @@ def _kind(repo: Repository, command: Command) -> str:
     judged = _purpose(repo, command.target, command.entry, command.context)
     if judged.kind == "train" and evaluates(command.argv):
         return "evaluate"
-    if judged.kind and judged.sure < THRESHOLD and is_test(command.target):
+    if judged.kind and judged.sure < THRESHOLD and repo.files.is_test(command.target):
         return ""
     return judged.kind
 
@@ -101,7 +128,7 @@ def _documented(repo: Repository, kind: str, target: str, commands: list[Command
     confidence = base.get(best.source, 0.75)
     if judged.sure < THRESHOLD and not (best.entry and _verb(best)):
         confidence -= 0.35
-    if is_test(target) or _ASIDE & set(target.split("/")):
+    if repo.files.is_test(target) or _ASIDE & set(target.split("/")):
         confidence -= 0.3
     if confidence < THRESHOLD:
         return None
@@ -119,7 +146,7 @@ def _undocumented(
     covered = {target for _, target in seen}
     for name, entry in sorted(repo.scripts.entries.items()):
         judged = _purpose(repo, entry.target, name)
-        kind = judged.kind if judged.sure >= 0.7 and not is_test(entry.target) else ""
+        kind = judged.kind if judged.sure >= 0.7 and not repo.files.is_test(entry.target) else ""
         verbs = _subcommands(repo, entry.target)
         kinds = {verb: _verb_kind(verb) for verb in verbs if _verb_kind(verb)}
         if kinds and not _verb_kind(name):
@@ -157,7 +184,7 @@ def _subcommands(repo: Repository, target: str) -> dict[str, str]:
     """Return the verbs of a command-line program, each with its place."""
     found: dict[str, str] = {}
     for fact in repo.closure(target, depth=2)[:40] if target in repo.facts else ():
-        if is_test(fact.path):
+        if repo.files.is_test(fact.path):
             continue
         for verb, line in fact.subcommands.items():
             found.setdefault(verb, f"{fact.path}:{line}")
@@ -173,55 +200,15 @@ def _answer(
     places: list[str],
     verb: str = "",
 ) -> Answer:
+    line = command_line(repo, target, argv, verb)
     fact = repo.facts[target]
-    systems = {
-        key
-        for item in repo.closure(target, 2)
-        if item is fact or not is_script(item)
-        for key, hit in item.config.items()
-        if _takes_settings(key, hit)
-    }
-    hydra = "hydra" in systems and ("hydra" in fact.config or not fact.options)
-    style = "{name}={value}" if hydra else "--{name}={value}"
-    bindings = [option for option in fact.options if option.endswith(("bindings", "gin_param"))]
-    if "gin" in systems and bindings:
-        style = bindings[0] + "={name}={value}"
-    elif "gin" in fact.config and "absl" not in systems and not fact.options:
-        style = "--gin_bindings={name}={value}"
-    custom = fact.config.get("custom")
-    if custom is not None and custom.name == "sacred":
-        style = "{name}={value}" if "with" in argv else ""
     called = fact.config or argv[0] in repo.scripts.entries or bool(verb)
-    if not systems and not called:
-        style = _style(argv)
-    elif called and repo.hints.parameter_format and repo.of_stack(target):
-        style = repo.hints.parameter_format
-    options = dict(fact.options)
-    # A script with a command line of its own does not take that of what it imports.
-    alone = {"tyro", "hydra"} & set(fact.config) and "argparse" not in fact.config
-    for item in repo.closure(target, 2)[1:] if not alone or verb else ():
-        of_verb = bool(verb) and item.path.endswith(f"/{verb}.py")
-        if of_verb or (not is_script(item) and ({"argparse", "absl"} & set(item.config))):
-            options = {**item.options, **options}
-    if hydra and not options:
-        options = _hydra_seed(repo, target)
-    if kind == "train" and repo.of_stack(target) and called:
-        if repo.hints.seed and not any(option.endswith("seed") for option in options):
-            options = {repo.hints.seed: 0}
-    command = with_seed(argv, options)
-    value = {"command": list(command), "parameter_format": style}
+    stack = kind == "train" and called and repo.of_stack(target)
+    value = ready(kind, argv, line, places[0], seed=repo.hints.seed if stack else "")
+    if kind == "train":
+        value["parameters"] = parameters(line)
     evidence = tuple(dict.fromkeys(places))[:EVIDENCE]
     return Answer(value=value, confidence=round(confidence, 2), evidence=evidence)
-
-
-def _hydra_seed(repo: Repository, target: str) -> dict[str, int]:
-    near = target.rpartition("/")[0]
-    for path in repo.files.ending(".yaml", ".yml"):
-        if path.startswith(near) or "conf" in path or "cfg" in path:
-            for number, line in enumerate(repo.files.text(path).split("\n"), 1):
-                if re.match(r"^seed:\s*\S*", line):
-                    return {"seed": number}
-    return {}
 
 
 def _verb(command: Command) -> str:
@@ -239,18 +226,3 @@ def _verb_kind(verb: str) -> str:
     if first in (("eval",), ("evaluate",), ("enjoy",), ("play",)) and len(words(verb)) == 1:
         return "evaluate"
     return ""
-
-
-def _takes_settings(system: str, hit: Hit) -> bool:
-    """Return whether a config system reads the command line."""
-    if system == "hydra":  # `hydra.compose` and the like take no arguments from it
-        tail = hit.name.rpartition(".")[2]
-        return tail == "main" or "hydra" in tail.lower()
-    return system in {"tyro", "argparse", "absl", "gin"} or hit.name in OTHER_CONFIGS
-
-
-def _style(argv: tuple[str, ...]) -> str:
-    """Return how a command takes settings, judged by those that a document gives it."""
-    if any(re.match(r"--[a-z]", part) for part in argv):
-        return "--{name}={value}"
-    return "{name}={value}" if any(re.match(r"[a-z][\w.]*=", part) for part in argv) else ""

@@ -11,8 +11,8 @@ from assay.study.repo.answers.ranking import THRESHOLD, Found, ranked
 from assay.study.repo.calls import is_metric
 from assay.study.repo.files import words
 from assay.study.repo.repository import Repository
-from assay.study.repo.walk import Facts
-from assay.study.repo.words import AXES, GUARDRAIL_WORDS, HANDS_ON, NO_GUARDRAIL, OUTCOME_WORDS
+from assay.study.repo.walk import Facts, Helper
+from assay.study.repo.words import AXES, GUARDRAIL_WORDS, HANDS_ON, NO_GUARDRAIL, NO_PRIMARY, OUTCOME_WORDS
 
 METRICS, GUARDRAILS = 250, 100
 _GUARDRAIL_PAIRS = (
@@ -21,9 +21,14 @@ _GUARDRAIL_PAIRS = (
 )  # fmt: skip
 # What could be a study's primary metric comes first.
 _PROMISING = (
-    {"success", "solved", "score", "winrate"}, {"return", "returns", "reward", "rewards"},
-    {"length", "error", "tracking"},
+    {"success", "successes", "solved", "win", "winrate", "completion", "successful"},
+    {"return", "returns", "reward", "rewards", "rew", "score", "scores", "fitness", "ret"},
+    {"length", "error", "tracking", "len"},
 )  # fmt: skip
+_HELD_OUT = {"eval", "evaluation", "evaluate", "test", "evaluator", "val", "validation", "testing"}
+_WHOLE_EPISODES = {"episodic", "episode", "ep", "epi", "total", "eps", "episodes", "undiscounted"}
+_MEAN = {"mean", "avg", "average", "iqm", "median"}
+_EXTREME = {"max", "min", "std", "best", "worst", "last", "per", "step", "raw", "shaped"}
 
 
 def metrics(repo: Repository) -> tuple[Answer, ...]:
@@ -42,7 +47,28 @@ def metrics(repo: Repository) -> tuple[Answer, ...]:
                 confidence = hit.confidence - (0.0 if nearby else 0.1)
                 found.append(Found(name, f"{fact.path}:{hit.line}", confidence))
     found += _handed_on(repo)
+    found += _helped(repo)
     return ranked(found, METRICS, key=_promise)
+
+
+def _helped(repo: Repository) -> Iterable[Found]:
+    """Yield the names that are given to functions which log what they are given."""
+    helpers: dict[str, list[tuple[str, Helper]]] = {}
+    for fact in repo.searched():
+        for function, helper in fact.helpers.items():
+            helpers.setdefault(function, []).append((fact.path, helper))
+    for fact in repo.searched() if helpers else ():
+        spoken = [item for item in fact.spoken if item.function in helpers]
+        used = {item.path for item in repo.closure(fact.path, 6)} if spoken else set()
+        used |= repo.own if fact.path in repo.own else set()
+        for item in spoken:
+            for path, helper in helpers[item.function]:
+                fits = item.argument in (helper.argument, helper.position)
+                if path in used and fits and item.keys == helper.keys:
+                    for given in item.names:
+                        name = helper.template.replace("{}", given)
+                        if is_metric(name) and _measures(name):
+                            yield Found(name, f"{fact.path}:{item.line}", 0.7)
 
 
 def _handed_on(repo: Repository) -> Iterable[Found]:
@@ -114,9 +140,16 @@ def _measures(name: str) -> bool:
     return last not in AXES or bool(set(words(group)) & (OUTCOME_WORDS | {"length", "lengths"}))
 
 
-def _promise(name: str) -> int:
-    named = set(words(name))
+def _promise(name: str) -> tuple[int, ...]:
+    """Order names by how well a study could decide by them: evaluation, outcome, mean."""
+    parts = words(name)
+    named = set(parts)
+    if named & NO_PRIMARY:
+        return (9,)
     for rank, group in enumerate(_PROMISING):
         if named & group:
-            return rank * 2 + (0 if named & {"eval", "evaluation", "test", "episodic"} else 1)
-    return 9
+            held_out = not named & _HELD_OUT
+            whole = not named & _WHOLE_EPISODES
+            extreme = bool(named & _EXTREME) - bool(named & _MEAN)
+            return held_out + 2 * (rank > 1), rank, "{" in name, extreme, whole, len(parts)
+    return (8,)

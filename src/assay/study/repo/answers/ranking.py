@@ -22,10 +22,11 @@ class Found:
     note: str = ""
 
 
-def place_key(place: str) -> tuple[bool, int, str]:
+def place_key(place: str) -> tuple[bool, int, str, int]:
     """Order places: the repository's own before examples and copies, shallow before deep."""
     aside = {"examples", "example", "third_party", "legacy", "deprecated", "old", "benchmarks"}
-    return bool(aside & set(place.split("/"))), place.count("/"), place
+    path, _, line = place.rpartition(":") if place.rpartition(":")[2].isdigit() else (place, "", "0")
+    return bool(aside & set(path.split("/"))), path.count("/"), path, int(line)
 
 
 def ranked(
