@@ -85,7 +85,7 @@ def test_a_script_without_a_command_line_takes_no_settings(tmp_path: Path) -> No
     flat = "import gymnasium as gym\n\n\ndef ppo():\n    trainer.train(n_epochs=3)\n\n\nppo()\n"
     write(tmp_path, ppo_dot_py=flat, tool_dot_py="import argparse\nargparse.ArgumentParser()\n")
     found = audit(tmp_path).train
-    assert items("train", found) == {"python ppo.py"}
+    assert items("train", found) == {"{python} ppo.py"}
     assert found[0].value["parameter_format"] == ""
     write(tmp_path, README_dot_md="```\npython ppo.py --lr 0.1\n```\n")
     assert audit(tmp_path).train[0].value["parameter_format"] == "--{name}={value}"
@@ -114,7 +114,7 @@ def test_a_file_that_does_not_parse_is_read_in_parts(tmp_path: Path) -> None:
         "def old():\n    print 'older'\n\nif __name__ == '__main__':\n    main()\n",
     )
     inspected = inspect(tmp_path)
-    assert items("train", inspected.adapter.train) == {"python train.py"}
+    assert items("train", inspected.adapter.train) == {"{python} train.py"}
     assert inspected.adapter.train[0].evidence == ("train.py:6", "train.py:11")
     assert inspected.findings == ("unreadable code: no valid Python, read in parts: train.py.",)
 
@@ -295,14 +295,16 @@ class Bridge(gym.Env):
 def test_documents_may_call_a_script_in_many_ways(tmp_path: Path) -> None:
     train = "import gymnasium\n\nif __name__ == '__main__':\n    agent.learn(total=1)\n"
     for line, command in {
-        "$ CUDA_VISIBLE_DEVICES=0 python3 tools/train.py -n 3": "python tools/train.py -n 3",
-        "cd tools && python train.py": "python tools/train.py",
-        "uv run tools/train.py env=Ant seed=4": "uv run tools/train.py env=Ant seed={seed}",
-        "xvfb-run -a python -u tools/train.py > log.txt": "python tools/train.py",
-        "torchrun --nproc_per_node=4 tools/train.py --seed $SEED --out $OUT": (
-            "python tools/train.py --seed {seed}"
+        "$ CUDA_VISIBLE_DEVICES=0 python3 tools/train.py -n 3": "{python} tools/train.py -n 3",
+        "cd tools && python train.py": "{python} tools/train.py",
+        "uv run tools/train.py env=Ant seed=4": (
+            "{python} tools/train.py env=Ant seed={seed} {parameters}"
         ),
-        "pip install -r train.py": "python tools/train.py",  # not from this line
+        "xvfb-run -a python -u tools/train.py > log.txt": "{python} tools/train.py",
+        "torchrun --nproc_per_node=4 tools/train.py --seed $SEED --out $OUT": (
+            "{python} tools/train.py --seed {seed} {parameters}"
+        ),
+        "pip install -r train.py": "{python} tools/train.py",  # not from this line
     }.items():
         write(tmp_path, tools__train_dot_py=train, README_dot_md=f"# A\n\n```bash\n{line}\n```\n")
         found = audit(tmp_path)
@@ -358,8 +360,11 @@ def test_the_seed_of_a_stack_goes_to_its_training_alone(tmp_path: Path) -> None:
     readme = "```\npython train.py\npython play.py\npython learn.py\n```\n"
     write(tmp_path, train_dot_py=train, play_dot_py=play, learn_dot_py=other, README_dot_md=readme)
     found = audit(tmp_path, "mjlab")
-    assert items("train", found.train) == {"python train.py --agent.seed {seed}", "python learn.py"}
-    assert items("evaluate", found.evaluate) == {"python play.py"}
+    assert items("train", found.train) == {
+        "{python} train.py --agent.seed {seed} {parameters}",
+        "{python} learn.py {parameters}",
+    }
+    assert items("evaluate", found.evaluate) == {"{python} play.py"}
 
 
 def test_a_profile_is_recognised_and_invents_nothing(tmp_path: Path) -> None:

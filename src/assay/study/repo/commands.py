@@ -53,6 +53,7 @@ class Entry:
     target: str
     function: str
     place: str
+    module: str = ""
 
 
 @dataclass
@@ -221,7 +222,7 @@ def _command(
     index = 0 if name.endswith(".py") else 1
     module = ""
     while index < len(parts) and not parts[index].endswith(".py"):
-        if parts[index] == "-m" and index + 1 < len(parts):
+        if re.fullmatch(r"-[uBOEIsSdvqWX]*m", parts[index]) and index + 1 < len(parts):
             module = parts[index + 1]
             if module in ("torch.distributed.launch", "torch.distributed.run"):
                 module, index = "", index + 2
@@ -298,7 +299,9 @@ def _entry_points(files: Files) -> dict[str, Entry]:
         target = files.module(module.strip(), near=path)
         if target is not None:
             line = _line_of(files.text(path), script, value)
-            entries[script] = Entry(script, target, function.strip(), f"{path}:{line}")
+            entries[script] = Entry(
+                script, target, function.strip(), f"{path}:{line}", module.strip()
+            )
     return entries
 
 

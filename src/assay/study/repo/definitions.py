@@ -14,6 +14,7 @@ from assay.study.repo.words import (
     DONE_NAMES,
     ENDINGS,
     FILE_NAMES,
+    LIBRARY_METRICS,
     NESTED,
     NO_ENDING,
     NO_RANDOM,
@@ -56,6 +57,9 @@ class Definitions(Calls):
             full = self.dotted(base)
             if full.partition(".")[0] in ("rsl_rl", "rl_games", "skrl") and "Runner" in full:
                 self.sink("tensorboard", full, node.lineno, 0.6)
+            inherited = f"{full.partition('.')[0]}:{full.rpartition('.')[2]}"
+            for name in LIBRARY_METRICS.get(inherited, ()):
+                self.metric(name, node.lineno, 0.7)
         known = set(bases) & set(self.facts.functions)
         if not self.classes and ("__call__" in methods or "term" in base_words or known):
             # A term of a manager may be an object that is called.
@@ -197,7 +201,8 @@ class Definitions(Calls):
         named = set(name_words)
         owner = self.classes[-1] if inside else None
         stored = set(words(owner.name if owner else self.facts.path.rpartition("/")[2])) & STORAGE
-        if stored and not (owner is not None and owner.environment):
+        kept = {"buffer", "buffers", "storage", "dataset"} & stored
+        if kept or (stored and not (owner is not None and owner.environment)):
             return  # what stores or learns from steps has no say in them
         qualified = f"{owner.name}.{node.name}" if owner else node.name
         tasked = (

@@ -90,7 +90,7 @@ class Options(Walker):
             self.facts.config.setdefault("custom", Hit(root, function.lineno, 0.85))
         elif tail == "command" and "typer" in " ".join(self.facts.modules):
             self.facts.parsed.append((function.name, False))
-        elif "hydra" in full.lower() and isinstance(node, ast.Call):
+        elif full == "hydra.main" and isinstance(node, ast.Call):
             given = {k.arg: self.text(k.value) for k in node.keywords if k.arg}
             for name, value in zip(("config_path", "config_name"), node.args, strict=False):
                 given.setdefault(name, self.text(value))

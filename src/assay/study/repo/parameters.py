@@ -25,6 +25,7 @@ class CommandLine:
     form: str  # `--{name}={value}`, `{name}={value}`; empty where it takes none
     options: dict[str, Option] = field(default_factory=dict)
     composed: Composed | None = None  # by Hydra
+    hydra: bool = False  # `@hydra.main`, which takes `hydra.run.dir` as well
     sacred: bool = False  # settings go behind the word `with`
 
 
@@ -52,7 +53,8 @@ def command_line(repo: Repository, target: str, argv: tuple[str, ...], verb: str
     if hydra:
         line = _hydra(repo, target)
     elif custom is not None and custom.name == "sacred":
-        line = CommandLine("{name}={value}", _near_settings(repo, target), sacred=True)
+        settings = _near_settings(repo, target) or {"seed": Option(0)}  # it always has one
+        line = CommandLine("{name}={value}", settings, sacred=True)
     elif not systems and not called:
         line.form = _form(argv)
         if line.form:
@@ -81,12 +83,15 @@ def _hydra(repo: Repository, target: str) -> CommandLine:
         if fact.hydra is not None:
             line.composed = compose(repo.files, fact.path, *fact.hydra)
             line.options = dict(line.composed.settings)
+            line.hydra = True
             break
     if not line.options:
         typed = _parsed(repo, target)
         line.options = {name.lstrip("-"): option for name, option in typed.items()}
     if not line.options:
         line.options = _near_settings(repo, target)
+    if "argparse" in repo.facts[target].config:  # it takes the rest to Hydra
+        line.options = {**_placed(repo.facts[target].options, target), **line.options}
     return line
 
 

@@ -18,7 +18,7 @@ from assay.study.repo.walk import Facts
 _INTERESTING = re.compile(
     r"__main__|[Rr]ew|[Tt]erm|[Dd]one|[Cc]urric|[Rr]andom|[Tt]rain|[Ee]val|[Ll]earn|[Ll]og|[Cc]fg"
     r"|[Cc]onfig|\.step\(|\.backward\(|[Ee]nv|[Mm]etric|scalar|argparse|flags|command|Writer"
-    r"|yaml|json|csv|wandb|difficulty"
+    r"|yaml|json|csv|wandb|difficulty|dataclass|seed"
 )
 # What steps an environment or pays a reward; imports are looked at in any case.
 _RL = re.compile(r"[Rr]eward|\b_?rew\b|Rew|\.step\(")

@@ -62,6 +62,7 @@ class Sink:
     line: int
     under: tuple[Condition, ...]  # what has to hold for it
     defined: bool  # inside of a class or function that is called after it
+    starts: bool  # opens it, rather than to write to it
 
 
 @dataclass(frozen=True)
@@ -227,17 +228,17 @@ class Walker:
 
     def sink(self, sink: str, name: str, line: int, confidence: float) -> None:
         """Note where results are written to; the surest sign stays."""
-        self.sink_used(sink, line)
+        self.sink_used(sink, line, starts=not name.endswith(".log"))
         known = self.facts.logging.get(sink)
         if known is None or known.confidence < confidence:
             self.facts.logging[sink] = Hit(name, line, confidence)
 
-    def sink_used(self, sink: str, line: int) -> None:
+    def sink_used(self, sink: str, line: int, *, starts: bool = True) -> None:
         """Note what a use of a sink depends on."""
         around = {word for owner in self.classes for word in words(owner.name)}
         around |= set(words(self.function))
         defined = sink in around or (sink == "tensorboard" and bool({"tb", "board"} & around))
-        self.facts.sinks.append(Sink(sink, line, tuple(self.conditions), defined))
+        self.facts.sinks.append(Sink(sink, line, tuple(self.conditions), defined, starts))
 
     def dict_keys(self, value: ast.AST) -> list[Hit]:
         """Return the string keys of a dictionary that is written out."""

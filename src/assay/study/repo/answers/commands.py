@@ -204,11 +204,22 @@ def _answer(
     fact = repo.facts[target]
     called = fact.config or argv[0] in repo.scripts.entries or bool(verb)
     stack = kind == "train" and called and repo.of_stack(target)
-    value = ready(kind, argv, line, places[0], seed=repo.hints.seed if stack else "")
+    module = _module(repo, argv, target)
+    seed = repo.hints.seed if stack else ""
+    value = ready(kind, argv, line, places[0], seed=seed, module=module)
     if kind == "train":
         value["parameters"] = parameters(line)
     evidence = tuple(dict.fromkeys(places))[:EVIDENCE]
     return Answer(value=value, confidence=round(confidence, 2), evidence=evidence)
+
+
+def _module(repo: Repository, argv: tuple[str, ...], target: str) -> str:
+    """Return the module that does the same as a console script, if there is one."""
+    entry = next((repo.scripts.entries[word] for word in argv[:3] if word in repo.scripts.entries), None)
+    if entry is None or repo.facts[target].main <= 0:
+        return ""
+    shared = [other for other in repo.scripts.entries.values() if other.target == target]
+    return entry.module if len({other.function for other in shared}) == 1 else ""
 
 
 def _verb(command: Command) -> str:

@@ -16,16 +16,21 @@ PARAMETERS = 200
 # Directories that a run writes to, best first.
 _PLACES = ("out", "output", "log", "logs", "logging", "run", "runs", "work", "working", "result",
     "results", "save", "exp", "experiment", "train", "tensorboard", "tb", "summary", "base",
-    "checkpoint", "checkpoints", "ckpt", "model", "models", "root", "store", "artifact",
-    "artifacts", "storage")  # fmt: skip
+    "checkpoint", "checkpoints", "ckpt", "artifact", "artifacts", "storage")  # fmt: skip
 _KINDS = {"dir", "directory", "path", "folder", "root", "dirpath", "loc", "location", "dirs"}
+# Words of what is read rather than written.
+_READ = {
+    "load", "data", "dataset", "config", "wandb", "pretrained", "resume", "eval", "expert", "demo",
+    "demos", "reference", "motion", "urdf", "asset", "assets", "video", "videos", "cache", "model",
+    "env", "import", "input",
+}  # fmt: skip
 _WHOLE = {
     "out", "output", "outdir", "logdir", "workdir", "savedir", "rundir", "expdir", "outputs",
     "tensorboard_log", "log_folder", "logpath", "savepath", "basedir", "resdir", "local_dir",
 }  # fmt: skip
 _LOADED = {
     "checkpoint", "ckpt", "model", "load", "weights", "policy", "restore", "resume", "pretrained",
-    "snapshot", "agent", "checkpoints", "params",
+    "snapshot", "agent", "checkpoints", "params", "folder",
 }  # fmt: skip
 _EPISODES = re.compile(r"(^|[._-])(n|num|max|nb|number)?[._-]?(of[._-])?((eval|test|evaluation)[._-])?episodes?$")
 _MODEL_FILE = re.compile(r"[\w.-]+\.(pt|pth|zip|pkl|ckpt|msgpack|h5|npz|onnx|tar|npy|pickle|cleanrl_model)$")
@@ -57,7 +62,7 @@ class _Draft:
 
 
 def ready(
-    kind: str, argv: tuple[str, ...], line: CommandLine, place: str, *, seed: str = ""
+    kind: str, argv: tuple[str, ...], line: CommandLine, place: str, *, seed: str = "", module: str = ""
 ) -> dict[str, Any]:
     """Return a command with its placeholders, and how each of them was found.
 
@@ -67,10 +72,11 @@ def ready(
         line: How its script takes settings.
         place: Where it is documented.
         seed: The option by which its stack takes a seed, where the script does not say.
+        module: The module that does the same, if the command is a console script.
     """
     draft = _Draft(_plain_words(argv))
     _sweeps(draft)
-    _python(draft, argv)
+    _python(draft, module)
     _seed(draft, line, place, seed)
     if kind == "train":
         _out(draft, line, place)
@@ -145,7 +151,7 @@ def _sweeps(draft: _Draft) -> None:
             draft.words[index] = f"{key}={value.partition(',')[0]}"
 
 
-def _python(draft: _Draft, argv: tuple[str, ...]) -> None:
+def _python(draft: _Draft, module: str) -> None:
     first = draft.words
     runner = len(first) > 2 and first[1] == "run"
     if runner and (first[2] == "python" or first[2].endswith(".py")):
@@ -156,6 +162,10 @@ def _python(draft: _Draft, argv: tuple[str, ...]) -> None:
         draft.words = ["{python}", *first[1:]]
     elif "-p" in first[:3]:
         draft.how["python"] = f"none: `{first[0]}` starts its own interpreter"
+    elif module:
+        at = 3 if runner else 1
+        draft.how["python"] = f"instead of `{' '.join(first[:at])}`, a console script"
+        draft.words = ["{python}", "-m", module, *first[at:]]
     else:
         name = first[2] if runner else first[0]
         draft.how["python"] = f"none: `{name}` is a console script"
@@ -191,10 +201,12 @@ def _rank(name: str, option: Option | None) -> int:
         return 99
     last = name.rpartition(".")[2].lstrip("-+").lower().replace("-", "_")
     parts = set(words(last))
-    if last in _WHOLE or (parts & _KINDS and not parts & {"load", "data", "dataset", "config"}):
-        known = [rank for rank, word in enumerate(_PLACES) if word in parts or last.startswith(word)]
-        return known[0] if known else 99
-    return 99
+    if last not in _WHOLE and (not parts & _KINDS or parts & _READ):
+        return 99
+    if parts & {"checkpoint", "checkpoints", "ckpt"} and not parts & {"dir", "directory", "folder"}:
+        return 99  # `--checkpoint-path` is loaded
+    known = [rank for rank, word in enumerate(_PLACES) if word in parts or last.startswith(word)]
+    return known[0] if known else 99
 
 
 def _out(draft: _Draft, line: CommandLine, place: str) -> None:
@@ -216,13 +228,17 @@ def _out(draft: _Draft, line: CommandLine, place: str) -> None:
         return
     known = sorted((_rank(n, o), n.count("."), len(n), n) for n, o in line.options.items())
     known = [item for item in known if item[0] < 99]
-    if line.composed is not None or (not known and line.form == "{name}={value}" and not line.sacred):
+    if line.hydra:
         known = [item for item in known if not _refers(line.options[item[3]])]
         if not known or known[0][1]:
             draft.words.append("hydra.run.dir={out}")
             draft.how["out"] = "hydra.run.dir, which every Hydra script has"
             return
-    if known:
+    if line.sacred:
+        at = draft.words.index("with") if "with" in draft.words else len(draft.words)
+        draft.words.insert(at, "--file_storage={out}")
+        draft.how["out"] = "--file_storage, which every Sacred script has"
+    elif known:
         draft.put(known[0][3], "{out}", line, line.options[known[0][3]], "out")
     else:
         draft.how["out"] = "none: the script has no option for where it writes to"
@@ -270,6 +286,8 @@ def _trained(draft: _Draft, line: CommandLine, place: str) -> None:
 
 
 def _is_path(value: str) -> bool:
+    if value in ("logs", "runs", "results", "output", "outputs", "checkpoints", "models"):
+        return True
     return bool("/" in value or _MODEL_FILE.search(value) or _UNFILLED.search(value)) or not value
 
 

@@ -115,14 +115,15 @@ def defaults(repo: Repository, sinks: set[str]) -> dict[str, str]:
             if states[sink]:
                 continue
         uses = [
-            (use.defined, use.under)
+            use
             for script in scripts[:1]
             for fact in repo.closure(script, 6)
             for use in fact.sinks
             if use.name == sink
         ]
-        outside = [under for defined, under in uses if not defined]
-        verdicts = [_holds(under, known) for under in outside or [under for _, under in uses]]
+        uses = [use for use in uses if use.starts] or uses
+        uses = [use for use in uses if not use.defined] or uses
+        verdicts = [_holds(use.under, known) for use in uses]
         if verdicts:
             states[sink] = "on" if True in verdicts else "" if None in verdicts else "off"
         made = [path for path, found in _targets(repo) if found == sink]
