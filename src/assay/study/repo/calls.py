@@ -159,7 +159,7 @@ class Calls(Helpers):
     def _mentions(self, node: ast.Call, tail: str, line: int) -> bool:
         """Note a call that is named after a sink, such as `setup_wandb(...)`: it may turn it on."""
         for sink in ("wandb", "tensorboard"):
-            if sink in words(tail):
+            if sink in tail.lower():
                 self.sink_used(sink, line)
                 return True
         return False
@@ -361,7 +361,9 @@ class Calls(Helpers):
                 self.metric(text, line, confidence)
             return
         # `losses/{name}` and the bare `name` are both a place for a key.
-        template = re.sub(r"\{\w*\}", "{}", text, count=1) if "{" in text else "{}"
+        keyed = [n.id for n in ast.walk(tag) if isinstance(n, ast.Name) and n.id in self.pairs]  # type: ignore[arg-type]
+        template = text.replace(f"{{{keyed[0]}}}", "{}", 1) if text else "{}"
+        template = template if "{}" in template else "{}"
         if self.logs_keys(source, template):
             return
         hits = self.dicts.get(target_name(source), [])

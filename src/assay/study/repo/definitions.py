@@ -157,16 +157,23 @@ class Definitions(Calls):
             self.facts.functions[node.name] = node.lineno, (arguments or [""])[0]
         if "fixture" not in " ".join(map(self.dotted, node.decorator_list)):
             self._named(node, arguments, inside)
-        if not self.classes and self.depth == 0:
-            self.facts.signatures[node.name] = self.signature(node)
+        signature = self.signature(node)
+        if self.depth == 0 and (not self.classes or node.name == "__init__"):
+            called = f"{self.classes[-1].name}.__init__" if self.classes else node.name
+            self.facts.signatures[called] = signature
         for decorator in node.decorator_list:
             self._decorator(decorator, node.name, node.lineno)
             made_by = decorator.func if isinstance(decorator, ast.Call) else decorator
             self.option_decorator(decorator, self.dotted(made_by), node)
         outer = self.function, self.dicts, self.made, self.loops, self.scope
-        around = self.conditions, self.arguments
+        around = self.conditions, self.arguments, self.defaults
         self.function, self.dicts, self.made, self.loops = node.name, {}, {}, 0
         self.conditions = []
+        self.defaults = [
+            (name, option.default)
+            for name, option in signature.items()
+            if isinstance(option.default, str)
+        ]
         self.arguments = [*arguments, *(argument.arg for argument in node.args.kwonlyargs)]
         if not self.classes and not self.scope:
             self.scope = node.name
@@ -174,7 +181,7 @@ class Definitions(Calls):
         self.children(node)
         self.depth -= 1
         self.function, self.dicts, self.made, self.loops, self.scope = outer
-        self.conditions, self.arguments = around
+        self.conditions, self.arguments, self.defaults = around
 
     def _decorator(self, node: ast.AST, name: str, line: int) -> None:
         call = node.func if isinstance(node, ast.Call) else node

@@ -24,10 +24,11 @@ class Helpers(Options):
         """Note that this function logs under a name that it is given; return whether it does."""
         names = [part.id for part in ast.walk(tag) if isinstance(part, ast.Name)]
         given = [name for name in names if name in self.arguments and name not in ("self", "cls")]
-        if len(given) != 1:
+        if not given:
             return False
-        template = text.replace(f"{{{given[0]}}}", "{}", 1) if text else "{}"
-        self._helper(given[0], template if "{}" in template else "{}", keys=False)
+        # Of `f"{prefix}/{name}"` the last is the name.
+        template = text.replace(f"{{{given[-1]}}}", "{}", 1) if text else "{}"
+        self._helper(given[-1], template if "{}" in template else "{}", keys=False)
         return True
 
     def logs_keys(self, source: ast.AST, template: str) -> bool:
@@ -39,29 +40,30 @@ class Helpers(Options):
         return True
 
     def _helper(self, argument: str, template: str, *, keys: bool) -> None:
-        if self.function and self.function not in _COMMON:
-            bound = self.arguments[0] in ("self", "cls")
-            position = self.arguments.index(argument) - bound
-            helper = Helper(argument, position, template, keys)
-            self.facts.helpers.setdefault(self.function, helper)
+        if not self.function or self.function in _COMMON:
+            return
+        bound = self.arguments[0] in ("self", "cls")
+        arguments = tuple(self.arguments[bound:])
+        others = tuple((name, text) for name, text in self.defaults if f"{{{name}}}" in template)
+        helper = Helper(argument, arguments, template, keys, others)
+        self.facts.helpers.setdefault(self.function, helper)
 
     def speaks(self, node: ast.Call, tail: str) -> None:
         """Note a call that is given names, in case that it turns out to log them."""
         if tail in _COMMON or not tail:
             return
-        given: list[tuple[str | int, ast.expr]] = [*enumerate(node.args[:3])]
+        given: list[tuple[str | int, ast.expr]] = [*enumerate(node.args[:4])]
         given += [(item.arg, item.value) for item in node.keywords if item.arg]
+        texts: list[tuple[str | int, str]] = []
+        keys: list[tuple[str | int, tuple[str, ...]]] = []
         for argument, value in given:
             text = self.text(value)
             if text and _WORD.fullmatch(text):
-                self._spoken(tail, argument, (text,), node.lineno, keys=False)
+                texts.append((argument, text))
             elif isinstance(value, ast.Dict | ast.Name | ast.Call):
                 hits = self.dict_keys(value) or self.dicts.get(target_name(value), [])
                 names = tuple(dict.fromkeys(hit.name for hit in hits))
                 if names:
-                    self._spoken(tail, argument, names, node.lineno, keys=True)
-
-    def _spoken(
-        self, tail: str, argument: str | int, names: tuple[str, ...], line: int, *, keys: bool
-    ) -> None:
-        self.facts.spoken.append(Spoken(tail, argument, names, keys, line))
+                    keys.append((argument, names))
+        if texts or keys:
+            self.facts.spoken.append(Spoken(tail, tuple(texts), tuple(keys), node.lineno))

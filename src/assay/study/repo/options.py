@@ -94,7 +94,8 @@ class Options(Walker):
             given = {k.arg: self.text(k.value) for k in node.keywords if k.arg}
             for name, value in zip(("config_path", "config_name"), node.args, strict=False):
                 given.setdefault(name, self.text(value))
-            self.facts.hydra = given.get("config_path", ""), given.get("config_name", "")
+            place = given.get("config_path", ""), given.get("config_name", "")
+            self.facts.hydra[function.name] = place
             self.facts.parsed.append((function.name, True))
 
     def _argument(self, node: ast.Call, names: list[str]) -> None:

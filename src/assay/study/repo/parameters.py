@@ -51,7 +51,7 @@ def command_line(repo: Repository, target: str, argv: tuple[str, ...], verb: str
     custom = fact.config.get("custom")
     hydra = "hydra" in systems and ("hydra" in fact.config or not fact.options)
     if hydra:
-        line = _hydra(repo, target)
+        line = _hydra(repo, target, argv)
     elif custom is not None and custom.name == "sacred":
         settings = _near_settings(repo, target) or {"seed": Option(0)}  # it always has one
         line = CommandLine("{name}={value}", settings, sacred=True)
@@ -77,11 +77,14 @@ def takes_settings(system: str, hit: Hit) -> bool:
     return system in {"tyro", "argparse", "absl", "gin"} or hit.name in OTHER_CONFIGS
 
 
-def _hydra(repo: Repository, target: str) -> CommandLine:
+def _hydra(repo: Repository, target: str, argv: tuple[str, ...]) -> CommandLine:
     line = CommandLine("{name}={value}")
+    called = [entry.function for word, entry in repo.scripts.entries.items() if word in argv]
     for fact in repo.closure(target, 2):
-        if fact.hydra is not None:
-            line.composed = compose(repo.files, fact.path, *fact.hydra)
+        if fact.hydra:
+            first = next(iter(fact.hydra))
+            place = next((fact.hydra[name] for name in called if name in fact.hydra), None)
+            line.composed = compose(repo.files, fact.path, *(place or fact.hydra[first]))
             line.options = dict(line.composed.settings)
             line.hydra = True
             break

@@ -84,6 +84,8 @@ def purpose(
     others = named & OTHER_WORDS
     if others == {"tune"} and "learn" in signals:
         return Purpose("train", 0.7, signals["learn"])
+    if others and others <= {"demo", "tutorial"} and {"learn", "gradient"} & set(signals):
+        others = set()  # it shows how to train by training
     if others and not named & (TRAIN_WORDS | EVALUATE_WORDS):
         return Purpose("", 0.0)
     learns = bool({"learn", "gradient", "optimizer"} & set(signals))

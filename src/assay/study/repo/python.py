@@ -13,6 +13,7 @@ from typing import Any
 
 from assay.study.repo.definitions import Definitions
 from assay.study.repo.files import words
+from assay.study.repo.options import literal
 from assay.study.repo.syntax import (
     LEAVES,
     conditions,
@@ -233,6 +234,8 @@ class _Reader(Definitions):
             if isinstance(target, ast.Subscript):
                 self._subscript(target)
             name = target_name(target)
+            if isinstance(value, ast.Constant | ast.List) and isinstance(target, ast.Name):
+                self.facts.assigned.setdefault(name, literal(value))
             if isinstance(target, ast.Name | ast.Attribute) and value is not None:
                 keys = self.dict_keys(value)
                 if keys:
@@ -333,6 +336,8 @@ class _Reader(Definitions):
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 self.label = key.value
+                if isinstance(value, ast.Constant | ast.List):
+                    self.facts.assigned.setdefault(key.value, literal(value))
                 self._weights(key.value, value)
                 if isinstance(value, ast.Name) and value.id in {
                     key.value, key.value.replace("-", "_"), f"{key.value}_main",

@@ -189,5 +189,7 @@ def _setting(node: ast.AST) -> str:
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         return str(node.slice.value) if isinstance(node.slice.value, str) else ""
     if isinstance(node, ast.Attribute):
-        return node.attr
+        owner = node.value
+        inner = owner.attr if isinstance(owner, ast.Attribute) else ""
+        return f"{inner}.{node.attr}" if inner else node.attr
     return node.id if isinstance(node, ast.Name) else ""

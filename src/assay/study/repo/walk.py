@@ -70,9 +70,10 @@ class Helper:
     """A function that logs under a name that it is given, or the keys of a dictionary."""
 
     argument: str
-    position: int  # without self
-    template: str  # `train/{}`
+    arguments: tuple[str, ...]  # without self
+    template: str  # `{mode}/{}`
     keys: bool  # of a dictionary
+    defaults: tuple[tuple[str, str], ...] = ()  # of other arguments in the template
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,8 @@ class Spoken:
     """A call with a string or with the keys of a dictionary."""
 
     function: str
-    argument: str | int
-    names: tuple[str, ...]
-    keys: bool
+    texts: tuple[tuple[str | int, str], ...]
+    keys: tuple[tuple[str | int, tuple[str, ...]], ...]
     line: int
 
 
@@ -104,7 +104,8 @@ class Facts:
     signatures: dict[str, dict[str, Option]] = field(default_factory=dict)  # of functions
     # Classes and functions that a command line is made of, and whether of a function's arguments.
     parsed: list[tuple[str, bool]] = field(default_factory=list)
-    hydra: tuple[str, str] | None = None  # path and name of the config
+    hydra: dict[str, tuple[str, str]] = field(default_factory=dict)  # configs, per function
+    assigned: dict[str, Any] = field(default_factory=dict)  # literals, by what they are called
     config_files: list[tuple[str, str]] = field(default_factory=list)  # flags, and their defaults
     subcommands: dict[str, int] = field(default_factory=dict)
     signals: dict[str, int] = field(default_factory=dict)
@@ -157,6 +158,7 @@ class Walker:
         self.made: dict[str, str] = {}  # variables of this function, and what function made them
         self.conditions: list[Condition] = []  # of the branches that the walk is in
         self.arguments: list[str] = []  # of this function
+        self.defaults: list[tuple[str, str]] = []  # of those that are strings
         self.pairs: dict[str, ast.expr] = {}  # `key` in `for key, value in metrics.items()`
         self.place = bool(PLACES & set(words(facts.path)))
         self.around = set(words(facts.path))
@@ -235,9 +237,8 @@ class Walker:
 
     def sink_used(self, sink: str, line: int, *, starts: bool = True) -> None:
         """Note what a use of a sink depends on."""
-        around = {word for owner in self.classes for word in words(owner.name)}
-        around |= set(words(self.function))
-        defined = sink in around or (sink == "tensorboard" and bool({"tb", "board"} & around))
+        around = " ".join([self.function, self.scope, *(owner.name for owner in self.classes)])
+        defined = sink in around.lower() or (sink == "tensorboard" and "TB" in around)
         self.facts.sinks.append(Sink(sink, line, tuple(self.conditions), defined, starts))
 
     def dict_keys(self, value: ast.AST) -> list[Hit]:

@@ -11,7 +11,7 @@ from assay.study.repo.answers.ranking import THRESHOLD, Found, ranked
 from assay.study.repo.calls import is_metric
 from assay.study.repo.files import words
 from assay.study.repo.repository import Repository
-from assay.study.repo.walk import Facts, Helper
+from assay.study.repo.walk import Facts, Helper, Spoken
 from assay.study.repo.words import AXES, GUARDRAIL_WORDS, HANDS_ON, NO_GUARDRAIL, NO_PRIMARY, OUTCOME_WORDS
 
 METRICS, GUARDRAILS = 250, 100
@@ -63,12 +63,27 @@ def _helped(repo: Repository) -> Iterable[Found]:
         used |= repo.own if fact.path in repo.own else set()
         for item in spoken:
             for path, helper in helpers[item.function]:
-                fits = item.argument in (helper.argument, helper.position)
-                if path in used and fits and item.keys == helper.keys:
-                    for given in item.names:
-                        name = helper.template.replace("{}", given)
-                        if is_metric(name) and _measures(name):
-                            yield Found(name, f"{fact.path}:{item.line}", 0.7)
+                for name in _filled(helper, item) if path in used else ():
+                    if is_metric(name) and _measures(name):
+                        yield Found(name, f"{fact.path}:{item.line}", 0.7)
+
+
+def _filled(helper: Helper, call: Spoken) -> Iterable[str]:
+    """Yield the names under which a helper logs what a call gives it."""
+    def named(argument: str | int) -> str:
+        known = helper.arguments
+        if isinstance(argument, int):
+            return known[argument] if argument < len(known) else ""
+        return argument
+
+    texts = dict(helper.defaults) | {named(argument): text for argument, text in call.texts}
+    template = re.sub(r"\{(\w+)\}", lambda m: texts.get(m[1], m[0]), helper.template)
+    if helper.keys:
+        for argument, names in call.keys:
+            if named(argument) == helper.argument:
+                yield from (template.replace("{}", name) for name in names)
+    elif helper.argument in texts:
+        yield template.replace("{}", texts[helper.argument])
 
 
 def _handed_on(repo: Repository) -> Iterable[Found]:
@@ -140,7 +155,7 @@ def _measures(name: str) -> bool:
     return last not in AXES or bool(set(words(group)) & (OUTCOME_WORDS | {"length", "lengths"}))
 
 
-def _promise(name: str) -> tuple[int, ...]:
+def _promise(name: str, confidence: float) -> tuple[int, ...]:
     """Order names by how well a study could decide by them: evaluation, outcome, mean."""
     parts = words(name)
     named = set(parts)
@@ -151,5 +166,7 @@ def _promise(name: str) -> tuple[int, ...]:
             held_out = not named & _HELD_OUT
             whole = not named & _WHOLE_EPISODES
             extreme = bool(named & _EXTREME) - bool(named & _MEAN)
-            return held_out + 2 * (rank > 1), rank, "{" in name, extreme, whole, len(parts)
+            unsure = confidence < 0.7 or "{" in name
+            late = held_out + 2 * (rank > 1)
+            return late, unsure, rank, extreme, whole, len(parts)
     return (8,)

@@ -49,7 +49,7 @@ def ranked(
             evidence=tuple(dict.fromkeys(item.place for item in items))[:EVIDENCE],
             note=note,
         )
-        rank = key(value) if key else 0
+        rank = key(value, best.confidence) if key else 0
         answers.append((rank, -best.confidence, place_key(best.place), answer))
     answers.sort(key=lambda item: item[:3])
     return tuple(item[-1] for item in answers[:limit])

@@ -75,8 +75,8 @@ def ready(
         module: The module that does the same, if the command is a console script.
     """
     draft = _Draft(_plain_words(argv))
-    _sweeps(draft)
     _python(draft, module)
+    _sweeps(draft)
     _seed(draft, line, place, seed)
     if kind == "train":
         _out(draft, line, place)
@@ -226,11 +226,11 @@ def _out(draft: _Draft, line: CommandLine, place: str) -> None:
         found = True
     if found:
         return
-    known = sorted((_rank(n, o), n.count("."), len(n), n) for n, o in line.options.items())
-    known = [item for item in known if item[0] < 99]
+    ranks = ((n.count("."), _rank(n, o), len(n), n) for n, o in line.options.items())
+    known = sorted(item for item in ranks if item[1] < 99)
     if line.hydra:
         known = [item for item in known if not _refers(line.options[item[3]])]
-        if not known or known[0][1]:
+        if not known or known[0][0]:
             draft.words.append("hydra.run.dir={out}")
             draft.how["out"] = "hydra.run.dir, which every Hydra script has"
             return
@@ -251,6 +251,10 @@ def _refers(option: Option) -> bool:
 
 def _trained(draft: _Draft, line: CommandLine, place: str) -> None:
     """Point an evaluation at what training wrote."""
+    for index in range(len(draft.words) - 1, 0, -1):
+        if "wandb" in words(draft.words[index]) and draft.words[index].startswith("-"):
+            bare = "=" not in draft.words[index]
+            del draft.words[index : index + 1 + bare]  # what lies on a server is not this run's
     for index, word in enumerate(draft.words[1:], 1):
         key, equals, value = word.partition("=")
         named = set(words(key.rpartition(".")[2]))
@@ -263,7 +267,7 @@ def _trained(draft: _Draft, line: CommandLine, place: str) -> None:
                 continue
             key = before
             draft.words[index] = _below_out(word)
-        elif not before.startswith("-") and _MODEL_FILE.search(word) and not equals:
+        elif index > 1 and not before.startswith("-") and _is_trained(word) and not equals:
             draft.words[index], key = _below_out(word), "its argument"
         else:
             continue
@@ -283,6 +287,11 @@ def _trained(draft: _Draft, line: CommandLine, place: str) -> None:
         draft.how["out"] += "; name the file below it if it wants one"
     else:
         draft.how["out"] = "none: the script has no option for what it loads"
+
+
+def _is_trained(word: str) -> bool:
+    """Return whether an argument by itself is a trained model or the directory of a run."""
+    return bool(_MODEL_FILE.search(word)) or ("/" in word and not word.endswith((".py", ".yaml")))
 
 
 def _is_path(value: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -25,19 +26,22 @@ def config(repo: Repository) -> tuple[Answer, ...]:
     """Return the systems by which scripts are configured."""
     near = repo.relevant()
     scripts = {*repo.chosen["train"], *repo.chosen["evaluate"]}
+    first = {fact.path for script in repo.chosen["train"][:1] for fact in repo.closure(script, 12)}
     found: list[Found] = []
-    command_line = {"tyro", "hydra", "argparse", "absl", "gin"}
+    typed = {"tyro", "hydra", "argparse", "absl", "gin"}
     for fact in near:
         used = {key for key in fact.config}
         for system, hit in fact.config.items():
             confidence = hit.confidence
             if scripts and fact.path not in scripts:
                 # The command line of another script that happens to be imported.
-                if system in command_line and is_script(fact):
+                if system in typed and is_script(fact):
                     continue
                 confidence -= 0.05
+            if first and fact.path not in first:
+                confidence -= 0.1
             if not scripts:
-                if system in command_line | {"yaml"} and not is_script(fact):
+                if system in typed | {"yaml"} and not is_script(fact):
                     continue
                 confidence -= 0.3
             if system == "dataclasses" and used & {"tyro", "hydra"}:
@@ -107,6 +111,7 @@ def defaults(repo: Repository, sinks: set[str]) -> dict[str, str]:
     """Return which sinks are on and which are off unless one asks otherwise."""
     scripts = [*repo.chosen["train"][:3], *repo.chosen["evaluate"][:1]]
     known, files = _known(repo, scripts)
+    _add_yaml(repo, known)
     named = _chosen_by_name(known, sinks)
     states: dict[str, str] = {}
     for sink in sinks:
@@ -132,6 +137,27 @@ def defaults(repo: Repository, sinks: set[str]) -> dict[str, str]:
     return states
 
 
+def _add_yaml(repo: Repository, known: dict[str, Any]) -> None:
+    """Add the defaults that YAML files give to what a sink depends on, the most frequent one."""
+    asked = {
+        name.rpartition(".")[2]
+        for fact in repo.relevant()
+        for use in fact.sinks
+        for name, _ in use.under
+    }
+    asked = {name for name in asked if known.get(name) is None and name.isidentifier()}
+    if not asked:
+        return
+    pattern = re.compile(rf"^\s*({'|'.join(sorted(asked))}):[ \t]*([^#\n]*)", re.MULTILINE)
+    counted: dict[str, Counter[str]] = {}
+    for path in repo.files.ending(".yaml", ".yml"):
+        if not repo.files.is_test(path):
+            for name, value in pattern.findall(repo.files.text(path)):
+                counted.setdefault(name, Counter())[value.strip().strip("\"'")] += 1
+    for name, values in counted.items():
+        known[name] = values.most_common(1)[0][0]
+
+
 def _targets(repo: Repository) -> list[tuple[str, str]]:
     return [(item.place.rpartition(":")[0], str(item.value)) for item in _instances(repo)]
 
@@ -155,6 +181,8 @@ def _known(repo: Repository, scripts: list[str]) -> tuple[dict[str, Any], set[st
                 for name, option in fields.items():
                     if not option.required:
                         known.setdefault(name, option.default)
+            for name, value in fact.assigned.items():
+                known.setdefault(name, value)
     return known, files
 
 
@@ -180,9 +208,11 @@ def _is_choice(known: dict[str, Any], sink: str) -> bool:
 def _holds(under: tuple[tuple[str, Any], ...], known: dict[str, Any]) -> bool | None:
     """Return whether conditions hold by default; None if that cannot be seen."""
     sure: bool | None = True
-    for name, wanted in under:
+    for dotted, wanted in under:
+        joined, last = dotted.replace(".", "_"), dotted.rpartition(".")[2]
+        name = joined if joined in known else last
         if name not in known:
-            if set(words(name)) & {"wandb", "tensorboard", "track", "tb", "logger", "comet"}:
+            if set(words(dotted)) & {"wandb", "tensorboard", "track", "tb", "logger", "comet"}:
                 sure = None
             continue
         default = known[name]
