@@ -26,6 +26,7 @@ _INTERPRETER = re.compile(r"^(.*/)?(python|python3|python3\.\d+|torchrun|ipython
 _RUNS = re.compile(r"python|\.py|torchrun|\$|\bcd\s|-m\s")
 _ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
 _PLACEHOLDER = re.compile(r"<[^>]*>|\.\.\.|\[[a-z_ ]+\]|/path/to|your[-_ ]", re.IGNORECASE)
+_STANDS_FOR = re.compile(r"(?:.*=)?(?:[a-z]+_(?:name|id|path)|[A-Z]+_[A-Z_]+)")
 _VARIABLE = re.compile(r"\$[\w@*#{(]|\{\{|%\w+%")
 _CONTINUED = re.compile(r"\\\s*$")
 # How much a place is believed about how a script is called, best first.
@@ -43,6 +44,7 @@ class Command:
     context: str = ""  # heading, Makefile target or shell script that it stands under
     distributed: bool = False
     entry: str = ""
+    bare: bool = False  # without arguments
 
 
 @dataclass
@@ -214,7 +216,8 @@ def _command(
     if name in scripts.entries and name not in ("python", "pip"):
         entry = scripts.entries[name]
         argv = [*prefix, *parts]
-        return Command(entry.target, tuple(argv), place, source, entry=name)
+        bare = all(re.fullmatch(r"[a-z][\w-]*", part) for part in parts[1:3]) and len(parts) < 3
+        return Command(entry.target, tuple(argv), place, source, entry=name, bare=bare)
     # A document that names `train.py` does not yet run it.
     direct = name.endswith(".py") and bool(prefix or name.startswith("./"))
     if not interpreter and not launcher and not direct:
@@ -243,7 +246,9 @@ def _command(
         [*parts[:index]] if launcher else [*prefix, *([] if prefix and index == 0 else ["python"])]
     )
     argv = [*head, *(part for part in run if part), *_without_variables(tail)]
-    return Command(target, tuple(argv), place, source, distributed=distributed)
+    return Command(
+        target, tuple(argv), place, source, distributed=distributed, bare=len(tail) == 0
+    )
 
 
 def _without_variables(tail: list[str]) -> list[str]:
@@ -325,9 +330,9 @@ def preference(command: Command) -> tuple[int, ...]:
     root = command.place.count("/")
     return (
         _SOURCES.index(command.source),
-        bool(_PLACEHOLDER.search(text)),
+        bool(_PLACEHOLDER.search(text)) or any(_STANDS_FOR.fullmatch(w) for w in command.argv),
         command.distributed,
-        len(command.argv) < 3,  # a script that is only named
+        command.bare,  # a script that is only named
         root,
         len(command.argv) > 12,
         int(command.place.rpartition(":")[2]),

@@ -7,7 +7,15 @@ import re
 
 from assay.study.repo.calls import Calls
 from assay.study.repo.files import words
-from assay.study.repo.syntax import asks, assignments, computes, is_computed, is_number, target_name
+from assay.study.repo.syntax import (
+    asks,
+    assignments,
+    computes,
+    is_computed,
+    is_number,
+    target_name,
+    works_out,
+)
 from assay.study.repo.walk import Hit, Owner
 from assay.study.repo.words import (
     CONFIGS,
@@ -51,7 +59,8 @@ class Definitions(Calls):
         named_so = node.name.endswith(("Env", "Environment"))
         inherits = inherits or (bool(steps and bases) and named_so)
         wrapper = "wrapper" in base_words or node.name.endswith("Wrapper")
-        rewarding = any(name.startswith(("_reward_", "compute_reward")) for name in methods)
+        terms = [name for name in methods if name.startswith("_reward_")]
+        rewarding = len(terms) > 1 or any(name.startswith("compute_reward") for name in methods)
         context = Owner(node.name, bool(methods) and (shaped or inherits or rewarding), wrapper)
         for base in node.bases:
             full = self.dotted(base)
@@ -72,7 +81,7 @@ class Definitions(Calls):
             plain = named.isdisjoint({"cfg", "config", "test", "error", "term"})
             if plain and named & {"curriculum", "curricula"}:
                 self.found("curriculum", node.name, node.lineno, 0.85)
-            if plain and named & RANDOMIZES and not named & STORAGE:
+            if plain and named & RANDOMIZES and not named & (STORAGE | NO_RANDOM):
                 self.found("randomization", node.name, node.lineno, 0.8)
             if plain and "manager" in named and "reward" in named | {w.rstrip("s") for w in named}:
                 self.found("reward", node.name, node.lineno, 0.55)
@@ -168,7 +177,8 @@ class Definitions(Calls):
         outer = self.function, self.dicts, self.made, self.loops, self.scope
         around = self.conditions, self.arguments, self.defaults
         self.function, self.dicts, self.made, self.loops = node.name, {}, {}, 0
-        self.conditions = []
+        if not self.depth:
+            self.conditions = []
         self.defaults = [
             (name, option.default)
             for name, option in signature.items()
@@ -223,7 +233,7 @@ class Definitions(Calls):
         no = NO_REWARD
         if owner is not None and owner.environment and name_words[0] in ("compute", "calc"):
             no = NO_REWARD - {"normalized"}  # `compute_normalized_reward` works it out
-        if named & {"reward", "rewards", "rew"} and not named & no and computes(node):
+        if named & {"reward", "rewards", "rew"} and not named & no and works_out(node):
             prefix = re.match(r"_?(reward|rew)_\w", node.name) and owner is not None
             if prefix and owner is not None and owner.environment:
                 self.found("reward", qualified, node.lineno, 0.95)

@@ -158,6 +158,13 @@ class Repository:
         self._relevant = list(paths.values()) or self.searched()
         return self._relevant
 
+    def near(self) -> set[str]:
+        """Return the files that the first train command uses, and the evaluation; else all."""
+        train = self.chosen["train"][:1]
+        used = {fact.path for script in train for fact in self.closure(script, depth=12)}
+        used |= set(self._instantiated()) if train else set()
+        return used | set(self.chosen["evaluate"][:1]) if used else set(self.facts)
+
     def _instantiated(self) -> Iterable[str]:
         """Yield the files of what settings name, to be made when a script is run."""
         for path in self.files.ending(".yaml", ".yml"):

@@ -83,6 +83,16 @@ def computes(node: ast.FunctionDef | ast.AsyncFunctionDef, *, strict: bool = Tru
     return True
 
 
+def works_out(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function computes something, rather than to ask its like elsewhere."""
+    body = body_of(node)
+    value = body[-1].value if body and isinstance(body[-1], ast.Return) else None
+    called = value.func.attr if isinstance(value, ast.Call) and (
+        isinstance(value.func, ast.Attribute)
+    ) else ""  # fmt: skip
+    return computes(node) and not (len(body) == 1 and called == node.name)
+
+
 def asks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Return whether a function gives back what a part of its object knows: `self.car.crashed`."""
     body = body_of(node)

@@ -24,6 +24,7 @@ from assay.study.repo.purpose import (
 from assay.study.repo.repository import Repository
 
 COMMANDS = 60
+_Ranked = tuple[float, str, str, Answer]  # weight, place, script
 
 _ASIDE = {"benchmarks", "benchmarking", "profiling"}
 
@@ -36,15 +37,15 @@ def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
         if kind:
             verb = _verb(command)
             documented.setdefault((kind, command.target, verb), []).append(command)
-    found: dict[str, list[tuple[float, str, Answer]]] = {"train": [], "evaluate": []}
+    found: dict[str, list[_Ranked]] = {"train": [], "evaluate": []}
     for (kind, target, _), commands in documented.items():
         commands.sort(key=preference)
         answer = _documented(repo, kind, target, commands)
         if answer is not None:
-            found[kind].append((-answer.confidence, commands[0].place, answer))
+            found[kind].append((-answer.confidence, commands[0].place, target, answer))
     seen = {(kind, target) for kind, target, _ in documented}
     for kind, path, answer in _undocumented(repo, seen):
-        found[kind].append((-answer.confidence, path, answer))
+        found[kind].append((-answer.confidence, path, path, answer))
     if not found["evaluate"]:
         found["evaluate"] += _switched(repo, found["train"])
     result = {}
@@ -52,35 +53,24 @@ def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
         answers.sort(key=lambda item: (item[0], place_key(item[1])))
         # What is far less sure than the best may be a benchmark or a tool.
         sure = -answers[0][0] - 0.3 if answers else 0.0
-        targets = [item for item in repo.chosen[kind] if repo.sure[kind, item] > sure]
+        targets = [target for _, _, target, _ in answers if repo.sure[kind, target] > sure]
         repo.chosen[kind] = list(dict.fromkeys(targets))
-        result[kind] = tuple(answer for _, _, answer in answers[:COMMANDS])
+        result[kind] = tuple(answer for *_, answer in answers[:COMMANDS])
     return result
 
 
-def _switched(
-    repo: Repository, train: list[tuple[float, str, Answer]]
-) -> Iterable[tuple[float, str, Answer]]:
+def _switched(repo: Repository, train: list[_Ranked]) -> Iterable[_Ranked]:
     """Yield the evaluation that an option of a training script turns it into."""
-    for weight, place, answer in sorted(train, key=lambda item: item[0])[:5]:
+    for weight, place, target, answer in sorted(train, key=lambda item: item[0])[:5]:
         argv = tuple(shlex.split(answer.value["documented"]))
-        target = next((t for t in repo.chosen["train"] if _runs(repo, argv, t)), None)
-        switch = evaluation_switch(repo.facts[target]) if target else None
-        if target and switch:
+        switch = evaluation_switch(repo.facts[target])
+        if switch:
             name = switch[0][0]
             kept = [w for i, w in enumerate(argv) if w != name and (not i or argv[i - 1] != name)]
             places = [f"{target}:{switch[1]}", *answer.evidence[:1]]
             given = (*kept, *switch[0])
             _choose(repo, "evaluate", target, 0.6)
-            yield weight, place, _answer(repo, "evaluate", given, target, 0.6, places)
-
-
-def _runs(repo: Repository, argv: tuple[str, ...], target: str) -> bool:
-    module = re.sub(r"(/__main__)?\.py$", "", target).replace("/", ".")
-    entries = [e.name for e in repo.scripts.entries.values() if e.target == target]
-    return target in argv or any(word in argv for word in entries) or any(
-        module.endswith(word) and "." in word for word in argv
-    )
+            yield weight, place, target, _answer(repo, "evaluate", given, target, 0.6, places)
 
 
 def _choose(repo: Repository, kind: str, target: str, confidence: float) -> None:
@@ -130,6 +120,8 @@ def _documented(repo: Repository, kind: str, target: str, commands: list[Command
         confidence -= 0.35
     if repo.files.is_test(target) or _ASIDE & set(target.split("/")):
         confidence -= 0.3
+    if best.bare:
+        confidence -= 0.05  # how it is told what to do stands elsewhere
     if confidence < THRESHOLD:
         return None
     _choose(repo, kind, target, confidence)
@@ -163,6 +155,7 @@ def _undocumented(
             answer = _answer(repo, kind, (*runner, name), entry.target, 0.85, places)
             yield kind, entry.target, answer
             covered.add(entry.target)
+    imported = {item for path in repo.facts for item in repo.imported(path)}
     for path, fact in repo.facts.items():
         if path in covered or not is_script(fact):
             continue
@@ -170,6 +163,8 @@ def _undocumented(
         # What runs on import as well is a script only if it says so by its name.
         sure = judged.sure - (0.15 if fact.main < 0 else 0.0)
         sure -= 0.3 if _ASIDE & set(path.split("/")) else 0.0
+        if path in imported and not fact.options and not fact.parsed:
+            sure -= 0.2  # a module that can be run to try it out
         if judged.kind and sure >= 0.6:
             _choose(repo, judged.kind, path, sure * 0.85)
             module = re.sub(r"(/__main__)?\.py$", "", path.removeprefix("src/"))

@@ -48,7 +48,12 @@ def metrics(repo: Repository) -> tuple[Answer, ...]:
                 found.append(Found(name, f"{fact.path}:{hit.line}", confidence))
     found += _handed_on(repo)
     found += _helped(repo)
-    return ranked(found, METRICS, key=_promise)
+    near = {
+        str(item.value)
+        for item in found
+        if item.place.rpartition(":")[0] in repo.near() and item.confidence >= THRESHOLD
+    }
+    return ranked(found, METRICS, key=lambda name, sure: _promise(name, sure, name in near))
 
 
 def _helped(repo: Repository) -> Iterable[Found]:
@@ -155,7 +160,7 @@ def _measures(name: str) -> bool:
     return last not in AXES or bool(set(words(group)) & (OUTCOME_WORDS | {"length", "lengths"}))
 
 
-def _promise(name: str, confidence: float) -> tuple[int, ...]:
+def _promise(name: str, confidence: float, near: bool) -> tuple[int, ...]:
     """Order names by how well a study could decide by them: evaluation, outcome, mean."""
     parts = words(name)
     named = set(parts)
@@ -168,5 +173,5 @@ def _promise(name: str, confidence: float) -> tuple[int, ...]:
             extreme = bool(named & _EXTREME) - bool(named & _MEAN)
             unsure = confidence < 0.7 or "{" in name
             late = held_out + 2 * (rank > 1)
-            return late, unsure, rank, extreme, whole, len(parts)
+            return not near, late, unsure, rank, extreme, whole, len(parts)
     return (8,)

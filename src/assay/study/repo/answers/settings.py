@@ -127,10 +127,14 @@ def defaults(repo: Repository, sinks: set[str]) -> dict[str, str]:
             if use.name == sink
         ]
         uses = [use for use in uses if use.starts] or uses
-        uses = [use for use in uses if not use.defined] or uses
-        verdicts = [_holds(use.under, known) for use in uses]
-        if verdicts:
-            states[sink] = "on" if True in verdicts else "" if None in verdicts else "off"
+        verdicts = [
+            {_holds(use.under, known) for use in uses if use.defined is defined}
+            for defined in (False, True)  # what turns it on, and what is turned on
+        ]
+        if uses:
+            off = any(False in seen and True not in seen for seen in verdicts)
+            on = all(True in seen for seen in verdicts if seen)
+            states[sink] = "off" if off else "on" if on else ""
         made = [path for path, found in _targets(repo) if found == sink]
         if made and files:
             states[sink] = "on" if set(made) & files else "off"
@@ -140,7 +144,7 @@ def defaults(repo: Repository, sinks: set[str]) -> dict[str, str]:
 def _add_yaml(repo: Repository, known: dict[str, Any]) -> None:
     """Add the defaults that YAML files give to what a sink depends on, the most frequent one."""
     asked = {
-        name.rpartition(".")[2]
+        name.rpartition(".")[2].strip("_")
         for fact in repo.relevant()
         for use in fact.sinks
         for name, _ in use.under
@@ -179,10 +183,12 @@ def _known(repo: Repository, scripts: list[str]) -> tuple[dict[str, Any], set[st
         for fact in repo.closure(script, 4):
             for fields in (*fact.fields.values(), *fact.signatures.values()):
                 for name, option in fields.items():
-                    if not option.required:
+                    other = _CHOOSERS.match(name) and not name.startswith("logger")
+                    if not option.required and not other:
                         known.setdefault(name, option.default)
             for name, value in fact.assigned.items():
-                known.setdefault(name, value)
+                if not _CHOOSERS.match(name):
+                    known.setdefault(name, value)
     return known, files
 
 
@@ -209,10 +215,11 @@ def _holds(under: tuple[tuple[str, Any], ...], known: dict[str, Any]) -> bool | 
     """Return whether conditions hold by default; None if that cannot be seen."""
     sure: bool | None = True
     for dotted, wanted in under:
-        joined, last = dotted.replace(".", "_"), dotted.rpartition(".")[2]
+        joined, last = dotted.replace(".", "_").strip("_"), dotted.rpartition(".")[2].strip("_")
         name = joined if joined in known else last
         if name not in known:
-            if set(words(dotted)) & {"wandb", "tensorboard", "track", "tb", "logger", "comet"}:
+            spoken = {*words(dotted), str(wanted).lower()}
+            if spoken & {"wandb", "tensorboard", "track", "tb", "logger", "comet"}:
                 sure = None
             continue
         default = known[name]
