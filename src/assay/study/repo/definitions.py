@@ -53,7 +53,7 @@ class Definitions(Calls):
         }
         shaped = bool(steps) and any(name.startswith(("reset", "_reset")) for name in methods)
         inherits = bool(base_words & {"env", "environment", "wrapper"}) or any(
-            base.endswith(("Task", "Env", "Robot")) for base in bases
+            base.endswith(("Task", "Env", "Robot", "MDP")) for base in bases
         )
         # `class UnlockEnv(RoomGrid)`: the base is somewhere else, the name says what it is.
         named_so = node.name.endswith(("Env", "Environment"))
@@ -83,6 +83,7 @@ class Definitions(Calls):
                 self.found("curriculum", node.name, node.lineno, 0.85)
             if plain and named & RANDOMIZES and not named & (STORAGE | NO_RANDOM):
                 self.found("randomization", node.name, node.lineno, 0.8)
+            self._callable(node, methods, named | base_words)
             if plain and "manager" in named and "reward" in named | {w.rstrip("s") for w in named}:
                 self.found("reward", node.name, node.lineno, 0.55)
             if plain and "manager" in named and "termination" in named:
@@ -95,6 +96,20 @@ class Definitions(Calls):
             self.visit(item)
         self.classes.pop()
         self.depth, self.function, self.loops, self.label = outer
+
+    def _callable(self, node: ast.ClassDef, methods: set[str], named: set[str]) -> None:
+        """Note a term that is an object: `class FallReward(RewardFunction)` with `__call__`."""
+        computing = any(
+            isinstance(item, ast.FunctionDef) and item.name == "__call__" and computes(item)
+            for item in node.body
+        )
+        if not computing or named & (STORAGE | {"wrapper", "abstract", "mixin", "protocol"}):
+            return
+        named = named | set(words("/".join(self.facts.path.split("/")[-2:])))
+        if named & {"reward", "rewards"} and not named & {"normalizer", "scaler", "normalize"}:
+            self.found("reward", node.name, node.lineno, 0.75)
+        elif named & {"done", "dones", "termination", "terminations"}:
+            self.found("termination", node.name, node.lineno, 0.75)
 
     def _class_config(self, node: ast.ClassDef, methods: set[str], bases: set[str]) -> None:
         name_words = words(node.name)
@@ -238,7 +253,7 @@ class Definitions(Calls):
             if prefix and owner is not None and owner.environment:
                 self.found("reward", qualified, node.lineno, 0.95)
                 self.term("reward", re.sub(r"^_?(reward|rew)_", "", node.name), "", node.lineno)
-            elif name_words[-1] in ("reward", "rewards", "rew", "fn", "function") or named & {
+            elif name_words[-1] in ("reward", "rewards", "rew", "fn", "function", "func") or named & {
                 "compute", "calc", "calculate", "get", "penalty",
             }:  # fmt: skip
                 if tasked:
@@ -246,8 +261,9 @@ class Definitions(Calls):
         ending = named & ENDINGS
         verb = name_words[0] in {
             "check", "compute", "get", "is", "should", "calc", "has", "evaluate", "termination",
-        } or len(name_words) == 1  # fmt: skip
-        other = named & NO_ENDING
+        } or len(name_words) == 1 or name_words[-1] in ("fn", "function", "func")  # fmt: skip
+        fetched = {"state", "states", "obs", "observation", "value", "values"}
+        other = named & NO_ENDING or (name_words[0] == "get" and name_words[-1] in fetched)
         # `is_terminated` among reward functions pays for the end, it does not bring it about.
         paid = owner is None and {"reward", "rewards"} & set(words(self.facts.path))
         # What is handed the reward packs a step up.

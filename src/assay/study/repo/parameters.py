@@ -62,7 +62,7 @@ def command_line(repo: Repository, target: str, argv: tuple[str, ...], verb: str
             if line.form.startswith("--"):
                 line.options = {f"--{name}": option for name, option in line.options.items()}
     else:
-        line.options = _declared(repo, target, verb)
+        line.options = _declared(repo, target, verb, systems)
         line.form = _flag_form(repo, fact, systems, line.options)
         if repo.hints.parameter_format and repo.of_stack(target):
             line.form = repo.hints.parameter_format
@@ -117,18 +117,20 @@ def _form(argv: tuple[str, ...]) -> str:
     return "{name}={value}" if any(re.match(r"\+*[a-z][\w.]*=", part) for part in argv) else ""
 
 
-def _declared(repo: Repository, target: str, verb: str) -> dict[str, Option]:
+def _declared(
+    repo: Repository, target: str, verb: str, systems: set[str]
+) -> dict[str, Option]:
     """Return the options of a script, its own before those that what it imports declares."""
     fact = repo.facts[target]
     found = _placed(fact.options, target)
     found = {**_parsed(repo, target), **found}
     # A script with a command line of its own does not take that of what it imports.
-    alone = "tyro" in fact.config and "argparse" not in fact.config
+    alone = "tyro" in systems and "argparse" not in fact.config
     for item in repo.closure(target, 2)[1:] if not alone or verb else ():
         of_verb = bool(verb) and item.path.endswith(f"/{verb}.py")
         if of_verb or (not is_script(item) and ({"argparse", "absl"} & set(item.config))):
             found = {**_placed(item.options, item.path), **_parsed(repo, item.path), **found}
-    if not any(is_seed(name) for name in found) and not alone:
+    if {"argparse", "absl"} & systems and not any(is_seed(name) for name in found) and not alone:
         # Functions that fill the parser of their caller may be further away.
         for item in repo.closure(target, 5)[1:]:
             if item.options and not is_script(item) and not item.config and not repo.files.is_test(item.path):

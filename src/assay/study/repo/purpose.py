@@ -81,6 +81,9 @@ def purpose(
         (signals[k] for k in ("learn", "gradient", "train_call", "optimizer") if k in signals), 0
     )
     acts = "env_step" in signals or "evaluate_call" in signals
+    both = [word for word in words(stem) if word in TRAIN_WORDS | EVALUATE_WORDS]
+    if both and both[0] in EVALUATE_WORDS:
+        named -= TRAIN_WORDS  # `evaluate_training.py`
     others = named & OTHER_WORDS
     if others == {"tune"} and "learn" in signals:
         return Purpose("train", 0.7, signals["learn"])

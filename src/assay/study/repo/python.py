@@ -26,6 +26,7 @@ from assay.study.repo.words import (
     CONFIGS,
     DESCRIBES,
     LAUNCHERS,
+    LIBRARY_METRICS,
     NESTED,
     OTHER_CONFIGS,
     OUTCOME_WORDS,
@@ -153,6 +154,11 @@ class _Reader(Definitions):
                 if named & own and not {"register"} & set(words(self.dotted(call.func))):
                     self.runs(node.lineno)  # `main()` or `app.run(main)`
         self.children(tree)
+        if "learn" in self.facts.signals:
+            for origin in self.facts.imports.values():
+                made = f"{origin.partition('.')[0]}:{origin.rpartition('.')[2]}"
+                for name in LIBRARY_METRICS.get(made, ()):
+                    self.metric(name, self.facts.signals["learn"], 0.7)
 
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:

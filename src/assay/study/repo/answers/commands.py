@@ -116,6 +116,8 @@ def _documented(repo: Repository, kind: str, target: str, commands: list[Command
     judged = _purpose(repo, target, best.entry, best.context)
     base = {"readme": 0.95, "docs": 0.9, "makefile": 0.9, "script": 0.85, "docstring": 0.85}
     confidence = base.get(best.source, 0.75)
+    if best.source == "readme" and "/" in best.place:
+        confidence -= 0.02  # of a part of the repository
     if judged.sure < THRESHOLD and not (best.entry and _verb(best)):
         confidence -= 0.35
     if repo.files.is_test(target) or _ASIDE & set(target.split("/")):
