@@ -139,7 +139,10 @@ def main() -> None:
     print(table(scores["sets"], 0.85, misses=args.misses)[0])
     print("seconds: " + ", ".join(f"{name} {took}" for name, took in scores["seconds"].items()))
     if args.json:
-        shares = {slot: [sum(ok for _, ok, _ in rows), len(rows)] for slot, rows in scores["first"].items()}
+        shares = {
+            slot: [sum(ok for _, ok, _ in rows), len(rows)]
+            for slot, rows in scores["first"].items()
+        }
         ratios = {slot: [round(v, 3) for v in score(rows)] for slot, rows in scores["sets"].items()}
         args.json.write_text(json.dumps({"right_first": shares, "sets": ratios}, indent=1) + "\n")
 

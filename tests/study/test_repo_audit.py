@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -14,13 +13,13 @@ import yaml
 # The benchmarks are scripts, which import each other by name.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from audits import expected, items, table  # noqa: E402
+from audits import expected, items, table
 
-from assay.study.files.documents import StudyError  # noqa: E402
-from assay.study.files.records import Adapter  # noqa: E402
-from assay.study.repo.audit import inspect  # noqa: E402
-from assay.study.repo.card import task_card  # noqa: E402
-from assay.study.repo.hints import profiles  # noqa: E402
+from assay.study.files.documents import StudyError
+from assay.study.files.records import Adapter
+from assay.study.repo.audit import inspect
+from assay.study.repo.card import task_card
+from assay.study.repo.hints import profiles
 
 
 def audit(root: Path, profile: str | None = None) -> Adapter:

@@ -175,7 +175,9 @@ def test_flags_and_a_config_in_python(tmp_path: Path) -> None:
     assert command(tmp_path) == (
         "{python} train.py --config.seed {seed} --save_dir {out} {parameters}"
     )
-    flagged = flags.replace("DEFINE_string('s", "DEFINE_integer('seed', 1, '')\nflags.DEFINE_string('s")
+    flagged = flags.replace(
+        "DEFINE_string('s", "DEFINE_integer('seed', 1, '')\nflags.DEFINE_string('s"
+    )
     put(tmp_path, train_dot_py=flagged)
     assert command(tmp_path) == "{python} train.py --seed {seed} --save_dir {out} {parameters}"
 

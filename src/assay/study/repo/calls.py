@@ -251,8 +251,10 @@ class Calls(Helpers):
         elif receiver and tail in (
             "train", "fit", "run", "train_loop", "run_training", "run_experiment",
         ):  # fmt: skip
-            if who & TRAINERS and not _off(node) and (
-                tail != "train" or given or who & TRAINERS - {"model", "policy"}
+            if (
+                who & TRAINERS
+                and not _off(node)
+                and (tail != "train" or given or who & TRAINERS - {"model", "policy"})
             ):
                 self.signal("learn", line)
             elif tail == "train" and given and not _off(node) and root not in ("nn", "torch"):

@@ -246,9 +246,7 @@ def _command(
         [*parts[:index]] if launcher else [*prefix, *([] if prefix and index == 0 else ["python"])]
     )
     argv = [*head, *(part for part in run if part), *_without_variables(tail)]
-    return Command(
-        target, tuple(argv), place, source, distributed=distributed, bare=len(tail) == 0
-    )
+    return Command(target, tuple(argv), place, source, distributed=distributed, bare=len(tail) == 0)
 
 
 def _without_variables(tail: list[str]) -> list[str]:

@@ -36,6 +36,10 @@ from assay.study.repo.words import (
 )
 
 
+REWARD_ENDS = {"reward", "rewards", "rew", "fn", "function", "func"}
+REWARD_VERBS = {"compute", "calc", "calculate", "get", "penalty"}
+
+
 class Definitions(Calls):
     """The rules that look at classes and functions."""
 
@@ -253,11 +257,8 @@ class Definitions(Calls):
             if prefix and owner is not None and owner.environment:
                 self.found("reward", qualified, node.lineno, 0.95)
                 self.term("reward", re.sub(r"^_?(reward|rew)_", "", node.name), "", node.lineno)
-            elif name_words[-1] in ("reward", "rewards", "rew", "fn", "function", "func") or named & {
-                "compute", "calc", "calculate", "get", "penalty",
-            }:  # fmt: skip
-                if tasked:
-                    self.found("reward", qualified, node.lineno, 0.85)
+            elif tasked and (name_words[-1] in REWARD_ENDS or named & REWARD_VERBS):
+                self.found("reward", qualified, node.lineno, 0.85)
         ending = named & ENDINGS
         verb = name_words[0] in {
             "check", "compute", "get", "is", "should", "calc", "has", "evaluate", "termination",

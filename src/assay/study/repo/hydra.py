@@ -141,9 +141,7 @@ def _flatten(
             default = _scalar(value)
             unset = default == "???"
             kind = "" if unset else kind_of(default)
-            found[name] = Option(
-                line, kind, None if unset else default, required=unset, path=path
-            )
+            found[name] = Option(line, kind, None if unset else default, required=unset, path=path)
         elif isinstance(value, yaml.SequenceNode):
             items = [_scalar(v) for v in value.value if isinstance(v, yaml.ScalarNode)]
             found[name] = Option(line, "", items, path=path)

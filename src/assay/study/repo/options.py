@@ -28,7 +28,7 @@ def literal(node: ast.AST | None) -> Any:
     if node is None:
         return None
     try:
-        value = ast.literal_eval(node)  # type: ignore[arg-type]
+        value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
     return value if isinstance(value, str | int | float | bool | list | tuple) else None

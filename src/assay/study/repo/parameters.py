@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from assay.study.repo.purpose import is_script
 from assay.study.repo.files import words
 from assay.study.repo.hydra import Composed, compose, read_settings
 from assay.study.repo.options import is_seed
+from assay.study.repo.purpose import is_script
 from assay.study.repo.repository import Repository
 from assay.study.repo.walk import Facts, Hit, Option
 from assay.study.repo.words import OTHER_CONFIGS
@@ -98,9 +98,7 @@ def _hydra(repo: Repository, target: str, argv: tuple[str, ...]) -> CommandLine:
     return line
 
 
-def _flag_form(
-    repo: Repository, fact: Facts, systems: set[str], options: dict[str, Option]
-) -> str:
+def _flag_form(repo: Repository, fact: Facts, systems: set[str], options: dict[str, Option]) -> str:
     bindings = [option for option in options if option.endswith(("bindings", "gin_param"))]
     if "gin" in systems and bindings:
         return bindings[0] + "={name}={value}"
@@ -117,9 +115,7 @@ def _form(argv: tuple[str, ...]) -> str:
     return "{name}={value}" if any(re.match(r"\+*[a-z][\w.]*=", part) for part in argv) else ""
 
 
-def _declared(
-    repo: Repository, target: str, verb: str, systems: set[str]
-) -> dict[str, Option]:
+def _declared(repo: Repository, target: str, verb: str, systems: set[str]) -> dict[str, Option]:
     """Return the options of a script, its own before those that what it imports declares."""
     fact = repo.facts[target]
     found = _placed(fact.options, target)
@@ -133,7 +129,12 @@ def _declared(
     if {"argparse", "absl"} & systems and not any(is_seed(name) for name in found) and not alone:
         # Functions that fill the parser of their caller may be further away.
         for item in repo.closure(target, 5)[1:]:
-            if item.options and not is_script(item) and not item.config and not repo.files.is_test(item.path):
+            if (
+                item.options
+                and not is_script(item)
+                and not item.config
+                and not repo.files.is_test(item.path)
+            ):
                 found = {**_placed(item.options, item.path), **found}
     for flag, default in fact.config_files:
         for name, option in _python_config(repo, default).items():
@@ -173,9 +174,7 @@ def _of_function(repo: Repository, path: str, name: str, *, unwrap: bool) -> dic
     return found
 
 
-def _of_class(
-    repo: Repository, path: str, name: str, prefix: str, depth: int
-) -> dict[str, Option]:
+def _of_class(repo: Repository, path: str, name: str, prefix: str, depth: int) -> dict[str, Option]:
     """Return the fields of a class, also of those that its fields and its bases are."""
     home = next((f for f in repo.closure(path, 4) if name in f.fields), None) if name else None
     if home is None or depth > _DEPTH:

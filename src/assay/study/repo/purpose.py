@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -140,8 +139,10 @@ def evaluates(argv: Iterable[str]) -> bool:
             continue
         if says_evaluate(key):
             bare = not equals and (following.startswith("-") or not following)
-            return bare or value.lower() not in _FALSE if key.startswith("-") and not equals else (
-                value.lower() in _TRUE
+            return (
+                bare or value.lower() not in _FALSE
+                if key.startswith("-") and not equals
+                else (value.lower() in _TRUE)
             )
         named = set(words(key))
         if named & _MODE_KEYS and value.lower() in _MODES:

@@ -25,8 +25,8 @@ _RL = re.compile(r"[Rr]eward|\b_?rew\b|Rew|\.step\(")
 # A file that speaks of most of these is about reinforcement learning, whatever it imports.
 _SPEAKS = tuple(
     re.compile(rf"(?<![A-Za-z])(?:{word})(?![a-z])")
-    for word in ("rewards?", "episodes?", "polic(?:y|ies)", "actions?", "env|environment", "agents?",
-        "obs|observations?", "gamma|discount", "done|terminated", "rollouts?", "returns")
+    for word in ("rewards?", "episodes?", "polic(?:y|ies)", "actions?", "env|environment",
+        "agents?", "obs|observations?", "gamma|discount", "done|terminated", "rollouts?", "returns")
 )  # fmt: skip
 _ENOUGH = 6
 _NAMED = re.compile(r"reinforcement[ -]learning|\bRL\b|Q-learning|policy gradients?", re.IGNORECASE)

@@ -165,7 +165,9 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
         names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         names |= {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
         return bool(names - DONE_NAMES - {"self", "torch", "np", "jnp", "logical_or"})
-    return isinstance(node, ast.BinOp | ast.BoolOp | ast.Compare | ast.IfExp | ast.UnaryOp)
+    if isinstance(node, ast.BoolOp):  # `step.reward or 0.0`
+        return any(is_computed(part, False, slot) for part in node.values)
+    return isinstance(node, ast.BinOp | ast.Compare | ast.IfExp | ast.UnaryOp)
 
 
 def conditions(test: ast.AST, *, holds: bool = True) -> list[tuple[str, Any]]:
@@ -192,9 +194,9 @@ def conditions(test: ast.AST, *, holds: bool = True) -> list[tuple[str, Any]]:
 def _setting(node: ast.AST) -> str:
     """Return the name of a setting: `track` for `args.track`, `cfg["track"]` and `track`."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr in ("get", "lower") and node.args:
-            node = node.args[0]
-            return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+        if node.func.attr == "get" and node.args:
+            key = node.args[0]
+            return str(key.value) if isinstance(key, ast.Constant) else ""
         return _setting(node.func.value) if node.func.attr == "lower" else ""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         return str(node.slice.value) if isinstance(node.slice.value, str) else ""

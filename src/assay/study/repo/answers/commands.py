@@ -198,9 +198,7 @@ def _answer(
     verb: str = "",
 ) -> Answer:
     line = command_line(repo, target, argv, verb)
-    fact = repo.facts[target]
-    called = fact.config or argv[0] in repo.scripts.entries or bool(verb)
-    stack = kind == "train" and called and repo.of_stack(target)
+    stack = kind == "train" and bool(line.form) and repo.of_stack(target)
     module = _module(repo, argv, target)
     seed = repo.hints.seed if stack else ""
     value = ready(kind, argv, line, places[0], seed=seed, module=module)
@@ -212,7 +210,9 @@ def _answer(
 
 def _module(repo: Repository, argv: tuple[str, ...], target: str) -> str:
     """Return the module that does the same as a console script, if there is one."""
-    entry = next((repo.scripts.entries[word] for word in argv[:3] if word in repo.scripts.entries), None)
+    entry = next(
+        (repo.scripts.entries[word] for word in argv[:3] if word in repo.scripts.entries), None
+    )
     if entry is None or repo.facts[target].main <= 0:
         return ""
     shared = [other for other in repo.scripts.entries.values() if other.target == target]

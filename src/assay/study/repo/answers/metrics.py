@@ -12,7 +12,14 @@ from assay.study.repo.calls import is_metric
 from assay.study.repo.files import words
 from assay.study.repo.repository import Repository
 from assay.study.repo.walk import Facts, Helper, Spoken
-from assay.study.repo.words import AXES, GUARDRAIL_WORDS, HANDS_ON, NO_GUARDRAIL, NO_PRIMARY, OUTCOME_WORDS
+from assay.study.repo.words import (
+    AXES,
+    GUARDRAIL_WORDS,
+    HANDS_ON,
+    NO_GUARDRAIL,
+    NO_PRIMARY,
+    OUTCOME_WORDS,
+)
 
 METRICS, GUARDRAILS = 250, 100
 _GUARDRAIL_PAIRS = (
@@ -75,6 +82,7 @@ def _helped(repo: Repository) -> Iterable[Found]:
 
 def _filled(helper: Helper, call: Spoken) -> Iterable[str]:
     """Yield the names under which a helper logs what a call gives it."""
+
     def named(argument: str | int) -> str:
         known = helper.arguments
         if isinstance(argument, int):

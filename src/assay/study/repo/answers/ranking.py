@@ -25,7 +25,9 @@ class Found:
 def place_key(place: str) -> tuple[bool, int, str, int]:
     """Order places: the repository's own before examples and copies, shallow before deep."""
     aside = {"examples", "example", "third_party", "legacy", "deprecated", "old", "benchmarks"}
-    path, _, line = place.rpartition(":") if place.rpartition(":")[2].isdigit() else (place, "", "0")
+    path, _, line = (
+        place.rpartition(":") if place.rpartition(":")[2].isdigit() else (place, "", "0")
+    )
     return bool(aside & set(path.split("/"))), path.count("/"), path, int(line)
 
 

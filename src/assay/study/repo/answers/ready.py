@@ -32,9 +32,15 @@ _LOADED = {
     "checkpoint", "ckpt", "model", "load", "weights", "policy", "restore", "resume", "pretrained",
     "snapshot", "agent", "checkpoints", "params", "folder",
 }  # fmt: skip
-_EPISODES = re.compile(r"(^|[._-])(n|num|max|nb|number)?[._-]?(of[._-])?((eval|test|evaluation)[._-])?episodes?$")
-_MODEL_FILE = re.compile(r"[\w.-]+\.(pt|pth|zip|pkl|ckpt|msgpack|h5|npz|onnx|tar|npy|pickle|cleanrl_model)$")
-_UNFILLED = re.compile(r"<[^>]*>|\[[A-Za-z_ -]+\]|/path/to|your[-_ ]|^path[-_/]|\.\.\.", re.IGNORECASE)
+_EPISODES = re.compile(
+    r"(^|[._-])(n|num|max|nb|number)?[._-]?(of[._-])?((eval|test|evaluation)[._-])?episodes?$"
+)
+_MODEL_FILE = re.compile(
+    r"[\w.-]+\.(pt|pth|zip|pkl|ckpt|msgpack|h5|npz|onnx|tar|npy|pickle|cleanrl_model)$"
+)
+_UNFILLED = re.compile(
+    r"<[^>]*>|\[[A-Za-z_ -]+\]|/path/to|your[-_ ]|^path[-_/]|\.\.\.", re.IGNORECASE
+)
 _STAMP = re.compile(
     r"\$\(date[^)]*\)|`date[^`]*`|\{time(?:stamp)?\}|<time(?:stamp)?>|\$\{now:[^}]*\}"
     r"|(?<!\d)20\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_T .]*[0-2]\d[-_:.]?[0-5]\d(?:[-_:.]?[0-5]\d)?)?"
@@ -49,7 +55,9 @@ class _Draft:
     words: list[str]
     how: dict[str, str] = field(default_factory=dict)
 
-    def put(self, name: str, placeholder: str, line: CommandLine, option: Option, what: str) -> None:
+    def put(
+        self, name: str, placeholder: str, line: CommandLine, option: Option, what: str
+    ) -> None:
         """Append an option with a placeholder for its value."""
         place = f"{option.path}:{option.line}" if option.path and option.line else ""
         if name.startswith("-"):
@@ -62,7 +70,13 @@ class _Draft:
 
 
 def ready(
-    kind: str, argv: tuple[str, ...], line: CommandLine, place: str, *, seed: str = "", module: str = ""
+    kind: str,
+    argv: tuple[str, ...],
+    line: CommandLine,
+    place: str,
+    *,
+    seed: str = "",
+    module: str = "",
 ) -> dict[str, Any]:
     """Return a command with its placeholders, and how each of them was found.
 
@@ -91,7 +105,9 @@ def ready(
         draft.how["parameters"] = f"settings are given as {line.form}"
     elif kind == "train":
         draft.how["parameters"] = "none: the script takes no settings"
-    given = {re.sub(r"^[-+]*", "", word).partition("=")[0].replace("-", "_") for word in draft.words}
+    given = {
+        re.sub(r"^[-+]*", "", word).partition("=")[0].replace("-", "_") for word in draft.words
+    }
     missing = [
         name
         for name, option in line.options.items()
@@ -212,7 +228,7 @@ def _rank(name: str, option: Option | None) -> int:
 def _out(draft: _Draft, line: CommandLine, place: str) -> None:
     found = False
     for index, word in enumerate(draft.words):
-        key, equals, value = word.partition("=")
+        key, equals, _ = word.partition("=")
         option = line.options.get(key)
         if equals and _rank(key, option) < 99 and not is_seed(key):
             draft.words[index] = f"{key}={{out}}"
@@ -280,7 +296,9 @@ def _trained(draft: _Draft, line: CommandLine, place: str) -> None:
         typed = option.kind in ("", "str") and not option.flag and not option.choices
         loaded = named & _LOADED and (named & _KINDS or len(named) == 1 or "load" in named)
         if typed and (loaded or _rank(name, option) < 99):
-            known.append((not named & _LOADED, not option.required, name.count("."), len(name), name))
+            known.append(
+                (not named & _LOADED, not option.required, name.count("."), len(name), name)
+            )
     if known:
         name = min(known)[-1]
         draft.put(name, "{out}", line, line.options[name], "out")

@@ -59,7 +59,7 @@ def config(repo: Repository) -> tuple[Answer, ...]:
             found.append(Found("gin", f"{path}:1", 0.9))
     if any(item.value == "hydra" for item in found):
         found = [item for item in found if item.value != "yaml" or item.confidence > 0.74]
-    return ranked(found, 6, noted=("custom",))
+    return ranked([item for item in found if item.confidence >= 0.6], 6, noted=("custom",))
 
 
 def logging(repo: Repository) -> tuple[Answer, ...]:
@@ -68,7 +68,7 @@ def logging(repo: Repository) -> tuple[Answer, ...]:
     found = []
     for fact in near:
         for sink, hit in fact.logging.items():
-            if sink != "stdout" or repo.own:  # what a library prints is no record
+            if sink != "stdout" or (repo.own and fact.path in repo.near()):  # not a library's
                 found.append(Found(sink, f"{fact.path}:{hit.line}", hit.confidence, hit.name))
     found += _instances(repo) if near else []
     if not found:
@@ -79,8 +79,7 @@ def logging(repo: Repository) -> tuple[Answer, ...]:
                     found.append(Found("custom", f"{fact.path}:{hit.line}", 0.5))
     states = defaults(repo, {str(item.value) for item in found})
     judged = [
-        replace(item, confidence=_weighed(item, states.get(str(item.value), "")))
-        for item in found
+        replace(item, confidence=_weighed(item, states.get(str(item.value), ""))) for item in found
     ]
     return ranked(judged, 7, noted=("custom",))
 
@@ -192,7 +191,9 @@ def _known(repo: Repository, scripts: list[str]) -> tuple[dict[str, Any], set[st
     return known, files
 
 
-_CHOOSERS = re.compile(r"^(loggers?|logger_(type|name|backend)|log(ging)?_(type|backend|tool)|trackers?|report_to|writer|log_with|logger_kwargs|logging)$")
+_CHOOSERS = re.compile(
+    r"^(loggers?|logger_(type|name|backend)|log(ging)?_(type|backend|tool)|trackers?|report_to|writer|log_with|logger_kwargs|logging)$"
+)
 
 
 def _chosen_by_name(known: dict[str, Any], sinks: set[str]) -> set[str]:
