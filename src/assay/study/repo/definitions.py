@@ -35,7 +35,6 @@ from assay.study.repo.words import (
     TASK_ARGUMENTS,
 )
 
-
 REWARD_ENDS = {"reward", "rewards", "rew", "fn", "function", "func"}
 REWARD_VERBS = {"compute", "calc", "calculate", "get", "penalty"}
 

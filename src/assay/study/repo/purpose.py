@@ -156,7 +156,9 @@ def evaluates(argv: Iterable[str]) -> bool:
 
 def says_evaluate(option: str) -> bool:
     """Return whether an option makes a script evaluate instead: `--eval-only`, `test`."""
-    named = set(words(option.rpartition(".")[2]))
+    named = set(words(option))
+    if named & {"evaluation", "rollout", "rollouts"} and "only" not in named:
+        return False  # `experiment.evaluation=true` evaluates on the way
     return bool(named & _MODES) and named <= _MODES | {"only", "just", "run", "mode", "is", "do"}
 
 

@@ -19,6 +19,7 @@ _SINKS = {
     "csvlogger": "csv", "mlflowlogger": "custom", "neptunelogger": "custom",
     "cometlogger": "custom",
 }  # fmt: skip
+_CHOSEN = ("tensorboard", "wandb", "csv", "jsonl", "json")
 _TARGET = re.compile(rf"^\s*-?\s*_target_:\s*[\"']?[\w.]*\.({'|'.join(_SINKS)})\b", re.IGNORECASE)
 
 
@@ -71,6 +72,7 @@ def logging(repo: Repository) -> tuple[Answer, ...]:
             if sink != "stdout" or (repo.own and fact.path in repo.near()):  # not a library's
                 found.append(Found(sink, f"{fact.path}:{hit.line}", hit.confidence, hit.name))
     found += _instances(repo) if near else []
+    found += _named(repo)
     if not found:
         # Metrics go somewhere, by a way that is none of the known ones.
         for fact in near:
@@ -82,6 +84,18 @@ def logging(repo: Repository) -> tuple[Answer, ...]:
         replace(item, confidence=_weighed(item, states.get(str(item.value), ""))) for item in found
     ]
     return ranked(judged, 7, noted=("custom",))
+
+
+def _named(repo: Repository) -> list[Found]:
+    """Return the sinks that the default of a setting names: `loggers: [csv]`."""
+    found = []
+    for script in repo.chosen["train"][:1]:
+        for name, option in command_line(repo, script, ("python", script), "").options.items():
+            last = name.rpartition(".")[2].lstrip("-").replace("-", "_")
+            if _CHOOSERS.match(last) and option.path and option.line:
+                for sink in _chosen_by_name({last: option.default}, set(_CHOSEN)):
+                    found.append(Found(sink, f"{option.path}:{option.line}", 0.75, name))
+    return found
 
 
 def _weighed(item: Found, state: str) -> float:
