@@ -26,6 +26,9 @@ from assay.study.repo.words import (
 # The name of a metric in a group: `Loss / Policy loss`, `rewards/{name}`.
 _TAG = re.compile(r"[A-Za-z_][\w {}-]* ?/ ?[\w {}().%/-]+(?<!\.\w\w)(?<!\.\w\w\w)(?<!\.\w{4})")
 
+# Loggers that write to the screen.
+_SCREEN = re.compile(r"(Terminal|Stdout|StdOut|Std|Console|Screen|Human|Print)(Logger|Output\w*|Writer)$")
+
 # A file that a writer of results is made with.
 _RESULTS = re.compile(r"(?:.*/)?\w*(?:metrics|scores|progress|results|log|stats)\w*\.(jsonl|csv)")
 
@@ -111,7 +114,7 @@ class Calls(Helpers):
         elif tail not in ("init", "log", "finish") and self._mentions(node, tail, line):
             pass
         elif full in ("csv.writer", "csv.DictWriter") or (
-            tail[:3].lower() == "csv" and tail.endswith(("Logger", "Output", "OutputFormat"))
+            tail[:3].lower() == "csv" and tail.endswith(("Logger", "Output", "OutputFormat", "Writer"))
         ):
             sure = "csv" in tail.lower() or self._about_metrics(node)
             self.sink("csv", full, line, 0.9 if sure else 0.6)
@@ -142,6 +145,8 @@ class Calls(Helpers):
                 self.sink("csv", full, line, 0.65)
         elif full == "jsonlines.open":
             self.sink("jsonl", full, line, 0.8)
+        elif tail[:4] in ("JSON", "Json") and tail.endswith(("Logger", "Output", "OutputFormat")):
+            self.sink("jsonl" if "l" in tail[4:5].lower() else "json", full, line, 0.85)
         elif tail == "configure" and root == "stable_baselines3":
             for item in ast.walk(node):
                 if isinstance(item, ast.Constant) and item.value in ("csv", "json", "tensorboard"):
@@ -153,8 +158,14 @@ class Calls(Helpers):
             for name in map(self.text, node.args):
                 if _RESULTS.fullmatch(name):
                     self.sink(name.rpartition(".")[2], full, line, 0.75)
-        elif (full == "print" or tail == "info") and self.loops and node.args:
-            self._printed(node)
+        elif _SCREEN.match(tail):
+            self.sink("stdout", full, line, 0.6)
+        elif tail[:3] in ("MLF", "Nep", "Com") and tail.endswith(("Logger", "Output", "Writer")):
+            self.sink("custom", full, line, 0.75)
+        elif (full == "print" or tail == "info" or full.endswith(".debug.print")) and node.args:
+            told = {"eval", "evaluate", "callback", "log"} & set(words(self.function))
+            if self.loops or told:
+                self._printed(node)
 
     def _mentions(self, node: ast.Call, tail: str, line: int) -> bool:
         """Note a call that is named after a sink, such as `setup_wandb(...)`: it may turn it on."""
@@ -170,6 +181,9 @@ class Calls(Helpers):
         mode += [self.text(k.value) for k in node.keywords if k.arg == "mode"]
         parts = [self.text(part) for part in ast.walk(node.args[0])] if node.args else []
         if mode and mode[0][:1] in ("w", "a", "x"):
+            held = self.files.get(target_name(node.args[0])) if node.args else None
+            if held:
+                self.sink(held, "open", node.lineno, 0.65)
             for part in parts:
                 match = re.fullmatch(r".*\.(csv|jsonl)", part)
                 if match:
@@ -273,7 +287,7 @@ class Calls(Helpers):
             self.signal("evaluate_call", line)
         elif name in (("rollout",), ("run", "episode"), ("run", "episodes")) and given:
             self.signal("evaluate_call", line)
-        loads = tail in LOADS or full in (
+        loads = tail in LOADS or _loads(name) or full in (
             "torch.load", "pickle.load", "cloudpickle.load", "jax.numpy.load", "joblib.load",
         )  # fmt: skip
         last = receiver.rpartition(".")[2]
@@ -414,6 +428,8 @@ class Calls(Helpers):
         name = name.strip()
         if is_metric(name):
             unsure = 0.2 if "{" in name else 0.0
+            if "success" in name.lower() and any("success" in text for text in self.asked):
+                unsure = 0.3  # only some tasks have it
             self.facts.metrics.append(Hit(name, line, max(confidence - unsure, 0.5)))
 
 
@@ -422,6 +438,12 @@ def is_metric(name: str) -> bool:
     return bool(
         re.fullmatch(r"[\w./ %()@\-\[\]{}+:&#|]{2,80}", name) and re.sub(r"\{\w*\}|\W", "", name)
     )
+
+
+def _loads(name: tuple[str, ...]) -> bool:
+    """Return whether a function loads what was trained: `policy_from_checkpoint`."""
+    what = {"checkpoint", "ckpt", "pretrained", "model", "agent", "policy", "weights", "actor"}
+    return bool(what & set(name)) and bool({"load", "restore", "from"} & set(name[:2]))
 
 
 def _off(node: ast.Call) -> bool:

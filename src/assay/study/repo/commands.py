@@ -24,6 +24,7 @@ _RUNNERS = {
 }
 _INTERPRETER = re.compile(r"^(.*/)?(python|python3|python3\.\d+|torchrun|ipython)$")
 _RUNS = re.compile(r"python|\.py|torchrun|\$|\bcd\s|-m\s")
+_ASKS = {"--help", "-h", "--version", "-V", "print_config", "--print_config", "--system_info"}
 _ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
 _PLACEHOLDER = re.compile(r"<[^>]*>|\.\.\.|\[[a-z_ ]+\]|/path/to|your[-_ ]", re.IGNORECASE)
 _STANDS_FOR = re.compile(r"(?:.*=)?(?:[a-z]+_(?:name|id|path)|[A-Z]+_[A-Z_]+)")
@@ -206,7 +207,7 @@ def _command(
             parts = parts[1:]
         else:
             break
-    if not parts or {"--help", "-h", "print_config", "--print_config"} & set(parts):
+    if not parts or _ASKS & set(parts):
         return None
     cwd, here = places
     near = tuple(dict.fromkeys((f"{here}/{cwd}".strip("/"), cwd.rstrip("/"), "", here)))

@@ -35,6 +35,7 @@ from assay.study.repo.words import (
     TASK_ARGUMENTS,
 )
 
+_COMPUTE = {"__call__", "compute", "compute_reward", "step_reward"}
 REWARD_ENDS = {"reward", "rewards", "rew", "fn", "function", "func"}
 REWARD_VERBS = {"compute", "calc", "calculate", "get", "penalty"}
 
@@ -103,7 +104,7 @@ class Definitions(Calls):
     def _callable(self, node: ast.ClassDef, methods: set[str], named: set[str]) -> None:
         """Note a term that is an object: `class FallReward(RewardFunction)` with `__call__`."""
         computing = any(
-            isinstance(item, ast.FunctionDef) and item.name == "__call__" and computes(item)
+            isinstance(item, ast.FunctionDef) and item.name in _COMPUTE and computes(item)
             for item in node.body
         )
         if not computing or named & (STORAGE | {"wrapper", "abstract", "mixin", "protocol"}):
@@ -308,7 +309,7 @@ class Definitions(Calls):
                     else ""
                 )  # fmt: skip
                 if owner.wrapper and (
-                    isinstance(item.value, ast.Call)
+                    (isinstance(item.value, ast.Call) and _converts(item.value))
                     or (isinstance(item, ast.AugAssign) and "reward" in ast.unparse(item.value))
                 ):
                     continue  # a wrapper converts or sums what the environment gave it
@@ -317,6 +318,12 @@ class Definitions(Calls):
                         found[slot] = item.lineno
         for slot, line in found.items():
             self.found(slot, qualified, line, 0.6 if owner.wrapper else 0.8)
+
+
+def _converts(node: ast.Call) -> bool:
+    """Return whether a call only turns what it is given into another form."""
+    parts = [part for part in ast.walk(node) if isinstance(part, ast.Compare | ast.BinOp)]
+    return not parts
 
 
 def _called(name: str, part: str) -> bool:

@@ -29,7 +29,9 @@ _TEST_DIRECTORY = re.compile(r"(^|/)(tests?|testing|unittests?)/")
 # A string such as "walker.agents.sac:SAC".
 _NAMED = re.compile(r"[\"']([A-Za-z_]\w*(?:\.[A-Za-z_]\w*){1,8})(?::\w+)?[\"']")
 _TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
-_TESTS = re.compile(r"^\s*(?:async )?def test_|\bpytest\b|\bunittest\b", re.MULTILINE)
+_TESTS = re.compile(
+    r"^\s*(?:async )?def test|\bpytest\b|\bunittest\b|\babsltest\b|TestCase", re.MULTILINE
+)
 
 
 class Files:
@@ -134,7 +136,7 @@ class Files:
         return {
             path
             for path in self.ending(".py")
-            if _TEST_FILE.search(path)
+            if path.rpartition("/")[2].startswith("test_")
             and not _TEST_DIRECTORY.search(path)
             and "__main__" in (text := self.text(path))
             and not _TESTS.search(text)

@@ -190,7 +190,12 @@ class Options(Walker):
 def is_seed(name: str) -> bool:
     """Return whether a setting is the seed: `--seed`, `random_seed`, `+seed`, `--args.seed`."""
     last = words(name.rpartition(".")[2])
-    return bool(last) and (last[-1] in ("seed", "seeds") or last[-2:] == ("seed", "value"))
+    if {"num", "n", "number", "max", "count", "use", "same", "fix"} & set(last):
+        return False  # how many, or whether
+    return bool(last) and (
+        last[-1] in ("seed", "seeds")
+        or (last[-2:-1] == ("seed",) and last[-1] in ("value", "id", "nr", "idx", "start"))
+    )
 
 
 def seeds(options: Iterable[str]) -> list[str]:

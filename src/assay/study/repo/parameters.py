@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from assay.study.repo.files import words
 from assay.study.repo.hydra import Composed, compose, read_settings
-from assay.study.repo.options import is_seed
+from assay.study.repo.options import is_seed, seeds
 from assay.study.repo.purpose import is_script
 from assay.study.repo.repository import Repository
 from assay.study.repo.walk import Facts, Hit, Option
@@ -63,6 +63,10 @@ def command_line(repo: Repository, target: str, argv: tuple[str, ...], verb: str
                 line.options = {f"--{name}": option for name, option in line.options.items()}
     else:
         line.options = _declared(repo, target, verb, systems)
+        if not seeds(line.options) and not {"argparse", "absl", "tyro"} & systems:
+            # A parser of the repository's own, made from a file of defaults.
+            loaded = _near_settings(repo, target)
+            line.options |= {f"--{name}": option for name, option in loaded.items()}
         line.form = _flag_form(repo, fact, systems, line.options)
         if repo.hints.parameter_format and repo.of_stack(target):
             line.form = repo.hints.parameter_format

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from assay.study.repo.files import words
-from assay.study.repo.walk import Facts
+from assay.study.repo.walk import Facts, Option
 from assay.study.repo.words import OTHER_WORDS
 
 TRAIN_WORDS = {"train", "training", "trainer", "learn", "learner", "finetune", "pretrain"}
@@ -162,8 +163,17 @@ def says_evaluate(option: str) -> bool:
     return bool(named & _MODES) and named <= _MODES | {"only", "just", "run", "mode", "is", "do"}
 
 
-def evaluation_switch(fact: Facts) -> tuple[tuple[str, ...], int] | None:
+def evaluation_switch(
+    fact: Facts, options: dict[str, Option]
+) -> tuple[tuple[str, ...], int] | None:
     """Return the arguments that make a training script evaluate, where its options say so."""
+    for setting, values in fact.compared.items():
+        last = setting.rpartition(".")[2]
+        found = sorted(value for value in values if says_evaluate(value))
+        for name, option in options.items():
+            if found and re.split(r"[.-]", name)[-1] == last and option.kind in ("str", "choice", ""):
+                typed = (name, found[0]) if name.startswith("-") else (f"{name}={found[0]}",)
+                return typed, option.line
     for name, option in fact.options.items():
         if set(words(name)) & _MODE_KEYS and option.choices:
             for choice in option.choices:

@@ -130,6 +130,7 @@ class _Reader(Definitions):
             ast.keyword: self._keyword,
             ast.Call: self.call,
             ast.Compare: self._compare,
+            ast.Subscript: self._read_key,
             ast.Return: self._return,
         }
 
@@ -200,11 +201,19 @@ class _Reader(Definitions):
             self.facts.main = node.lineno
         self.visit(test)
         before = len(self.conditions)
+        spoken = {
+            word
+            for part in ast.walk(test)
+            for text in (getattr(part, "id", ""), getattr(part, "attr", ""), self.text(part))
+            for word in words(str(text))
+        }
+        self.asked.append(" ".join(sorted(spoken)))
         for body, holds in ((node.body, True), (node.orelse, False)):
             self.conditions += conditions(test, holds=holds)
             for item in body:
                 self.visit(item)
             del self.conditions[before:]
+        self.asked.pop()
         if node.body and isinstance(node.body[-1], ast.Return | ast.Raise) and not node.orelse:
             # What follows is reached only if the test does not hold.
             self.conditions += conditions(test, holds=False)
@@ -213,6 +222,10 @@ class _Reader(Definitions):
         for value in node.comparators:
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
                 self.facts.subcommands.setdefault(value.value, node.lineno)
+                if isinstance(node.left, ast.Attribute | ast.Name | ast.Subscript):
+                    asked = conditions(node)
+                    for name, wanted in asked[:1]:
+                        self.facts.compared.setdefault(name, set()).add(str(wanted))
         self.children(node)
 
     def _return(self, node: ast.Return) -> None:
@@ -240,6 +253,8 @@ class _Reader(Definitions):
             if isinstance(target, ast.Subscript):
                 self._subscript(target)
             name = target_name(target)
+            if value is not None and isinstance(target, ast.Name | ast.Attribute):
+                self._path(name, value)
             if isinstance(value, ast.Constant | ast.List) and isinstance(target, ast.Name):
                 self.facts.assigned.setdefault(name, literal(value))
             if isinstance(target, ast.Name | ast.Attribute) and value is not None:
@@ -274,6 +289,14 @@ class _Reader(Definitions):
         for target in targets:
             self.visit(target)
 
+    def _path(self, name: str, value: ast.AST) -> None:
+        """Note a variable that holds the path of a file of results."""
+        if isinstance(value, ast.Call | ast.JoinedStr | ast.BinOp | ast.Constant):
+            for part in ast.walk(value):
+                match = re.fullmatch(r"[^\n]*\.(csv|jsonl)", self.text(part)[-60:])
+                if match:
+                    self.files[name] = match[1]
+
     def _unpacked(self, target: ast.Tuple, call: ast.Call) -> None:
         """Note `obs, reward, ... = env.step(action)`."""
         full = self.dotted(call.func)
@@ -296,6 +319,8 @@ class _Reader(Definitions):
             base = base.value
         name = target_name(base)
         hit = Hit(key, target.lineno, 0.7)
+        if "curriculum" in words(key):
+            self.found("curriculum", key, target.lineno, 0.6)
         if name in ("extras", "extra") and (
             set(chain) & {"log", "episode", "metrics"} or "/" in key.strip("/") or key.endswith("/")
         ):
@@ -353,6 +378,14 @@ class _Reader(Definitions):
                 self.visit(value)
         self.label = ""
 
+    def _read_key(self, node: ast.Subscript) -> None:
+        """Note `metrics["eval/return"]`, which something else wrote."""
+        key = self.text(node.slice) if isinstance(node.slice, ast.Constant) else ""
+        about = {"metrics", "metric", "logs", "stats", "results", "result"}
+        if "/" in key and about & set(words(target_name(node.value))):
+            self.metric(key, node.lineno, 0.7)
+        self.children(node)
+
     def _keyword(self, node: ast.keyword) -> None:
         name = node.arg or ""
         if name in ("tensorboard_log", "tensorboard_log_dir") and not is_none(node.value):
@@ -360,7 +393,9 @@ class _Reader(Definitions):
         if name in ("randomization_fn", "randomize_fn"):
             tail = self.dotted(node.value).rpartition(".")[2]
             # A parameter that is handed on keeps its name.
-            if {"randomize", "randomise", "randomizer"} & set(words(tail)):
+            known = tail in self.facts.imports or tail in self.facts.functions
+            known = known or isinstance(node.value, ast.Attribute)
+            if known and {"randomize", "randomise", "randomizer"} & set(words(tail)):
                 self.term("randomization", tail, tail, node.value.lineno)
         if name == "info_keywords" and isinstance(node.value, ast.Tuple | ast.List):
             for item in node.value.elts:

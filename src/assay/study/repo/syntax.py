@@ -87,10 +87,18 @@ def works_out(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Return whether a function computes something, rather than to ask its like elsewhere."""
     body = body_of(node)
     value = body[-1].value if body and isinstance(body[-1], ast.Return) else None
+    while isinstance(value, ast.Subscript):
+        value = value.value
     called = value.func.attr if isinstance(value, ast.Call) and (
         isinstance(value.func, ast.Attribute)
     ) else ""  # fmt: skip
-    return computes(node) and not (len(body) == 1 and called == node.name)
+    elsewhere = (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and isinstance(value.func.value, ast.Attribute)  # `self.env.reward()`
+        and bool({"reward", "rewards"} & set(words(called)))
+    )
+    return computes(node) and not (len(body) == 1 and (called == node.name or elsewhere))
 
 
 def asks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -154,6 +162,8 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
         )  # fmt: skip
         if isinstance(name, ast.Attribute) and "manager" in words(ast.unparse(name.value)):
             return False  # it is computed there
+        if isinstance(name, ast.Attribute) and words(tail)[-1:] in (("fn",), ("function",)):
+            return False  # `self.reward_fn(...)`, which was given to it or stands elsewhere
         if set(words(tail)) & REPACKS:
             return any(
                 is_computed(argument, branch, slot)
@@ -202,6 +212,8 @@ def _setting(node: ast.AST) -> str:
         return str(node.slice.value) if isinstance(node.slice.value, str) else ""
     if isinstance(node, ast.Attribute):
         owner = node.value
+        if node.attr == "value" and isinstance(owner, ast.Name):
+            return owner.id.strip("_").lower()  # a flag of absl: `_USE_WANDB.value`
         inner = owner.attr if isinstance(owner, ast.Attribute) else ""
         return f"{inner}.{node.attr}" if inner else node.attr
     return node.id if isinstance(node, ast.Name) else ""

@@ -105,6 +105,7 @@ class Facts:
     # Classes and functions that a command line is made of, and whether of a function's arguments.
     parsed: list[tuple[str, bool]] = field(default_factory=list)
     hydra: dict[str, tuple[str, str]] = field(default_factory=dict)  # configs, per function
+    compared: dict[str, set[str]] = field(default_factory=dict)  # strings, per setting
     assigned: dict[str, Any] = field(default_factory=dict)  # literals, by what they are called
     config_files: list[tuple[str, str]] = field(default_factory=list)  # flags, and their defaults
     subcommands: dict[str, int] = field(default_factory=dict)
@@ -156,6 +157,8 @@ class Walker:
         self.constants: dict[str, str] = {}
         self.dicts: dict[str, list[Hit]] = {}  # variables of this function that hold string keys
         self.made: dict[str, str] = {}  # variables of this function, and what function made them
+        self.asked: list[str] = []  # the words of the tests that the walk is inside of
+        self.files: dict[str, str] = {}  # variables that hold the path of a file of results
         self.conditions: list[Condition] = []  # of the branches that the walk is in
         self.arguments: list[str] = []  # of this function
         self.defaults: list[tuple[str, str]] = []  # of those that are strings
@@ -271,10 +274,13 @@ class Walker:
         if isinstance(node, ast.Name):
             return self.constants.get(node.id, "")
         if isinstance(node, ast.JoinedStr):
-            return "".join(
+            # An argument that is empty by default adds nothing: `f"eval{suffix}/return"`.
+            empty = {f"{{{name}}}" for name, default in self.defaults if default == ""}
+            parts = [
                 str(part.value) if isinstance(part, ast.Constant) else placeholder(part)
                 for part in node.values
-            )
+            ]
+            return "".join(part for part in parts if part not in empty)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "format":  # `"losses/{}".format(name)`
                 return re.sub(r"\{[^}]*\}", "{}", self.text(node.func.value))

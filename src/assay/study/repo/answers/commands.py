@@ -26,7 +26,7 @@ from assay.study.repo.repository import Repository
 COMMANDS = 60
 _Ranked = tuple[float, str, str, Answer]  # weight, place, script
 
-_ASIDE = {"benchmarks", "benchmarking", "profiling"}
+_ASIDE = {"benchmark", "benchmarks", "benchmarking", "profiling", "deployment", "deploy"}
 
 
 def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
@@ -63,11 +63,14 @@ def _switched(repo: Repository, train: list[_Ranked]) -> Iterable[_Ranked]:
     """Yield the evaluation that an option of a training script turns it into."""
     for weight, place, target, answer in sorted(train, key=lambda item: item[0])[:5]:
         argv = tuple(shlex.split(answer.value["documented"]))
-        switch = evaluation_switch(repo.facts[target])
+        line = command_line(repo, target, argv, "")
+        switch = evaluation_switch(repo.facts[target], line.options)
         if switch:
             name = switch[0][0]
             kept = [w for i, w in enumerate(argv) if w != name and (not i or argv[i - 1] != name)]
-            places = [f"{target}:{switch[1]}", *answer.evidence[:1]]
+            option = line.options.get(name)
+            home = option.path if option is not None and option.path else target
+            places = [f"{home}:{switch[1]}", *answer.evidence[:1]]
             given = (*kept, *switch[0])
             _choose(repo, "evaluate", target, 0.6)
             yield weight, place, target, _answer(repo, "evaluate", given, target, 0.6, places)

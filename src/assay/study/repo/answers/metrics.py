@@ -29,7 +29,10 @@ _GUARDRAIL_PAIRS = (
 # What could be a study's primary metric comes first.
 _PROMISING = (
     {"success", "successes", "solved", "win", "winrate", "completion", "successful"},
-    {"return", "returns", "reward", "rewards", "rew", "score", "scores", "fitness", "ret"},
+    {
+        "return", "returns", "reward", "rewards", "rew", "score", "scores", "fitness", "ret",
+        "hypervolume", "winrate", "elo",
+    },
     {"length", "error", "tracking", "len"},
 )  # fmt: skip
 _HELD_OUT = {"eval", "evaluation", "evaluate", "test", "evaluator", "val", "validation", "testing"}
@@ -174,6 +177,8 @@ def _promise(name: str, confidence: float, near: bool) -> tuple[int, ...]:
     named = set(parts)
     if named & NO_PRIMARY:
         return (9,)
+    if named and named <= _HELD_OUT:
+        named |= {"score"}  # `evaluation` alone is its outcome
     for rank, group in enumerate(_PROMISING):
         if named & group:
             held_out = not named & _HELD_OUT
