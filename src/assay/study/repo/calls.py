@@ -163,7 +163,8 @@ class Calls(Helpers):
         elif tail[:3] in ("MLF", "Nep", "Com") and tail.endswith(("Logger", "Output", "Writer")):
             self.sink("custom", full, line, 0.75)
         elif (full == "print" or tail == "info" or full.endswith(".debug.print")) and node.args:
-            told = {"eval", "evaluate", "callback", "log"} & set(words(self.function))
+            named = set(words(self.function))
+            told = {"eval", "evaluate", "callback", "log", "progress", "report"} & named
             if self.loops or told:
                 self._printed(node)
 

@@ -132,7 +132,8 @@ def _flatten(
 ) -> None:
     for key, value in node.value:
         name = f"{prefix}.{key.value}".strip(".") if isinstance(key, yaml.ScalarNode) else ""
-        if not name or name in ("defaults", "hydra") or key.value.startswith("_"):
+        listed = name == "defaults" and isinstance(value, yaml.SequenceNode)
+        if not name or listed or name == "hydra" or key.value.startswith("_"):
             continue
         line = key.start_mark.line + 1
         if isinstance(value, yaml.MappingNode) and depth < 8:

@@ -63,7 +63,7 @@ def command_line(repo: Repository, target: str, argv: tuple[str, ...], verb: str
                 line.options = {f"--{name}": option for name, option in line.options.items()}
     else:
         line.options = _declared(repo, target, verb, systems)
-        if not seeds(line.options) and not {"argparse", "absl", "tyro"} & systems:
+        if not seeds(line.options) and not systems:
             # A parser of the repository's own, made from a file of defaults.
             loaded = _near_settings(repo, target)
             line.options |= {f"--{name}": option for name, option in loaded.items()}

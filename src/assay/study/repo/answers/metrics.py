@@ -43,7 +43,7 @@ _EXTREME = {"max", "min", "std", "best", "worst", "last", "per", "step", "raw", 
 
 def metrics(repo: Repository) -> tuple[Answer, ...]:
     """Return the names under which results are logged, the most promising first."""
-    printed = [a.value for a in settings.logging(repo)] == ["stdout"]
+    printed = [a.value for a in settings.logging(repo)][:1] == ["stdout"]
     found = []
     for fact in repo.searched():
         nearby = fact.path in repo.own
@@ -177,7 +177,7 @@ def _promise(name: str, confidence: float, near: bool) -> tuple[int, ...]:
     named = set(parts)
     if named & NO_PRIMARY:
         return (9,)
-    if named and named <= _HELD_OUT:
+    if named & {"evaluation", "eval"} and named <= {"evaluation", "eval", "mean"}:
         named |= {"score"}  # `evaluation` alone is its outcome
     for rank, group in enumerate(_PROMISING):
         if named & group:

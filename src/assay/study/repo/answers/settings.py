@@ -81,7 +81,7 @@ def logging(repo: Repository) -> tuple[Answer, ...]:
                     found.append(Found("custom", f"{fact.path}:{hit.line}", 0.5))
     states = defaults(repo, {str(item.value) for item in found})
     judged = [
-        replace(item, confidence=_weighed(item, states.get(str(item.value), ""))) for item in found
+        replace(item, confidence=_weighed(item, _state(repo, item, states))) for item in found
     ]
     return ranked(judged, 7, noted=("custom",))
 
@@ -98,10 +98,18 @@ def _named(repo: Repository) -> list[Found]:
     return found
 
 
+def _state(repo: Repository, item: Found, states: dict[str, str]) -> str:
+    """Return whether a sink is on by default; what the first train command never runs is off."""
+    path = item.place.rpartition(":")[0]
+    if path.endswith(".py") and path not in repo.near():
+        return "off"
+    return states.get(str(item.value), "")
+
+
 def _weighed(item: Found, state: str) -> float:
     """Return how sure a sink is, given that it is on or off by default."""
     if state == "off":
-        return max(min(item.confidence - 0.25, 0.6), THRESHOLD)
+        return max(min(item.confidence - 0.25, 0.54), THRESHOLD)
     if state == "on" and item.value != "stdout":
         return min(item.confidence + 0.05, 1.0)
     return item.confidence
