@@ -10,6 +10,7 @@ from assay.study.repo.helpers import Helpers
 from assay.study.repo.syntax import draws, target_name
 from assay.study.repo.walk import Hit, Logged
 from assay.study.repo.words import (
+    CONFIGS,
     LIBRARY_METRICS,
     LOADS,
     METRIC_CALLS,
@@ -93,7 +94,9 @@ class Calls(Helpers):
         elif full in ("yaml.safe_load", "yaml.load", "yaml.full_load", "yaml.unsafe_load") or (
             full.endswith(("OmegaConf.load", "YAML.load"))
         ):
-            config.setdefault("yaml", Hit(full, line, 0.8))
+            around = set(words(f"{self.facts.path} {self.function} {self.label}"))
+            about = around & (CONFIGS | {"conf", "params", "hyperparams", "main", "train", "run"})
+            config.setdefault("yaml", Hit(full, line, 0.8 if about or not self.function else 0.66))
         elif root in OTHER_CONFIGS and tail in ("Fire", "CLI", "auto_cli", "parse", "run"):
             config["custom"] = Hit(root, line, 0.9)
         elif full.startswith("ml_collections.") or full.endswith("config_dict.create"):
@@ -196,6 +199,8 @@ class Calls(Helpers):
         around += [c.name for c in self.classes]
         around += [self.text(item) for item in node.args]
         text = set(words(" ".join(around)))
+        if {"logger", "monitor"} & {word for c in self.classes for word in words(c.name)}:
+            text |= {"log"}
         settings = text & {"config", "cfg", "args", "settings", "hyperparameters", "vocab"}
         return bool(text & METRIC_WORDS) and not settings
 
@@ -360,6 +365,8 @@ class Calls(Helpers):
                 self.metric(tag, node.lineno, 0.7)
         elif several and _TAG.fullmatch(text) and NOTES & set(words(tail)):
             self._tagged(first, text, node.lineno, 0.75)  # `track_data("Loss / Policy", loss)`
+        elif several and logger and OUTCOME_WORDS & set(words(text)):
+            self._tagged(first, text, node.lineno, 0.75)  # `logger.create_signal("Reward", r)`
         elif {"progress", "log", "report"} & set(words(tail)) and not full.startswith("logging"):
             self.logged(node.args, 0.6, plain=False)
 

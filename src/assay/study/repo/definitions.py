@@ -35,7 +35,7 @@ from assay.study.repo.words import (
     TASK_ARGUMENTS,
 )
 
-_COMPUTE = {"__call__", "compute", "compute_reward", "step_reward"}
+_COMPUTE = {"__call__", "compute", "compute_reward", "step_reward", "evaluate", "filter"}
 REWARD_ENDS = {"reward", "rewards", "rew", "fn", "function", "func"}
 REWARD_VERBS = {"compute", "calc", "calculate", "get", "penalty"}
 
@@ -85,7 +85,9 @@ class Definitions(Calls):
             plain = named.isdisjoint({"cfg", "config", "test", "error", "term"})
             if plain and named & {"curriculum", "curricula"}:
                 self.found("curriculum", node.name, node.lineno, 0.85)
-            if plain and named & RANDOMIZES and not named & (STORAGE | NO_RANDOM):
+            drawn = named & (RANDOMIZES | {"randomizer"}) and not named & {"no", "null", "dummy"}
+            drawn = drawn and not STORAGE & set(self.facts.path.split("/")[:-1])
+            if plain and drawn and not named & (STORAGE | NO_RANDOM):
                 self.found("randomization", node.name, node.lineno, 0.8)
             self._callable(node, methods, named | base_words)
             if plain and "manager" in named and "reward" in named | {w.rstrip("s") for w in named}:
@@ -247,8 +249,11 @@ class Definitions(Calls):
             or (self.place if owner else self.rewarding)
             or (name_words[0] in ("compute", "calc") and bool(self.facts.environments))
         )
-        if owner is not None and owner.environment and node.name in STEPS:
+        both = named & {"reward", "rew"} and named & {"terminated", "done"}
+        if owner is not None and (both or (owner.environment and node.name in STEPS)):
             self._step(node, qualified, owner)
+        elif owner is not None and owner.environment and not named & {"reset", "init"}:
+            self._sets(node, qualified)
         no = NO_REWARD
         if owner is not None and owner.environment and name_words[0] in ("compute", "calc"):
             no = NO_REWARD - {"normalized"}  # `compute_normalized_reward` works it out
@@ -293,6 +298,19 @@ class Definitions(Calls):
             for slot, names in FILE_NAMES.items():
                 if stem & names and computes(node):
                     self.found(slot, node.name, node.lineno, 0.8)
+
+    def _sets(self, node: ast.FunctionDef | ast.AsyncFunctionDef, qualified: str) -> None:
+        """Note where a method works out `self.reward` or `self.done` before a step returns it."""
+        for item, _ in assignments(node.body, False):
+            target = item.targets[0] if isinstance(item, ast.Assign) else item.target
+            plain = isinstance(target, ast.Attribute) and isinstance(item.value, ast.BinOp)
+            compared = isinstance(target, ast.Attribute) and isinstance(
+                item.value, ast.Compare | ast.BoolOp
+            )
+            if plain and target_name(target) in REWARD_NAMES:
+                self.found("reward", qualified, item.lineno, 0.75)
+            elif compared and target_name(target) in DONE_NAMES:
+                self.found("termination", qualified, item.lineno, 0.75)
 
     def _step(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef, qualified: str, owner: Owner

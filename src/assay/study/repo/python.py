@@ -221,11 +221,12 @@ class _Reader(Definitions):
     def _compare(self, node: ast.Compare) -> None:
         for value in node.comparators:
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                self.facts.subcommands.setdefault(value.value, node.lineno)
                 if isinstance(node.left, ast.Attribute | ast.Name | ast.Subscript):
                     asked = conditions(node)
                     for name, wanted in asked[:1]:
-                        self.facts.compared.setdefault(name, set()).add(str(wanted))
+                        self.facts.compared.setdefault(name, {}).setdefault(
+                            str(wanted), node.lineno
+                        )
         self.children(node)
 
     def _return(self, node: ast.Return) -> None:

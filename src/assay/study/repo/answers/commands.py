@@ -19,14 +19,17 @@ from assay.study.repo.purpose import (
     evaluation_switch,
     is_script,
     purpose,
+    training_switch,
     scoped,
 )
 from assay.study.repo.repository import Repository
+from assay.study.repo.words import OTHER_WORDS
 
 COMMANDS = 60
+_VERBS = {"command", "cmd", "mode", "action", "subcommand", "verb", "subcmd", "argv", "func"}
 _Ranked = tuple[float, str, str, Answer]  # weight, place, script
 
-_ASIDE = {"benchmark", "benchmarks", "benchmarking", "profiling", "deployment", "deploy"}
+_ASIDE = {"diagnostics", "benchmark", "benchmarks", "benchmarking", "profiling", "deployment", "deploy"}
 
 
 def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
@@ -46,6 +49,8 @@ def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
     seen = {(kind, target) for kind, target, _ in documented}
     for kind, path, answer in _undocumented(repo, seen):
         found[kind].append((-answer.confidence, path, path, answer))
+    if not found["train"]:
+        found["train"] += _unnamed(repo)
     if not found["evaluate"]:
         found["evaluate"] += _switched(repo, found["train"])
     result = {}
@@ -57,6 +62,36 @@ def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
         repo.chosen[kind] = list(dict.fromkeys(targets))
         result[kind] = tuple(answer for *_, answer in answers[:COMMANDS])
     return result
+
+
+def _unnamed(repo: Repository) -> Iterable[_Ranked]:
+    """Yield the commands of which nothing says that they train, where no other does.
+
+    A program that reaches what learns and steps, and that a document calls or that is installed,
+    is what trains.
+    """
+    for command in sorted(repo.scripts.commands, key=preference):
+        reached = {key for fact in repo.closure(command.target, 8) for key in fact.signals}
+        if command.entry and repo.facts[command.target].subcommands:
+            continue  # it says what it can do, and training is none of it
+        if _learns(reached) and not evaluates(command.argv) and not _verb_kind(_verb(command)):
+            _choose(repo, "train", command.target, 0.6)
+            places = [command.place]
+            answer = _answer(repo, "train", command.argv, command.target, 0.6, places)
+            yield -0.6, command.place, command.target, answer
+            return
+    for name, entry in sorted(repo.scripts.entries.items()):
+        reached = {key for fact in repo.closure(entry.target, 8) for key in fact.signals}
+        verbs = repo.facts[entry.target].subcommands
+        if {"gradient", "learn"} & reached and not verbs and not set(words(name)) & OTHER_WORDS:
+            _choose(repo, "train", entry.target, 0.5)
+            answer = _answer(repo, "train", (name,), entry.target, 0.5, [entry.place])
+            yield -0.5, entry.target, entry.target, answer
+            return
+
+
+def _learns(signals: set[str]) -> bool:
+    return bool({"gradient", "learn"} & signals) and "env_step" in signals
 
 
 def _switched(repo: Repository, train: list[_Ranked]) -> Iterable[_Ranked]:
@@ -188,6 +223,11 @@ def _subcommands(repo: Repository, target: str) -> dict[str, str]:
             continue
         for verb, line in fact.subcommands.items():
             found.setdefault(verb, f"{fact.path}:{line}")
+        for setting, values in fact.compared.items() if fact.path == target else ():
+            option = f"--{setting.rpartition('.')[2]}"
+            if set(words(setting)) & _VERBS and option not in fact.options:
+                for verb, line in values.items():
+                    found.setdefault(verb, f"{fact.path}:{line}")
     return found
 
 
@@ -201,6 +241,8 @@ def _answer(
     verb: str = "",
 ) -> Answer:
     line = command_line(repo, target, argv, verb)
+    if kind == "train":
+        argv = (*argv, *training_switch(repo.facts[target], line.options, argv))
     stack = kind == "train" and bool(line.form) and repo.of_stack(target)
     module = _module(repo, argv, target)
     seed = repo.hints.seed if stack else ""

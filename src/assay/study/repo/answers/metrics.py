@@ -31,7 +31,7 @@ _PROMISING = (
     {"success", "successes", "solved", "win", "winrate", "completion", "successful"},
     {
         "return", "returns", "reward", "rewards", "rew", "score", "scores", "fitness", "ret",
-        "hypervolume", "winrate", "elo",
+        "hypervolume",
     },
     {"length", "error", "tracking", "len"},
 )  # fmt: skip
