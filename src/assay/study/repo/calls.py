@@ -279,6 +279,8 @@ class Calls(Helpers):
                 self.signal("learn", line)
             elif tail == "train" and given and not _off(node) and root not in ("nn", "torch"):
                 self.signal("learn", line)
+        elif name[:1] == ("train",) and root in ("chainerrl", "pfrl"):
+            self.signal("learn", line)
         elif name[:1] in (("train",), ("learn",)) or name[-1:] in (("training",), ("train",)):
             if not receiver or who & {"train", "training", "trainer"} or "." in full:
                 self.signal("train_call", line)
@@ -323,7 +325,10 @@ class Calls(Helpers):
             tags = [k.value for k in node.keywords if k.arg in ("tag", "name", "key")]
             first = tags[0] if tags else None
         text = self.text(first)
-        if tail in METRIC_CALLS or tail in self.metric_calls:
+        named = {k.arg: k.value for k in node.keywords if k.arg}
+        if tail == "Value" and {"tag", "simple_value"} <= set(named):  # of TensorFlow 1
+            self._tagged(named["tag"], self.text(named["tag"]), node.lineno, 0.85)
+        elif tail in METRIC_CALLS or tail in self.metric_calls:
             self._tagged(first, text, node.lineno, 0.95)
             self.logged(node.args[:1], 0.9)
         elif tail == "scalar" and who & {"summary", "writer", "logger", "tb"}:

@@ -13,7 +13,7 @@ from assay.study.repo.words import OTHER_WORDS
 TRAIN_WORDS = {"train", "training", "trainer", "learn", "learner", "finetune", "pretrain"}
 EVALUATE_WORDS = {
     "eval", "evaluate", "evaluation", "evaluator", "evaluating", "play", "enjoy", "rollout",
-    "inference", "infer", "evals", "rollouts",
+    "inference", "infer", "evals", "rollouts", "watch",
 }  # fmt: skip
 _MODES = EVALUATE_WORDS | {"test", "testing"}
 _MODE_KEYS = {"mode", "phase", "job", "cmd", "command", "action", "type", "stage", "script", "task"}

@@ -237,6 +237,10 @@ class _Reader(Definitions):
             and isinstance(value.elts[-1], ast.Dict)
         ):
             self.keys(value.elts[-1], self.facts.infos, 0.6)
+        if self.function in STEPS and self.classes and isinstance(value, ast.Call):
+            if self.dotted(value.func) == "dm_env.termination":
+                name = f"{self.classes[-1].name}.{self.function}"
+                self.found("termination", name, node.lineno, 0.8)
         if value is not None:
             # `return loss, {"loss": ...}` hands its metrics on as well.
             for part in value.elts if isinstance(value, ast.Tuple) else [value]:

@@ -26,6 +26,7 @@ from assay.study.repo.repository import Repository
 from assay.study.repo.words import OTHER_WORDS
 
 COMMANDS = 60
+_EVALUATES = {"eval", "evaluate", "enjoy", "play", "test", "watch"}
 _VERBS = {"command", "cmd", "mode", "action", "subcommand", "verb", "subcmd", "argv", "func"}
 _Ranked = tuple[float, str, str, Answer]  # weight, place, script
 
@@ -51,17 +52,25 @@ def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
         found[kind].append((-answer.confidence, path, path, answer))
     if not found["train"]:
         found["train"] += _unnamed(repo)
-    if not found["evaluate"]:
-        found["evaluate"] += _switched(repo, found["train"])
+    known = {target for *_, target, _ in found["evaluate"]}
+    switched = [item for item in _switched(repo, found["train"]) if item[2] not in known]
+    found["evaluate"] += switched[: 1 if found["evaluate"] else 5]
     result = {}
     for kind, answers in found.items():
-        answers.sort(key=lambda item: (item[0], place_key(item[1])))
+        aside = {item[2]: kind == "evaluate" and _elsewhere(repo, item[2]) for item in answers}
+        answers.sort(key=lambda item: (item[0], aside[item[2]], place_key(item[1])))
         # What is far less sure than the best may be a benchmark or a tool.
         sure = -answers[0][0] - 0.3 if answers else 0.0
         targets = [target for _, _, target, _ in answers if repo.sure[kind, target] > sure]
         repo.chosen[kind] = list(dict.fromkeys(targets))
         result[kind] = tuple(answer for *_, answer in answers[:COMMANDS])
     return result
+
+
+def _elsewhere(repo: Repository, target: str) -> bool:
+    """Return whether a script lies in another directory than the first that trains."""
+    first = repo.chosen["train"][0] if repo.chosen["train"] else target
+    return target.rpartition("/")[0] != first.rpartition("/")[0]
 
 
 def _unnamed(repo: Repository) -> Iterable[_Ranked]:
@@ -160,6 +169,9 @@ def _documented(repo: Repository, kind: str, target: str, commands: list[Command
         confidence -= 0.35
     if repo.files.is_test(target) or _ASIDE & set(target.split("/")):
         confidence -= 0.3
+    reached = {key for fact in repo.closure(target, 6) for key in fact.signals}
+    if kind == "train" and not {"env_step", "make_env"} & reached:
+        confidence -= 0.1  # it may train something else
     if best.bare:
         confidence -= 0.05  # how it is told what to do stands elsewhere
     if confidence < THRESHOLD:
@@ -276,6 +288,6 @@ def _verb_kind(verb: str) -> str:
     first = words(verb)[:1]
     if first in (("train",), ("learn",), ("fit",)) and len(words(verb)) == 1:
         return "train"
-    if first in (("eval",), ("evaluate",), ("enjoy",), ("play",)) and len(words(verb)) == 1:
+    if first and first[0] in _EVALUATES and len(words(verb)) == 1:
         return "evaluate"
     return ""
