@@ -108,6 +108,8 @@ def audit_all(place: Path, cases: list[dict[str, Any]]) -> dict[str, Any]:
             shown = " ".join(given["command"]) if isinstance(given, dict) else str(given)
             firsts[slot].append((name, is_right(slot, answers, truth.get(slot, [])), shown))
         for slot in SETS:
+            if slot not in case.get("judged", SETS):
+                continue
             answers = getattr(found, slot)
             values = {a.value["file"] if slot in CODE else str(a.value) for a in answers}
             sets[slot].append((name, values, set(truth.get(slot, []))))
@@ -122,7 +124,7 @@ def main() -> None:
     """Score the audit on the repositories of a directory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--set", default="third", choices=["first", "second", "third"])
+    parser.add_argument("--set", default="third", choices=["first", "second", "third", "fourth"])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--misses", action="store_true")
     args = parser.parse_args()
