@@ -155,6 +155,9 @@ def _kind(repo: Repository, command: Command) -> str:
         return "evaluate"
     if judged.kind and judged.sure < THRESHOLD and repo.files.is_test(command.target):
         return ""
+    if not judged.kind:  # `launcher config.yaml train`
+        said = [_verb_kind(word) for word in command.argv[1:] if re.fullmatch("[a-z]+", word)]
+        return next((kind for kind in said if kind), "")
     return judged.kind
 
 
@@ -192,7 +195,8 @@ def _undocumented(
         judged = _purpose(repo, entry.target, name)
         kind = judged.kind if judged.sure >= 0.7 and not repo.files.is_test(entry.target) else ""
         verbs = _subcommands(repo, entry.target)
-        kinds = {verb: _verb_kind(verb) for verb in verbs if _verb_kind(verb)}
+        # `tool test` may as well run the tests.
+        kinds = {verb: _verb_kind(verb) for verb in verbs if _verb_kind(verb) and verb != "test"}
         if kinds and not _verb_kind(name):
             for verb, verb_kind in sorted(kinds.items()):
                 if (verb_kind, entry.target) not in seen:
