@@ -28,7 +28,9 @@ from assay.study.repo.words import (
 _TAG = re.compile(r"[A-Za-z_][\w {}-]* ?/ ?[\w {}().%/-]+(?<!\.\w\w)(?<!\.\w\w\w)(?<!\.\w{4})")
 
 # Loggers that write to the screen.
-_SCREEN = re.compile(r"(Terminal|Stdout|StdOut|Std|Console|Screen|Human|Print)(Logger|Output\w*|Writer)$")
+_SCREEN = re.compile(
+    r"(Terminal|Stdout|StdOut|Std|Console|Screen|Human|Print)(Logger|Output\w*|Writer)$"
+)
 
 # A file that a writer of results is made with.
 _RESULTS = re.compile(r"(?:.*/)?\w*(?:metrics|scores|progress|results|log|stats)\w*\.(jsonl|csv)")
@@ -117,7 +119,8 @@ class Calls(Helpers):
         elif tail not in ("init", "log", "finish") and self._mentions(node, tail, line):
             pass
         elif full in ("csv.writer", "csv.DictWriter") or (
-            tail[:3].lower() == "csv" and tail.endswith(("Logger", "Output", "OutputFormat", "Writer"))
+            tail[:3].lower() == "csv"
+            and tail.endswith(("Logger", "Output", "OutputFormat", "Writer"))
         ):
             sure = "csv" in tail.lower() or self._about_metrics(node)
             self.sink("csv", full, line, 0.9 if sure else 0.6)

@@ -194,7 +194,11 @@ def evaluation_switch(
         last = setting.rpartition(".")[2]
         found = sorted(value for value in values if says_evaluate(value))
         for name, option in options.items():
-            if found and re.split(r"[.-]", name)[-1] == last and option.kind in ("str", "choice", ""):
+            if (
+                found
+                and re.split(r"[.-]", name)[-1] == last
+                and option.kind in ("str", "choice", "")
+            ):
                 typed = (name, found[0]) if name.startswith("-") else (f"{name}={found[0]}",)
                 return typed, option.line
     options = {**fact.options, **options}
@@ -207,7 +211,16 @@ def evaluation_switch(
     ranked = sorted(options, key=lambda n: [w not in words(n) for w in order])
     for name, option in ((name, options[name]) for name in ranked):
         about = set(words(option.about))
-        during = about & {"human", "keyboard", "during", "every", "while", "interval", "periodically", "frequency"}
+        during = about & {
+            "human",
+            "keyboard",
+            "during",
+            "every",
+            "while",
+            "interval",
+            "periodically",
+            "frequency",
+        }
         if says_evaluate(name) and option.kind == "bool" and not during:
             if option.flag and option.default is False:
                 return (name,), option.line

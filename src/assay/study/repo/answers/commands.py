@@ -19,8 +19,8 @@ from assay.study.repo.purpose import (
     evaluation_switch,
     is_script,
     purpose,
-    training_switch,
     scoped,
+    training_switch,
 )
 from assay.study.repo.repository import Repository
 from assay.study.repo.words import OTHER_WORDS
@@ -30,7 +30,15 @@ _EVALUATES = {"eval", "evaluate", "enjoy", "play", "test", "watch"}
 _VERBS = {"command", "cmd", "mode", "action", "subcommand", "verb", "subcmd", "argv", "func"}
 _Ranked = tuple[float, str, str, Answer]  # weight, place, script
 
-_ASIDE = {"diagnostics", "benchmark", "benchmarks", "benchmarking", "profiling", "deployment", "deploy"}
+_ASIDE = {
+    "diagnostics",
+    "benchmark",
+    "benchmarks",
+    "benchmarking",
+    "profiling",
+    "deployment",
+    "deploy",
+}
 
 
 def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
