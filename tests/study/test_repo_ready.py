@@ -263,6 +263,9 @@ def test_metrics_that_helpers_write(tmp_path: Path) -> None:
         kind="tensorboard", path="**/events.out.tfevents.*", key="eval/success_rate"
     )
     assert [metric.training_reward for metric in found] == [False, True, False]
+    assert all(metric.outcome for metric in found)
+    put(tmp_path, train_dot_py=LOGGERS.replace("train/reward", "losses/value"))
+    assert [metric.outcome for metric in proposal(tmp_path).metrics] == [False]
 
 
 PLAIN = '''

@@ -171,6 +171,11 @@ def _measures(name: str) -> bool:
     return last not in AXES or bool(set(words(group)) & (OUTCOME_WORDS | {"length", "lengths"}))
 
 
+def is_outcome(name: str) -> bool:
+    """Return whether a study could decide by a metric: success, return, score, length, error."""
+    return len(_promise(name, 1.0, True)) > 1
+
+
 def _promise(name: str, confidence: float, near: bool) -> tuple[int, ...]:
     """Order names by how well a study could decide by them: evaluation, outcome, mean."""
     parts = words(name)
