@@ -1,6 +1,6 @@
 """How well `assay study audit` reads repositories of others: recall and precision by question.
 
-    python benchmarks/audits.py DIRECTORY [--set held] [--json FILE] [--misses]
+    python benchmarks/audits.py DIRECTORY [--set third] [--json FILE] [--misses]
 
 DIRECTORY holds the unpacked source packages that `audits.yaml` names, each below its own name
 (`pip download --no-deps --no-binary :all: NAME==VERSION`, then `tar -xf`). The truths were written
@@ -108,6 +108,8 @@ def audit_all(place: Path, cases: list[dict[str, Any]]) -> dict[str, Any]:
             shown = " ".join(given["command"]) if isinstance(given, dict) else str(given)
             firsts[slot].append((name, is_right(slot, answers, truth.get(slot, [])), shown))
         for slot in SETS:
+            if slot not in case.get("judged", SETS):
+                continue
             answers = getattr(found, slot)
             values = {a.value["file"] if slot in CODE else str(a.value) for a in answers}
             sets[slot].append((name, values, set(truth.get(slot, []))))
@@ -122,7 +124,7 @@ def main() -> None:
     """Score the audit on the repositories of a directory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--set", default="held", choices=["development", "held"])
+    parser.add_argument("--set", default="third", choices=["first", "second", "third", "fourth"])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--misses", action="store_true")
     args = parser.parse_args()

@@ -263,6 +263,9 @@ def test_metrics_that_helpers_write(tmp_path: Path) -> None:
         kind="tensorboard", path="**/events.out.tfevents.*", key="eval/success_rate"
     )
     assert [metric.training_reward for metric in found] == [False, True, False]
+    assert all(metric.outcome for metric in found)
+    put(tmp_path, train_dot_py=LOGGERS.replace("train/reward", "losses/value"))
+    assert [metric.outcome for metric in proposal(tmp_path).metrics] == [False]
 
 
 PLAIN = '''
@@ -340,3 +343,123 @@ def test_classes_of_randomisation_by_their_names(tmp_path: Path) -> None:
     put(tmp_path, train_dot_py=ARGPARSE, config_dot_py=config)
     (answer,) = inspect(tmp_path).adapter.randomization
     assert answer.value["names"] == ["AntCfg.domain_rand_heavy", "DomainRandCfg"]
+
+
+# ---------------------------------------------------------------------- what real repositories do
+
+
+def test_what_turns_training_on_is_given(tmp_path: Path) -> None:
+    modes = ARGPARSE.replace(
+        "    agent.learn(parser.parse_args())\n",
+        "    parser.add_argument('--mode', default='download')\n"
+        "    args = parser.parse_args()\n    if args.mode == 'train':\n        agent.learn(args)\n",
+    )
+    put(tmp_path, main_dot_py=modes)
+    assert "main.py --mode train " in command(tmp_path)
+    flag = ARGPARSE.replace("'--render'", "'--train'")
+    put(tmp_path, main_dot_py=flag)
+    assert "main.py --train " in command(tmp_path)
+    put(tmp_path, main_dot_py=modes.replace("'download'", "'train'"))
+    assert "--mode" not in command(tmp_path)
+
+
+def test_a_setting_that_is_compared_may_switch_to_evaluation(tmp_path: Path) -> None:
+    own = script(
+        "from flags import Flags",
+        "def main():\n    config = Flags('configs.yaml').parse()\n"
+        "    if config.script == 'train':\n        agent.learn(config)\n"
+        "    elif config.script == 'eval_only':\n        evaluate(config)\n",
+    )
+    put(
+        tmp_path,
+        train_dot_py=own,
+        configs_dot_yaml="defaults:\n  seed: 0\n  logdir: logs\n  run: {script: train}\n",
+        README_dot_md="```\npython train.py --logdir ~/logs/$(date +%F) --task walk\n```\n",
+    )
+    assert command(tmp_path) == (
+        "{python} train.py --logdir {out} --task walk --seed {seed} {parameters}"
+    )
+    assert "--run.script eval_only" in command(tmp_path, "evaluate")
+
+
+def test_a_number_of_seeds_is_no_seed(tmp_path: Path) -> None:
+    text = ARGPARSE.replace("'-s', '--random_seed'", "'--num-seeds'")
+    put(tmp_path, train_dot_py=text)
+    assert "{seed}" not in command(tmp_path)
+    put(tmp_path, train_dot_py=text.replace("--num-seeds", "--seed_id"))
+    assert "--seed_id {seed}" in command(tmp_path)
+
+
+def test_tests_and_games_are_no_evaluation(tmp_path: Path) -> None:
+    test = script(
+        "from absl.testing import absltest",
+        "class T(absltest.TestCase):\n    def testTrain(self):\n        agent.learn(1)\n",
+        "absltest.main()",
+    )
+    play = script("", "def main():\n    obs, reward, done, info = env.step(input())\n")
+    put(tmp_path, train_dot_py=ARGPARSE, train_test_dot_py=test, play_dot_py=play)
+    found = inspect(tmp_path).adapter
+    assert [answer.evidence[0].partition(":")[0] for answer in found.train] == ["train.py"]
+    assert found.evaluate == ()
+
+
+def test_a_program_without_a_telling_name_trains_if_no_other_does(tmp_path: Path) -> None:
+    project = '[project]\nname = "x"\n[project.scripts]\ncoach = "pkg.coach:main"\n'
+    coach = (
+        "import argparse\nfrom pkg.loop import improve\n\n\ndef main():\n"
+        "    parser = argparse.ArgumentParser()\n    parser.add_argument('--seed')\n    improve()\n"
+    )
+    loop = "import gymnasium\n\n\ndef improve():\n    env.step(1)\n    loss.backward()\n"
+    put(
+        tmp_path,
+        pyproject_dot_toml=project,
+        pkg__coach_dot_py=coach,
+        pkg__loop_dot_py=loop,
+        README_dot_md="```\ncoach -p CartPole_DQN\n```\n",
+    )
+    assert command(tmp_path) == "coach -p CartPole_DQN --seed {seed} {parameters}"
+    put(tmp_path, train_dot_py=ARGPARSE)
+    assert "train.py" in command(tmp_path)
+
+
+ENV = """
+import dm_env
+import gymnasium as gym
+
+
+class Env(gym.Env):
+    def reset(self):
+        return 0
+
+    def step(self, action):
+        reward = {reward}
+        return {end}
+"""
+
+
+def test_rewards_that_stand_elsewhere_and_ends_that_are_returned(tmp_path: Path) -> None:
+    asked = ENV.format(reward="self.reward_fn(action)", end="0, reward, False, False, {}")
+    ended = ENV.format(reward="1.0 - action", end="dm_env.termination(reward=reward)")
+    handed = (
+        "class Bridge:\n    def step(self, action):\n        return 0\n\n    def reset(self):\n"
+        "        return 0\n\n    def get_reward(self):\n        return self.env.task.reward()[0]\n"
+    )
+    term = (
+        "class Fallen(Condition):\n    def _step(self, task, env, action):\n"
+        "        return env.height < 0.3\n"
+    )
+    put(tmp_path, envs__asked_dot_py=asked, envs__ended_dot_py=ended, envs__bridge_dot_py=handed)
+    put(tmp_path, termination_conditions__fallen_dot_py=term)
+    found = inspect(tmp_path).adapter
+    assert [answer.value["file"] for answer in found.reward] == ["envs/ended.py"]
+    assert {answer.value["file"] for answer in found.termination} == {
+        "envs/ended.py", "termination_conditions/fallen.py",
+    }  # fmt: skip
+
+
+def test_prints_beside_a_record_are_for_people(tmp_path: Path) -> None:
+    printed = LOGGERS.replace("1)\n", "1)\n    for _ in range(3):\n        print(f'return: {x}')\n")
+    put(tmp_path, train_dot_py=printed)
+    assert "stdout" not in [answer.value for answer in inspect(tmp_path).adapter.logging]
+    put(tmp_path, train_dot_py=printed.replace("writer = SummaryWriter('runs')", "pass"))
+    assert inspect(tmp_path).adapter.logging[0].value == "stdout"

@@ -10,6 +10,7 @@ from assay.study.repo.helpers import Helpers
 from assay.study.repo.syntax import draws, target_name
 from assay.study.repo.walk import Hit, Logged
 from assay.study.repo.words import (
+    CONFIGS,
     LIBRARY_METRICS,
     LOADS,
     METRIC_CALLS,
@@ -27,7 +28,9 @@ from assay.study.repo.words import (
 _TAG = re.compile(r"[A-Za-z_][\w {}-]* ?/ ?[\w {}().%/-]+(?<!\.\w\w)(?<!\.\w\w\w)(?<!\.\w{4})")
 
 # Loggers that write to the screen.
-_SCREEN = re.compile(r"(Terminal|Stdout|StdOut|Std|Console|Screen|Human|Print)(Logger|Output\w*|Writer)$")
+_SCREEN = re.compile(
+    r"(Terminal|Stdout|StdOut|Std|Console|Screen|Human|Print)(Logger|Output\w*|Writer)$"
+)
 
 # A file that a writer of results is made with.
 _RESULTS = re.compile(r"(?:.*/)?\w*(?:metrics|scores|progress|results|log|stats)\w*\.(jsonl|csv)")
@@ -93,7 +96,9 @@ class Calls(Helpers):
         elif full in ("yaml.safe_load", "yaml.load", "yaml.full_load", "yaml.unsafe_load") or (
             full.endswith(("OmegaConf.load", "YAML.load"))
         ):
-            config.setdefault("yaml", Hit(full, line, 0.8))
+            around = set(words(f"{self.facts.path} {self.function} {self.label}"))
+            about = around & (CONFIGS | {"conf", "params", "hyperparams", "main", "train", "run"})
+            config.setdefault("yaml", Hit(full, line, 0.8 if about or not self.function else 0.66))
         elif root in OTHER_CONFIGS and tail in ("Fire", "CLI", "auto_cli", "parse", "run"):
             config["custom"] = Hit(root, line, 0.9)
         elif full.startswith("ml_collections.") or full.endswith("config_dict.create"):
@@ -114,7 +119,8 @@ class Calls(Helpers):
         elif tail not in ("init", "log", "finish") and self._mentions(node, tail, line):
             pass
         elif full in ("csv.writer", "csv.DictWriter") or (
-            tail[:3].lower() == "csv" and tail.endswith(("Logger", "Output", "OutputFormat", "Writer"))
+            tail[:3].lower() == "csv"
+            and tail.endswith(("Logger", "Output", "OutputFormat", "Writer"))
         ):
             sure = "csv" in tail.lower() or self._about_metrics(node)
             self.sink("csv", full, line, 0.9 if sure else 0.6)
@@ -196,6 +202,8 @@ class Calls(Helpers):
         around += [c.name for c in self.classes]
         around += [self.text(item) for item in node.args]
         text = set(words(" ".join(around)))
+        if {"logger", "monitor"} & {word for c in self.classes for word in words(c.name)}:
+            text |= {"log"}
         settings = text & {"config", "cfg", "args", "settings", "hyperparameters", "vocab"}
         return bool(text & METRIC_WORDS) and not settings
 
@@ -274,6 +282,8 @@ class Calls(Helpers):
                 self.signal("learn", line)
             elif tail == "train" and given and not _off(node) and root not in ("nn", "torch"):
                 self.signal("learn", line)
+        elif name[:1] == ("train",) and root in ("chainerrl", "pfrl"):
+            self.signal("learn", line)
         elif name[:1] in (("train",), ("learn",)) or name[-1:] in (("training",), ("train",)):
             if not receiver or who & {"train", "training", "trainer"} or "." in full:
                 self.signal("train_call", line)
@@ -318,7 +328,10 @@ class Calls(Helpers):
             tags = [k.value for k in node.keywords if k.arg in ("tag", "name", "key")]
             first = tags[0] if tags else None
         text = self.text(first)
-        if tail in METRIC_CALLS or tail in self.metric_calls:
+        named = {k.arg: k.value for k in node.keywords if k.arg}
+        if tail == "Value" and {"tag", "simple_value"} <= set(named):  # of TensorFlow 1
+            self._tagged(named["tag"], self.text(named["tag"]), node.lineno, 0.85)
+        elif tail in METRIC_CALLS or tail in self.metric_calls:
             self._tagged(first, text, node.lineno, 0.95)
             self.logged(node.args[:1], 0.9)
         elif tail == "scalar" and who & {"summary", "writer", "logger", "tb"}:
@@ -360,6 +373,8 @@ class Calls(Helpers):
                 self.metric(tag, node.lineno, 0.7)
         elif several and _TAG.fullmatch(text) and NOTES & set(words(tail)):
             self._tagged(first, text, node.lineno, 0.75)  # `track_data("Loss / Policy", loss)`
+        elif several and logger and OUTCOME_WORDS & set(words(text)):
+            self._tagged(first, text, node.lineno, 0.75)  # `logger.create_signal("Reward", r)`
         elif {"progress", "log", "report"} & set(words(tail)) and not full.startswith("logging"):
             self.logged(node.args, 0.6, plain=False)
 

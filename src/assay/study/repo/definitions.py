@@ -35,9 +35,11 @@ from assay.study.repo.words import (
     TASK_ARGUMENTS,
 )
 
-_COMPUTE = {"__call__", "compute", "compute_reward", "step_reward"}
+_COMPUTE = {
+    "__call__", "compute", "compute_reward", "step_reward", "evaluate", "filter", "_step", "step",
+}  # fmt: skip
 REWARD_ENDS = {"reward", "rewards", "rew", "fn", "function", "func"}
-REWARD_VERBS = {"compute", "calc", "calculate", "get", "penalty"}
+REWARD_VERBS = {"compute", "calc", "calculate", "get", "penalty", "shape"}
 
 
 class Definitions(Calls):
@@ -68,6 +70,8 @@ class Definitions(Calls):
         context = Owner(node.name, bool(methods) and (shaped or inherits or rewarding), wrapper)
         for base in node.bases:
             full = self.dotted(base)
+            if full.endswith("SummaryWriter"):
+                self.sink("tensorboard", full, node.lineno, 0.9)
             if full.partition(".")[0] in ("rsl_rl", "rl_games", "skrl") and "Runner" in full:
                 self.sink("tensorboard", full, node.lineno, 0.6)
             inherited = f"{full.partition('.')[0]}:{full.rpartition('.')[2]}"
@@ -85,7 +89,10 @@ class Definitions(Calls):
             plain = named.isdisjoint({"cfg", "config", "test", "error", "term"})
             if plain and named & {"curriculum", "curricula"}:
                 self.found("curriculum", node.name, node.lineno, 0.85)
-            if plain and named & RANDOMIZES and not named & (STORAGE | NO_RANDOM):
+            drawn = named & (RANDOMIZES | {"randomizer"}) and not named & {"no", "null", "dummy"}
+            inside = set(self.facts.path.split("/")[:-1])
+            drawn = drawn and not (STORAGE | {"models", "nets"}) & inside
+            if plain and drawn and not named & (STORAGE | NO_RANDOM):
                 self.found("randomization", node.name, node.lineno, 0.8)
             self._callable(node, methods, named | base_words)
             if plain and "manager" in named and "reward" in named | {w.rstrip("s") for w in named}:
@@ -107,7 +114,10 @@ class Definitions(Calls):
             isinstance(item, ast.FunctionDef) and item.name in _COMPUTE and computes(item)
             for item in node.body
         )
-        if not computing or named & (STORAGE | {"wrapper", "abstract", "mixin", "protocol"}):
+        other = STORAGE | {"wrapper", "abstract", "mixin", "protocol", "base"}
+        if not computing or (set(words(node.name)) | named) & other - {"base"}:
+            return
+        if "base" in words(node.name) or "base" in words(self.facts.path.rpartition("/")[2]):
             return
         named = named | set(words("/".join(self.facts.path.split("/")[-2:])))
         if named & {"reward", "rewards"} and not named & {"normalizer", "scaler", "normalize"}:
@@ -246,9 +256,13 @@ class Definitions(Calls):
             or bool(TASK_ARGUMENTS & set(arguments))
             or (self.place if owner else self.rewarding)
             or (name_words[0] in ("compute", "calc") and bool(self.facts.environments))
+            or (owner is None and self.place and name_words[-1] == "reward")
         )
-        if owner is not None and owner.environment and node.name in STEPS:
+        both = named & {"reward", "rew"} and named & {"terminated", "done"}
+        if owner is not None and (both or (owner.environment and node.name in STEPS)):
             self._step(node, qualified, owner)
+        elif owner is not None and owner.environment and not named & {"reset", "init"}:
+            self._sets(node, qualified)
         no = NO_REWARD
         if owner is not None and owner.environment and name_words[0] in ("compute", "calc"):
             no = NO_REWARD - {"normalized"}  # `compute_normalized_reward` works it out
@@ -293,6 +307,20 @@ class Definitions(Calls):
             for slot, names in FILE_NAMES.items():
                 if stem & names and computes(node):
                     self.found(slot, node.name, node.lineno, 0.8)
+
+    def _sets(self, node: ast.FunctionDef | ast.AsyncFunctionDef, qualified: str) -> None:
+        """Note where a method works out `self.reward` or `self.done` before a step returns it."""
+        for item, _ in assignments(node.body, False):
+            target = item.targets[0] if isinstance(item, ast.Assign) else item.target
+            plain = isinstance(target, ast.Attribute) and isinstance(item.value, ast.BinOp)
+            compared = isinstance(target, ast.Attribute | ast.Name) and (
+                isinstance(item.value, ast.Compare | ast.BoolOp)
+                and is_computed(item.value, False, "termination")
+            )
+            if plain and target_name(target) in REWARD_NAMES:
+                self.found("reward", qualified, item.lineno, 0.75)
+            elif compared and target_name(target) in DONE_NAMES:
+                self.found("termination", qualified, item.lineno, 0.75)
 
     def _step(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef, qualified: str, owner: Owner

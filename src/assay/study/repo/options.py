@@ -107,6 +107,8 @@ class Options(Walker):
             kind, default = "bool", action == "store_false"
         elif isinstance(given.get("action"), ast.AST) and "Boolean" in ast.unparse(given["action"]):
             kind = "bool"
+        elif "action" in given and "StoreTrue" in ast.unparse(given["action"]):
+            kind, default, action = "bool", False, "store_true"
         allowed = literal(given.get("choices"))
         option = Option(
             node.lineno,

@@ -10,6 +10,7 @@ from pydantic import Field
 from assay.study.files.base import Direction, Part
 from assay.study.files.contract import MetricSource
 from assay.study.files.records import Adapter, Answer
+from assay.study.repo.answers.metrics import is_outcome
 from assay.study.repo.files import words
 
 METRICS = 20
@@ -48,6 +49,7 @@ class ProposedMetric(Part):
     name: str
     direction: Direction = "maximize"
     source: MetricSource
+    outcome: bool = Field(description="Whether a study could decide by it, judged by its name.")
     training_reward: bool = Field(description="Whether it is likely the reward trained on.")
     evidence: tuple[str, ...] = ()
     confidence: float = 0.0
@@ -68,7 +70,9 @@ class Proposal(Part):
 
     train: ProposedCommand | None = None
     evaluate: ProposedCommand | None = None
-    metrics: tuple[ProposedMetric, ...] = Field((), description="The primary metric first.")
+    metrics: tuple[ProposedMetric, ...] = Field(
+        (), description="The likeliest primary metric first, if it is an outcome."
+    )
     parameters: tuple[ProposedParameter, ...] = ()
 
 
@@ -116,6 +120,7 @@ def _metric(answer: Answer, logging: tuple[Answer, ...]) -> list[ProposedMetric]
             name=name,
             direction="minimize" if named & _SMALLER else "maximize",
             source=source,
+            outcome=is_outcome(name),
             training_reward=bool(named & {"reward", "rewards", "rew"}) and not named & _HELD_OUT,
             evidence=answer.evidence,
             confidence=answer.confidence,

@@ -13,7 +13,7 @@ from assay.study.repo.words import OTHER_WORDS
 TRAIN_WORDS = {"train", "training", "trainer", "learn", "learner", "finetune", "pretrain"}
 EVALUATE_WORDS = {
     "eval", "evaluate", "evaluation", "evaluator", "evaluating", "play", "enjoy", "rollout",
-    "inference", "infer", "evals", "rollouts",
+    "inference", "infer", "evals", "rollouts", "watch",
 }  # fmt: skip
 _MODES = EVALUATE_WORDS | {"test", "testing"}
 _MODE_KEYS = {"mode", "phase", "job", "cmd", "command", "action", "type", "stage", "script", "task"}
@@ -101,6 +101,9 @@ def purpose(
             return Purpose("train", 0.95 if trains else 0.85, trains or abs(fact.main) or 1)
         plain = fact.main > 0 and not named & _OTHER_MODELS
         return Purpose("train", 0.65 if plain else 0.4, abs(fact.main) or 1)
+    by_hand = named & EVALUATE_WORDS == {"play"} and "env_step" in signals
+    if by_hand and "load" not in reached and "evaluate_call" not in signals:
+        return Purpose("", 0.0)  # a person plays
     if named & EVALUATE_WORDS and not named & TRAIN_WORDS and not others:
         line = signals.get("env_step") or signals.get("evaluate_call") or signals.get("load") or 0
         if line or reached & {"env_step", "evaluate_call"}:
@@ -157,10 +160,30 @@ def evaluates(argv: Iterable[str]) -> bool:
 
 def says_evaluate(option: str) -> bool:
     """Return whether an option makes a script evaluate instead: `--eval-only`, `test`."""
-    named = set(words(option))
+    named = set(words(option.rpartition(".")[2]))
     if named & {"evaluation", "rollout", "rollouts"} and "only" not in named:
         return False  # `experiment.evaluation=true` evaluates on the way
     return bool(named & _MODES) and named <= _MODES | {"only", "just", "run", "mode", "is", "do"}
+
+
+def training_switch(
+    fact: Facts, options: dict[str, Option], argv: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the arguments without which a script does not train: `--mode train`, `--train`."""
+    given = {word.partition("=")[0] for word in argv}
+    for setting, values in fact.compared.items():
+        name = f"--{setting.rpartition('.')[2]}"
+        option = fact.options.get(name)
+        if option is not None and name not in given and set(words(name)) & _MODE_KEYS:
+            wanted = [value for value in values if value.lower() in ("train", "training")]
+            if wanted and str(option.default).lower() not in ("train", "training"):
+                return name, wanted[0]
+    for name, option in options.items():
+        named = words(name)
+        if option.flag and option.default is False and len(named) == 1 and name not in given:
+            if named[0] in ("train", "trainer", "training") and name in fact.options:
+                return (name,)
+    return ()
 
 
 def evaluation_switch(
@@ -171,17 +194,33 @@ def evaluation_switch(
         last = setting.rpartition(".")[2]
         found = sorted(value for value in values if says_evaluate(value))
         for name, option in options.items():
-            if found and re.split(r"[.-]", name)[-1] == last and option.kind in ("str", "choice", ""):
+            if (
+                found
+                and re.split(r"[.-]", name)[-1] == last
+                and option.kind in ("str", "choice", "")
+            ):
                 typed = (name, found[0]) if name.startswith("-") else (f"{name}={found[0]}",)
                 return typed, option.line
-    for name, option in fact.options.items():
+    options = {**fact.options, **options}
+    for name, option in options.items():
         if set(words(name)) & _MODE_KEYS and option.choices:
             for choice in option.choices:
                 if str(choice).lower() in _MODES:
                     return (name, str(choice)), option.line
-    for name, option in fact.options.items():
+    order = ("evaluate", "eval", "test", "inference", "infer", "play")
+    ranked = sorted(options, key=lambda n: [w not in words(n) for w in order])
+    for name, option in ((name, options[name]) for name in ranked):
         about = set(words(option.about))
-        during = about & {"during", "every", "while", "interval", "periodically", "frequency"}
+        during = about & {
+            "human",
+            "keyboard",
+            "during",
+            "every",
+            "while",
+            "interval",
+            "periodically",
+            "frequency",
+        }
         if says_evaluate(name) and option.kind == "bool" and not during:
             if option.flag and option.default is False:
                 return (name,), option.line

@@ -221,11 +221,12 @@ class _Reader(Definitions):
     def _compare(self, node: ast.Compare) -> None:
         for value in node.comparators:
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                self.facts.subcommands.setdefault(value.value, node.lineno)
                 if isinstance(node.left, ast.Attribute | ast.Name | ast.Subscript):
                     asked = conditions(node)
                     for name, wanted in asked[:1]:
-                        self.facts.compared.setdefault(name, set()).add(str(wanted))
+                        self.facts.compared.setdefault(name, {}).setdefault(
+                            str(wanted), node.lineno
+                        )
         self.children(node)
 
     def _return(self, node: ast.Return) -> None:
@@ -236,6 +237,10 @@ class _Reader(Definitions):
             and isinstance(value.elts[-1], ast.Dict)
         ):
             self.keys(value.elts[-1], self.facts.infos, 0.6)
+        if self.function in STEPS and self.classes and isinstance(value, ast.Call):
+            if self.dotted(value.func) == "dm_env.termination":
+                name = f"{self.classes[-1].name}.{self.function}"
+                self.found("termination", name, node.lineno, 0.8)
         if value is not None:
             # `return loss, {"loss": ...}` hands its metrics on as well.
             for part in value.elts if isinstance(value, ast.Tuple) else [value]:

@@ -105,7 +105,7 @@ class Facts:
     # Classes and functions that a command line is made of, and whether of a function's arguments.
     parsed: list[tuple[str, bool]] = field(default_factory=list)
     hydra: dict[str, tuple[str, str]] = field(default_factory=dict)  # configs, per function
-    compared: dict[str, set[str]] = field(default_factory=dict)  # strings, per setting
+    compared: dict[str, dict[str, int]] = field(default_factory=dict)  # strings, per setting
     assigned: dict[str, Any] = field(default_factory=dict)  # literals, by what they are called
     config_files: list[tuple[str, str]] = field(default_factory=list)  # flags, and their defaults
     subcommands: dict[str, int] = field(default_factory=dict)

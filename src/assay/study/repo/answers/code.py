@@ -15,7 +15,9 @@ from assay.study.repo.words import SLOTS
 FILES = 200
 NAMES = 100  # of one file
 _YAML_SLOTS = {
-    "reward": re.compile(r"^_?(reward|rewards|reward_(scales|weights|config|terms|coefs?|cfg))$"),
+    "reward": re.compile(
+        r"^_?(reward|rewards|reward_(scales|weights|config|terms|coefs?|cfg|params))$"
+    ),
     "termination": re.compile(r"^(termination|terminations|termination_conditions)$"),
     "curriculum": re.compile(r"^\w*curriculum\w*$"),
     "randomization": re.compile(

@@ -22,13 +22,25 @@ from assay.study.repo.purpose import (
     is_script,
     purpose,
     scoped,
+    training_switch,
 )
 from assay.study.repo.repository import Repository
+from assay.study.repo.words import OTHER_WORDS
 
 COMMANDS = 60
+_EVALUATES = {"eval", "evaluate", "enjoy", "play", "test", "watch"}
+_VERBS = {"command", "cmd", "mode", "action", "subcommand", "verb", "subcmd", "argv", "func"}
 _Ranked = tuple[float, str, str, Answer]  # weight, place, script
 
-_ASIDE = {"benchmark", "benchmarks", "benchmarking", "profiling", "deployment", "deploy"}
+_ASIDE = {
+    "diagnostics",
+    "benchmark",
+    "benchmarks",
+    "benchmarking",
+    "profiling",
+    "deployment",
+    "deploy",
+}
 
 
 def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
@@ -48,17 +60,57 @@ def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
     seen = {(kind, target) for kind, target, _ in documented}
     for kind, path, answer in _undocumented(repo, seen):
         found[kind].append((-answer.confidence, path, path, answer))
-    if not found["evaluate"]:
-        found["evaluate"] += _switched(repo, found["train"])
+    if not found["train"]:
+        found["train"] += _unnamed(repo)
+    known = {target for *_, target, _ in found["evaluate"]}
+    switched = [item for item in _switched(repo, found["train"]) if item[2] not in known]
+    found["evaluate"] += switched[: 1 if found["evaluate"] else 5]
     result = {}
     for kind, answers in found.items():
-        answers.sort(key=lambda item: (item[0], place_key(item[1])))
+        aside = {item[2]: kind == "evaluate" and _elsewhere(repo, item[2]) for item in answers}
+        answers.sort(key=lambda item: (item[0], aside[item[2]], place_key(item[1])))
         # What is far less sure than the best may be a benchmark or a tool.
         sure = -answers[0][0] - 0.3 if answers else 0.0
         targets = [target for _, _, target, _ in answers if repo.sure[kind, target] > sure]
         repo.chosen[kind] = list(dict.fromkeys(targets))
         result[kind] = tuple(answer for *_, answer in answers[:COMMANDS])
     return result
+
+
+def _elsewhere(repo: Repository, target: str) -> bool:
+    """Return whether a script lies in another directory than the first that trains."""
+    first = repo.chosen["train"][0] if repo.chosen["train"] else target
+    return target.rpartition("/")[0] != first.rpartition("/")[0]
+
+
+def _unnamed(repo: Repository) -> Iterable[_Ranked]:
+    """Yield the commands of which nothing says that they train, where no other does.
+
+    A program that reaches what learns and steps, and that a document calls or that is installed,
+    is what trains.
+    """
+    for command in sorted(repo.scripts.commands, key=preference):
+        reached = {key for fact in repo.closure(command.target, 8) for key in fact.signals}
+        if command.entry and repo.facts[command.target].subcommands:
+            continue  # it says what it can do, and training is none of it
+        if _learns(reached) and not evaluates(command.argv) and not _verb_kind(_verb(command)):
+            _choose(repo, "train", command.target, 0.6)
+            places = [command.place]
+            answer = _answer(repo, "train", command.argv, command.target, 0.6, places)
+            yield -0.6, command.place, command.target, answer
+            return
+    for name, entry in sorted(repo.scripts.entries.items()):
+        reached = {key for fact in repo.closure(entry.target, 8) for key in fact.signals}
+        verbs = repo.facts[entry.target].subcommands
+        if {"gradient", "learn"} & reached and not verbs and not set(words(name)) & OTHER_WORDS:
+            _choose(repo, "train", entry.target, 0.5)
+            answer = _answer(repo, "train", (name,), entry.target, 0.5, [entry.place])
+            yield -0.5, entry.target, entry.target, answer
+            return
+
+
+def _learns(signals: set[str]) -> bool:
+    return bool({"gradient", "learn"} & signals) and "env_step" in signals
 
 
 def _switched(repo: Repository, train: list[_Ranked]) -> Iterable[_Ranked]:
@@ -133,6 +185,9 @@ def _kind(repo: Repository, command: Command) -> str:
         return "evaluate"
     if judged.kind and judged.sure < THRESHOLD and repo.files.is_test(command.target):
         return ""
+    if not judged.kind:  # `launcher config.yaml train`
+        said = [_verb_kind(word) for word in command.argv[1:] if re.fullmatch("[a-z]+", word)]
+        return next((kind for kind in said if kind), "")
     return judged.kind
 
 
@@ -147,6 +202,9 @@ def _documented(repo: Repository, kind: str, target: str, commands: list[Command
         confidence -= 0.35
     if repo.files.is_test(target) or _ASIDE & set(target.split("/")):
         confidence -= 0.3
+    reached = {key for fact in repo.closure(target, 6) for key in fact.signals}
+    if kind == "train" and not {"env_step", "make_env"} & reached:
+        confidence -= 0.1  # it may train something else
     if best.bare:
         confidence -= 0.05  # how it is told what to do stands elsewhere
     if confidence < THRESHOLD:
@@ -167,7 +225,8 @@ def _undocumented(
         judged = _purpose(repo, entry.target, name)
         kind = judged.kind if judged.sure >= 0.7 and not repo.files.is_test(entry.target) else ""
         verbs = _subcommands(repo, entry.target)
-        kinds = {verb: _verb_kind(verb) for verb in verbs if _verb_kind(verb)}
+        # `tool test` may as well run the tests.
+        kinds = {verb: _verb_kind(verb) for verb in verbs if _verb_kind(verb) and verb != "test"}
         if kinds and not _verb_kind(name):
             for verb, verb_kind in sorted(kinds.items()):
                 if (verb_kind, entry.target) not in seen:
@@ -210,6 +269,11 @@ def _subcommands(repo: Repository, target: str) -> dict[str, str]:
             continue
         for verb, line in fact.subcommands.items():
             found.setdefault(verb, f"{fact.path}:{line}")
+        for setting, values in fact.compared.items() if fact.path == target else ():
+            option = f"--{setting.rpartition('.')[2]}"
+            if set(words(setting)) & _VERBS and option not in fact.options:
+                for verb, line in values.items():
+                    found.setdefault(verb, f"{fact.path}:{line}")
     return found
 
 
@@ -223,6 +287,8 @@ def _answer(
     verb: str = "",
 ) -> Answer:
     line = command_line(repo, target, argv, verb)
+    if kind == "train":
+        argv = (*argv, *training_switch(repo.facts[target], line.options, argv))
     stack = kind == "train" and bool(line.form) and repo.of_stack(target)
     module = _module(repo, argv, target)
     seed = repo.hints.seed if stack else ""
@@ -256,6 +322,6 @@ def _verb_kind(verb: str) -> str:
     first = words(verb)[:1]
     if first in (("train",), ("learn",), ("fit",)) and len(words(verb)) == 1:
         return "train"
-    if first in (("eval",), ("evaluate",), ("enjoy",), ("play",)) and len(words(verb)) == 1:
+    if first and first[0] in _EVALUATES and len(words(verb)) == 1:
         return "evaluate"
     return ""

@@ -31,7 +31,7 @@ _PROMISING = (
     {"success", "successes", "solved", "win", "winrate", "completion", "successful"},
     {
         "return", "returns", "reward", "rewards", "rew", "score", "scores", "fitness", "ret",
-        "hypervolume", "winrate", "elo",
+        "hypervolume",
     },
     {"length", "error", "tracking", "len"},
 )  # fmt: skip
@@ -169,6 +169,11 @@ def _measures(name: str) -> bool:
         return False
     # `rewards/step` is the reward by steps.
     return last not in AXES or bool(set(words(group)) & (OUTCOME_WORDS | {"length", "lengths"}))
+
+
+def is_outcome(name: str) -> bool:
+    """Return whether a study could decide by a metric: success, return, score, length, error."""
+    return len(promise(name, 1.0, True)) > 1
 
 
 def promise(name: str, confidence: float, near: bool) -> tuple[int, ...]:

@@ -83,6 +83,9 @@ def logging(repo: Repository) -> tuple[Answer, ...]:
     judged = [
         replace(item, confidence=_weighed(item, _state(repo, item, states))) for item in found
     ]
+    recorded = any(item.value != "stdout" and item.confidence >= 0.6 for item in judged)
+    if recorded:  # what is printed beside a record is for people
+        judged = [i for i in judged if i.value != "stdout" or i.note != "print"]
     return ranked(judged, 7, noted=("custom",))
 
 
