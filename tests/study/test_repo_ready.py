@@ -264,6 +264,8 @@ def test_metrics_that_helpers_write(tmp_path: Path) -> None:
     )
     assert [metric.training_reward for metric in found] == [False, True, False]
     assert all(metric.outcome for metric in found)
+    put(tmp_path, train_dot_py=LOGGERS.replace("train/reward", "charts/episodic_return"))
+    assert [metric.training_reward for metric in proposal(tmp_path).metrics] == [True]
     put(tmp_path, train_dot_py=LOGGERS.replace("train/reward", "losses/value"))
     assert [metric.outcome for metric in proposal(tmp_path).metrics] == [False]
 

@@ -28,6 +28,7 @@ _SMALLER = {
     "failures", "slip", "jerk",
 }  # fmt: skip
 _HELD_OUT = {"eval", "evaluation", "evaluate", "test", "val", "validation", "success", "solved"}
+_REWARDS = {"reward", "rewards", "rew", "return", "returns", "ret"}
 _NUMBER = r"([-+]?\d+\.?\d*(?:[eE][-+]?\d+)?)"
 
 
@@ -121,7 +122,7 @@ def _metric(answer: Answer, logging: tuple[Answer, ...]) -> list[ProposedMetric]
             direction="minimize" if named & _SMALLER else "maximize",
             source=source,
             outcome=is_outcome(name),
-            training_reward=bool(named & {"reward", "rewards", "rew"}) and not named & _HELD_OUT,
+            training_reward=bool(named & _REWARDS) and not named & _HELD_OUT,
             evidence=answer.evidence,
             confidence=answer.confidence,
         )
