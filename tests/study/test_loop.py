@@ -326,8 +326,10 @@ class TestAgenda:
     def test_without_one(self, tmp_path: Path) -> None:
         study = make_study(tmp_path)
         assert [s.action for s in steps(study)] == ["baseline"]
+        assert agenda.take(study, steps(study)[0], "agent") == "baseline is planned"
+        assert [(s.action, s.candidate) for s in steps(study)] == [("validate", "baseline")]
         with pytest.raises(StudyError, match="is not a step"):
-            agenda.take(study, steps(study)[0], "agent")
+            agenda.take(study, agenda.Step("extend", "", "c1"), "agent")
 
     def test_ranking_needs_trials(self, tmp_path: Path) -> None:
         with pytest.raises(StudyError, match="No short trial is complete"):

@@ -359,11 +359,11 @@ def test_a_study_that_was_deleted_is_not_begun_anew_unnoticed(repository: Path) 
     study("init", "--task", "toy", "--study", "second")
 
 
-def test_a_clone_without_the_refs_is_anchored_anew_by_a_person(repository: Path) -> None:
+def test_a_clone_without_the_refs_is_anchored_again_by_a_person(repository: Path) -> None:
     study("contract", "approve", "all", "--by", "Ada")
     subprocess.run(["git", "update-ref", "-d", "refs/rlxp/toy/lr/ledger"], check=True)
     assert "which is gone" in told("verify", code=1)["toy/lr"][0]
-    study("anchor", "--why", "It was cloned without refs/rlxp.", "--by", "Ada")
+    study("re-anchor", "--why", "It was cloned without refs/rlxp.", "--by", "Ada")
     assert told("verify") == {"toy/lr": []}
 
 

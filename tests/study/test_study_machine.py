@@ -544,6 +544,6 @@ class TestVerdictsStand:
         copy = Study(place, "cartpole", "lr")
         for name in ("state.json", "report.md"):
             (copy.path / name).unlink()
-        assert "c2 was accepted" in text
+        assert "Yes: c2 is better than" in text
         assert pages.report(copy) == text
         assert pages.html_report(copy) == page

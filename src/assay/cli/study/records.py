@@ -100,8 +100,11 @@ def status(call: Call) -> None:
     if rows:
         name = metric.name if metric else "score"
         columns = ("candidate", "state", "phase", "seeds>", f"mean {name}>", "against>",
-                   "effect [95 % limits]>", "why")  # fmt: skip
+                   "effect [95 % limits]>")  # fmt: skip
         output.show(output.table(columns, [_standing_row(row) for row in rows]))
+        for row in rows:
+            if row.reason:
+                output.say(f"{row.name} is {row.state}: {row.reason}")
     for run in history.under_way:
         output.say(f"running:   {run}")
 
@@ -110,7 +113,7 @@ def _standing_row(row: Standing) -> tuple[str, ...]:
     seeds = f"{row.seeds}" + (f", {row.failed} failed" if row.failed else "")
     return (
         row.name, row.state, row.phase or "-", seeds, number(row.mean), number(row.rival_mean),
-        row.effect_text() or "-", row.reason,
+        row.effect_text() or "-",
     )  # fmt: skip
 
 

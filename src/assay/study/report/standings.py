@@ -114,7 +114,7 @@ def answer(rows: list[Standing], incumbent: str, metric: PrimaryMetric | None) -
         return f"Yes: {winner.name} is better than {winner.rival or 'the baseline'}. " + _numbers(
             winner, metric
         )
-    waiting = [row for row in tried if row.state not in ("rejected", "reverted")]
+    waiting = [row for row in tried if row.state not in ("rejected", "reverted", "no-effect")]
     base = next((row for row in rows if row.kind == "baseline"), None)
     level = ""
     if base is not None and base.mean is not None and metric is not None:

@@ -186,6 +186,19 @@ def started_in(
     raise StudyError(f"the command '{words[0]}' could not be started")
 
 
+def run_for(
+    words: Sequence[str], cwd: Path, env: dict[str, str], log: IO[bytes], limit: float
+) -> int | None:
+    """Run a command for at most `limit` seconds; return its exit code, or None if it was ended."""
+    process, _ = started_in(words, cwd, env, log, ())
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        end(process)
+
+
 def _orders(study: Study, run: str) -> tuple[Contract, RunRecord, dict[str, str], Event]:
     """Return what to run as the ledger has it; files that say otherwise are not trusted.
 

@@ -7,7 +7,6 @@ decides nothing: its seed is a development seed, and the ledger says that it was
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from assay.study.files.documents import StudyError
 from assay.study.record.kinds import TRIED
 from assay.study.record.study import Study
 from assay.study.run import planning
-from assay.study.run.supervisor import end, started_in
+from assay.study.run.supervisor import run_for
 from assay.study.run.worktree import worktree
 
 CONFIRM = "RUN_ONCE"
@@ -52,19 +51,11 @@ def try_once(study: Study, agreed: Contract, seed: int, limit: float, actor: str
     argv = planning.command(agreed, seed, out.resolve(), dict(agreed.baseline.parameters))
     begun = time.monotonic()
     with _tree(study, agreed) as tree, open(log, "xb") as file:
+        place = tree / agreed.baseline.cwd
         try:
-            process, _ = started_in(
-                argv, tree / agreed.baseline.cwd, planning.environment(agreed), file, ()
-            )
+            code = run_for(argv, place, planning.environment(agreed), file, limit)
         except FileNotFoundError:
             raise StudyError(f"The command '{argv[0]}' was not found.") from None
-        code: int | None = None
-        try:
-            code = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            end(process)
     seconds = time.monotonic() - begun
     facts = {"argv": list(argv), "seconds": round(seconds, 3), "exit_code": code}
     study.ledger.append(TRIED, facts, actor=actor)
