@@ -25,6 +25,9 @@ describe() {
       use="the tests with PostgreSQL, which are skipped without it" packages="postgresql:initdb" ;;
     openssl)
       use="the tests with certificates, which are skipped without it" packages="openssl:openssl" ;;
+    ssh)
+      use="the tests of signed approvals, which are skipped without it"
+      packages="openssh-client:ssh-keygen" ;;
     *) echo "There is no group of packages '$1'." >&2 && exit 2 ;;
   esac
 }

@@ -46,3 +46,22 @@ def test_the_committed_evidence_keeps_the_promise() -> None:
     powers = [rules[GATE.name][f"power at {effect:g}"] for effect in gate.EFFECTS]
     assert powers == sorted(powers)
     assert gate.lines(found).count("\n") >= 6
+
+
+def test_the_committed_contracts_keep_theirs() -> None:
+    designs = evidence.read_json(gate.EVIDENCE)["designs"]
+    assert designs.keys() == {design.name for design in gate.DESIGNS}
+    assert all(row["wrong"] <= 0.05 for row in designs.values())
+    # 0.05 is promised of promotion; three standard errors of 400 loops are 0.033.
+    assert all(row["promoted"] < 0.05 + 0.033 for row in designs.values())
+    _, few, default, early, *_ = designs.values()
+    assert default["power at 2"] >= 0.8 > few["power at 2"]
+    assert default["collapsing"] <= 0.02 < few["collapsing"]
+    assert early["power at 2"] >= 0.8 and early["runs at 4"] < default["runs at 4"]
+
+
+def test_a_contract_promotes_and_validates() -> None:
+    rng, design = np.random.default_rng(7), gate.DESIGNS[2]
+    baselines = [rng.standard_normal(design.seeds) for _ in range(2)]
+    assert gate.study_one(design, baselines, gate._better(6.0), rng) == (2, 20)
+    assert gate.study_one(design, baselines, gate._better(-6.0), rng) == (0, 10)

@@ -8,12 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from assay.study.agree.approvals import approve
+from assay.study.files.base import Phase
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import APPROVALS, Contract
 from assay.study.files.documents import ROOT, write_yaml_document
 from assay.study.files.records import Registry
 from assay.study.record.study import Study
+from assay.study.run import launcher, planning
 from assay.study.steps import candidates
+
+POOLS = {  # five seeds a phase, so that tests are fast; the template has ten
+    "development": [0],
+    "promotion": [1, 2, 3, 4, 5],
+    "validation": [11, 12, 13, 14, 15],
+}
 
 
 def contract_values(**changes: Any) -> dict[str, Any]:
@@ -43,11 +51,7 @@ def contract_values(**changes: Any) -> dict[str, Any]:
         "baseline": {"command": ["python", "train.py", "--seed", "{seed}", "{parameters}"]},
         "evaluation": {
             "episodes": 20,
-            "pools": {
-                "development": [0],
-                "promotion": [1, 2, 3, 4, 5],
-                "validation": [11, 12, 13, 14, 15],
-            },
+            "pools": dict(POOLS),
         },
     }
     return values | changes
@@ -104,14 +108,26 @@ def make_study(root: Path, budget: Any = None, **experiment: Any) -> Study:
     values["experiment"] = experiment
     if budget:
         values["budget"] = budget
+    study = approved_study(root, values)
+    add(study, "c1", lr=0.002)
+    return study
+
+
+def approved_study(root: Path, values: dict[str, Any]) -> Study:
+    """Return a study in a repository under a contract that is wholly approved."""
     study = Study(root, "cartpole", "lr")
     study.path.mkdir(parents=True)
     write_yaml_document(root / ROOT / "registry.yaml", Registry(task="cartpole", study="lr"))
     write_yaml_document(study.contract_path, Contract(**values))
     for item in APPROVALS:
         approve(study, item, "ada")
-    add(study, "c1", lr=0.002)
     return study
+
+
+def launch(study: Study, name: str, phase: Phase, seed: int, **options: Any) -> str:
+    """Launch a run as someone does who read its dry run; return its name."""
+    token = planning.plan(study, name, phase, seed).token
+    return launcher.launch(study, name, phase, seed, confirm=token, actor="agent", **options).run
 
 
 def add(study: Study, name: str, **parameters: object) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from assay.study.agree import spending
 from assay.study.agree.setup import initialise
 from assay.study.files.documents import StudyError, canonical
-from assay.study.judge import adopt, verdict, verify
+from assay.study.judge import adopt, verify
 from assay.study.judge.adopt import Claim, Source
 from assay.study.record.book import Book
 from assay.study.record.history import History
@@ -146,7 +147,7 @@ class TestShowing:
         adopt.adopt(study, everything(), [CLAIM], "ada")
         events = list(study.ledger.events())
         assert Book.read(events).incumbent == "" and History.read(events).status == {}
-        assert verdict.decisions(History.read(events)) == 0
+        assert spending.decisions(History.read(events)) == 0
         assert History.read(events).usage.runs == 0
 
     def test_the_report_calls_it_adopted(self, study: Study) -> None:

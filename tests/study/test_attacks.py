@@ -12,13 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from study_samples import candidate_values, contract_values, make_study
+from study_samples import approved_study, candidate_values, contract_values, make_study
 
 from assay.study.agree.approvals import approve
 from assay.study.files.candidate import Candidate
-from assay.study.files.contract import APPROVALS, Baseline, Contract
-from assay.study.files.documents import ROOT, StudyError, write_yaml_document
-from assay.study.files.records import Registry
+from assay.study.files.contract import Baseline
+from assay.study.files.documents import ROOT, StudyError
 from assay.study.judge import verify
 from assay.study.record import kinds
 from assay.study.record.study import Study
@@ -34,7 +33,7 @@ def study(tmp_path: Path) -> Study:
 
 
 def launch(study: Study, seed: int = 0, phase: str = "short", name: str = "c1") -> str:
-    planned = launcher.launch(study, name, phase, seed, confirm="RUN_CANDIDATE", actor="agent")
+    planned = launcher.launch(study, name, phase, seed, confirm=None, actor="agent")
     return planned.run
 
 
@@ -50,7 +49,7 @@ class TestCode:
         source.write_text(source.read_text().replace("100 +", "900 +"))
         git = ["git", *IDENTITY, "commit", "-qam", "innocent"]
         subprocess.run(git, cwd=study.root, check=True)
-        with pytest.raises(StudyError, match="was changed after it was registered"):
+        with pytest.raises(StudyError, match=r"was changed after 'c1' was registered: train\.py"):
             launch(study)  # train.py measures, so that its bytes are part of the registration
         source.write_text(source.read_text().replace("900 +", "100 +"))
         subprocess.run(git, cwd=study.root, check=True)
@@ -124,7 +123,7 @@ class TestOrders:
         path = study.candidate_path("c1")
         path.write_text(path.read_text().replace("0.002", "0.009"))
         supervisor.supervise(study, waiting)
-        assert "was changed after the launch" in study.run(waiting).reason
+        assert "candidates/c1.yaml (change) was edited after" in study.run(waiting).reason
 
     def test_a_forged_end(self, study: Study, waiting: str) -> None:
         child = os.fork()
@@ -208,12 +207,7 @@ def with_evaluation(root: Path, helper: str, train: str = "pass") -> Study:
     values["evaluation"] |= {
         "command": ["{python}", "evaluate.py", "{out}"], "files": ["evaluate.py"],
     }  # fmt: skip
-    study = Study(root, "cartpole", "lr")
-    study.path.mkdir(parents=True)
-    write_yaml_document(root / ROOT / "registry.yaml", Registry(task="cartpole", study="lr"))
-    write_yaml_document(study.contract_path, Contract(**values))
-    for item in APPROVALS:
-        approve(study, item, "ada")
+    study = approved_study(root, values)
     candidates.propose(study, Candidate(**candidate_values()), "agent")
     candidates.validate(study, "c1", "agent")
     return study

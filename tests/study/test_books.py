@@ -134,7 +134,7 @@ class TestSync:
         assert not book.complete(agreed, "c1", "promotion")
 
     def test_a_run_that_ends_is_in_the_state(self, study: Study) -> None:
-        planned = launcher.launch(study, "c1", "short", 0, confirm="RUN_CANDIDATE", actor="agent")
+        planned = launcher.launch(study, "c1", "short", 0, confirm=None, actor="agent")
         recovery.wait(study, planned.run, 60)
         for _ in range(300):  # the supervisor notes it just after the ledger
             if study.ref.head() == study.ledger.head():

@@ -67,7 +67,7 @@ def propose(study: Study) -> None:
 
 
 def launch(study: Study) -> None:
-    launcher.launch(study, "c1", "short", 0, confirm="RUN_CANDIDATE", actor="agent")
+    launcher.launch(study, "c1", "short", 0, confirm=None, actor="agent")
 
 
 WRITERS = {

@@ -9,9 +9,11 @@ import pytest
 from scipy import stats
 from study_samples import contract_values
 
+from assay.study.agree.spending import spend
 from assay.study.files.contract import Contract, Evaluation, Guardrail, Metrics, PrimaryMetric
 from assay.study.files.documents import StudyError
-from assay.study.judge.gate import compare, decide, differ, noise_floor, seeds_needed, spend
+from assay.study.judge.gate import compare, decide, differ, noise_floor
+from assay.study.judge.power import seeds_needed
 
 CONTRACT = Contract(**contract_values())
 METRIC: PrimaryMetric = CONTRACT.metrics.primary  # minimum effect 10
@@ -27,7 +29,8 @@ BASE = arm(100, 104, 96, 102, 98)  # mean 100, std sqrt(10)
 
 class TestCompare:
     def test_paired_by_hand(self) -> None:
-        found = compare(BASE, arm(121, 123, 117, 120, 119), direction="maximize")
+        after = arm(121, 123, 117, 120, 119)
+        found = compare(BASE, after, direction="maximize", test="paired")
         # differences 21, 19, 21, 18, 21: mean 20, std sqrt(8/4) = 1.414, error 0.6325
         assert (found.test, found.seeds, found.effect) == ("paired t", (5, 5), 20.0)
         assert found.low == pytest.approx(20 - 2.13185 * 0.632456, abs=1e-4)  # t(4), 95 %
@@ -38,8 +41,9 @@ class TestCompare:
         assert found.improvement == 1.0
         assert found.worst == (3, 117)
 
-    def test_other_seeds_are_not_paired(self) -> None:
-        found = compare(BASE, arm(121, 123, 117, 120, 119, start=20), direction="maximize")
+    @pytest.mark.parametrize("start", [1, 20])
+    def test_seeds_are_paired_only_if_the_contract_says_so(self, start: int) -> None:
+        found = compare(BASE, arm(121, 123, 117, 120, 119, start=start), direction="maximize")
         # errors: 10/5 + 5/5 = 3; t = 20 / sqrt(3) = 11.547
         assert found.test == "welch"
         assert found.effect == 20.0
@@ -60,21 +64,21 @@ class TestCompare:
         assert found.effect == pytest.approx((121 + 96 + 117 + 96 + 119) / 5 - 100)
 
     def test_a_failed_seed_of_the_baseline_is_left_out(self) -> None:
-        paired = compare(arm(1, None, 2), arm(4, 99, 6), direction="maximize")
+        paired = compare(arm(1, None, 2), arm(4, 99, 6), direction="maximize", test="paired")
         assert (paired.test, paired.seeds, paired.effect) == ("paired t", (2, 2), 3.5)
         other = compare(arm(1, math.nan, 2), arm(4, 5, 6, start=7), direction="maximize")
         assert (other.test, other.seeds, other.effect) == ("welch", (2, 3), 3.5)
         with pytest.raises(StudyError, match="The baseline has 1 seeds"):
             compare(arm(1, None), arm(4, 5), direction="maximize")
 
-    def test_a_permutation_test_pairs_matching_seeds(self) -> None:
+    def test_a_permutation_test_relabels_all_seeds(self) -> None:
         after = arm(121, 123, 117, 120, 119)
         found = compare(BASE, after, direction="maximize", test="permutation")
-        assert found.test == "paired permutation"
-        assert (found.p_better, found.p_worse) == (1 / 32, 1.0)
-        other = compare(BASE, arm(121, 123, 117, 120, 119, start=9), direction="maximize",
-                        test="permutation")  # fmt: skip
-        assert (other.test, other.p_better) == ("permutation", 1 / 252)
+        assert (found.test, found.p_better, found.p_worse) == ("permutation", 1 / 252, 1.0)
+        # Pairs without any spread in their differences are relabelled pair by pair.
+        after = {seed: score + 20 for seed, score in BASE.items()}
+        found = compare(BASE, after, direction="maximize", test="paired")
+        assert (found.test, found.p_better, found.p_worse) == ("paired permutation", 1 / 32, 1.0)
 
     @pytest.mark.parametrize("direction", ["maximize", "minimize"])
     def test_unequal_arms_are_permuted_on_one_side(self, direction) -> None:
@@ -104,9 +108,10 @@ class TestCompare:
 
 
 class TestDecide:
-    def decide(self, candidate, base=BASE, alpha=0.0025, guardrails=()):
+    def decide(self, candidate, base=BASE, alpha=0.0025, guardrails=(), test="auto"):
+        evaluation = EVALUATION.model_copy(update={"test": test})
         return decide(
-            METRIC, base, candidate, alpha=alpha, evaluation=EVALUATION, guardrails=guardrails
+            METRIC, base, candidate, alpha=alpha, evaluation=evaluation, guardrails=guardrails
         )
 
     @pytest.mark.parametrize(
@@ -127,9 +132,14 @@ class TestDecide:
         assert reason in verdict.reasons[0]
 
     def test_the_advice_names_the_seeds(self) -> None:
-        verdict = self.decide(arm(160, 90, 140, 95, 150))
-        assert verdict.seeds_needed == seeds_needed(10.0, math.sqrt(10), 0.0025, 0.8)
+        scores = (160, 90, 140, 95, 150)
+        verdict = self.decide(arm(*scores))
+        # the noise of both arms: the baseline's variance is 10
+        spread = math.sqrt((10 + np.var(scores, ddof=1)) / 2)
+        assert verdict.seeds_needed == seeds_needed(10.0, spread, 0.0025, 0.8)
         assert f"{verdict.seeds_needed} seeds per arm" in verdict.reasons[0]
+        assert verdict.seeds_for_seen == seeds_needed(27.0, spread, 0.0025, 0.8)
+        assert f"{verdict.seeds_for_seen} the effect of +27 that was seen" in verdict.reasons[0]
 
     def test_a_candidate_that_fails_more_often_is_never_accepted(self) -> None:
         """The worst score that anyone saw flatters a run that would have collapsed."""
@@ -140,7 +150,7 @@ class TestDecide:
         assert verdict.outcome == "reject"
         assert verdict.reasons[0] == "12% of its seeds failed, and 0% of the baseline's."
         # Who fails no more often than the baseline is judged by what the others say.
-        verdict = self.decide(good, base | {8: None}, alpha=0.05)
+        verdict = self.decide(good, base | {8: None}, alpha=0.05, test="paired")
         assert (verdict.outcome, verdict.comparison.seeds) == ("accept", (7, 7))
 
     def test_a_baseline_of_failures_decides_nothing(self) -> None:
@@ -149,16 +159,16 @@ class TestDecide:
 
     def test_too_few_seeds_for_a_permutation_are_said(self) -> None:
         after = {seed: score + 100 for seed, score in BASE.items()}
-        verdict = self.decide(after, alpha=0.025)
+        verdict = self.decide(after, alpha=0.025, test="paired")
         assert verdict.outcome == "inconclusive"
         assert "5 seeds cannot reach alpha 0.025" in verdict.reasons[0]
         assert "the smallest p is 0.031; 6 per arm can" in verdict.reasons[0]
-        assert self.decide(after, alpha=0.04).outcome == "accept"
-        verdict = self.decide(after, alpha=1e-6)
+        assert self.decide(after, alpha=0.04, test="paired").outcome == "accept"
+        verdict = self.decide(after, alpha=1e-6, test="paired")
         assert "no number of them can" in verdict.reasons[0]
         longer = arm(*range(6))
         more = {seed: score + 100 for seed, score in longer.items()}
-        assert self.decide(more, longer, alpha=0.025).outcome == "accept"
+        assert self.decide(more, longer, alpha=0.025, test="paired").outcome == "accept"
 
     def test_few_seeds_decide_nothing(self) -> None:
         with pytest.raises(StudyError, match="at least 5"):
@@ -233,13 +243,6 @@ class TestSpending:
         assert sum(rates) == pytest.approx(EVALUATION.alpha)
         with pytest.raises(StudyError, match="is spent"):
             spend(EVALUATION, EVALUATION.expected_candidates)
-
-    def test_more_noise_needs_more_seeds(self) -> None:
-        # Known value: two-sided 0.05, power 0.8, one standard deviation: 17 per arm.
-        assert seeds_needed(1.0, 1.0, 0.025, 0.8) == 17
-        assert seeds_needed(1.0, 2.0, 0.025, 0.8) > 60
-        assert seeds_needed(1.0, 0.0, 0.025, 0.8) == 5
-        assert seeds_needed(1e-9, 1.0, 0.025, 0.8) is None
 
 
 def test_useless_candidates_are_rarely_accepted() -> None:

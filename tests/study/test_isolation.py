@@ -206,7 +206,7 @@ class TestProtocol:
             (("evaluation", "episodes"), 21),
             (("evaluation", "deterministic"), False),
             (("task", "env_version"), "2"),
-            (("metrics", "primary", "minimum_effect"), 1.0),
+            (("metrics", "primary", "source", "reduce"), "max"),
         ):
             values = contract.model_dump(mode="json")
             place = values
@@ -214,6 +214,9 @@ class TestProtocol:
                 place = place[key]
             place[path[-1]] = value
             assert protocol_hash(study.root, Contract(**values)) != first, path
+        values = contract.model_dump(mode="json")
+        values["metrics"]["primary"]["minimum_effect"] = 1.0  # which judges, and measures nothing
+        assert protocol_hash(study.root, Contract(**values)) == first
 
     def test_a_link_does_not_pass_for_its_file(self, study: Study, contract: Contract) -> None:
         before = protected_files(study.root, contract)

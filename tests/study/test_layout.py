@@ -91,10 +91,10 @@ def test_bad_files_are_named_with_the_place(study: Study, text: str, message: st
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match="assay study init"):
+    with pytest.raises(StudyError, match="assay study start"):
         find_root(tmp_path)
     (tmp_path / ROOT).mkdir()
-    with pytest.raises(StudyError, match="assay study init"):
+    with pytest.raises(StudyError, match="assay study start"):
         open_study(tmp_path)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from study_samples import add, candidate_values, make_study
 
+from assay.study.agree import spending
 from assay.study.agree.approvals import approve
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import APPROVALS, Contract
@@ -40,7 +41,7 @@ def prepared(root: Path, limits: dict[str, Any] = PLENTY, **experiment: Any) -> 
     write_yaml_document(study.contract_path, Contract(**values))
     for item in APPROVALS:
         approve(study, item, "ada")
-    candidates.give_up(study, "c1", "ada", "it was frozen under another contract")
+    candidates.discard(study, "c1", "ada", "it was frozen under another contract")
     base = candidate_values(id="base", kind="baseline", change={})
     candidates.propose(study, Candidate(**base), "agent")
     return study
@@ -156,10 +157,10 @@ class TestLoop:
         propose(study, "better", lr=0.009)
         reason, _ = loop(study)
         assert reason == "all 16 runs of the budget are used"
-        assert verdict.decisions(study.history()) == 1
+        assert spending.decisions(study.history()) == 1
         with pytest.raises(StudyError, match="was judged in the promotion phase already"):
             verdict.judge(study, "better", "promotion", "agent")
-        assert verdict.decisions(study.history()) == 1
+        assert spending.decisions(study.history()) == 1
         assert [s.phase for s in steps(study)] == ["validation"]
 
     def test_hours_end_it_before_a_launch(self, tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ class TestLoop:
         propose(study, "broken", exit=3)
         reason, _ = loop(study)
         assert reason.startswith("a person is needed: run broken-short-0 failed (it exited with 3)")
-        candidates.give_up(study, "broken", "ada", "its exit code is wanted")
+        candidates.discard(study, "broken", "ada", "its exit code is wanted")
         assert steps(study) == []
 
     def test_a_draft_that_breaks_the_contract_is_left_alone(self, study: Study) -> None:
@@ -193,9 +194,7 @@ class TestLoop:
             "lr=5.0 is out of scope: expected 0.0001 to 0.01."
         )
 
-    @pytest.mark.slow
-    def test_nothing_is_run_that_could_not_be_judged(self, tmp_path: Path) -> None:
-        study = prepared(tmp_path)  # another protocol needs a baseline of its own
+    def test_nothing_is_run_that_could_not_be_judged(self, study: Study) -> None:
         change(study, "evaluation", expected_candidates=1)
         propose(study, "worse", lr=0.0005)
         loop(study)
@@ -205,6 +204,31 @@ class TestLoop:
         assert now(study)["better"] == "validated" and lines == [
             "better keeps to the contract and is frozen"
         ]
+
+    def test_another_number_of_candidates_voids_nothing(self, study: Study) -> None:
+        change(study, "evaluation", expected_candidates=5)
+        propose(study, "better", lr=0.009)
+        reason, lines = loop(study)
+        assert reason == "everything that was proposed is decided", lines
+        assert now(study)["better"] == "accepted"
+
+    def test_what_voids_the_baseline_ends_it_before_anything_is_run(self, study: Study) -> None:
+        change(study, "evaluation", episodes=30)
+        propose(study, "better", lr=0.009)
+        before = study.history().usage.runs
+        reason, _ = loop(study)
+        assert "evaluation.episodes changed after base was registered" in reason
+        assert study.history().usage.runs == before
+
+    def test_early_looks_spend_fewer_seeds(self, study: Study) -> None:
+        pools = {"promotion": list(range(1, 11)), "validation": list(range(11, 21))}
+        change(study, "evaluation", looks=[5], pools={"development": [0], **pools})
+        propose(study, "better", lr=0.009)
+        reason, lines = loop(study)
+        assert reason == "everything that was proposed is decided", lines
+        assert now(study)["better"] == "accepted"
+        # The baseline has both pools, the candidate its trial, the look and its validation.
+        assert study.history().usage.runs == 20 + 1 + 5 + 10
 
     def test_two_loops_share_a_study(self, study: Study) -> None:
         change(study, "budget", parallel=3)
@@ -232,7 +256,7 @@ class TestLoop:
                 switch.stop(study, "enough", "ada")
             time.sleep(seconds)
 
-        candidates.give_up(study, "base", "ada", "replaced by a slow one")
+        candidates.discard(study, "base", "ada", "replaced by a slow one")
         values = candidate_values(id="base2", kind="baseline", change={})
         candidates.propose(study, Candidate(**values), "agent")
         made = Loop(study, "RUN_CANDIDATE", "agent", wait=wait)
@@ -302,8 +326,10 @@ class TestAgenda:
     def test_without_one(self, tmp_path: Path) -> None:
         study = make_study(tmp_path)
         assert [s.action for s in steps(study)] == ["baseline"]
+        assert agenda.take(study, steps(study)[0], "agent") == "baseline is planned"
+        assert [(s.action, s.candidate) for s in steps(study)] == [("validate", "baseline")]
         with pytest.raises(StudyError, match="is not a step"):
-            agenda.take(study, steps(study)[0], "agent")
+            agenda.take(study, agenda.Step("extend", "", "c1"), "agent")
 
     def test_ranking_needs_trials(self, tmp_path: Path) -> None:
         with pytest.raises(StudyError, match="No short trial is complete"):

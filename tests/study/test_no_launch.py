@@ -10,7 +10,7 @@ from pathlib import Path
 from study_samples import candidate_values, make_study
 
 from assay.study.files.candidate import Candidate
-from assay.study.run import launcher, recovery
+from assay.study.run import launcher, planning, recovery
 from assay.study.steps import candidates
 
 # Runs one command after another in a process whose every exec, fork and connection is noted.
@@ -40,7 +40,7 @@ def test_only_git_is_started_by_commands_that_do_not_launch(tmp_path: Path) -> N
     base = candidate_values(id="base", kind="baseline", change={})
     candidates.propose(study, Candidate(**base), "agent")
     candidates.validate(study, "base", "agent")
-    planned = launcher.launch(study, "c1", "short", 0, confirm="RUN_CANDIDATE", actor="test")
+    planned = launcher.launch(study, "c1", "short", 0, confirm=None, actor="test")
     recovery.wait(study, planned.run, 60)
     out = study.path / "runs" / planned.run / "out"
     (tmp_path / "plan.yaml").write_text(
@@ -57,7 +57,7 @@ def test_only_git_is_started_by_commands_that_do_not_launch(tmp_path: Path) -> N
         f"queue cancel base {root}", f"loop {root}", f"monitor {root}",
         f"monitor {planned.run} {root}", f"probe plan {tmp_path}/plan.yaml {root}",
         f"report {root}", f"verify {root}", f"contract approve all --by Ada {root}",
-        f"give-up more --why tested {root}", f"stop {root}", f"stop --off {root}",
+        f"discard more --why tested {root}", f"stop {root}", f"stop --off {root}",
         f"init --task other --study new --activate {root}",
     ]  # fmt: skip
     refused = [
@@ -79,8 +79,8 @@ def test_only_git_is_started_by_commands_that_do_not_launch(tmp_path: Path) -> N
 
 def test_the_trace_sees_a_launch(tmp_path: Path) -> None:
     """The same trace of a real launch is not empty, so that the test above can fail."""
-    make_study(tmp_path)
-    line = f"run c1 --seed 0 --execute --confirm RUN_CANDIDATE --root {tmp_path}"
+    token = planning.plan(make_study(tmp_path), "c1", "short", 0).token
+    line = f"run c1 --seed 0 --execute --confirm {token} --root {tmp_path}"
     words = [sys.executable, "-c", TRACED, json.dumps([line])]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=True)
     told = json.loads(done.stdout.splitlines()[-1])

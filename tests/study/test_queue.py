@@ -38,7 +38,7 @@ def die_before_the_launch(queue: Queue) -> None:
         os._exit(9)
 
     launcher.launch = die  # type: ignore[assignment]  # in this process alone
-    queue.start(confirm="RUN_CANDIDATE", actor="runner")
+    queue.start(actor="runner")
 
 
 class TestLeases:
@@ -99,7 +99,7 @@ class TestLeases:
         lease = queue.lease("one")
         assert lease is not None
         planned = launcher.launch(
-            study, "c1", "short", 0, confirm="RUN_CANDIDATE", actor="agent"
+            study, "c1", "short", 0, confirm=None, actor="agent"
         )  # and here it dies
         recovery.wait(study, planned.run, 60)
         clock.now += LEASE_SECONDS + 1
@@ -125,7 +125,7 @@ class TestLeases:
 
 def work(root: str) -> None:
     queue = Queue(Study(Path(root), "cartpole", "lr"))
-    while queue.step(confirm="RUN_CANDIDATE", actor="runner") is not None:
+    while queue.step(actor="runner") is not None:
         pass
 
 
@@ -152,5 +152,5 @@ def test_a_launch_that_is_refused_fails_its_item(study: Study) -> None:
     queue.add("c1", "short", [0])
     switch.stop(study, "enough", "ada")
     with pytest.raises(StudyError, match="enough"):
-        queue.step(confirm="RUN_CANDIDATE", actor="runner")
+        queue.step(actor="runner")
     assert states(queue) == {"c1-short-0": "failed"}

@@ -6,10 +6,14 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+
+# The benchmarks are scripts, which import each other by name.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from audits import expected, items, table
 
 from assay.study.files.documents import StudyError
 from assay.study.files.records import Adapter
@@ -29,43 +33,6 @@ CODE = ("reward", "termination", "curriculum", "randomization")
 THRESHOLD = 0.9
 
 
-def items(slot: str, answers: Any) -> set[str]:
-    """Return an audit's answers to one question, each as one string."""
-    found = set()
-    for answer in answers:
-        if slot in ("train", "evaluate"):
-            found.add(" ".join(answer.value["command"]))
-        elif isinstance(answer.value, dict):
-            found |= {f"{answer.value['file']}::{name}" for name in answer.value["names"]}
-        else:
-            found.add(str(answer.value))
-    return found
-
-
-def expected(truth: dict[str, Any], slot: str) -> set[str]:
-    values = truth.get(slot, [])
-    if isinstance(values, dict):
-        return {f"{file}::{name}" for file, names in values.items() for name in names}
-    return set(values)
-
-
-def table(scores: dict[str, list[tuple[str, set[str], set[str]]]]) -> tuple[str, list[str]]:
-    """Return the scores of every question as text, and the questions that fall short."""
-    lines, short = ["", f"{'slot':14} recall precision  truth"], []
-    for slot, cases in scores.items():
-        right = sum(len(found & truth) for _, found, truth in cases)
-        wanted = sum(len(truth) for *_, truth in cases)
-        given = sum(len(found) for _, found, _ in cases)
-        recall, precision = right / max(wanted, 1), right / max(given, 1)
-        lines.append(f"{slot:14} {recall:6.2f} {precision:9.2f} {wanted:6}")
-        for name, found, truth in cases:
-            lines += [f"    {name} missed {item}" for item in sorted(truth - found)]
-            lines += [f"    {name} invented {item}" for item in sorted(found - truth)]
-        if recall < THRESHOLD or precision < THRESHOLD:
-            short.append(slot)
-    return "\n".join(lines), short
-
-
 def test_recall_and_precision_of_every_question() -> None:
     scores: dict[str, list[tuple[str, set[str], set[str]]]] = {slot: [] for slot in SLOTS}
     for name in NAMES:
@@ -73,7 +40,7 @@ def test_recall_and_precision_of_every_question() -> None:
         found = audit(REPOSITORIES / name)
         for slot in SLOTS:
             scores[slot].append((name, items(slot, getattr(found, slot)), expected(truth, slot)))
-    text, short = table(scores)
+    text, short = table(scores, THRESHOLD)
     assert not short, text
     # Every question has an answer somewhere, or its score would mean nothing.
     assert all(any(truth for *_, truth in cases) for cases in scores.values())
@@ -117,7 +84,7 @@ def test_a_script_without_a_command_line_takes_no_settings(tmp_path: Path) -> No
     flat = "import gymnasium as gym\n\n\ndef ppo():\n    trainer.train(n_epochs=3)\n\n\nppo()\n"
     write(tmp_path, ppo_dot_py=flat, tool_dot_py="import argparse\nargparse.ArgumentParser()\n")
     found = audit(tmp_path).train
-    assert items("train", found) == {"python ppo.py"}
+    assert items("train", found) == {"{python} ppo.py"}
     assert found[0].value["parameter_format"] == ""
     write(tmp_path, README_dot_md="```\npython ppo.py --lr 0.1\n```\n")
     assert audit(tmp_path).train[0].value["parameter_format"] == "--{name}={value}"
@@ -146,7 +113,7 @@ def test_a_file_that_does_not_parse_is_read_in_parts(tmp_path: Path) -> None:
         "def old():\n    print 'older'\n\nif __name__ == '__main__':\n    main()\n",
     )
     inspected = inspect(tmp_path)
-    assert items("train", inspected.adapter.train) == {"python train.py"}
+    assert items("train", inspected.adapter.train) == {"{python} train.py"}
     assert inspected.adapter.train[0].evidence == ("train.py:6", "train.py:11")
     assert inspected.findings == ("unreadable code: no valid Python, read in parts: train.py.",)
 
@@ -327,14 +294,16 @@ class Bridge(gym.Env):
 def test_documents_may_call_a_script_in_many_ways(tmp_path: Path) -> None:
     train = "import gymnasium\n\nif __name__ == '__main__':\n    agent.learn(total=1)\n"
     for line, command in {
-        "$ CUDA_VISIBLE_DEVICES=0 python3 tools/train.py -n 3": "python tools/train.py -n 3",
-        "cd tools && python train.py": "python tools/train.py",
-        "uv run tools/train.py env=Ant seed=4": "uv run tools/train.py env=Ant seed={seed}",
-        "xvfb-run -a python -u tools/train.py > log.txt": "python tools/train.py",
-        "torchrun --nproc_per_node=4 tools/train.py --seed $SEED --out $OUT": (
-            "python tools/train.py --seed {seed}"
+        "$ CUDA_VISIBLE_DEVICES=0 python3 tools/train.py -n 3": "{python} tools/train.py -n 3",
+        "cd tools && python train.py": "{python} tools/train.py",
+        "uv run tools/train.py env=Ant seed=4": (
+            "{python} tools/train.py env=Ant seed={seed} {parameters}"
         ),
-        "pip install -r train.py": "python tools/train.py",  # not from this line
+        "xvfb-run -a python -u tools/train.py > log.txt": "{python} tools/train.py",
+        "torchrun --nproc_per_node=4 tools/train.py --seed $SEED --out $OUT": (
+            "{python} tools/train.py --seed {seed} {parameters}"
+        ),
+        "pip install -r train.py": "{python} tools/train.py",  # not from this line
     }.items():
         write(tmp_path, tools__train_dot_py=train, README_dot_md=f"# A\n\n```bash\n{line}\n```\n")
         found = audit(tmp_path)
@@ -390,8 +359,11 @@ def test_the_seed_of_a_stack_goes_to_its_training_alone(tmp_path: Path) -> None:
     readme = "```\npython train.py\npython play.py\npython learn.py\n```\n"
     write(tmp_path, train_dot_py=train, play_dot_py=play, learn_dot_py=other, README_dot_md=readme)
     found = audit(tmp_path, "mjlab")
-    assert items("train", found.train) == {"python train.py --agent.seed {seed}", "python learn.py"}
-    assert items("evaluate", found.evaluate) == {"python play.py"}
+    assert items("train", found.train) == {
+        "{python} train.py --agent.seed {seed} {parameters}",
+        "{python} learn.py {parameters}",
+    }
+    assert items("evaluate", found.evaluate) == {"{python} play.py"}
 
 
 def test_a_profile_is_recognised_and_invents_nothing(tmp_path: Path) -> None:

@@ -273,11 +273,11 @@ class TestContent:
         text = study.contract_path.read_text()
         study.contract_path.write_text(text.replace("runs: 100", "runs: 900"))
         rows = {row[0]: row for row in page(study).table("Approvals")}
-        assert rows["task"][2] == "ada" and rows["task"][4] == "valid"
-        assert rows["budget"][4] == "void" and "was changed after ada" in rows["budget"][5]
+        assert rows["task"][2] == "ada" and rows["task"][5] == "valid"
+        assert rows["budget"][5] == "void" and "was changed after ada" in rows["budget"][6]
         kept = study.contract_path.read_text().partition("approvals:")[0]
         study.contract_path.write_text(kept)
-        assert {row[4] for row in page(study).table("Approvals")[1:]} == {"missing"}
+        assert {row[5] for row in page(study).table("Approvals")[1:]} == {"missing"}
 
     def test_provenance_audits_and_timeline(self, winner: Study) -> None:
         found = page(winner)
@@ -286,7 +286,7 @@ class TestContent:
         assert [row[2] for row in found.table("What the audits found")[1:]] == ["passed", "passed"]
         last = list(winner.ledger.events())[-1]
         assert found.table("The newest")[-1][0] == str(last.seq)
-        assert "c1 was accepted and is the incumbent" in found.text
+        assert "Yes: c1 is better than base." in found.text
 
     def test_a_failed_audit_says_what_it_found(self, study: Study) -> None:
         add(study, "c1")
@@ -418,12 +418,13 @@ class TestHostileText:
     @pytest.fixture
     def attacked(self, study: Study) -> Study:
         text = HOSTILE.replace("\ud800", "")  # which YAML and the ledger cannot even hold
+        seen = re.sub("[\u202a-\u202e\x07\x1b]", "", text)  # what a candidate may say
         add(
             study,
             "c1",
-            hypothesis=text,
-            expected=text,
-            rollback=text,
+            hypothesis=seen,
+            expected=seen,
+            rollback=seen,
             proposer=text,
             evidence=(text,),
         )

@@ -37,7 +37,7 @@ def study(tmp_path: Path) -> Study:
 
 def launch(study: Study, name: str = "c1", seed: int = 0, **options) -> str:
     planned = launcher.launch(
-        study, name, options.pop("phase", "short"), seed, confirm="RUN_CANDIDATE", actor="agent",
+        study, name, options.pop("phase", "short"), seed, confirm=None, actor="agent",
         **options,
     )  # fmt: skip
     return planned.run
@@ -142,10 +142,10 @@ def use_a_seed(study: Study) -> None:
 
 
 ATTACKS = {
-    "edits its hypothesis or change after registration": (edit_candidate, "its evidence is void"),
+    "edits its hypothesis or change after registration": (edit_candidate, "would be void"),
     "edits the evaluation file": (
         lambda s: (s.root / "train.py").open("a").write("# easier\n"),
-        "its evidence is void|uncommitted changes",
+        "would be void|uncommitted changes",
     ),
     "edits and commits the evaluation file": (
         lambda s: [
@@ -156,7 +156,7 @@ ATTACKS = {
                 check=True,
             ),
         ],
-        "its evidence is void",
+        "would be void",
     ),
     "edits the ledger": (edit_ledger, "ledger .* is damaged"),
     "raises the budget after approval": (
@@ -172,7 +172,7 @@ ATTACKS = {
             (s.root / ROOT / "shared/metric_extractors").mkdir(parents=True),
             (s.root / ROOT / "shared/metric_extractors/better.py").touch(),
         ],
-        "its evidence is void",
+        "would be void",
     ),
     "changes its seeds": (
         lambda s: change_contract(s, lambda v: v["evaluation"]["pools"].update(development=[0, 7])),
@@ -189,7 +189,7 @@ ATTACKS = {
             (s.root / "train.py").rename(s.root / "other.py"),
             (s.root / "train.py").symlink_to("other.py"),
         ],
-        "its evidence is void|uncommitted",
+        "would be void|uncommitted",
     ),
     "has uncommitted changes elsewhere": (
         lambda s: (s.root / "src/agent.py").write_text("LR = 9\n"),

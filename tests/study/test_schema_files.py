@@ -119,7 +119,7 @@ def study(tmp_path_factory) -> Study:
         candidates.validate(made, draft.id, "agent")
         names.append(draft.id)
     for name in names:
-        planned = launcher.launch(made, name, "short", 0, confirm="RUN_CANDIDATE", actor="agent")
+        planned = launcher.launch(made, name, "short", 0, confirm=None, actor="agent")
         recovery.wait(made, planned.run, 60)
     probe.summarise(made, "p", "agent")
     reflection.reflect(made, "c2-short-0", "agent")

@@ -71,7 +71,7 @@ class TestNext:
     def test_approvals_come_before_everything(self, tmp_path: Path) -> None:
         study = initialise(tmp_path, "cartpole", "lr", actor="ada")
         step = next_step(study)
-        assert step.action == "contract" and "'question' is still to be filled in" in step.reason
+        assert step.action == "contract" and "still to be filled in: question, task" in step.reason
         text = study.contract_path.read_text()
         study.contract_path.write_text(text.replace("FILL IN", "Said"))
         assert next_step(study).action == "approve"

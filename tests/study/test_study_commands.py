@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from study_samples import make_study
+from study_samples import POOLS, make_study
 from typer.testing import CliRunner
 
 from assay.cli.app import app
@@ -101,7 +101,7 @@ def fill(root: Path, **changes: Any) -> None:
     values["metrics"]["primary"]["source"]["key"] = "return"
     values["scope"]["parameters"] = {"lr": {"kind": "float", "low": 0.01, "high": 1.0}}
     values["budget"] |= {"runs": 60, "parallel": 2}
-    values["evaluation"] |= {"files": ["train.py"], "expected_candidates": 4}
+    values["evaluation"] |= {"files": ["train.py"], "expected_candidates": 4, "pools": POOLS}
     values["experiment"] = {"mode": "supervised", "keep": 1.0}
     for part, change in changes.items():
         values[part] = values[part] | change
@@ -121,7 +121,7 @@ def test_from_init_to_a_verdict(repository: Path) -> None:
     assert "yes" in study("contract", "show")
     assert told("contract", "check")["valid"] is True
 
-    assert told("next")["command"] == "assay study baseline"
+    assert told("next")["command"] == "assay study loop"
     assert told("baseline")["proposed"] is True
     assert told("baseline")["proposed"] is False
     (repository / "candidates.yaml").write_text(CANDIDATES)
@@ -133,9 +133,10 @@ def test_from_init_to_a_verdict(repository: Path) -> None:
     assert not (place(repository) / "runs").exists() or not list(place(repository).glob("runs/*"))
     wrong = study("run", "baseline", "--phase", "promotion", "--seed", 1, "--execute", "--confirm",
                   "YES", code=2)  # fmt: skip
-    assert f"pass --confirm {seen['token']}" in wrong
+    assert "assay study run baseline --phase promotion --seed 1" in wrong
+    assert seen["token"] not in wrong
     alone = study("run", "baseline", "--seed", 1, "--execute", code=2)
-    assert "--confirm RUN_CANDIDATE" in alone
+    assert "Confirm it with the token" in alone
     done = told("run", "baseline", "--phase", "promotion", "--seed", 1, "--execute", "--confirm",
                 seen["token"])  # fmt: skip
     assert done["outcome"] == "done" and done["metrics"]["return"] == pytest.approx(10, abs=3)
@@ -143,14 +144,15 @@ def test_from_init_to_a_verdict(repository: Path) -> None:
     assert told("metrics", "--out", out)[0]["value"] == done["metrics"]["return"]
 
     assert told("queue", "add", "baseline", "--phase", "promotion", "--seed", 2)["added"]
-    assert told("queue", "step")["next"]["seed"] == 2
-    confirmed = ("--execute", "--confirm", "RUN_CANDIDATE")
+    waiting = told("queue", "step")
+    assert waiting["next"]["seed"] == 2
+    confirmed = ("--execute", "--confirm", waiting["token"])
     assert told("queue", "step", *confirmed)["outcome"] == "done"
     assert told("queue", "step", *confirmed) == {"launched": False}
     assert [item["state"] for item in told("queue", "status")] == ["done"]
     assert [step["phase"] for step in told("loop")["steps"]] == ["promotion", "validation"]
 
-    ended = told("loop", *confirmed)
+    ended = told("loop", "--execute", "--confirm", "RUN_CANDIDATE")
     assert ended["ended"] == "everything that was proposed is decided"
     assert ended["candidates"] == {
         "baseline": "completed", "bigger": "accepted", "smaller": "rejected",
@@ -169,7 +171,7 @@ def test_from_init_to_a_verdict(repository: Path) -> None:
     assert told("verify", repository) == {"toy/lr": []}
     assert told("next")["action"] == "propose"
     assert told("monitor") == {} and "alive" not in study("monitor", "bigger-validation-11")
-    assert told("give-up", "bigger", "--why", "It is not wanted.")["status"] == "reverted"
+    assert told("discard", "bigger", "--why", "It is not wanted.")["status"] == "reverted"
     assert told("status")["incumbent"] == ""
 
 
@@ -191,8 +193,8 @@ def test_a_run_that_fails_exits_with_1(repository: Path) -> None:
     study("contract", "approve", "all", "--by", "Ada")
     study("baseline")
     study("validate")
-    failed = study("run", "baseline", "--phase", "promotion", "--seed", 1, "--execute", "--confirm",
-                   "RUN_CANDIDATE", code=1)  # fmt: skip
+    words = ("run", "baseline", "--phase", "promotion", "--seed", 1)
+    failed = study(*words, "--execute", "--confirm", told(*words)["token"], code=1)
     assert "the command 'no-such-program' was not found" in failed
 
 
@@ -234,7 +236,7 @@ class TestBadInput:
 
     def test_no_study(self, tmp_path: Path, monkeypatch) -> None:
         monkeypatch.chdir(tmp_path)
-        assert "assay study init" in study("next", code=2)
+        assert "assay study start" in study("next", code=2)
         assert "There is no study in" in study("verify", tmp_path, code=2)
 
     def test_malformed_yaml(self, repository: Path) -> None:
@@ -274,7 +276,7 @@ class TestBadInput:
         assert "loss" in row["error"] and "reward" in row["error"]
 
     def test_neither_file_nor_sampler(self, repository: Path) -> None:
-        assert "either a file or --optuna" in self.refused(repository, "propose")
+        assert "a file, or --optuna, and only one" in self.refused(repository, "propose")
         assert "Cannot read 'gone.yaml'" in self.refused(repository, "propose", "gone.yaml")
 
     def test_an_unknown_part(self, repository: Path) -> None:
@@ -357,11 +359,11 @@ def test_a_study_that_was_deleted_is_not_begun_anew_unnoticed(repository: Path) 
     study("init", "--task", "toy", "--study", "second")
 
 
-def test_a_clone_without_the_refs_is_anchored_anew_by_a_person(repository: Path) -> None:
+def test_a_clone_without_the_refs_is_anchored_again_by_a_person(repository: Path) -> None:
     study("contract", "approve", "all", "--by", "Ada")
     subprocess.run(["git", "update-ref", "-d", "refs/rlxp/toy/lr/ledger"], check=True)
     assert "which is gone" in told("verify", code=1)["toy/lr"][0]
-    study("anchor", "--why", "It was cloned without refs/rlxp.", "--by", "Ada")
+    study("re-anchor", "--why", "It was cloned without refs/rlxp.", "--by", "Ada")
     assert told("verify") == {"toy/lr": []}
 
 
@@ -492,7 +494,7 @@ def test_nothing_that_is_protected_is_said(repository: Path) -> None:
 
 def test_help_says_what_is_so(repository: Path) -> None:
     assert "by default the working directory" in study("init", "--help")
-    assert "a token is valid for one run only" in study("loop", "--help")
+    assert "confirms all that was approved" in study("loop", "--help")
     fill(repository)
     study("contract", "approve", "all", "--by", "Ada")
     token = "RUN_CANDIDATE:0123456789ab"

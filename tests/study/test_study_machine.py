@@ -96,7 +96,10 @@ class Commands:
         return True
 
     def propose(self, name: str) -> None:
-        changes: dict[str, Any] = {"id": name, "budget": {"wall_clock_hours": 0.5}}
+        lr = 0.001 + 1e-6 * sum(map(ord, name))  # the same change under two names is refused
+        changes: dict[str, Any] = {
+            "id": name, "budget": {"wall_clock_hours": 0.5}, "change": {"parameters": {"lr": lr}},
+        }  # fmt: skip
         if name == "base":
             changes |= {"kind": "baseline", "change": {}}
         candidate = Candidate(**candidate_values(**changes))
@@ -110,9 +113,7 @@ class Commands:
         approved = approvals.missing(study) == {}
 
         def start() -> None:
-            found = launcher.launch(
-                study, name, phase, seed, confirm="RUN_CANDIDATE", actor="agent"
-            )
+            found = launcher.launch(study, name, phase, seed, confirm=None, actor="agent")
             planned.append(found.run)
 
         if not self.tried(start):
@@ -139,8 +140,8 @@ class Commands:
     def judge(self, name: str, phase: Phase) -> None:
         self.tried(lambda: verdict.judge(self.study, name, phase, "agent"))
 
-    def give_up(self, name: str) -> None:
-        self.tried(lambda: candidates.give_up(self.study, name, "ada", "enough of it"))
+    def discard(self, name: str) -> None:
+        self.tried(lambda: candidates.discard(self.study, name, "ada", "enough of it"))
 
     def promote(self) -> None:
         self.tried(lambda: agenda.promote(self.study, "agent"))
@@ -248,8 +249,8 @@ class Machine(RuleBasedStateMachine):
         self.commands.judge(name, phase)
 
     @rule(name=names)
-    def give_up(self, name: str) -> None:
-        self.commands.give_up(name)
+    def discard(self, name: str) -> None:
+        self.commands.discard(name)
 
     @rule()
     @precondition(lambda self: self.status("completed"))
@@ -316,7 +317,7 @@ def test_the_commands_can_reach_every_end(commands: Commands) -> None:
     now = study.history().status
     assert (now["c2"], now["c3"]) == ("accepted", "rejected")
     assert illegal(list(study.ledger.events())) == []
-    commands.give_up("c2")
+    commands.discard("c2")
     assert study.history().status["c2"] == "reverted"
 
 
@@ -354,10 +355,11 @@ def test_validation_repeats_what_promotion_found_and_nothing_else(commands: Comm
         verdict.judge(study, "c2", "validation", "agent")
     steps = agenda.steps_of(study.history(), study.contract())
     assert [(s.action, s.candidate, s.phase) for s in steps if s.candidate == "c2"] == [
-        ("judge", "c2", "promotion")
+        ("audit", "c2", "promotion")  # of runs of the new incumbent, which no audit has seen
     ]
-    commands.judge("c2", "promotion")
-    commands.judge("c2", "validation")
+    for phase in kinds.DECIDING:
+        commands.audit("c2", phase)
+        commands.judge("c2", phase)
     assert study.history().status["c2"] == "accepted"
 
 
@@ -377,7 +379,7 @@ class TestDoubtfulBaselines:
     @pytest.fixture
     def second(self, commands: Commands) -> Commands:
         """Give the baseline up for another, of which nothing is run yet."""
-        commands.give_up("base")
+        commands.discard("base")
         values = candidate_values(
             id="base2", kind="baseline", change={}, budget={"wall_clock_hours": 0.5}
         )
@@ -409,7 +411,7 @@ class TestDoubtfulBaselines:
         self.run(second, "promotion", 2, "failed")
         [step] = self.steps(second)
         assert (step.action, step.candidate, step.phase) == ("debug", "base2", "promotion")
-        assert "failed on seeds [2]" in step.reason and "give-up base2" in step.reason
+        assert "failed on seeds [2]" in step.reason and "discard base2" in step.reason
         assert "run base2 --phase promotion --seed N" in step.reason
         assert next_step(second.study).safe is False
         contract_before = second.study.contract_path.read_text()
@@ -422,7 +424,7 @@ class TestDoubtfulBaselines:
     def test_another_baseline_takes_its_place(self, second: Commands) -> None:
         commands = second
         self.run(commands, "promotion", 1, "failed")
-        commands.give_up("base2")
+        commands.discard("base2")
         [step] = self.steps(commands)
         assert step.action == "baseline"
         values = candidate_values(
@@ -457,7 +459,7 @@ class TestDoubtfulBaselines:
             return json.loads(result.stdout)["baseline"]
 
         assert planned() == "base"
-        commands.give_up("base")
+        commands.discard("base")
         assert planned() == planned() == "baseline-2"
 
     def test_the_command_does_not_show_what_a_verdict_would_be(self, commands: Commands) -> None:
@@ -498,7 +500,7 @@ class TestDoubtfulBaselines:
         commands.audit("c2", "promotion")
         commands.judge("c2", "promotion")
         assert commands.study.history().judged == {("c2", "promotion"): "accept"}
-        commands.give_up("base")
+        commands.discard("base")
         assert commands.study.history().judged == {}
 
 
@@ -514,7 +516,9 @@ class TestVerdictsStand:
             assert data["limits"] == {
                 "hours": {"direction": "minimize", "bound": None, "margin": 0.5}
             }
-            assert data["test"] == "auto" and data["comparison"]["test"] == "paired t"
+            assert data["test"] == "welch" and data["comparison"]["test"] == "welch"
+            assert data["seeds"] and data["pool"] == len(data["seeds"])
+            assert data["iqm"].keys() == {"base", "c2"}
             assert data["noise_floor"] > 0 and data["error_rate"] == 0.05
         assert (first["alpha"], first["decided_before"]) == (0.0025, 0)
         assert (second["alpha"], second["decided_before"]) == (0.05, 1)
@@ -540,6 +544,6 @@ class TestVerdictsStand:
         copy = Study(place, "cartpole", "lr")
         for name in ("state.json", "report.md"):
             (copy.path / name).unlink()
-        assert "c2 was accepted" in text
+        assert "Yes: c2 is better than" in text
         assert pages.report(copy) == text
         assert pages.html_report(copy) == page

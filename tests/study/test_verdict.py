@@ -3,132 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from study_samples import candidate_values, contract_values
+from faked_runs import (
+    NOISE,
+    SEEDS,
+    add,
+    agree,
+    contract,
+    fake,
+    judged,
+    lose,
+    measured,
+    state,
+)
+from study_samples import POOLS
 
-from assay.study.agree import protocol
-from assay.study.files.base import Phase
-from assay.study.files.candidate import Candidate
-from assay.study.files.contract import Contract
+from assay.study.agree import spending
 from assay.study.files.documents import StudyError, write_yaml_document
 from assay.study.judge import audit, verdict
-from assay.study.record import kinds
-from assay.study.record.history import History
 from assay.study.record.study import Study
-from assay.study.record.transaction import Transaction
-from assay.study.steps import agenda, candidates
-
-NOISE = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
-OTHER = np.array([0.3, -0.3, 0.1, -0.2, 0.1])
-SEEDS = {"promotion": (1, 2, 3, 4, 5), "validation": (11, 12, 13, 14, 15)}
-
-
-def contract(**metrics: Any) -> Contract:
-    values = contract_values()
-    source = {"kind": "json", "path": "result.json"}
-    values["metrics"] = {
-        "primary": {"name": "return", "minimum_effect": 3.0, "source": source | {"key": "return"}},
-        "guardrails": [
-            {
-                "name": "falls", "direction": "minimize", "margin": 2.0,
-                "source": source | {"key": "falls"},
-            }
-        ],
-        "training_reward": {"name": "reward", "source": source | {"key": "reward"}},
-        "honeypot": {"name": "cheat", "source": source | {"key": "cheat"}},
-        "components": [
-            {"name": n, "source": source | {"key": n}} for n in ("speed", "energy")
-        ],
-        "diagnostics": [
-            {"name": n, "source": source | {"key": n}} for n in ("episode_length", "at_limit")
-        ],
-    }  # fmt: skip
-    return Contract(**values)
+from assay.study.steps import agenda
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    study = Study(tmp_path, "cartpole", "lr")
-    study.path.mkdir(parents=True)
-    write_yaml_document(study.contract_path, contract())
-    add(study, "base", kind="baseline", change={})
-    for phase in SEEDS:
-        fake(study, "base", phase)
-    return study
-
-
-def add(study: Study, name: str, **changes: Any) -> None:
-    candidates.propose(study, Candidate(**candidate_values(id=name, **changes)), "agent")
-    candidates.validate(study, name, "agent")
-
-
-def fake(
-    study: Study,
-    name: str,
-    phase: Phase,
-    gain: float = 0.0,
-    *,
-    seeds: Sequence[int] = (),
-    without: str = "",
-    **shifts: float,
-) -> None:
-    """Put finished runs on record, artifacts included, without training anything.
-
-    Args:
-        study: Whose.
-        name: The candidate.
-        phase: What for.
-        gain: Of the primary metric and the training reward.
-        seeds: Those that are run; all of the pool if empty.
-        without: A metric that is not written.
-        **shifts: Of other metrics.
-    """
-    measured = protocol.protocol_hash(study.root, study.contract())
-    # Arms whose seeds differ by a constant would leave a paired test without any spread.
-    noises = NOISE if name.startswith("base") else NOISE + OTHER
-    for seed, noise in zip(SEEDS[phase], noises, strict=True):
-        if seeds and seed not in seeds:
-            continue
-        row = {
-            "return": 100 + noise + gain, "falls": 5 + noise / 10, "reward": 50 + noise + gain,
-            "cheat": 1 + noise, "speed": 3 + noise / 10, "energy": 2, "episode_length": 200 + noise,
-            "at_limit": 0.1,
-        }  # fmt: skip
-        row |= {key: row[key] + shift for key, shift in shifts.items()}
-        row.pop(without, None)
-        run = f"{name}-{phase}-{seed}"
-        out = study.path / "runs" / run / "out"
-        out.mkdir(parents=True)
-        (out / "result.json").write_text(json.dumps(row))
-        with study.ledger.transaction() as writer:
-            frozen = History.read(writer.events()).registration(name).data["hash"]
-            facts = {
-                "run": run, "candidate": name, "phase": phase, "seed": seed, "argv": [],
-                "protocol": measured, "registration": frozen,
-            }  # fmt: skip
-            writer.append(kinds.PREPARED, facts, actor="test")
-            seen = {metric.name: row.get(metric.name) for metric in study.contract().metrics.all()}
-            writer.append(kinds.MEASURED, {"run": run, "metrics": seen}, actor="test")
-            end = {"run": run, "outcome": "done", "reason": "", "hours": 0.01, "exit_code": 0}
-            writer.append(kinds.ENDED, end, actor="test")
-    with study.ledger.transaction() as writer:
-        for to in ("launched", "completed"):
-            if History.read(writer.events()).status[name] != "accepted":
-                Transaction(writer).move(name, to, actor="test", why="test")
-
-
-def judged(study: Study, name: str, phase: Phase = "promotion") -> str:
-    audit.audit(study, name, phase, "agent")
-    return verdict.judge(study, name, phase, "agent").outcome
-
-
-def state(study: Study, name: str) -> str:
-    return study.history().status[name]
+    return measured(tmp_path)
 
 
 def test_a_better_candidate_is_promoted_validated_and_becomes_the_incumbent(study: Study) -> None:
@@ -196,7 +97,8 @@ def test_reward_hacking_is_named_and_makes_the_evidence_invalid(study, shifts, c
     assert [item.name for item in found.checks if not item.passed] == [check]
     given = verdict.judge(study, "c1", "promotion", "agent")
     assert given.outcome == "invalid" and check in given.reasons[0]
-    assert verdict.decisions(study.history()) == 0  # no alpha is spent on it
+    assert state(study, "c1") == "rejected"  # no later audit can make that good
+    assert spending.decisions(study.history()) == 1  # its scores are known
 
 
 def test_a_failed_audit_says_what_was_found_and_not_only_the_name_of_the_check(study) -> None:
@@ -213,19 +115,6 @@ def test_a_guardrail_that_is_not_written_rejects_what_is_better(study: Study) ->
     add(study, "c1")
     fake(study, "c1", "promotion", gain=14.0, without="falls")
     assert judged(study, "c1") == "reject"
-
-
-def lose(study: Study, name: str, phase: Phase, seed: int, number: int = 1) -> None:
-    """Put a run on record whose supervisor was killed."""
-    run = f"{name}-{phase}-{seed}-lost{number}"
-    with study.ledger.transaction() as writer:
-        facts = {
-            "run": run, "candidate": name, "phase": phase, "seed": seed, "argv": [],
-            "protocol": "", "registration": "",
-        }  # fmt: skip
-        writer.append(kinds.PREPARED, facts, actor="test")
-        end = {"run": run, "outcome": "lost", "reason": "killed", "hours": 0.01, "exit_code": None}
-        writer.append(kinds.ENDED, end, actor="test")
 
 
 @pytest.mark.parametrize("name", ["base", "c1"])
@@ -260,12 +149,10 @@ class TestTheWholePool:
                 look(study, study.history(), study.contract(), "c1", "promotion")
         with pytest.raises(StudyError, match=r"seeds \[4\]"):
             verdict.judge(study, "c1", "promotion", "agent")
-        assert verdict.decisions(study.history()) == 0
+        assert study.history().verdicts == []
 
     def test_a_larger_pool_is_wanted_in_both_arms(self, study: Study) -> None:
-        values = study.contract().model_dump(mode="json")
-        values["evaluation"]["pools"]["promotion"] = [1, 2, 3, 4, 5, 6]
-        write_yaml_document(study.contract_path, Contract(**values))
+        agree(study, pools=POOLS | {"promotion": [1, 2, 3, 4, 5, 6]})
         add(study, "c1")
         fake(study, "c1", "promotion", gain=14.0)
         audit.audit(study, "c1", "promotion", "agent")
@@ -305,21 +192,15 @@ class TestTheWholePool:
 
 
 def test_a_changed_contract_does_not_hand_out_more_than_alpha(study: Study) -> None:
-    values = study.contract().model_dump(mode="json")
     shares = []
     for i, expected in enumerate((2, 200, 200)):
-        values["evaluation"]["expected_candidates"] = expected
-        write_yaml_document(study.contract_path, Contract(**values))
-        candidates.give_up(study, f"base{i or ''}", "ada", "it was measured by another contract")
-        add(study, f"base{i + 1}", kind="baseline", change={})
-        for phase in SEEDS:
-            fake(study, f"base{i + 1}", phase)
+        agree(study, expected_candidates=expected)
         add(study, f"c{i}")
         fake(study, f"c{i}", "promotion", gain=0.5)
         audit.audit(study, f"c{i}", "promotion", "agent")
         shares.append(verdict.judge(study, f"c{i}", "promotion", "agent").alpha)
     assert shares == pytest.approx([0.025, 0.025 / 199, 0.025 / 199])
-    assert verdict.spent(study.history()) == pytest.approx(sum(shares))
+    assert spending.spent(study.history()) == pytest.approx(sum(shares))
 
 
 def test_edited_and_deleted_artifacts_are_found(study: Study) -> None:
@@ -347,11 +228,9 @@ def test_a_measuring_file_that_changed_makes_it_invalid(study: Study) -> None:
     assert judged(study, "c1") == "invalid"
 
 
-def test_leaving_out_bad_seeds_is_found(study: Study, monkeypatch) -> None:
+def test_leaving_out_bad_seeds_is_found(study: Study) -> None:
     add(study, "c1")
-    monkeypatch.setitem(SEEDS, "promotion", (1, 2, 3, 4))
-    with pytest.raises(ValueError):
-        fake(study, "c1", "promotion", gain=10.0)
+    fake(study, "c1", "promotion", gain=10.0, seeds=(1, 2, 3, 4))
     found = audit.audit(study, "c1", "promotion", "agent")
     assert "the candidate was not" in next(c.detail for c in found.checks if not c.passed)
 
@@ -393,7 +272,7 @@ def test_every_decision_spends_its_share(study: Study) -> None:
         fake(study, f"c{i}", "promotion", gain=0.5)
         audit.audit(study, f"c{i}", "promotion", "agent")
         shares.append(verdict.judge(study, f"c{i}", "promotion", "agent").alpha)
-        assert verdict.decisions(study.history()) == i + 1
+        assert spending.decisions(study.history()) == i + 1
     assert sum(shares) <= 0.05 / 20 * 3 + 1e-12
 
 

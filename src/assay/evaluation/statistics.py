@@ -24,6 +24,7 @@ References:
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import math
@@ -390,8 +391,27 @@ def power_two_sample(effect: float, n: int, alpha: float = 0.05) -> float:
     _check_open_unit(alpha, "alpha")
     if not isinstance(n, int | np.integer) or n < 2:
         raise ConfigError(f"n is {n!r}: expected a whole number of at least 2 runs per set.")
-    df = 2 * int(n) - 2
-    delta = abs(effect) * math.sqrt(n / 2)
+    return _power_t(abs(effect) * math.sqrt(n / 2), 2 * int(n) - 2, alpha)
+
+
+def power_paired(effect: float, n: int, alpha: float = 0.05) -> float:
+    """Return the chance that a two-sided paired t-test with n pairs finds a difference.
+
+    `effect` is the true mean of the differences in standard deviations of the differences.
+
+    Example:
+        >>> round(power_paired(0.5, 34), 4)
+        0.8078
+    """
+    _finite(effect, "effect", ndim=0)
+    _check_open_unit(alpha, "alpha")
+    if not isinstance(n, int | np.integer) or n < 2:
+        raise ConfigError(f"n is {n!r}: expected a whole number of at least 2 pairs.")
+    return _power_t(abs(effect) * math.sqrt(n), int(n) - 1, alpha)
+
+
+def _power_t(delta: float, df: int, alpha: float) -> float:
+    """Return the power of a two-sided t-test with noncentrality `delta`."""
     special = _special()
     critical = float(special.stdtrit(df, 1 - alpha / 2))
     # |T| > c for noncentral T = (Z + delta) / S with S = sqrt(chi2_df / df), so power is
@@ -409,10 +429,13 @@ def power_two_sample(effect: float, n: int, alpha: float = 0.05) -> float:
     return float((mass * rejected).sum() / mass.sum())
 
 
-def sample_size(effect: float, power: float = 0.8, alpha: float = 0.05) -> int:
+def sample_size(
+    effect: float, power: float = 0.8, alpha: float = 0.05, *, paired: bool = False
+) -> int:
     """Return the smallest number of runs per set with which a t-test has this power.
 
-    `effect` is the true difference of means in standard deviations (Cohen's d).
+    `effect` is the true difference of means in standard deviations (Cohen's d); of a paired test,
+    in standard deviations of the differences.
 
     Example:
         >>> sample_size(0.5)
@@ -425,8 +448,9 @@ def sample_size(effect: float, power: float = 0.8, alpha: float = 0.05) -> int:
         )
     _check_open_unit(power, "power")
     _check_open_unit(alpha, "alpha")
+    chance = power_paired if paired else power_two_sample
     enough = 2
-    while power_two_sample(effect, enough, alpha) < power:
+    while chance(effect, enough, alpha) < power:
         enough *= 2
         if enough > _LARGEST_SAMPLE:
             raise ConfigError(
@@ -437,7 +461,7 @@ def sample_size(effect: float, power: float = 0.8, alpha: float = 0.05) -> int:
     short = enough // 2
     while enough - short > 1:
         middle = (short + enough) // 2
-        if power_two_sample(effect, middle, alpha) < power:
+        if chance(effect, middle, alpha) < power:
             short = middle
         else:
             enough = middle
@@ -446,9 +470,14 @@ def sample_size(effect: float, power: float = 0.8, alpha: float = 0.05) -> int:
 
 def _gauss_legendre(cuts: Floats) -> tuple[Floats, Floats]:
     """Return nodes and weights of a quadrature with 64 nodes between any two cuts."""
-    nodes, weights = np.polynomial.legendre.leggauss(64)
+    nodes, weights = _unit_nodes()
     half = np.diff(cuts)[:, None] / 2
     return (cuts[:-1, None] + half * (nodes + 1)).reshape(-1), (half * weights).reshape(-1)
+
+
+@functools.cache
+def _unit_nodes() -> tuple[Floats, Floats]:
+    return np.polynomial.legendre.leggauss(64)
 
 
 # Resampling

@@ -1,7 +1,8 @@
 """Ask Git about a repository without running anything that the repository brings.
 
 Hooks, file-system monitors, external diffs, prompts and the network are off, and Git's own
-variables of the caller are not passed on.
+variables of the caller are not passed on. Objects are what they are: `git replace` and grafts,
+which show another object or parent in their place, have no effect.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def git(
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     environment |= {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    environment |= {"GIT_NO_REPLACE_OBJECTS": "1", "GIT_GRAFT_FILE": os.devnull}
     command = ["git", *_SAFE, "-C", str(root), *arguments]
     try:
         done = subprocess.run(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from assay.cli.study import begin, candidates, launch, records, results
+from assay.cli.study import begin, candidates, launch, records, results, start
 
 app = typer.Typer(
     help="Prove that a change is better: contract, approvals, candidates, runs, verdicts.",
     no_args_is_help=True,
 )
+app.command("start")(start.start)
 app.command("init")(begin.init)
 app.command("migrate")(begin.migrate)
 app.command("audit")(begin.audit)
@@ -18,7 +19,7 @@ app.command("metrics")(begin.metrics)
 app.command("baseline")(candidates.baseline)
 app.command("propose")(candidates.propose)
 app.command("validate")(candidates.validate)
-app.command("give-up")(candidates.give_up)
+app.command("discard")(candidates.discard)
 app.command("next")(records.next_step)
 app.command("status")(records.status)
 app.command("run")(launch.run)
@@ -32,5 +33,5 @@ app.command("audit-result")(results.audit_result)
 app.command("verdict")(results.verdict)
 app.command("report")(records.report)
 app.command("verify")(records.verify)
-app.command("anchor")(records.anchor)
+app.command("re-anchor")(records.anchor)
 app.command("demo")(records.demo)

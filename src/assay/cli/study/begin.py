@@ -34,22 +34,24 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Start a study in a repository. No code of the repository is run."""
+    from assay.study.agree.checkout import obstacles
     from assay.study.agree.setup import initialise, without_git
 
     place = (root or Path.cwd()).resolve()
     name = task or re.sub(r"[^A-Za-z0-9._-]+", "-", place.name).strip("-.") or "task"
     made = initialise(place, name, study, actor=common.actor(by), activate=activate)
     made.sync()
+    warnings = [*without_git(place), *obstacles(place)]
     facts = {
         "task": made.task,
         "study": made.name,
         "path": made.path,
         "contract": made.contract_path,
-        "warnings": without_git(place),
+        "warnings": warnings,
     }
     lines = [
         f"Study {made.task}/{made.name} was created in {made.path}",
-        *(f"Warning: {warning}" for warning in without_git(place)),
+        *(f"Warning: {warning}" for warning in warnings),
         "Next: assay study audit          # find out how the repository is trained and measured",
         f"Then fill in {made.contract_path}",
     ]
@@ -82,6 +84,7 @@ def audit(
     from assay.study.record.study import find_root, open_study
     from assay.study.repo.audit import inspect
     from assay.study.repo.card import task_card
+    from assay.study.repo.proposal import propose
 
     place = call.root or Path.cwd()
     if call.root is None and not (place / ROOT).is_dir():
@@ -99,7 +102,8 @@ def audit(
         write_text(opened.task_path / "task_card.md", task_card(place, found, seen.findings))
         written = [opened.task_path / "adapter.yaml", opened.task_path / "task_card.md"]
     if call.as_json:
-        facts = {"findings": seen.findings, "written": written}
+        proposal = propose(found).model_dump(mode="json")
+        facts = {"findings": seen.findings, "written": written, "proposal": proposal}
         output.print_json(found.model_dump(mode="json") | facts)
         return
     for finding in seen.findings:
@@ -168,6 +172,26 @@ def _hints(adapter: Adapter) -> str:
     return "".join(lines) if len(lines) > 1 else ""
 
 
+@contract.command("set")
+@on_study
+def set_fields(
+    call: Call,
+    fields: Annotated[
+        list[str],
+        typer.Argument(metavar="FIELD=VALUE...", help="Such as metrics.primary.minimum_effect=50."),
+    ],
+) -> None:
+    """Set fields of the contract; approvals of the parts that change are void."""
+    from assay.core.config import parse_assignments
+    from assay.study.agree.edit import assign
+
+    given = parse_assignments(fields)
+    found = call.read()
+    lack = assign(found, given)
+    lines = [f"{name} = {value}" for name, value in given.items()]
+    call.show({"set": given, "lacks": lack or None}, [*lines, *([lack] if lack else [])])
+
+
 @contract.command("show")
 @on_study
 def show(call: Call) -> None:
@@ -199,17 +223,30 @@ def _word(agreed: Any, item: str) -> str:
 def check(call: Call) -> None:
     """Check the contract against its schema and the repository; exit 2 if it is not ready."""
     from assay.core.errors import EXIT_USER_ERROR
-    from assay.study.agree import protocol
+    from assay.study.agree import checkout, interpreter, protocol
     from assay.study.agree.approvals import missing
     from assay.study.agree.rules import refuse_unguarded
+    from assay.study.agree.scope import pinned
     from assay.study.agree.setup import without_git
+    from assay.study.judge import power
     from assay.study.run import planning
+    from assay.study.steps import agenda
 
     found = call.read()
     agreed = found.contract()
     planning.command(agreed, 0, found.path, dict(agreed.baseline.parameters))
     refuse_unguarded(found.root, agreed)
+    if pinned(found.root):
+        checkout.refuse_obstacles(found.root)
+        interpreter.refuse_unmapped(found.root, agreed, planning.environment(agreed))
+    void = agenda.voided(found, found.book()[0], agreed)
+    seen = power.shown(agreed.evaluation)
     measured = protocol.protocol_hash(found.root, agreed)
+    imported = sorted(protocol.measuring_imports(found.root, agreed))
+    given = planning.environment(agreed)
+    startup = list(
+        interpreter.startup_files(interpreter.interpreters(found.root, agreed, given), given)
+    )
     kept = protocol.protected_files(found.root, agreed)
     reasons = missing(found, agreed)
     warnings = without_git(found.root)
@@ -218,19 +255,30 @@ def check(call: Call) -> None:
             "nothing is protected: if files of the repository compute the metrics, name them in "
             "evaluation.files"
         )
+    if agreed.scope.files and not agreed.evaluation.command:
+        warnings.append(
+            "patches are allowed, and training itself writes the metrics: a patch can write any "
+            "score. Give an evaluation.command that reads what training saved"
+        )
+    if void is not None:
+        warnings.append(void.reason)
     facts = {
         "valid": True, "protocol": measured, "protected": sorted(kept), "missing": reasons,
-        "warnings": warnings,
+        "imported_by_evaluation": imported, "loaded_by_python": startup,
+        "warnings": warnings, "voided": void.reason if void else "", "power": seen,
     }  # fmt: skip
     lines = [
         f"The contract is well formed. Protocol {measured[:12]}, {len(kept)} protected files.",
+        *([f"The evaluation imports: {', '.join(imported)}."] if imported else []),
+        *([f"Python loads at every start: {', '.join(startup)}."] if startup else []),
+        seen,
         *(f"Warning: {warning}" for warning in warnings),
         *(f"  {item}: {reason}" for item, reason in reasons.items()),
     ]
     if reasons:
         lines.append("Approve each with: assay study contract approve ITEM --by NAME")
     call.show(facts, lines)
-    if reasons:
+    if reasons or void:
         raise typer.Exit(EXIT_USER_ERROR)
 
 
@@ -240,6 +288,10 @@ def approve(
     call: Call,
     items: Annotated[list[str], typer.Argument(metavar="ITEM...", help="Parts, or `all`.")],
     by: Annotated[str, typer.Option("--by", help="The name of the person who approves.")],
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", help="Sign with this SSH key; NAME is one of experiment.signers."),
+    ] = None,
 ) -> None:
     """Record a person's approval of parts of the contract, as they are now."""
     from assay.core.errors import nearest
@@ -252,10 +304,12 @@ def approve(
         if item not in APPROVALS:
             raise StudyError(f"There is no part '{item}' to approve.", nearest(item, APPROVALS))
     with call.opened() as found:
-        given = {item: approve(found, item, by) for item in wanted}
+        given = {item: approve(found, item, by, key) for item in wanted}
         left = missing(found)
     facts = {"approved": {i: a.model_dump() for i, a in given.items()}, "missing": left}
     lines = [f"{item}: approved by {a.by}, {a.hash[:12]}" for item, a in given.items()]
+    if "baseline" in given and given["baseline"].commit:
+        lines.append(f"The code that is approved with it: commit {given['baseline'].commit[:12]}")
     lines.append(f"{len(left)} approvals are missing." if left else "Everything is approved.")
     call.show(facts, lines)
 

@@ -1,4 +1,4 @@
-"""`assay study baseline`, `propose`, `validate` and `give-up`: what is tried. Nothing is run."""
+"""`assay study baseline`, `propose`, `validate` and `discard`: what is tried. Nothing is run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from assay.cli.study.common import Call, acting
 
 if TYPE_CHECKING:
+    from assay.study.files.candidate import BudgetRequest
     from assay.study.record.study import Study
 
 Hours = Annotated[
@@ -21,47 +22,22 @@ GpuHours = Annotated[float, typer.Option("--gpu-hours", help="GPU-hours that one
 @acting
 def baseline(call: Call, hours: Hours = None, gpu_hours: GpuHours = 0.0) -> None:
     """Plan the baseline: its runs, its A/A test, and what its noise lets you see."""
-    from assay.study.files.candidate import Candidate
-    from assay.study.files.documents import StudyError
     from assay.study.steps import candidates
 
     with call.opened() as found:
-        agreed = found.contract()
-        book = found.book()[0]
-        names = book.baselines()
+        names = found.book()[0].baselines()
         made = not names
         if made:
-            given_up = list(book.kind.values()).count("baseline")
-            pools = agreed.evaluation.pools
-            runs = len(pools.promotion) + len(pools.validation)
-            share = hours
-            if share is None:
-                share = agreed.budget.wall_clock_hours / agreed.budget.runs
-            if share * runs > agreed.budget.wall_clock_hours:
-                raise StudyError(
-                    f"{runs} runs of the baseline at {share:g} hours exceed the study's "
-                    f"{agreed.budget.wall_clock_hours:g}.",
-                    "Ask for fewer --hours a run, or agree on a larger budget.",
-                )
-            plan = Candidate(
-                id=f"baseline-{given_up + 1}" if given_up else "baseline",
-                task=found.task,
-                study=found.name,
-                kind="baseline",
-                hypothesis="Candidates are compared with it, and it shows the noise.",
-                budget=request_of(found, share, gpu_hours),
-                expected="The two halves of its seeds do not differ (A/A).",
-                rollback="Nothing is changed.",
-            )
-            candidates.propose(found, plan, call.actor)
-            names = [plan.id]
+            request = request_of(found, hours, gpu_hours)
+            names = [candidates.plan_baseline(found, request, call.actor)]
         facts = _plan(found, names[0]) | {"proposed": made}
     call.show(facts, facts.pop("lines") if not call.as_json else [])
 
 
 def _plan(study: Study, name: str) -> dict[str, Any]:
     """Return what the baseline still needs, or what it shows once it is complete."""
-    from assay.study.judge import gate
+    from assay.study.agree import spending
+    from assay.study.judge import gate, power
     from assay.study.record.kinds import DECIDING, MINIMUM_SEEDS
 
     agreed = study.contract()
@@ -79,14 +55,15 @@ def _plan(study: Study, name: str) -> dict[str, Any]:
     }
     lines = [
         f"{name}: {len(arms[0])} of {len(seeds['promotion'])} promotion seeds and {len(arms[1])} "
-        f"of {len(seeds['validation'])} validation seeds are done; at most {facts['hours']:.3g} h."
+        f"of {len(seeds['validation'])} validation seeds are done; at most {facts['hours']:.3g} h.",
+        power.shown(agreed.evaluation),
     ]
     if min(map(len, arms)) < MINIMUM_SEEDS:
         lines.append("The noise floor and the A/A test come from them: assay study next")
         return facts | {"lines": lines}
     spread, same = gate.noise_floor(arms[0], arms[1], metric.direction)
-    alpha = gate.spend(agreed.evaluation, 0)  # every decision gets the same share
-    needed = gate.seeds_needed(metric.minimum_effect, spread, alpha, agreed.evaluation.power)
+    alpha = spending.spend(agreed.evaluation, 0)  # every candidate gets the same share
+    needed = power.seeds_for(agreed.evaluation, metric.minimum_effect, spread)
     p = 2 * min(same.p_better, same.p_worse, 0.5)
     facts |= {"noise": spread, "aa_p": p, "alpha": alpha, "seeds_needed": needed}
     noise = f"{spread:.4g} {metric.unit}".strip()
@@ -109,44 +86,67 @@ def propose(
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="YAML: a candidate, or several.")
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A changed setting; may be repeated."),
+    ] = None,
+    patch: Annotated[
+        Path | None, typer.Option("--patch", help="A unified diff of the repository's files.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="What to call the candidate of --set and --patch.")
+    ] = None,
+    hypothesis: Annotated[
+        str, typer.Option("--hypothesis", help="Why the change should be better.")
+    ] = "",
     optuna: Annotated[
         int, typer.Option("--optuna", min=0, help="Sample this many inside the approved scope.")
     ] = 0,
     hours: Hours = None,
     gpu_hours: GpuHours = 0.0,
 ) -> None:
-    """Propose candidates, from a file or sampled by Optuna; they are drafts until validated."""
+    """Propose candidates: a change with --set or --patch, a file, or sampled by Optuna."""
+    from assay.core.config import parse_assignments
     from assay.study.files.documents import StudyError
     from assay.study.steps import proposers
 
-    if (file is None) == (optuna == 0):
+    change = bool(settings) or patch is not None
+    if sum((file is not None, change, optuna > 0)) != 1:
         raise StudyError(
-            "Give either a file or --optuna.",
-            "For example: assay study propose candidate.yaml, or assay study propose --optuna 4",
+            "Give a change (--set, --patch), a file, or --optuna, and only one of them.",
+            "For example: assay study propose --set lr=0.001 --hypothesis 'It learns faster.'",
+        )
+    if not change and (name or hypothesis):
+        raise StudyError(
+            "--name and --hypothesis describe the change of --set and --patch.",
+            "Leave them out; a file names its candidates itself.",
         )
     with call.opened() as found:
         if file is not None:
             made = proposers.from_file(found, file, call.actor)
-        else:
+        elif optuna:
             request = request_of(found, hours, gpu_hours)
             made = proposers.from_optuna(found, optuna, request, call.actor)
+        else:
+            proposal = proposers.Proposal(
+                parse_assignments(settings or []), proposers.read_patch(patch), name, hypothesis
+            )
+            request = request_of(found, hours, gpu_hours)
+            made = [proposers.from_change(found, proposal, request, call.actor)]
     lines = [f"{name} is a draft: assay study validate {name}" for name in made]
     call.show({"proposed": made}, lines)
 
 
-def request_of(study: Study, hours: float | None, gpu_hours: float) -> Any:
-    """Return what a run may use: the given hours, or those of the baseline."""
+def request_of(study: Study, hours: float | None, gpu_hours: float) -> BudgetRequest:
+    """Return what a run may use: the given hours, or the usual ones."""
     from assay.core.config import parse
     from assay.study.files.candidate import BudgetRequest
+    from assay.study.steps import candidates
 
     if hours is not None:
         asked = {"wall_clock_hours": hours, "gpu_hours": gpu_hours}
         return parse(BudgetRequest, asked, what="what one run asks for")
-    names = study.book()[0].baselines()
-    if names:
-        return study.candidate(names[0]).budget
-    limits = study.contract().budget
-    return BudgetRequest(wall_clock_hours=limits.wall_clock_hours / limits.runs)
+    return candidates.usual_request(study)
 
 
 @acting
@@ -167,15 +167,18 @@ def validate(
 
 
 @acting
-def give_up(
+def discard(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
     why: Annotated[str, typer.Option("--why", help="The reason, for the record.")],
 ) -> None:
-    """Reject a candidate without a verdict, or revert the incumbent."""
+    """Discard a candidate without a verdict, or revert the incumbent.
+
+    Once a promotion score is known, its share of the error rate is spent all the same.
+    """
     from assay.study.steps import candidates
 
     with call.opened() as found:
-        candidates.give_up(found, name, call.actor, why)
+        candidates.discard(found, name, call.actor, why)
         status = found.book()[0].status[name]
     call.show({"candidate": name, "status": status}, f"{name} is {status}.")

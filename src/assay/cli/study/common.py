@@ -30,9 +30,7 @@ Name = Annotated[str | None, typer.Option("--study", help="The study, if not the
 By = Annotated[
     str | None, typer.Option("--by", help="Who acts ($ASSAY_ACTOR, or the user's name).")
 ]
-Confirm = Annotated[
-    str, typer.Option("--confirm", help="RUN_CANDIDATE, or the token that the dry run shows.")
-]
+Confirm = Annotated[str, typer.Option("--confirm", help="The token that the dry run shows.")]
 Execute = Annotated[
     bool, typer.Option("--execute", help="Really launch; without it this is a dry run.")
 ]
@@ -105,7 +103,7 @@ def show(as_json: bool, facts: Any, lines: str | list[str]) -> None:
         output.say(line)
 
 
-def refuse_unconfirmed(execute: bool, confirm: str) -> None:
+def refuse_unconfirmed(execute: bool, confirm: str, how: str = "") -> None:
     """Refuse a launch that is not confirmed.
 
     Raises:
@@ -115,5 +113,6 @@ def refuse_unconfirmed(execute: bool, confirm: str) -> None:
 
     if execute and not confirm:
         raise StudyError(
-            "--execute alone launches nothing.", "Confirm it as well: --confirm RUN_CANDIDATE"
+            "--execute alone launches nothing.",
+            how or "Confirm it with the token that the same command shows without --execute.",
         )

@@ -16,6 +16,7 @@ from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from assay.study.files.records import RunRecord
+    from assay.study.record.study import Study
     from assay.study.steps.loop import Proposer
 
 queue = typer.Typer(help="Runs that wait to be launched.", no_args_is_help=True)
@@ -64,16 +65,20 @@ def run(
             return
         output.note(f"{planned.run} is launched; it continues if this command is interrupted.")
         record = recovery.wait(found, planned.run)
-    _show_record(call, record)
+    _show_record(call, found, record)
 
 
-def _show_record(call: Call, record: RunRecord) -> None:
+def _show_record(call: Call, found: Study, record: RunRecord) -> None:
+    from assay.study.run.recovery import log_tail
+
     facts = {
         "run": record.id, "outcome": record.outcome, "reason": record.reason,
         "hours": record.hours, "metrics": record.metrics, "launched": True,
     }  # fmt: skip
     seen = ", ".join(f"{k} {number(v)}" for k, v in record.metrics.items())
-    lines = f"{record.id}: {record.outcome}. {record.reason or seen}"
+    lines = [f"{record.id}: {record.outcome}. {record.reason or seen}"]
+    if record.outcome != "done":
+        lines.append(log_tail(found, record.id))
     call.show(facts, lines)
     if record.outcome != "done":
         raise typer.Exit(1)
@@ -131,6 +136,7 @@ def queue_status(call: Call) -> None:
 @acting
 def step(call: Call, execute: Execute = False, confirm: Confirm = "") -> None:
     """Run the next item of the queue to its end, or show which one it is."""
+    from assay.study.run import planning
     from assay.study.run.queue import Queue
 
     common.refuse_unconfirmed(execute, confirm)
@@ -138,14 +144,19 @@ def step(call: Call, execute: Execute = False, confirm: Confirm = "") -> None:
         waiting = Queue(found)
         if not execute:
             item = waiting.peek()
-            facts = {"next": item.model_dump(mode="json") if item else None}
-            call.show(facts, f"Next: {item.id}" if item else "Nothing waits.")
+            if item is None:
+                call.show({"next": None}, "Nothing waits.")
+                return
+            token = planning.plan(found, item.candidate, item.phase, item.seed).token
+            facts = {"next": item.model_dump(mode="json"), "token": token}
+            lines = [f"Next: {item.id}", f"Launch it with: --execute --confirm {token}"]
+            call.show(facts, lines)
             return
         record = waiting.step(confirm=confirm, actor=call.actor)
     if record is None:
         call.show({"launched": False}, "Nothing waits.")
         return
-    _show_record(call, record)
+    _show_record(call, found, record)
 
 
 @queue.command("promote")
@@ -157,9 +168,9 @@ def promote(call: Call) -> None:
 
     with call.opened() as found:
         chosen, passed = agenda.promote(found, call.actor)
-        pool = found.contract().evaluation.pools.promotion
+        seeds = found.contract().evaluation.stage("promotion")
         for name in chosen:
-            Queue(found).add(name, "promotion", pool)
+            Queue(found).add(name, "promotion", seeds)
     lines = [f"{name} is promoted" for name in chosen] + [f"{name} is rejected" for name in passed]
     call.show({"promoted": chosen, "passed": passed}, lines)
 
@@ -169,7 +180,7 @@ def loop(
     call: Call,
     execute: Execute = False,
     confirm: Annotated[
-        str, typer.Option("--confirm", help="RUN_CANDIDATE; a token is valid for one run only.")
+        str, typer.Option("--confirm", help="RUN_CANDIDATE: confirms all that was approved.")
     ] = "",
     optuna: Annotated[
         int,
@@ -184,12 +195,12 @@ def loop(
     gpu_hours: GpuHours = 0.0,
 ) -> None:
     """Keep going (validate, run, audit, judge, propose) until budget or a stop rule ends it."""
-    from assay.study.record.study import Study
     from assay.study.report import pages
     from assay.study.steps import agenda, proposers
     from assay.study.steps.loop import Loop
 
-    common.refuse_unconfirmed(execute, confirm)
+    how = "A loop is confirmed as a whole: --confirm RUN_CANDIDATE"
+    common.refuse_unconfirmed(execute, confirm, how)
     with call.opened() as found:
         if not execute:
             steps = agenda.steps_of(found.book()[0], found.contract())
@@ -223,7 +234,10 @@ def stop(
     reason: Annotated[str, typer.Option("--reason", help="For the record.")] = "stopped by hand",
     off: Annotated[bool, typer.Option("--off", help="Release the kill switch.")] = False,
 ) -> None:
-    """Stop all runs and launch no more, until `stop --off`."""
+    """Stop all runs and launch no more, until `stop --off`.
+
+    A run that is stopped counts as lost: with more than one in an arm, no audit of it passes.
+    """
     from assay.study.run import switch
 
     with call.opened() as found:

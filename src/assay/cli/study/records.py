@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,10 @@ from assay.cli import output
 from assay.cli.shared_options import AsJson
 from assay.cli.study import common
 from assay.cli.study.common import Call, acting, on_study
+from assay.evaluation.formatting import number
+
+if TYPE_CHECKING:
+    from assay.study.report.standings import Standing
 
 
 @on_study
@@ -32,54 +37,84 @@ def next_step(call: Call) -> None:
 
 @on_study
 def status(call: Call) -> None:
-    """Show a study: approvals, budget, candidates, active runs."""
-    from assay.study.agree.approvals import missing
+    """Show a study: the answer so far, scores and effects, approvals, budget, active runs."""
+    from assay.study.agree.approvals import unapproved
+    from assay.study.files.contract import placeholders
+    from assay.study.files.documents import read_yaml
     from assay.study.record import kinds
+    from assay.study.record.history import History
+    from assay.study.report.standings import answer, standings
     from assay.study.run import recovery
 
     found = call.read()
-    if not found.flat:
+    open_fields = [f for values in read_yaml(found.contract_path) for f in placeholders(values)]
+    unready = f"still to be filled in: {', '.join(open_fields)}" if open_fields else ""
+    agreed = None if unready else found.contract()
+    if agreed is not None and not found.flat:
         recovery.recover(found)
         found.sync()
-    agreed = found.contract()
-    book = found.book()[0]
-    history = found.history()
-    used = history.usage
-    reasons = missing(found, agreed, history.approvals)
+    reading = found.examine()  # state.json is not taken at its word
+    history = History.read(reading.events)
+    found.label(history)
+    problems = [str(problem) for problem in reading.problems]
+    metric = agreed.metrics.primary if agreed else None
+    rows = standings(history, metric)
+    reasons = unapproved(agreed, history.approvals) if agreed else {}
     stopped = (found.path / kinds.STOP).exists()
-    limits = agreed.budget
+    used, limits = history.usage, agreed.budget if agreed else None
     facts = {
-        "task": found.task, "study": found.name, "question": agreed.question,
-        "mode": agreed.experiment.mode, "missing": reasons, "stopped": stopped,
-        "incumbent": book.incumbent, "candidates": dict(book.status),
-        "under_way": list(book.under_way),
+        "task": found.task, "study": found.name,
+        "question": agreed.question if agreed else None, "unready": unready or None,
+        "answer": answer(rows, history.incumbent, metric),
+        "mode": agreed.experiment.mode if agreed else None, "missing": reasons,
+        "stopped": stopped, "incumbent": history.incumbent,
+        "candidates": dict(history.status),
+        "standings": [dataclasses.asdict(row) for row in rows],
+        "under_way": list(history.under_way), "problems": problems,
         "budget": {
-            "runs": [used.runs, limits.runs],
-            "wall_clock_hours": [used.wall_clock_hours, limits.wall_clock_hours],
-            "gpu_hours": [used.gpu_hours, limits.gpu_hours],
+            "runs": [used.runs, limits and limits.runs],
+            "wall_clock_hours": [used.wall_clock_hours, limits and limits.wall_clock_hours],
+            "gpu_hours": [used.gpu_hours, limits and limits.gpu_hours],
         },
     }  # fmt: skip
     if call.as_json:
         output.print_json(facts)
         return
-    output.say(f"{found.task}/{found.name}: {agreed.question}")
-    output.say(
-        f"mode:      {agreed.experiment.mode}{' (the kill switch is on)' if stopped else ''}"
-    )
-    approved = f"{len(reasons)} missing: {', '.join(reasons)}" if reasons else "complete"
-    output.say(f"approvals: {approved}")
-    output.say(
-        f"budget:    {used.runs} of {limits.runs} runs, {used.wall_clock_hours:.3g} of "
-        f"{limits.wall_clock_hours:g} h, {used.gpu_hours:.3g} of {limits.gpu_hours:g} GPU-h"
-    )
-    output.say(f"incumbent: {book.incumbent or 'the baseline'}")
-    rows = [
-        (name, book.kind[name], status, "yes" if name == book.incumbent else "")
-        for name, status in book.status.items()
-    ]
-    output.show(output.table(("candidate", "kind", "state", "incumbent"), rows))
-    for run in book.under_way:
-        output.say(f"under way: {run}")
+    question = agreed.question if agreed else "the contract is not ready"
+    output.say(f"{found.task}/{found.name}: {question}")
+    for problem in problems:
+        output.say(f"DAMAGED:   {problem}")
+    output.say(f"answer:    {facts['answer']}")
+    if agreed is None or limits is None:
+        output.say(f"contract:  {unready}")
+    else:
+        switch = " (stopped: assay study stop --off allows launches again)" if stopped else ""
+        output.say(f"mode:      {agreed.experiment.mode}{switch}")
+        approved = f"{len(reasons)} missing: {', '.join(reasons)}" if reasons else "complete"
+        output.say(f"approvals: {approved}")
+        output.say(
+            f"budget:    {used.runs} of {limits.runs} runs, {used.wall_clock_hours:.3g} of "
+            f"{limits.wall_clock_hours:g} h, {used.gpu_hours:.3g} of {limits.gpu_hours:g} GPU-h"
+        )
+        output.say(f"incumbent: {history.incumbent or 'the baseline'}")
+    if rows:
+        name = metric.name if metric else "score"
+        columns = ("candidate", "state", "phase", "seeds>", f"mean {name}>", "against>",
+                   "effect [95 % limits]>")  # fmt: skip
+        output.show(output.table(columns, [_standing_row(row) for row in rows]))
+        for row in rows:
+            if row.reason:
+                output.say(f"{row.name} is {row.state}: {row.reason}")
+    for run in history.under_way:
+        output.say(f"running:   {run}")
+
+
+def _standing_row(row: Standing) -> tuple[str, ...]:
+    seeds = f"{row.seeds}" + (f", {row.failed} failed" if row.failed else "")
+    return (
+        row.name, row.state, row.phase or "-", seeds, number(row.mean), number(row.rival_mean),
+        row.effect_text() or "-",
+    )  # fmt: skip
 
 
 @on_study

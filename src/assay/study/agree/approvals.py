@@ -14,20 +14,26 @@ from pathlib import Path
 import yaml
 
 from assay.core.errors import nearest
+from assay.runs.git import git
+from assay.study.agree import signatures
 from assay.study.agree.rules import refuse_unguarded
+from assay.study.agree.scope import pinned
 from assay.study.files.contract import APPROVALS, Approval, Contract
 from assay.study.files.documents import StudyError, digest, read_yaml_document, write_text
 from assay.study.record import kinds
+from assay.study.record.history import History
 from assay.study.record.study import Study
 
-Recorded = Mapping[str, tuple[str, str]]  # who approved which hash last, by the part
+# Who approved which hash last, by the part; a third word where the approval is signed.
+Recorded = Mapping[str, tuple[str, ...]]
 
 
-def approve(study: Study, item: str, by: str) -> Approval:
-    """Record that `by` approves a part of the contract as it is now.
+def approve(study: Study, item: str, by: str, key: Path | None = None) -> Approval:
+    """Record that `by` approves a part of the contract as it is now, signed where there is a key.
 
     Raises:
-        StudyError: There is no such part, or no name, or what is to measure is not protected.
+        StudyError: There is no such part, or no name, or what is to measure is not protected, or
+            a signature is missing or not that of the person.
     """
     if item not in APPROVALS:
         raise StudyError(f"There is no part '{item}' to approve.", nearest(item, APPROVALS))
@@ -38,11 +44,38 @@ def approve(study: Study, item: str, by: str) -> Approval:
         if item == "evaluation":
             refuse_unguarded(study.root, contract)
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        approval = Approval(by=by.strip(), at=at, hash=digest(contract.part(item)))
+        code = _code(study, History.read(writer.events()))
+        part = digest(contract.part(item))
+        approval = Approval(by=by.strip(), at=at, hash=part, commit=code)
+        given, _ = signatures.standing(study, writer.events())
         values = {"item": item, **approval.model_dump()}
+        values = signatures.signed(study, contract, given, values, key)
         writer.append(kinds.APPROVED, values, actor=approval.by)
         _write_approvals(study.contract_path, {**contract.approvals, item: approval})
     return approval
+
+
+def _code(study: Study, history: History) -> str:
+    """Return the commit that is approved: the study's own, or what is checked out before that."""
+    if history.base is not None:
+        return history.base
+    return git(study.root, "rev-parse", "HEAD").strip() if pinned(study.root) else ""
+
+
+def require_same_code(history: History, commit: str) -> None:
+    """Refuse code that was not there when a person approved the baseline.
+
+    Raises:
+        StudyError: The baseline was approved with another commit.
+    """
+    approved = history.approved_code.get("baseline", "")
+    if approved and commit and approved != commit:
+        raise StudyError(
+            f"The baseline was approved with the code of commit {approved[:12]}; what would run is "
+            f"commit {commit[:12]}.",
+            f"Look at what changed (git diff {approved[:12]} {commit[:12]}), and approve it: "
+            "assay study contract approve baseline --by NAME",
+        )
 
 
 def missing(
@@ -68,8 +101,10 @@ def unapproved(contract: Contract, recorded: Recorded) -> dict[str, str]:
             reasons[item] = f"{what} was changed after {approval.by} approved it on {approval.at}"
         elif item not in recorded:
             reasons[item] = f"the approval of {what} is not in the ledger"
-        elif (approval.by, approval.hash) != recorded[item]:
+        elif (approval.by, approval.hash) != recorded[item][:2]:
             reasons[item] = f"the approval of {what} is not the last one in the ledger"
+        elif contract.experiment.signed and len(recorded[item]) < 3:
+            reasons[item] = f"the approval of {what} is not signed, and the contract demands it"
     return reasons
 
 

@@ -1,8 +1,13 @@
-"""What must be the same in both arms: how a result is measured.
+"""What measures a result, and what judges it: two hashes, each made of named parts.
 
-The protocol's hash covers the evaluation part of the contract, the metrics with their sources, the
-environment and its version, and the bytes of every file that does the measuring. Two arms are
-compared only if they carry the same one.
+The protocol's hash covers what measures: the evaluation part of the contract, the metrics with
+their sources, the environment and its version, and the bytes of every file that does the measuring.
+Two arms are compared only if they carry the same one. How a result is judged (the test, the minimum
+effect, the limits of guardrails) is no part of it: a candidate is frozen by both, the baseline by
+what measures it alone. Alpha and the number of candidates freeze nobody; what is spent of alpha is
+in the ledger.
+
+Every part has a name, a field or a file, so that whoever finds two hashes that differ can say why.
 """
 
 from __future__ import annotations
@@ -12,21 +17,29 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from assay.study.agree.closure import imported_files
 from assay.study.files.base import Sha256
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import ROOT, StudyError, digest
+from assay.study.record import kinds
 from assay.study.record.study import Study
 
 EXTRACTORS = f"{ROOT}/shared/metric_extractors"
+_RULES = ("test", "looks")  # of the evaluation: a candidate is held to them
+_JUDGES = (*_RULES, "alpha", "power", "expected_candidates")  # what of it measures nothing
+_LIMITS = {  # of a metric: what judges it, or is only shown
+    "direction", "unit", "minimum_effect", "seed_bound", "bound", "margin", "training_reward",
+    "why_training_reward",
+}  # fmt: skip
 
 
 def protected_files(root: Path, contract: Contract) -> dict[str, str]:
     """Return the hash of every file that candidates must not touch, by path.
 
-    These are the evaluation's files, what the scope protects, and the study's own directory
-    without what the study itself writes as it goes on. A symbolic link is hashed as a link: one
-    that takes a file's place does not pass for it.
+    These are the evaluation's files with what they import, what the scope protects, and the
+    study's own directory without what the study itself writes as it goes on. A symbolic link is
+    hashed as a link: one that takes a file's place does not pass for it.
 
     Raises:
         StudyError: A pattern matches nothing, or leaves the repository.
@@ -40,7 +53,20 @@ def protected_files(root: Path, contract: Contract) -> dict[str, str]:
                 "Fix the pattern: a file that is not there cannot be held to what it was.",
             )
         found |= {path: fingerprint(root / path) for path in paths}
+    found |= measuring_imports(root, contract)
     return dict(sorted((found | _hashes(root, [f"{EXTRACTORS}/**"])).items()))
+
+
+def measuring_imports(root: Path, contract: Contract) -> dict[str, str]:
+    """Return the hash of every file that the evaluation command imports from the repository.
+
+    What the contract calls changeable is left out: there a person answers for it.
+    """
+    open_to_change = {
+        path for pattern in contract.evaluation.changeable for path in matching(root, pattern)
+    }
+    paths = [path for path in imported_files(root, contract) if path not in open_to_change]
+    return {path: fingerprint(root / path) for path in paths}
 
 
 def _hashes(root: Path, patterns: Iterable[str]) -> dict[str, str]:
@@ -48,37 +74,94 @@ def _hashes(root: Path, patterns: Iterable[str]) -> dict[str, str]:
     return {path: fingerprint(root / path) for path in paths}
 
 
+def measures(root: Path, contract: Contract) -> dict[str, Sha256]:
+    """Return a hash of everything that measures, by the name of the field or file."""
+    found = {
+        "task.env": digest(contract.task.env),
+        "task.env_version": digest(contract.task.env_version),
+    }
+    fields = contract.evaluation.model_dump(mode="json", exclude={"pools", *_JUDGES})
+    found |= {f"evaluation.{name}": digest(value) for name, value in fields.items()}
+    for metric in contract.metrics.all():
+        plain = metric.model_dump(mode="json", exclude=_LIMITS)
+        found[f"metric {metric.name}"] = digest(plain)
+    files = _hashes(root, [*contract.evaluation.files, f"{EXTRACTORS}/**"])
+    files |= measuring_imports(root, contract)
+    return found | {path: digest(value) for path, value in files.items()}
+
+
 def protocol_hash(root: Path, contract: Contract) -> Sha256:
     """Return the hash that both arms of a comparison must carry."""
-    measured = {metric.name: metric.model_dump(mode="json") for metric in contract.metrics.all()}
-    return digest(
-        {
-            "env": [contract.task.env, contract.task.env_version],
-            "evaluation": _fixed(contract),
-            "metrics": measured,
-            "files": _hashes(root, contract.evaluation.files),
-            "extractors": _hashes(root, [f"{EXTRACTORS}/**"]),
-        }
-    )
+    return digest(measures(root, contract))
+
+
+def judging(contract: Contract) -> dict[str, Sha256]:
+    """Return a hash of every rule that a candidate is judged by, by the name of the field."""
+    evaluation = contract.evaluation.model_dump(mode="json", include=set(_RULES))
+    found = {f"evaluation.{name}": digest(value) for name, value in evaluation.items()}
+    metrics = [contract.metrics.primary, *contract.metrics.guardrails]
+    return found | {
+        f"limits of {metric.name}": digest(metric.model_dump(mode="json", include=_LIMITS))
+        for metric in metrics
+    }
+
+
+def frozen_parts(candidate: Candidate, contract: Contract, protocol: str) -> dict[str, Sha256]:
+    """Return a hash of all that a candidate is frozen by, by the name of the field or file."""
+    plain = candidate.model_dump(mode="json")
+    file = f"candidates/{candidate.id}.yaml"
+    stop = contract.experiment.stop.model_dump(mode="json", exclude={"failures", "candidates"})
+    found = {f"{file} ({name})": digest(value) for name, value in plain.items()}
+    found |= {f"experiment.stop.{name}": digest(value) for name, value in stop.items()}
+    if candidate.kind not in kinds.UNJUDGED:
+        found |= judging(contract)
+    return found | {"protocol": protocol}
 
 
 def registration_hash(candidate: Candidate, contract: Contract, protocol: str) -> Sha256:
     """Return the hash that a candidate is frozen by before its first run."""
-    return digest(
-        {
-            "candidate": candidate.model_dump(mode="json"),
-            "primary": contract.metrics.primary.model_dump(mode="json"),
-            "guardrails": [g.model_dump(mode="json") for g in contract.metrics.guardrails],
-            "evaluation": _fixed(contract),
-            "stop": contract.experiment.stop.model_dump(mode="json"),
-            "protocol": protocol,
-        }
-    )
+    return digest(frozen_parts(candidate, contract, protocol))
 
 
-def _fixed(contract: Contract) -> dict[str, Any]:
-    """Return the evaluation without its pools: more seeds, approved, measure the same thing."""
-    return contract.evaluation.model_dump(mode="json", exclude={"pools"})
+def named(parts: Mapping[str, str]) -> dict[str, str]:
+    """Return parts with short hashes: enough to say in the ledger which one changed."""
+    return {name: value[:12] for name, value in parts.items()}
+
+
+def differing(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Name the parts that are not what they were, in order."""
+    before, after = named(then), named(now)
+    return sorted(n for n in {*before, *after} if before.get(n) != after.get(n))
+
+
+def change_hash(candidate: Candidate, base: str, parameters: Mapping[str, Any]) -> Sha256:
+    """Return a hash of what a candidate changes, whatever it calls itself."""
+    patch = candidate.change.patch.strip()
+    return digest({"base": base, "parameters": dict(parameters), "patch": patch})
+
+
+def why_void(study: Study, agreed: Contract, name: str, told: Mapping[str, Any]) -> str:
+    """Return what was changed since a candidate was registered, or "" if nothing was.
+
+    Args:
+        study: Whose.
+        agreed: The contract.
+        name: The candidate.
+        told: Its registration, as the ledger has it.
+    """
+    candidate = study.candidate(name)
+    now = measures(study.root, agreed)
+    parts = frozen_parts(candidate, agreed, digest(now))
+    if digest(parts) == told["hash"]:
+        return ""
+    odd = [part for part in differing(told.get("parts", {}), parts) if part != "protocol"]
+    mine = [part for part in odd if part.startswith("candidates/")]
+    if mine:
+        return f"{', '.join(mine)} was edited after '{name}' was registered"
+    if odd:
+        return f"how '{name}' is judged was changed after it was registered: {', '.join(odd)}"
+    odd = differing(told.get("measures", {}), now)
+    return f"how results are measured was changed after '{name}' was registered: {', '.join(odd)}"
 
 
 def matching(root: Path, pattern: str) -> list[str]:

@@ -3,30 +3,65 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from assay.study.agree.closure import evaluated_files
 from assay.study.agree.protocol import matching
+from assay.study.agree.scope import changed_files
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
+from assay.study.record.study import Study
 
 _ONLINE = ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL")
 _LOCAL_MODES = ("offline", "disabled", "dryrun")
+# In a unified diff: a hunk inside a function that is named for the reward, or a changed line that
+# defines one or assigns to a reward.
+_REWARD = re.compile(
+    r"^(@@.*@@.*\bdef\s+\w*reward|[-+](?![-+]{2})\s*(def\s+\w*reward|[\w.]*reward\w*\s*[-+*/]?=[^=]))",
+    re.MULTILINE | re.IGNORECASE,
+)
 
 
-def refuse_unreflected(agreed: Contract, candidate: Candidate) -> None:
-    """Refuse reward engineering that builds on no reflection, unless the contract says why.
+def refuse_unreflected(study: Study, agreed: Contract, candidate: Candidate) -> None:
+    """Refuse a change of the reward that builds on no reflection, unless the contract says why.
+
+    What a candidate calls itself does not matter where its patch changes reward code.
 
     Raises:
         StudyError: It does not; the candidate's own word is not enough.
     """
     waived = "reward-reflection" in agreed.experiment.exceptions
-    if candidate.kind == "reward-engineering" and not candidate.reflection and not waived:
+    if candidate.reflection or waived:
+        return
+    touched = reward_code(study, candidate.change.patch)
+    if candidate.kind == "reward-engineering" or touched:
+        what = f"its patch changes reward code ({', '.join(touched)})" if touched else "its kind"
         raise StudyError(
-            f"'{candidate.id}' changes the reward and builds on no reward reflection.",
+            f"'{candidate.id}' ({candidate.kind}) changes the reward and builds on no reward "
+            f"reflection: {what}.",
             "Make one of an earlier run (assay study reflect RUN) and name it in 'reflection', or "
             "agree in the contract on why there is none: experiment.exceptions.reward-reflection.",
         )
+
+
+def reward_code(study: Study, patch: str) -> list[str]:
+    """Return where a patch changes reward code.
+
+    That is a file that the audit of the repository found to hold it, or that is named for it, and
+    a function or an assignment that is, wherever it is.
+    """
+    if not patch:
+        return []
+    known: set[str] = set()
+    if (study.task_path / "adapter.yaml").exists():
+        answers = study.adapter().reward
+        known = {place.rpartition(":")[0] for answer in answers for place in answer.evidence}
+    paths = changed_files(study.root, patch)
+    found = [path for path in paths if path in known or "reward" in PurePosixPath(path).name]
+    if not found and _REWARD.search(patch):
+        found = paths
+    return found
 
 
 def refuse_unguarded(root: Path, agreed: Contract) -> None:
@@ -37,23 +72,14 @@ def refuse_unguarded(root: Path, agreed: Contract) -> None:
             `evaluation.files`.
     """
     kept = {path for pattern in agreed.evaluation.files for path in matching(root, pattern)}
-    before = ""
-    for word in agreed.evaluation.command:
-        names = [word]
-        if before == "-m":
-            names = [word.replace(".", "/") + end for end in (".py", "/__main__.py")]
-        for name in names:
-            path = (root / agreed.baseline.cwd / name).resolve()
-            if not path.is_file() or not path.is_relative_to(root.resolve()):
-                continue
-            short = path.relative_to(root.resolve()).as_posix()
-            if short not in kept:
-                raise StudyError(
-                    f"The evaluation command runs '{short}', which is not in evaluation.files, so "
-                    "that it could be changed between two runs.",
-                    f"Add '{short}', and what it imports, to evaluation.files.",
-                )
-        before = word
+    for path in evaluated_files(root, agreed):
+        short = path.relative_to(root.resolve()).as_posix()
+        if short not in kept:
+            raise StudyError(
+                f"The evaluation command runs '{short}', which is not in evaluation.files, so "
+                "that it could be changed between two runs.",
+                f"Add '{short}' to evaluation.files; what it imports belongs to them by itself.",
+            )
 
 
 def refuse_network(agreed: Contract) -> None:

@@ -114,7 +114,7 @@ def run(directory: Path, say: Say = lambda line: None) -> Outcome:
     """
     began = time.monotonic()
     study = prepare(directory)
-    # The trial that the development seed of every candidate is held against.
+    # The trial that the development seed of every candidate is compared with.
     Queue(study).add(BASELINE, "short", study.contract().evaluation.pools.development)
     ending = Loop(study, confirm=planning.CONFIRM, actor=ACTOR, say=say).run()
     say(f"The loop ended: {ending}.")

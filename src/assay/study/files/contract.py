@@ -7,11 +7,22 @@ approval that covered it.
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from assay.study.files.base import POOLS, Direction, Document, Name, Part, Phase, Sha256, Text
+from assay.study.files.base import (
+    MINIMUM_SEEDS,
+    POOLS,
+    Direction,
+    Document,
+    Grown,
+    Name,
+    Part,
+    Phase,
+    Sha256,
+    Text,
+)
 
 PLACEHOLDER = "FILL IN"
 APPROVALS: dict[str, str] = {
@@ -28,6 +39,7 @@ EXCEPTIONS: dict[str, str] = {
     "aa-test": "go on although the halves of the baseline differ",
     "adopted": "the study shows results that were measured before it; nothing is run",
     "dirty-tree": "launch although the working tree has uncommitted changes",
+    "discarded-baselines": "plan another baseline although several with scores were discarded",
     "failed-baseline": "go on with a baseline some of whose seeds failed",
     "reward-reflection": "reward engineering without a reward reflection",
 }
@@ -67,19 +79,36 @@ class MetricSource(Part):
         return path
 
 
-class Metric(Part):
+class Metric(Grown):
     """A number that every training seed yields."""
 
+    later: ClassVar[tuple[str, ...]] = ("range",)
     name: Name = Field(description="What the study calls it.")
     direction: Direction = Field("maximize", description="Which way is better.")
     source: MetricSource = Field(description="Where it is read from.")
     unit: str = Field("", description="For tables and axes.")
+    range: tuple[float, float] | None = Field(
+        None, description="Lowest and highest value that it can have; others are errors."
+    )
+
+    @field_validator("range")
+    @classmethod
+    def _ordered(cls, limits: tuple[float, float] | None) -> tuple[float, float] | None:
+        if limits is not None and not limits[0] < limits[1]:
+            raise ValueError(f"the range needs low < high, not {list(limits)}")
+        return limits
 
 
-class PrimaryMetric(Metric):
+class PrimaryMetric(Metric, Grown):
     """The one metric that decides."""
 
+    later: ClassVar[tuple[str, ...]] = ("seed_bound",)
     minimum_effect: float = Field(gt=0, description="Smallest improvement worth having, absolute.")
+    seed_bound: float | None = Field(
+        None,
+        description="No seed of a candidate may be worse than this; by default three standard "
+        "deviations worse than the baseline's worst seed.",
+    )
     training_reward: bool = Field(False, description="Whether it is the reward trained on.")
     why_training_reward: str = Field("", description="Why that may decide; needed if it is.")
 
@@ -113,7 +142,7 @@ class Metrics(Part):
     components: tuple[Metric, ...] = Field((), description="Parts of the reward.")
     diagnostics: tuple[Metric, ...] = Field((), description="Watched, never decide.")
     training_reward: Metric | None = Field(
-        None, description="What is trained on, to be held against the primary metric."
+        None, description="What is trained on, to be compared with the primary metric."
     )
     honeypot: Metric | None = Field(
         None, description="A metric that only cheating moves; it must not move."
@@ -222,7 +251,7 @@ class Hardware(Part):
 
 
 class Baseline(Part):
-    """What candidates are held against."""
+    """What candidates are compared with."""
 
     command: tuple[str, ...] = Field(
         min_length=1, description="Arguments; {seed}, {out} and {parameters} are filled in."
@@ -264,8 +293,12 @@ class Pools(Part):
     """Training seeds that may be used for what; no seed is in two pools."""
 
     development: tuple[int, ...] = Field(min_length=1, description="Smoke and short trials.")
-    promotion: tuple[int, ...] = Field(min_length=5, description="The deciding comparison.")
-    validation: tuple[int, ...] = Field(min_length=5, description="Fresh seeds for the winner.")
+    promotion: tuple[int, ...] = Field(
+        min_length=MINIMUM_SEEDS, description="The deciding comparison."
+    )
+    validation: tuple[int, ...] = Field(
+        min_length=MINIMUM_SEEDS, description="Fresh seeds for the winner."
+    )
 
     def of(self, phase: Phase) -> tuple[int, ...]:
         """Return the seeds of a phase."""
@@ -287,9 +320,10 @@ class Pools(Part):
         return self
 
 
-class Evaluation(Part):
+class Evaluation(Grown):
     """The fixed protocol by which every arm is measured."""
 
+    later: ClassVar[tuple[str, ...]] = ("changeable", "looks")
     command: tuple[str, ...] = Field(
         (), description="Run after training; empty where training itself writes the metric."
     )
@@ -304,29 +338,60 @@ class Evaluation(Part):
         description="What is measured; recorded and hashed, for people: the commands do it.",
     )
     files: tuple[str, ...] = Field((), description="Globs of the files that do the measuring.")
+    changeable: tuple[str, ...] = Field(
+        (),
+        description="Globs of files that the evaluation imports and patches may still change (the "
+        "policy's own code); who approves this answers for it.",
+    )
     pools: Pools = Field(description="Training seeds, by use.")
     test: Literal["auto", "welch", "paired", "permutation"] = Field(
-        "auto", description="Decision test; auto pairs where seeds match."
+        "auto",
+        description="Decision test; auto is welch. Pair only where the arms' scores correlate by "
+        "seed: otherwise pairing halves the degrees of freedom.",
+    )
+    looks: tuple[int, ...] = Field(
+        (),
+        description="Seeds per arm after which promotion is judged early, at a part of the "
+        "candidate's alpha; clear cases end there. Validation always has its whole pool.",
     )
     alpha: float = Field(0.05, gt=0, lt=0.5, description="Error rate of the whole study.")
     power: float = Field(0.8, gt=0.5, lt=1, description="Wanted chance to see a real effect.")
     expected_candidates: int = Field(20, gt=0, description="How many tests alpha is spread over.")
 
+    @field_validator("looks")
+    @classmethod
+    def _in_order(cls, looks: tuple[int, ...]) -> tuple[int, ...]:
+        if list(looks) != sorted(set(looks)) or (looks and looks[0] < MINIMUM_SEEDS):
+            raise ValueError(
+                f"looks are rising numbers of seeds, from {MINIMUM_SEEDS} on; got {list(looks)}"
+            )
+        return looks
 
-class StopRules(Part):
+    def stage(self, phase: Phase, looked: int = 0) -> tuple[int, ...]:
+        """Return the seeds that a phase is judged on next, after a look at `looked` of them."""
+        pool = self.pools.of(phase)
+        if phase != "promotion":
+            return pool
+        return pool[: next((n for n in self.looks if looked < n < len(pool)), len(pool))]
+
+
+class StopRules(Grown):
     """When a run or the study ends by itself."""
 
+    later: ClassVar[tuple[str, ...]] = ("output_gb",)
     nan: bool = Field(True, description="Stop a run whose metrics are no numbers.")
     frozen_minutes: float = Field(30.0, gt=0, description="Stop a run that writes nothing.")
     overrun: float = Field(1.5, gt=1, description="Stop a run beyond this share of its request.")
     entropy_below: float | None = Field(None, description="Stop a run whose entropy collapsed.")
+    output_gb: float = Field(10.0, gt=0, description="Stop a run that writes more gigabytes.")
     failures: int = Field(3, gt=0, description="Stop the study after so many crashes in a row.")
     candidates: int | None = Field(None, gt=0, description="Stop the study after so many.")
 
 
-class Experiment(Part):
+class Experiment(Grown):
     """How far the study may go by itself."""
 
+    later: ClassVar[tuple[str, ...]] = ("signers", "signed")
     mode: Literal["manual", "supervised", "autonomous"] = Field(
         "manual",
         description="manual asks for each launch; supervised runs what was proposed until it is "
@@ -338,6 +403,12 @@ class Experiment(Part):
     stop: StopRules = Field(StopRules(), description="When to end.")
     network: bool = Field(False, description="Whether runs and audits may use the network.")
     wandb: bool = Field(False, description="Whether W&B may be read over the network.")
+    signers: str = Field(
+        "",
+        description="A file of allowed signers (ssh-keygen(1)), relative to the repository's top: "
+        "whose SSH keys sign approvals.",
+    )
+    signed: bool = Field(False, description="Whether every approval must be signed.")
     exceptions: dict[str, Text] = Field(
         {}, description=f"Rules that are waived, and why; known: {', '.join(EXCEPTIONS)}."
     )
@@ -350,6 +421,12 @@ class Experiment(Part):
             raise ValueError(f"unknown exception {unknown[0]!r}; known: {', '.join(EXCEPTIONS)}")
         return exceptions
 
+    @model_validator(mode="after")
+    def _signable(self) -> Experiment:
+        if self.signed and not self.signers:
+            raise ValueError("signed approvals are demanded; name the allowed signers in signers")
+        return self
+
 
 class Approval(Part):
     """A person's word for a part of the contract."""
@@ -357,6 +434,7 @@ class Approval(Part):
     by: Text = Field(description="Who.")
     at: Text = Field(description="When, ISO 8601.")
     hash: Sha256 = Field(description="Of what was approved.")
+    commit: str = Field("", description="Of the code that it was approved with.")
 
 
 class Contract(Document):
@@ -384,9 +462,9 @@ class Contract(Document):
 
     @model_validator(mode="after")
     def _filled_in(self) -> Contract:
-        left = _placeholders(self.model_dump(mode="json"))
+        left = placeholders(self.model_dump(mode="json"))
         if left:
-            raise ValueError(f"'{left[0]}' is still to be filled in")
+            raise ValueError(f"still to be filled in: {', '.join(left)}")
         return self
 
     def part(self, item: str) -> Any:
@@ -397,10 +475,10 @@ class Contract(Document):
         return part
 
 
-def _placeholders(value: Any, place: str = "") -> list[str]:
-    """Return where a template's words still stand."""
+def placeholders(value: Any, place: str = "") -> list[str]:
+    """Return the fields that are still to be filled in."""
     if isinstance(value, dict):
-        return [p for k, v in value.items() for p in _placeholders(v, f"{place}.{k}".strip("."))]
+        return [p for k, v in value.items() for p in placeholders(v, f"{place}.{k}".strip("."))]
     if isinstance(value, list):
-        return [p for i, v in enumerate(value) for p in _placeholders(v, f"{place}[{i}]")]
+        return [p for i, v in enumerate(value) for p in placeholders(v, f"{place}[{i}]")]
     return [place] if isinstance(value, str) and value.startswith(PLACEHOLDER) else []

@@ -19,8 +19,23 @@ ROOT = ".rlxp"
 INSIDE = ("registry.yaml", "shared", "tasks")  # all that stands directly below it
 ModelT = TypeVar("ModelT", bound=Model)
 # The safe loader written in C, where PyYAML was built with it: seven times as fast.
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Plain: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")
+
+
+class _Loader(_Plain):  # type: ignore[misc]
+    """Refuses a key that is there twice: people read the first, YAML takes the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Return a mapping, if its keys differ."""
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key '{key.value}' is there twice", problem_mark=key.start_mark
+                )
+            seen.add(key.value if isinstance(key.value, str) else str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 class StudyError(AssayError):

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from assay.study.files.base import Document, Name, Part, Phase, Sha256, Status, Text
+from assay.study.files.base import Document, Grown, Name, Part, Phase, Sha256, Status, Text
 
 
-class RunRecord(Document):
+class Seen(Document, Grown):
+    """What the supervisor saw of a run besides what it wrote."""
+
+    later: ClassVar[tuple[str, ...]] = ("sandbox", "loaded", "unrecorded", "tampered")
+
+    sandbox: str = Field("", description="What its evaluation was shut in, or none.")
+    loaded: dict[str, str] = Field(
+        {}, description="Hashes of the repository's files that its Python loaded, by path."
+    )
+    unrecorded: str = Field("", description="Why that is not known, where it is not.")
+    tampered: tuple[str, ...] = Field((), description="What was changed while it ran.")
+
+
+class RunRecord(Seen):
     """One training run, as the runner saw it."""
 
     id: Name
@@ -105,10 +118,11 @@ class AuditCheck(Part):
     name: Text
     passed: bool
     detail: str = ""
+    final: bool = Field(False, description="Whether the candidate is rejected for it.")
 
 
 class ResultAudit(Document):
-    """Whether a candidate's evidence may be believed: `audits/<candidate>.json`."""
+    """Whether a candidate's evidence can be trusted: `audits/<candidate>.json`."""
 
     candidate: Name
     passed: bool
@@ -180,13 +194,21 @@ class Progress(Part):
     )
     audited: dict[str, tuple[str, ...]] = Field({}, description="Phases, by candidate.")
     judged: dict[str, dict[str, str]] = Field({}, description="Last outcomes, by candidate.")
+    looked: dict[str, dict[str, int]] = Field(
+        {}, description="Seeds of early looks that were not clear, by candidate and phase."
+    )
+    measures: dict[str, dict[str, str]] = Field(
+        {}, description="What measures the baselines: short hashes by field or file."
+    )
     promoted: tuple[str, ...] = Field((), description="Who went on after the short trials.")
     summarised: tuple[str, ...] = Field((), description="Probes.")
     holders: tuple[str, ...] = Field((), description="Accepted and not reverted, oldest first.")
     runs: int = Field(0, ge=0, description="Launched in all.")
     held: tuple[str, ...] = Field((), description="Runs that are reserved and not settled.")
-    approvals: dict[str, tuple[str, str]] = Field(
-        {}, description="Who approved which hash last, by the part of the contract."
+    approvals: dict[str, tuple[str, ...]] = Field(
+        {},
+        description="Who approved which hash last, by the part of the contract; and 'signed', "
+        "where it is.",
     )
     anchored: str = Field("", description="The Git ref that notes the ledger's head.")
 

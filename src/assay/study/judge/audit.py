@@ -1,4 +1,4 @@
-"""Whether a candidate's evidence may be believed, before anyone asks whether it is better.
+"""Whether a candidate's evidence can be trusted, before anyone asks whether it is better.
 
 Three questions: is the evidence what the runs left behind, was everything measured alike, and did
 the candidate improve the task or only its own reward?
@@ -15,7 +15,7 @@ import numpy as np
 from assay.study.agree import protocol
 from assay.study.files.base import Phase
 from assay.study.files.contract import Contract, Metric
-from assay.study.files.documents import StudyError, write_json_document
+from assay.study.files.documents import StudyError, digest, write_json_document
 from assay.study.files.records import AuditCheck, ResultAudit
 from assay.study.judge import gate, verdict
 from assay.study.measure import extractors, monitor
@@ -50,9 +50,12 @@ def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
             )
         checks = [
             _artifacts(study, agreed, mine),
-            _protocol(study, agreed, mine, theirs),
-            _seeds(agreed, mine, theirs, phase),
+            _protocol(study, history, agreed, mine, theirs),
+            _seeds(agreed, mine, theirs, phase, history.stage(agreed, name, phase)),
             _losses(history, (name, other), phase),
+            _baselines(history, agreed, other),
+            _machines(study, mine, theirs),
+            _files(study, agreed, mine, theirs),
             *_hacking(study, agreed, mine, theirs),
         ]
         found = ResultAudit(
@@ -60,13 +63,14 @@ def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
         )
         path = study.path / "audits" / f"{name}.json"
         write_json_document(path, found)
-        facts = {"candidate": name, "phase": phase, **found.model_dump(mode="json")}
+        runs = [run.id for run in (*mine, *theirs)]
+        facts = {"candidate": name, "phase": phase, "runs": runs, **found.model_dump(mode="json")}
         transaction.append(kinds.AUDITED, facts, actor=actor)
     return found
 
 
-def _check(name: str, passed: bool, detail: str) -> AuditCheck:
-    return AuditCheck(name=name, passed=passed, detail=detail)
+def _check(name: str, passed: bool, detail: str, *, final: bool = False) -> AuditCheck:
+    return AuditCheck(name=name, passed=passed, detail=detail, final=final)
 
 
 def _artifacts(study: Study, agreed: Contract, mine: Runs) -> AuditCheck:
@@ -91,12 +95,17 @@ def _artifacts(study: Study, agreed: Contract, mine: Runs) -> AuditCheck:
     return _check(name, True, f"{len(mine)} runs")
 
 
-def _protocol(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> AuditCheck:
+def _protocol(
+    study: Study, history: History, agreed: Contract, mine: Runs, theirs: Runs
+) -> AuditCheck:
     name = "both arms were measured alike"
-    now = protocol.protocol_hash(study.root, agreed)
+    parts = protocol.measures(study.root, agreed)
+    now = digest(parts)
     for run in (*mine, *theirs):
         if run.protocol != now:
-            return _check(name, False, f"run {run.id} was measured by another protocol")
+            odd = protocol.differing(history.protocols.get(run.protocol, {}), parts)
+            detail = f"run {run.id} was measured by another protocol: {', '.join(odd)} changed"
+            return _check(name, False, detail)
     return _check(name, True, now[:12])
 
 
@@ -105,13 +114,14 @@ def _seeds(
     mine: Runs,
     theirs: Runs,
     phase: Phase,
+    wanted: Sequence[int],
 ) -> AuditCheck:
     name = "the seeds are those of the pool"
     pool = set(agreed.evaluation.pools.of(phase))
     for run in (*mine, *theirs):
         if run.seed not in pool:
             return _check(name, False, f"seed {run.seed} of run {run.id} is not in the pool")
-    left_out = sorted({run.seed for run in theirs} - {run.seed for run in mine})
+    left_out = sorted({r.seed for r in theirs if r.seed in wanted} - {r.seed for r in mine})
     if left_out:
         return _check(name, False, f"the rival was run on seeds {left_out}, the candidate was not")
     return _check(name, True, ", ".join(str(run.seed) for run in mine))
@@ -122,13 +132,56 @@ def _losses(history: History, arms: Sequence[str], phase: Phase) -> AuditCheck:
     title = "no run was lost on the way"
     counts = []
     for name in arms:
-        mine = history.over(name, phase)
-        # What a person stopped for all is on record as that.
-        lost = [r.id for r in mine if r.outcome == "lost" and r.reason != kinds.SWITCHED]
+        # The kill switch counts as well: whoever may turn it off again could run a seed twice.
+        lost = [run.id for run in history.over(name, phase) if run.outcome == "lost"]
         if len(lost) > kinds.MOST_RUNS_LOST:
             return _check(title, False, f"{', '.join(lost)} were stopped on the way")
         counts.append(f"{len(lost)} of {name}")
     return _check(title, True, f"{' and '.join(counts)} were lost")
+
+
+def _baselines(history: History, agreed: Contract, rival: str) -> AuditCheck:
+    """Show the baselines that were discarded after their scores were known."""
+    title = "the baseline was not chosen among several"
+    found = verdict.discarded(history, agreed.metrics.primary.name)
+    waived = "discarded-baselines" in agreed.experiment.exceptions
+    passed = len(found) <= kinds.MOST_BASELINES or waived
+    return _check(title, passed, "; ".join(found) or f"{rival} is compared with")
+
+
+def _machines(study: Study, mine: Runs, theirs: Runs) -> AuditCheck:
+    """Look for an arm that ran with other packages, or on other GPUs, than its rival."""
+    title = "both arms ran with the same packages and hardware"
+    done = (run.id for run in (*theirs, *mine) if run.outcome == "done")
+    # A record that was deleted is named by `verify`, which knows its hash.
+    records = [study.run(run) for run in done if (study.path / "runs" / run / "run.json").exists()]
+    for record in records[1:]:
+        first = records[0]
+        names = sorted({*first.versions, *record.versions})
+        odd = next((n for n in names if first.versions.get(n) != record.versions.get(n)), None)
+        if odd is not None:
+            now, then = record.versions.get(odd), first.versions.get(odd)
+            return _check(title, False, f"{odd} is {now} in {record.id} and {then} in {first.id}")
+        if record.gpu != first.gpu:
+            now, then = record.gpu or "no GPU", first.gpu or "no GPU"
+            return _check(title, False, f"{record.id} ran on {now}, {first.id} on {then}")
+    hosts = sorted({record.host for record in records})
+    return _check(title, True, f"{len(records)} runs on {', '.join(hosts) or 'no host'}")
+
+
+def _files(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> AuditCheck:
+    """Look for an arm that wrote more files for the deciding metric than its rival."""
+    title = "both arms wrote the deciding metric to as many files"
+    source = agreed.metrics.primary.source
+    counts = {}
+    for run in (*theirs, *mine):
+        if run.outcome == "done":
+            counts[run.id] = len(extractors.files_of(source, study.path / "runs" / run.id / "out"))
+    first, usual = next(iter(counts.items()), ("", 0))
+    odd = next((name for name, count in counts.items() if count != usual), None)
+    if odd is not None:
+        return _check(title, False, f"{odd} wrote {counts[odd]} of them, and {first} {usual}")
+    return _check(title, True, f"{usual} each")
 
 
 def _hacking(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> list[AuditCheck]:
@@ -140,7 +193,7 @@ def _hacking(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> list[A
         """Look at what the metrics say; one that was not written fails its check."""
         silent = _unwritten(needed, [*mine, *theirs])
         passed, detail = (False, silent) if silent else seen()
-        checks.append(_check(name, passed, detail))
+        checks.append(_check(name, passed, detail, final=not passed))
 
     if reward is not None:
         title = "the task got better with its reward"

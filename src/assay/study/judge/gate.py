@@ -1,9 +1,10 @@
 """The evidence gate: when a change may be called better.
 
-The replication unit is the training seed. The decision rests on a t-test over seeds (paired where
-both arms trained on the same ones) or a permutation test, at a share of the study's one error rate
-that the ledger records as spent; a bootstrap is never asked, because with few seeds its intervals
-are too narrow. Significance alone is not enough: the effect must be worth having.
+The replication unit is the training seed. The decision rests on Welch's t-test over seeds (a paired
+one where the contract says so, because its arms correlate by seed) or a permutation test, at a
+share of the study's one error rate that the ledger records as spent; a bootstrap is never asked,
+because with few seeds its intervals are too narrow. Significance alone is not enough: the effect
+must be worth having, and no seed may have collapsed.
 """
 
 from __future__ import annotations
@@ -22,17 +23,21 @@ from assay.evaluation import statistics
 from assay.study.files.base import Direction
 from assay.study.files.contract import Evaluation, Guardrail, PrimaryMetric
 from assay.study.files.documents import StudyError
+from assay.study.judge.power import MOST_SEEDS, seeds_needed
 from assay.study.record import kinds
 from assay.study.record.history import Scores
 
-# "open" is no verdict: it is what a rehearsal says of evidence that could be judged.
-Outcome = Literal["accept", "reject", "inconclusive", "harmful", "invalid", "open"]
+# "continue" is what an early look says that is not clear; "open" is no verdict: it is what a
+# rehearsal says of evidence that could be judged.
+Outcome = Literal[
+    "accept", "reject", "inconclusive", "harmful", "no effect", "invalid", "continue", "open"
+]
 Floats = npt.NDArray[np.float64]
 
-MOST_SEEDS = 10_000
 AA_LEVEL = 0.01  # at which two halves of one baseline are said to differ
 PERMUTATION = "permutation"
 GUARD_LEVEL = 0.95  # one-sided confidence of guardrails and of futility
+COLLAPSED = 3.0  # deviations below the baseline's worst seed
 _REPLICATES = 20_000  # relabellings up to which all are counted, and beyond which so many drawn
 _BLOCK = 1_000  # relabellings that are held in memory at once
 
@@ -50,6 +55,7 @@ class Comparison:
     p_worse: float  # one-sided p-value of "no worse"
     standardised: float  # Hedges' g
     improvement: float  # share of pairs of runs in which the candidate wins
+    correlation: float  # of the arms' scores by seed; NaN where they share too few seeds
     worst: tuple[int, float]  # the candidate's worst seed, and its score
     failures: float  # share of the candidate's seeds without a result
 
@@ -73,52 +79,8 @@ class Verdict:
     # Seeds per arm to see the minimum effect, at this noise and rate; None where they are too
     # many to say.
     seeds_needed: int | None = None
-
-
-def spend(evaluation: Evaluation, decided: int, spent: float | None = None) -> float:
-    """Return the error rate of the next decision, `decided` having been made before it.
-
-    The study's alpha is split evenly over the candidates that the contract expects (Bonferroni).
-    Where the contract expected another number earlier, the candidates that are still to come share
-    what is left: over all of them together at most alpha is spent, whatever they have in common.
-
-    Args:
-        evaluation: The protocol.
-        decided: How many decisions were made.
-        spent: What they spent, by the ledger; None where each had the share of this protocol.
-
-    Raises:
-        StudyError: All of it is spent.
-
-    Example:
-        >>> from assay.study.files.contract import Pools
-        >>> pools = Pools(development=(0,), promotion=range(1, 6), validation=range(6, 11))
-        >>> evaluation = Evaluation(episodes=10, pools=pools, expected_candidates=20)
-        >>> spend(evaluation, decided=3)
-        0.0025
-        >>> round(spend(evaluation, decided=10, spent=0.04), 6)  # they were given more each
-        0.001
-    """
-    way_out = "Close this study with its report, and begin a new one for further candidates."
-    if decided >= evaluation.expected_candidates:
-        raise StudyError(
-            f"The study's error rate of {evaluation.alpha:g} is spent: {decided} candidates were "
-            f"decided, and the contract expects {evaluation.expected_candidates}.",
-            way_out,
-        )
-    share = evaluation.alpha / evaluation.expected_candidates
-    if spent is None:
-        return share
-    left = evaluation.alpha - spent
-    if left <= evaluation.alpha * 1e-9:
-        raise StudyError(
-            f"The study's error rate of {evaluation.alpha:g} is spent: {decided} candidates were "
-            f"decided at {spent:g} in all.",
-            way_out,
-        )
-    to_come = evaluation.expected_candidates - decided
-    # What is left is a sum of many shares; its last digits are no reason to give less.
-    return share if left >= share * to_come * (1 - 1e-9) else left / to_come
+    seeds_for_seen: int | None = None  # the same for the effect that was seen, if it is one
+    final: bool = False  # of invalid evidence: whether nothing can be put right
 
 
 def compare(
@@ -139,7 +101,7 @@ def compare(
         baseline: Score of every training seed; None where the run failed.
         candidate: The same of the candidate.
         direction: Which way is better.
-        test: `auto` pairs where the seeds are the same; so does `permutation`.
+        test: `auto` is `welch`; only `paired` pairs by seed.
         seed: Of the permutation test's draws.
 
     Raises:
@@ -153,14 +115,13 @@ def compare(
     for name, arm in (("baseline", before), ("candidate", candidate)):
         if len(arm) < 2:
             raise StudyError(f"The {name} has {len(arm)} seeds; expected at least 2.")
-    same = baseline.keys() == candidate.keys()
-    if test == "paired" and not same:
+    if test == "paired" and baseline.keys() != candidate.keys():
         raise StudyError(
             f"A paired test needs the same seeds in both arms; the baseline has "
             f"{sorted(baseline)}, the candidate {sorted(candidate)}.",
             "Run the missing seeds, or use test: welch.",
         )
-    paired = same and test != "welch"
+    paired = test == "paired"
     floor = min([*before.values(), *good.values()])
     after = {s: good.get(s, floor) for s in candidate if s in before or not paired}
     x = np.array([after[s] for s in sorted(after)])
@@ -192,9 +153,19 @@ def compare(
         p_worse=p_worse,
         standardised=statistics.hedges_g(x, y),
         improvement=float((np.sign(x[:, None] - y[None, :]) / 2 + 0.5).mean()),
+        correlation=_correlation(before, good),
         worst=(worst, sign * after[worst]),
         failures=_lost_share(candidate),
     )
+
+
+def _correlation(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    """Return how the scores of the seeds that both arms have correlate; NaN for fewer than 4."""
+    seeds = sorted(before.keys() & after.keys())
+    pairs = np.array([[arm[seed] for seed in seeds] for arm in (before, after)])
+    if len(seeds) < 4 or not all(np.ptp(pairs, axis=1)):
+        return math.nan
+    return float(np.corrcoef(pairs)[0, 1])
 
 
 def _number_or_none(value: Any) -> Any:
@@ -288,6 +259,7 @@ def decide(
     evaluation: Evaluation,
     guardrails: Sequence[tuple[Guardrail, Scores, Scores]] = (),
     noise_floor: float | None = None,
+    advise: bool = True,
 ) -> Verdict:
     """Say what the evidence allows.
 
@@ -300,6 +272,7 @@ def decide(
         guardrails: Each with the scores of baseline and candidate.
         noise_floor: Standard deviation over seeds of the baseline, for the power advice; that of
             the given baseline if None.
+        advise: Whether to work out how many seeds it would take, which takes longest.
 
     Raises:
         StudyError: An arm has too few seeds.
@@ -320,19 +293,27 @@ def decide(
         )
     found = compare(baseline, candidate, direction=metric.direction, test=evaluation.test)
     spread = float(np.std(known, ddof=1)) if noise_floor is None else noise_floor
-    needed = seeds_needed(metric.minimum_effect, spread, alpha, evaluation.power)
+    needed, for_seen = None, None
+    if advise:
+        needed, for_seen = _seeds_to_run(
+            metric, found, baseline, candidate, spread, alpha, evaluation
+        )
     breaches, open_questions = _failing(baseline, candidate), []
+    if found.high >= metric.minimum_effect:  # else it is worse in plainer words
+        breaches += _collapsed(metric, known, candidate, spread)
     guarded: dict[str, Comparison] = {}
     finished = [s for s, score in candidate.items() if _is_result(score)]
     for guard, before, after in guardrails:
         missing = [s for s in finished if not _is_result(after.get(s))]
         if missing:
             breaches.append(
-                f"Guardrail {guard.name} was not measured for seeds {missing}: what is not written "
-                "does not hold."
+                f"Guardrail {guard.name} was not measured for seeds {missing}, so it counts as "
+                "violated."
             )
         if sum(map(_is_result, before.values())) >= 2 and len(after) >= 2:
-            guarded[guard.name] = compare(before, after, direction=guard.direction)
+            guarded[guard.name] = compare(
+                before, after, direction=guard.direction, test=evaluation.test
+            )
         breach, unproven = _guarded(guard, guarded.get(guard.name), after)
         breaches += breach
         open_questions += unproven
@@ -345,8 +326,9 @@ def decide(
     least = f"the minimum effect of {metric.minimum_effect:g}{unit}"
     significant = found.p_better < alpha
     outcome: Outcome
-    if found.p_worse < 1 - GUARD_LEVEL and found.effect <= -metric.minimum_effect:
-        outcome, why = "harmful", "It is worse, by more than the minimum effect."
+    if found.p_worse < alpha and found.effect <= -metric.minimum_effect:
+        outcome = "harmful"
+        why = f"It is worse at alpha {alpha:.2g}, by more than the minimum effect."
     elif breaches:
         outcome, why = "reject", breaches[0]
     elif significant and found.effect >= metric.minimum_effect and not open_questions:
@@ -359,14 +341,71 @@ def decide(
     elif significant:
         outcome, why = "inconclusive", f"It is better, but its mean effect is below {least} so far."
     else:
-        count = f"more than {MOST_SEEDS:,}" if needed is None else f"{needed}"
-        advice = f"With this noise {count} seeds per arm see {least}."
-        advice = _out_of_reach(found, alpha) or advice
+        advice = f"With this noise {_count(needed)} seeds per arm see {least}"
+        if for_seen is not None or found.effect >= metric.minimum_effect:
+            advice += f", and {_count(for_seen)} the effect of {found.effect:+.4g} that was seen"
+        advice = _out_of_reach(found, alpha) or f"{advice}."
         outcome, why = "inconclusive", f"p is not below alpha {alpha:.2g}. {advice}"
     reasons = [why, shown, *breaches, *open_questions]
     if found.failures:
         reasons.append(f"{found.failures:.0%} of the candidate's seeds failed and count as worst.")
-    return Verdict(outcome, tuple(dict.fromkeys(reasons)), found, guarded, alpha, needed)
+    return Verdict(outcome, tuple(dict.fromkeys(reasons)), found, guarded, alpha, needed, for_seen)
+
+
+def _count(seeds: int | None) -> str:
+    return f"more than {MOST_SEEDS:,}" if seeds is None else f"{seeds}"
+
+
+def _seeds_to_run(
+    metric: PrimaryMetric,
+    found: Comparison,
+    baseline: Scores,
+    candidate: Scores,
+    floor: float,
+    alpha: float,
+    evaluation: Evaluation,
+) -> tuple[int | None, int | None]:
+    """Return the seeds per arm that the minimum effect takes, and those of the effect seen.
+
+    Both are for the test that decides: of a paired one the noise is that of the differences, of
+    another the baseline's, over all its seeds, and the candidate's own.
+    """
+    paired = found.test.startswith("paired")
+    both = [s for s in candidate if _is_result(candidate[s]) and _is_result(baseline.get(s))]
+    if paired:
+        pairs = [float(candidate[s] or 0.0) - float(baseline[s] or 0.0) for s in both]
+        spread = float(np.std(pairs, ddof=1)) if len(pairs) > 1 else floor
+    else:
+        own = [score for score in candidate.values() if _is_result(score)]
+        spread = math.sqrt((floor**2 + float(np.var(own, ddof=1))) / 2) if len(own) > 1 else floor
+    wanted, chance = metric.minimum_effect, evaluation.power
+    needed = seeds_needed(wanted, spread, alpha, chance, paired=paired)
+    if found.effect < wanted:
+        return needed, None
+    return needed, seeds_needed(found.effect, spread, alpha, chance, paired=paired)
+
+
+def _collapsed(
+    metric: PrimaryMetric, baseline: Sequence[float], candidate: Scores, spread: float
+) -> list[str]:
+    """Return the breach of a candidate with seeds that are far worse than any of the baseline's.
+
+    A change that is better on most seeds and collapses on a few may have a fine mean, and few seeds
+    show few of its collapses: one that is seen counts.
+    """
+    sign = 1.0 if metric.direction == "maximize" else -1.0
+    limit, source = metric.seed_bound, "metrics.primary.seed_bound"
+    if limit is None and not spread:
+        return []
+    if limit is None:
+        limit = sign * (min(sign * score for score in baseline) - COLLAPSED * spread)
+        source = f"the baseline's worst seed less {COLLAPSED:g} standard deviations"
+    fell = [s for s, v in candidate.items() if _is_result(v) and sign * (v - limit) < 0]
+    if not fell:
+        return []
+    side = "below" if metric.direction == "maximize" else "above"
+    seeds = ", ".join(f"{seed} ({candidate[seed]:.4g})" for seed in fell)
+    return [f"It collapsed on seed {seeds}: {side} {limit:.4g}, which is {source}."]
 
 
 def _failing(baseline: Scores, candidate: Scores) -> list[str]:
@@ -386,7 +425,7 @@ def _guarded(
 ) -> tuple[list[str], list[str]]:
     """Return breaches of a guardrail, and what is not shown about it.
 
-    A bound is held against the mean over seeds, a margin against the limits of the difference.
+    A bound limits the mean over seeds, a margin the limits of the difference.
     """
     breaches, unproven = [], []
     scores = [s for s in after.values() if _is_result(s)]
@@ -411,19 +450,6 @@ def _guarded(
                 f"{guard.margin:g} is allowed. More seeds would tell."
             )
     return breaches, unproven
-
-
-def seeds_needed(effect: float, spread: float, alpha: float, power: float) -> int | None:
-    """Return the seeds per arm that find `effect` at this noise with the wanted power.
-
-    None stands for more than anyone will run (`MOST_SEEDS`).
-    """
-    if spread == 0:
-        return kinds.MINIMUM_SEEDS
-    size = effect / spread
-    if statistics.power_two_sample(size, MOST_SEEDS, 2 * alpha) < power:
-        return None
-    return max(kinds.MINIMUM_SEEDS, statistics.sample_size(size, power, alpha=2 * alpha))
 
 
 def noise_floor(first: Scores, second: Scores, direction: Direction) -> tuple[float, Comparison]:

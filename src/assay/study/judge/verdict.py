@@ -1,30 +1,33 @@
 """Judge a candidate by what is on record, and write the judgement down.
 
 Promotion decides whether a candidate is better, at its share of the study's error rate. Validation
-runs the winner and the baseline again on fresh seeds; only then does the incumbent change.
+runs the winner and the baseline again on fresh seeds; only then does the incumbent change. Evidence
+that is invalid decides nothing: once its cause is removed, it is audited and judged again.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from assay.study.agree import protocol
+from assay.evaluation import statistics
+from assay.study.agree import protocol, spending
 from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
-from assay.study.judge import gate
+from assay.study.judge import effect, gate
 from assay.study.judge.gate import Verdict
 from assay.study.record import kinds
 from assay.study.record.book import Book
-from assay.study.record.history import History
+from assay.study.record.history import History, Run
 from assay.study.record.ledger import Event
 from assay.study.record.study import Study
 
 
 def rival(study: Study, book: Book) -> str:
-    """Return whom candidates are held against: the incumbent, or the baseline."""
+    """Return whom candidates are compared with: the incumbent, or the baseline."""
     if book.incumbent:
         return book.incumbent
     unsaid = (name for name, kind in book.kind.items() if not kind)
@@ -57,6 +60,18 @@ def noise(study: Study, history: History, agreed: Contract) -> float:
     return gate.noise_floor(first, second, metric.direction)[0]
 
 
+def discarded(history: History, metric: str) -> list[str]:
+    """Describe the baselines that were discarded after their scores were known."""
+    found = []
+    for name in history.discarded_baselines():
+        scores = [s for phase in kinds.DECIDING for s in history.arm(name, phase, metric).values()]
+        known = [score for score in scores if score is not None]
+        mean = f", with a mean of {math.fsum(known) / len(known):.4g}" if known else ""
+        why = history.moved[name].data["why"]
+        found.append(f"{name} was discarded after {len(known)} seeds{mean} ({why})")
+    return found
+
+
 def judge(study: Study, name: str, phase: Phase, actor: str) -> Verdict:
     """Decide on a candidate in a phase, and record the decision.
 
@@ -84,8 +99,9 @@ def judge(study: Study, name: str, phase: Phase, actor: str) -> Verdict:
                 "The verdict is on record: assay study report. New evidence needs further seeds.",
             )
         verdict = weigh(study, history, agreed, name, phase)
-        standard = _standard(study, history, agreed)
+        standard = _standard(study, history, agreed, name, phase)
         facts = {"candidate": name, "phase": phase, **standard, **as_data(verdict)}
+        facts["iqm"] = iqm(study, history, agreed, name, phase)
         transaction.append(kinds.GIVEN, facts, actor=actor)
         to = _next_state(verdict, phase)
         if to is not None:
@@ -108,11 +124,12 @@ def rehearse(study: Study, history: History, agreed: Contract, name: str, phase:
         return Verdict(last["outcome"], tuple(last["reasons"]), alpha=alpha, seeds_needed=needed)
     _require_completed(history, name)
     found = weigh(study, history, agreed, name, phase)
-    if found.outcome == "invalid":
+    if found.outcome in ("invalid", "no effect"):
         return found
+    seeds = len(history.stage(agreed, name, phase))
     reason = (
-        f"It can be judged, at alpha {found.alpha:.2g}: all seeds of the {phase} pool are there. "
-        "What comes out is shown when it is recorded."
+        f"It can be judged, at alpha {found.alpha:.2g}: {seeds} seeds of the {phase} pool are "
+        "there, as many as it is judged on next. The result is shown when it is recorded."
     )
     return Verdict("open", (reason,), alpha=found.alpha)
 
@@ -135,16 +152,22 @@ def _fresh(history: History, name: str, phase: Phase, other: str) -> bool:
     last = _last_verdict(history, name, phase)
     if last is None or last.data["rival"] != other:
         return True
+    if last.data["outcome"] in ("invalid", kinds.CONTINUE):
+        return True
     runs = [*history.over(name), *history.over(other)]
     return any(run.ended is not None and run.ended.seq > last.seq for run in runs)
 
 
-def _standard(study: Study, history: History, agreed: Contract) -> dict[str, object]:
+def _standard(
+    study: Study, history: History, agreed: Contract, name: str, phase: Phase
+) -> dict[str, object]:
     """Return what a candidate was judged by, so that the verdict can be read without the contract.
 
     What is in the contract may be agreed on again later; a verdict stands as it was given.
     """
     metric, evaluation = agreed.metrics.primary, agreed.evaluation
+    own = history.share(name)
+    others = [share.alpha for share in history.shares if share is not own]
     return {
         "rival": rival(study, history),
         "metric": metric.name,
@@ -155,11 +178,41 @@ def _standard(study: Study, history: History, agreed: Contract) -> dict[str, obj
             for guard in agreed.metrics.guardrails
         },
         "noise_floor": noise(study, history, agreed),
-        "test": evaluation.test,
+        "test": "welch" if evaluation.test == "auto" else evaluation.test,
+        "seeds": list(history.stage(agreed, name, phase)),
+        "pool": len(evaluation.pools.of(phase)),
+        "seed_bound": metric.seed_bound,
         "error_rate": evaluation.alpha,
-        "decided_before": decisions(history),
-        "spent_before": spent(history),
+        "share": spending.share_of(history, agreed, name, phase),
+        "decided_before": len(others),
+        "spent_before": math.fsum(others),
     }
+
+
+def iqm(
+    study: Study, history: History, agreed: Contract, name: str, phase: Phase
+) -> dict[str, list[float]]:
+    """Return each arm's interquartile mean with its 95 % limits, for people: it decides nothing.
+
+    In validation it is over both phases, drawn within each (stratified).
+    """
+    metric, found = agreed.metrics.primary.name, {}
+    phases = kinds.DECIDING[: kinds.DECIDING.index(phase) + 1]
+    for who in (rival(study, history), name):
+        scores: dict[str, list[float]] = {}
+        for one in phases:
+            arm = history.arm(who, one, metric).values()
+            scores[one] = [score for score in arm if score is not None]
+        if min(map(len, scores.values())) >= kinds.MINIMUM_SEEDS:
+            seen = statistics.stratified_bootstrap(scores, rng=0)
+            found[who] = [seen.point, seen.low, seen.high]
+    return found
+
+
+def last_iqm(history: History, name: str, phase: Phase) -> dict[str, list[float]]:
+    """Return what the last verdict on a candidate shows of the interquartile means."""
+    given = _last_verdict(history, name, phase)
+    return dict(given.data.get("iqm", {})) if given else {}
 
 
 def weigh(study: Study, history: History, agreed: Contract, name: str, phase: Phase) -> Verdict:
@@ -170,28 +223,41 @@ def weigh(study: Study, history: History, agreed: Contract, name: str, phase: Ph
     """
     other = rival(study, history)
     if other == name:
-        raise StudyError(f"'{name}' is what candidates are held against; it is not judged itself.")
+        raise StudyError(f"'{name}' is what candidates are compared with; it is not judged itself.")
     if phase == "validation":
         _require_promoted(history, name, other)
     spread = noise(study, history, agreed)
     _require_pool(agreed, history, name, other, phase)
-    reason = _invalid(study, history, agreed, name, other, phase)
+    reason, final = _invalid(study, history, agreed, name, other, phase)
     if reason:
-        return Verdict("invalid", (reason,))
+        return Verdict("invalid", (reason,), final=final)
+    reason = effect.no_effect(study, history, agreed, name, other, phase)
+    if reason:
+        return Verdict("no effect", (reason,))
     metric, arms = agreed.metrics.primary, (other, name)
-    alpha = agreed.evaluation.alpha
-    if phase == "promotion":
-        alpha = gate.spend(agreed.evaluation, decisions(history), spent(history))
-    return gate.decide(
+    seeds, pool = history.stage(agreed, name, phase), agreed.evaluation.pools.of(phase)
+    share = spending.share_of(history, agreed, name, phase)
+    spent = spending.used(history, name, phase)
+    found = gate.decide(
         metric,
-        *history.arms(arms, phase, metric.name),
-        alpha=alpha,
+        *history.arms(arms, phase, metric.name, seeds),
+        alpha=spending.level(share, spent, len(seeds), len(pool)),
         evaluation=agreed.evaluation,
         guardrails=[
-            (guard, *history.arms(arms, phase, guard.name)) for guard in agreed.metrics.guardrails
+            (guard, *history.arms(arms, phase, guard.name, seeds))
+            for guard in agreed.metrics.guardrails
         ],
         noise_floor=spread,
     )
+    return early(found, len(seeds), len(pool))
+
+
+def early(found: Verdict, seeds: int, pool: int) -> Verdict:
+    """Return what a look at a part of the pool comes to: what is not clear goes on."""
+    if found.outcome != "inconclusive" or seeds == pool:
+        return found
+    why = f"Not clear after {seeds} of {pool} seeds, at alpha {found.alpha:.2g}; the next are run."
+    return dataclasses.replace(found, outcome="continue", reasons=(why, *found.reasons))
 
 
 def _require_promoted(history: History, name: str, other: str) -> None:
@@ -218,59 +284,79 @@ def _require_promoted(history: History, name: str, other: str) -> None:
 def _require_pool(agreed: Contract, history: History, name: str, other: str, phase: Phase) -> None:
     """Refuse to judge a part of a pool: who may choose when to look finds something in noise.
 
-    A seed that was lost as often as it may be run is not waited for; the audit speaks of it.
+    What is looked at early is in the contract (`evaluation.looks`). A seed that was lost as often
+    as it may be run is not waited for; the audit speaks of it.
     """
     for who in (other, name):
         arm = history.arm(who, phase, agreed.metrics.primary.name)
         over = {*arm, *history.exhausted(who, phase)}
-        missing = [seed for seed in agreed.evaluation.pools.of(phase) if seed not in over]
+        missing = [seed for seed in history.stage(agreed, name, phase) if seed not in over]
         if missing:
             raise StudyError(
                 f"'{who}' has no run of seeds {missing} in the {phase} phase.",
-                "A candidate is judged once, on the whole pool in both arms: run them first.",
+                "A candidate is judged on the whole pool in both arms, or at the looks that the "
+                "contract names: run them first.",
             )
-
-
-def _spending(history: History) -> list[Event]:
-    """Return the verdicts that have spent a share of the error rate."""
-    given = [e for e in history.verdicts if e.data["phase"] == "promotion"]
-    return [e for e in given if e.data["outcome"] != "invalid"]
-
-
-def decisions(history: History) -> int:
-    """Return how many decisions have spent a share of the error rate."""
-    return len(_spending(history))
-
-
-def spent(history: History) -> float:
-    """Return what they have spent of it in all, whatever the contract expected at the time."""
-    return math.fsum(float(e.data.get("alpha") or 0.0) for e in _spending(history))
 
 
 def _invalid(
     study: Study, history: History, agreed: Contract, name: str, other: str, phase: Phase
-) -> str | None:
-    """Return why the evidence may not be used, or None."""
-    mine, theirs = (history.selected(who, phase) for who in (name, other))
-    if len({run.protocol for run in (*mine, *theirs)}) > 1:
-        return "The arms were measured by different protocols."
-    registered = history.registration(name).data["hash"]
-    if any(run.registration != registered for run in mine):
-        return "Some runs were made before the candidate was frozen as it is now."
-    if protocol.frozen_hash(study, agreed, name) != registered:
-        return "The candidate, or how it is measured, was changed after it was registered."
+) -> tuple[str, bool]:
+    """Return why the evidence may not be used, or "", and whether nothing can be put right."""
+    seeds = history.stage(agreed, name, phase)
+    mine, theirs = (history.selected(who, phase, seeds) for who in (name, other))
+    reason = _unlike(history, mine, theirs)
+    if reason:
+        return reason, False
+    registered = history.registration(name).data
+    early = [run.id for run in mine if run.registration != registered["hash"]]
+    if early:
+        reason = f"{', '.join(early)} ran before '{name}' was registered as it is now: propose it "
+        return reason + "as a new candidate.", False
+    reason = protocol.why_void(study, agreed, name, registered)
+    if reason:
+        again = f"assay study audit-result {name} --phase {phase}"
+        return f"{reason[0].upper()}{reason[1:]}. Put it back, then audit it again: {again}", False
     strange = sorted({run.seed for run in mine} - set(agreed.evaluation.pools.of(phase)))
     if strange:
-        return f"Seeds {strange} are not of the {phase} pool."
+        return f"Seeds {strange} are not of the {phase} pool.", False
+    audit = _audit_of(history, name, phase, [run.id for run in (*mine, *theirs)])
+    failed = [check for check in audit.data["checks"] if not check["passed"]]
+    final = any(check.get("final") for check in failed)
+    return (f"The audit of the result failed: {findings(failed)}." if failed else ""), final
+
+
+def _audit_of(history: History, name: str, phase: Phase, runs: list[str]) -> Event:
+    """Return the last audit of a candidate, if it saw all that is judged."""
     audit = history.audits.get((name, phase))
-    if audit is None:
+    unseen = unaudited(audit, runs)
+    if audit is None or unseen:
+        some = f"{len(unseen)} of the {len(runs)} runs" if audit else "The runs"
         raise StudyError(
-            f"The {phase} runs of '{name}' have not been audited.",
-            f"Audit them first: assay study audit-result {name}.",
+            f"{some} that '{name}' is judged on in the {phase} phase have not been audited.",
+            f"Audit them first: assay study audit-result {name} --phase {phase}",
         )
-    if not audit.data["passed"]:
-        return f"The audit of the result failed: {findings(audit.data['checks'])}."
-    return None
+    return audit
+
+
+def unaudited(audit: Event | None, runs: Iterable[str]) -> list[str]:
+    """Return the runs that an audit has not seen."""
+    seen = set(audit.data.get("runs", ())) if audit else set()
+    return [run for run in runs if run not in seen]
+
+
+def _unlike(history: History, mine: list[Run], theirs: list[Run]) -> str:
+    """Return what differs in how two arms were measured, or ""."""
+    now = mine[0].protocol if mine else ""
+    odd = next((run for run in (*mine, *theirs) if run.protocol != now), None)
+    if odd is None:
+        return ""
+    known = history.protocols
+    parts = protocol.differing(known.get(odd.protocol, {}), known.get(now, {}))
+    what = f": {', '.join(parts)} changed in between" if parts else ""
+    return (
+        f"The arms were measured by different protocols{what} (runs '{mine[0].id}' and '{odd.id}')."
+    )
 
 
 def findings(checks: Iterable[Mapping[str, Any]]) -> str:
@@ -283,6 +369,10 @@ def _next_state(verdict: Verdict, phase: Phase) -> Status | None:
         return "accepted" if phase == "validation" else None
     if verdict.outcome == "inconclusive":
         return "inconclusive"
+    if verdict.outcome == "no effect":
+        return "no-effect"
+    if verdict.outcome == kinds.CONTINUE or (verdict.outcome == "invalid" and not verdict.final):
+        return None
     return "rejected"
 
 
@@ -293,6 +383,7 @@ def as_data(verdict: Verdict) -> dict[str, object]:
         "reasons": list(verdict.reasons),
         "alpha": None if math.isnan(verdict.alpha) else verdict.alpha,
         "seeds_needed": verdict.seeds_needed,
+        "seeds_for_seen": verdict.seeds_for_seen,
         "comparison": verdict.comparison.plain() if verdict.comparison else None,
         "guardrails": {name: seen.plain() for name, seen in verdict.guardrails.items()},
     }

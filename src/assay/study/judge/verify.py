@@ -10,17 +10,19 @@ running can be checked.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from assay.core.errors import AssayError
-from assay.study.agree import approvals, protocol
+from assay.study.agree import approvals, protocol, signatures, spending
 from assay.study.files.contract import Contract, Guardrail
 from assay.study.files.documents import ROOT, StudyError, digest, digest_of, read_json_document
 from assay.study.files.records import ResultAudit
-from assay.study.judge import adopt, gate, verdict
+from assay.study.judge import adopt, effect, gate, verdict
 from assay.study.measure import extractors, probe, reflection
 from assay.study.record import kinds
 from assay.study.record.history import History, Run
@@ -29,6 +31,7 @@ from assay.study.record.study import Study, is_flat, open_study
 from assay.study.record.transaction import TRANSITIONS
 
 _FROZEN_BY = ("metrics", "evaluation", "experiment")  # parts that a registration's hash covers
+CLOCKS = timedelta(minutes=5)  # by which the clocks of machines that share a study may differ
 
 
 def studies(root: Path) -> list[Study]:
@@ -57,6 +60,7 @@ def verify(study: Study) -> list[Problem]:
         *reading.problems,
         *names,
         *damage,
+        *signatures.standing(study, reading.events)[1],
         *lives,
         *_candidates(study, history, agreed, past),
         *_runs(study, history, agreed, past),
@@ -72,7 +76,7 @@ class _Past:
     """What was approved when: who approved which hash last, by the part of the contract."""
 
     runs: dict[str, approvals.Recorded] = field(default_factory=dict)  # when a run was prepared
-    # When a candidate was last held against the contract: registered, or launched.
+    # When a candidate was last checked by the contract: registered, or launched.
     candidates: dict[str, approvals.Recorded] = field(default_factory=dict)
 
 
@@ -86,14 +90,14 @@ def _replayed(
         with verdicts.
     """
     past, before = _Past(), History()
-    names: list[Problem] = []
+    names = _backwards(events)
     lives: list[Problem] = []
     verdicts: list[Problem] = []
     for event in events:
         for found, reason in (
             (names, _misnamed(study, event)),
             (lives, _unlawful(event, before)),
-            (verdicts, _unfounded(event, before, agreed)),
+            (verdicts, _unfounded(study, event, before, agreed)),
         ):
             if reason:
                 found.append(Problem(event.seq, reason))
@@ -104,6 +108,22 @@ def _replayed(
             if event.kind == kinds.PREPARED:
                 past.runs[str(event.data["run"])] = words
     return past, names, lives, verdicts
+
+
+def _backwards(events: Sequence[Event]) -> list[Problem]:
+    """Find events that are dated before the one that they follow: somebody set the clock."""
+    found, last = [], None
+    for event in events:
+        try:
+            time = datetime.fromisoformat(event.time)
+        except ValueError:
+            found.append(Problem(event.seq, f"its time, {event.time!r}, is none"))
+            continue
+        if last is not None and last - time > CLOCKS:
+            reason = f"it is dated {event.time}, before the event that it follows"
+            found.append(Problem(event.seq, f"{reason} ({last.isoformat()}): a clock was set back"))
+        last = time
+    return found
 
 
 def _unchanged(agreed: Contract, words: approvals.Recorded, items: Sequence[str]) -> bool:
@@ -165,7 +185,7 @@ def _unearned(name: str, before: History) -> str:
         if outcome != "accept":
             return f"{name} is called accepted, and its verdict in {phase} is: {outcome}"
     if len({given[phase].get("rival") for phase in kinds.DECIDING}) > 1:
-        return f"{name} is called accepted, and was held against different rivals"
+        return f"{name} is called accepted, and was compared with different rivals"
     return ""
 
 
@@ -224,6 +244,8 @@ def _orders(study: Study, run: Run) -> list[str]:
             given = {}
         if given != run.prepared.data["environment"]:
             reasons.append(f"the plan of run {run.id} (plan.json) is not what it was given")
+    for found in (run.exit or {}).get("tampered", ()):
+        reasons.append(f"while run {run.id} was under way: {found}")
     if run.exit and "log" in run.exit:
         log = place / "stdout.log"
         now = protocol.fingerprint(log) if log.is_file() else ""
@@ -272,24 +294,55 @@ def _record(study: Study, run: Run) -> list[str]:
 # ---------------------------------------------------------------------- what was made of them
 
 
-def _unfounded(event: Event, before: History, agreed: Contract | None) -> str:
+def _unfounded(study: Study, event: Event, before: History, agreed: Contract | None) -> str:
     """Return why a verdict does not follow from what was before it, or ""."""
     told = event.data
     if event.kind != kinds.GIVEN or told["outcome"] == "invalid":
         return ""
     reason = ""
     if before.incumbent and told["rival"] != before.incumbent:
-        reason = f"it was held against {told['rival']}, not {before.incumbent}"
+        reason = f"it was compared with {told['rival']}, not {before.incumbent}"
+    elif agreed is not None and told["outcome"] == "no effect":
+        arms = (told["candidate"], told["rival"])
+        if not effect.no_effect(study, before, agreed, *arms, told["phase"]):
+            reason = "its runs loaded what it changes, and their scores differ"
     elif agreed is not None:
-        reason = _weighed(told, before, agreed)
+        reason = _overdrawn(told, before) or _weighed(told, before, agreed)
     what = f"the verdict on {told['candidate']} in {told['phase']}"
     return f"{what} does not follow: {reason}" if reason else ""
+
+
+def _overdrawn(told: Mapping[str, Any], before: History) -> str:
+    """Return how a verdict was given more of the error rate, or fewer runs audited, or ""."""
+    name, phase = told["candidate"], told["phase"]
+    if "share" not in told:
+        return ""  # of an older version, which put neither on record
+    share = before.share(name)
+    if phase == "promotion" and share is not None and share.alpha != told["share"]:
+        return f"its share of the error rate is {share.alpha:g}, and {told['share']:g} was used"
+    spent = spending.spent(before) + (told["share"] if share is None else 0.0)
+    if phase == "promotion" and spent > told["error_rate"] * (1 + 1e-9):
+        return f"{spent:g} of the error rate of {told['error_rate']:g} are spent with it"
+    used = spending.used(before, name, phase)
+    level = spending.level(told["share"], used, len(told["seeds"]), told["pool"])
+    if not math.isclose(level, told["alpha"], rel_tol=1e-9):
+        return f"its alpha is {level:g} by its share, and {told['alpha']:g} was used"
+    arms = (name, told["rival"])
+    runs = [run.id for who in arms for run in before.selected(who, phase, told["seeds"])]
+    unseen = verdict.unaudited(before.audits.get((name, phase)), runs)
+    return f"its audit has not seen {', '.join(unseen)}" if unseen else ""
 
 
 def _weighed(told: Mapping[str, Any], before: History, agreed: Contract) -> str:
     """Weigh a verdict again, by the standard that it names; return what differs, or ""."""
     arms = (told["rival"], told["candidate"])
-    standard = {key: told[key] for key in ("direction", "minimum_effect")}
+    standard = {key: told.get(key) for key in ("direction", "minimum_effect", "seed_bound")}
+    test, computed = told["test"], str(told["comparison"]["test"])
+    if test == "auto" or "seeds" not in told:  # of an older version, which paired by default
+        paired = computed.startswith("paired")
+        test = "paired" if paired else "permutation" if "permutation" in computed else "welch"
+    every = agreed.evaluation.pools.of(told["phase"])
+    seeds, pool = told.get("seeds", every), told.get("pool", len(every))
     metric = agreed.metrics.primary.model_copy(update={"name": told["metric"], **standard})
     guards = [
         Guardrail(name=name, source=metric.source, **limits)
@@ -298,12 +351,14 @@ def _weighed(told: Mapping[str, Any], before: History, agreed: Contract) -> str:
     try:
         seen = gate.decide(
             metric,
-            *before.arms(arms, told["phase"], metric.name),
+            *before.arms(arms, told["phase"], metric.name, seeds),
             alpha=told["alpha"],
-            evaluation=agreed.evaluation.model_copy(update={"test": told["test"]}),
-            guardrails=[(g, *before.arms(arms, told["phase"], g.name)) for g in guards],
+            evaluation=agreed.evaluation.model_copy(update={"test": test}),
+            guardrails=[(g, *before.arms(arms, told["phase"], g.name, seeds)) for g in guards],
             noise_floor=told["noise_floor"],
+            advise=False,
         )
+        seen = verdict.early(seen, len(seeds), pool)
     except StudyError as error:
         return error.message
     if seen.outcome != told["outcome"]:

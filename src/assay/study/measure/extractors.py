@@ -26,6 +26,7 @@ from assay.study.files.contract import Metric, MetricSource
 from assay.study.files.documents import StudyError
 from assay.study.measure.wandb_file import wandb_history
 
+LARGEST = 1e100  # of a metric without a range; beyond it means and deviations overflow
 Point = tuple[float, float]  # (step, value)
 Series = dict[str, list[Point]]
 
@@ -41,6 +42,12 @@ def extract(metric: Metric, out: Path, log: Path) -> float:
     value = reduce(points, metric.source)
     if not math.isfinite(value):
         raise StudyError(f"Metric '{metric.name}' is {value}, which is not a number.")
+    low, high = metric.range or (-LARGEST, LARGEST)
+    if not low <= value <= high:
+        raise StudyError(
+            f"Metric '{metric.name}' is {value:g}, outside of its valid range {low:g} to {high:g}.",
+            "Find out what wrote it; the contract states a range in the metric's 'range'.",
+        )
     return value
 
 
@@ -66,20 +73,15 @@ def series(source: MetricSource, out: Path, log: Path) -> list[Point]:
         )
     if source.kind == "stdout":
         return _stdout(source, log)
-    reader, usual = READERS[source.kind]
-    pattern = source.path or usual
-    try:
-        # A pipe or device in a run's output would hold up whoever reads it.
-        paths = sorted(p for p in out.glob(pattern) if p.is_file())
-    except ValueError as error:
-        raise StudyError(f"'{pattern}' is no pattern for files: {error}.") from None
+    paths = files_of(source, out)
+    pattern = source.path or READERS[source.kind][1]
     if not paths:
         there = ", ".join(sorted(p.name for p in out.iterdir())[:10]) if out.is_dir() else "nothing"
         raise StudyError(f"No file matches '{pattern}' in the run's output; it holds: {there}.")
     found: Series = {}
     for path in paths:
         try:
-            read = reader(path, source)
+            read = READERS[source.kind][0](path, source)
         except (OSError, ValueError, csv.Error, RecursionError, zipfile.BadZipFile) as error:
             raise StudyError(f"'{path.name}' cannot be read as {source.kind}: {error}.") from None
         for name, points in read.items():
@@ -90,6 +92,31 @@ def series(source: MetricSource, out: Path, log: Path) -> list[Point]:
             nearest(source.key, found) if found else "It holds no metrics.",
         )
     return sorted(found[source.key], key=lambda point: point[0])
+
+
+def files_of(source: MetricSource, out: Path) -> list[Path]:
+    """Return the files of a run's output that a metric is read from.
+
+    Raises:
+        StudyError: The pattern is malformed, or a file is a link that leaves the output.
+    """
+    if source.kind == "stdout":
+        return []
+    pattern = source.path or READERS[source.kind][1]
+    try:
+        # A pipe or device in a run's output would hold up whoever reads it.
+        paths = sorted(p for p in out.glob(pattern) if p.is_file())
+    except ValueError as error:
+        raise StudyError(f"'{pattern}' is no pattern for files: {error}.") from None
+    inside = out.resolve()
+    for path in paths:
+        if not path.resolve().is_relative_to(inside):
+            raise StudyError(
+                f"'{path.relative_to(out)}' is a link that leaves the run's output: what it leads "
+                "to is no result of this run.",
+                "Have the run write a file of its own.",
+            )
+    return paths
 
 
 def reduce(points: list[Point], source: MetricSource) -> float:

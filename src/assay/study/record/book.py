@@ -18,8 +18,7 @@ from assay.study.files.records import Anchor, LedgerFile, Progress, State
 from assay.study.record import kinds
 from assay.study.record.ledger import Event, Head
 
-DECIDED = frozenset({"accepted", "rejected", "reverted"})
-_COMPARED = frozenset({"baseline", "dr-probe"})  # looked at again when others come up
+DECIDED = frozenset({"accepted", "rejected", "no-effect", "reverted"})
 
 
 class Attempt(NamedTuple):
@@ -56,6 +55,14 @@ class Book:
             for name, outcomes in kept.judged.items()
             for phase, outcome in outcomes.items()
         }
+        # Seeds of the last early look that was not clear, by candidate and phase.
+        self.looked = {
+            (name, phase): seeds
+            for name, looks in kept.looked.items()
+            for phase, seeds in looks.items()
+        }
+        # What measures the baselines, as they were registered: short hashes by field or file.
+        self.measures = {name: dict(parts) for name, parts in kept.measures.items()}
         self.promoted = set(kept.promoted)  # who went on after the short trials
         self.summarised = set(kept.summarised)  # probes
         # Accepted candidates that were not taken back; the last one is the incumbent.
@@ -82,6 +89,9 @@ class Book:
         judged: dict[str, dict[str, str]] = {}
         for (name, phase), outcome in sorted(self.judged.items()):
             judged.setdefault(name, {})[phase] = outcome
+        looked: dict[str, dict[str, int]] = {}
+        for (name, phase), seeds in sorted(self.looked.items()):
+            looked.setdefault(name, {})[phase] = seeds
         progress = Progress(
             kinds=self.kind,
             probes=self.probe,
@@ -90,6 +100,8 @@ class Book:
             open=self.under_way,
             audited=audited,
             judged=judged,
+            looked=looked,
+            measures=self.measures,
             promoted=tuple(sorted(self.promoted)),
             summarised=tuple(sorted(self.summarised)),
             holders=tuple(self.holders),
@@ -119,18 +131,24 @@ class Book:
         """Return the seeds of a candidate's phase that are under way."""
         return {seed for who, what, seed in self.under_way.values() if (who, what) == (name, phase)}
 
+    def stage(self, agreed: Contract, name: str, phase: Phase) -> tuple[int, ...]:
+        """Return the seeds that a candidate needs next in a phase; a baseline needs all."""
+        if phase not in kinds.DECIDING or self.kind.get(name) in kinds.UNJUDGED:
+            return agreed.evaluation.pools.of(phase)
+        return agreed.evaluation.stage(phase, self.looked.get((name, phase), 0))
+
     def left(self, agreed: Contract, name: str, phase: Phase) -> tuple[int, ...]:
-        """Return the seeds of a phase that have no result and are not under way."""
+        """Return the seeds that a phase needs next, have no result and are not under way."""
         have = self.open(name, phase)
         have |= {r.seed for r in self.of(name) if r.phase == phase and r.outcome != "lost"}
-        return tuple(seed for seed in agreed.evaluation.pools.of(phase) if seed not in have)
+        return tuple(seed for seed in self.stage(agreed, name, phase) if seed not in have)
 
     def of(self, name: str) -> list[Attempt]:
         """Return a candidate's runs that are over."""
         return self.attempts.get(name, [])
 
     def complete(self, agreed: Contract, name: str, phase: Phase) -> bool:
-        """Return whether a phase has all its results."""
+        """Return whether a phase has all the results that it is judged on next."""
         return not self.left(agreed, name, phase) and not self.open(name, phase)
 
     def failed(self, agreed: Contract, name: str, phase: Phase) -> dict[int, int]:
@@ -151,8 +169,24 @@ class Book:
         return {seed: score for seed, score in found.items() if score is not None}
 
     def baselines(self) -> list[str]:
-        """Return the candidates that others are held against, the oldest first."""
+        """Return the candidates that others are compared with, the oldest first."""
         return [n for n, k in self.kind.items() if k == "baseline" and self.status[n] != "rejected"]
+
+    def discarded_baselines(self, measures: Mapping[str, str] | None = None) -> list[str]:
+        """Return the baselines that were discarded after a score of theirs was known.
+
+        Those that were measured in another way than the last one, or than `measures`, do not count.
+        """
+        last = list(self.measures.values())[-1:] or [{}]
+        wanted = last[0] if measures is None else measures
+        return [
+            name
+            for name, kind in self.kind.items()
+            if kind == "baseline"
+            and self.status[name] == "rejected"
+            and self.measures.get(name) == wanted
+            and any(r.phase in kinds.DECIDING and r.outcome == "done" for r in self.of(name))
+        ]
 
     def cohort(self) -> list[str]:
         """Return who is in the short trials: neither decided, nor gone on, nor a probe."""
@@ -160,7 +194,7 @@ class Book:
         return [
             name
             for name, status in self.status.items()
-            if status in going and self.kind[name] not in _COMPARED and not self.goes_on(name)
+            if status in going and self.kind[name] not in kinds.UNJUDGED and not self.goes_on(name)
         ]
 
     def goes_on(self, name: str) -> bool:
@@ -177,11 +211,16 @@ class Book:
         match event.kind:
             case kinds.APPROVED:
                 # The last word counts alone: what was approved before is withdrawn.
-                self.approvals[str(data["item"])] = (str(data["by"]), str(data["hash"]))
+                word = (str(data["by"]), str(data["hash"]))
+                self.approvals[str(data["item"])] = (
+                    (*word, "signed") if data.get("signature") else word
+                )
             case kinds.STATE:
                 self._moved(data)
             case kinds.REGISTERED:
                 self._labelled(data)
+                if data.get("kind") == "baseline" and data.get("measures"):
+                    self.measures[str(data["candidate"])] = dict(data["measures"])
             case kinds.RESERVED:
                 self.launched += 1
                 self.held[str(data["run"])] = None
@@ -197,9 +236,9 @@ class Book:
             case kinds.ENDED:
                 self._ended(data)
             case kinds.AUDITED:
-                self.audited.add((str(data["candidate"]), str(data["phase"])))
+                self._audited(str(data["candidate"]), str(data["phase"]))
             case kinds.GIVEN:
-                self.judged[str(data["candidate"]), str(data["phase"])] = str(data["outcome"])
+                self._given(data)
             case kinds.RANKED:
                 self.promoted |= set(data["promoted"])
             case kinds.SUMMARISED:
@@ -218,14 +257,42 @@ class Book:
             self.holders.remove(name)
         replaced = to == "rejected" and self.kind[name] == "baseline"
         if to in ("accepted", "reverted") or replaced:
-            # Who was found better than the last rival has yet to be held against the new one.
-            self.judged = {key: seen for key, seen in self.judged.items() if seen != "accept"}
-        if to in DECIDED and self.kind[name] not in _COMPARED:
+            # Who was found better than the last rival has yet to be compared with the new one,
+            # whose runs no audit has seen.
+            again = ("accept", "invalid")
+            self.judged = {key: seen for key, seen in self.judged.items() if seen not in again}
+            self.audited &= self.judged.keys()
+        if to in DECIDED and self.kind[name] not in kinds.UNJUDGED:
             self.attempts.pop(name, None)
             self.audited -= {(name, phase) for phase in kinds.DECIDING}
             self.promoted.discard(name)
             for phase in kinds.DECIDING:
                 self.judged.pop((name, phase), None)
+                self.looked.pop((name, phase), None)
+
+    def _audited(self, name: str, phase: str) -> None:
+        """Note an audit; evidence that was invalid can be judged again after it."""
+        self.audited.add((name, phase))
+        if self.judged.get((name, phase)) == "invalid":
+            del self.judged[name, phase]
+
+    def _given(self, data: Mapping[str, Any]) -> None:
+        key = str(data["candidate"]), str(data["phase"])
+        if data["outcome"] == kinds.CONTINUE:
+            self.looked[key] = len(data["seeds"])
+            self.audited.discard(key)
+        else:
+            self.judged[key] = str(data["outcome"])
+
+    def _reopened(self, name: str, phase: str) -> None:
+        """Forget audits and verdicts that a further run of an arm has overtaken."""
+        everyone = self.kind[name] == "baseline" or name in self.holders
+        for key in [key for key in self.audited if key[1] == phase]:
+            if everyone or key[0] == name:
+                self.audited.discard(key)
+        for key in [key for key in self.judged if key[1] == phase]:
+            if everyone or key[0] == name:
+                del self.judged[key]
 
     def _labelled(self, data: Mapping[str, Any]) -> None:
         """Note what a candidate is, where an event says so."""
@@ -240,6 +307,8 @@ class Book:
         if run not in self.under_way:
             return
         name, phase, seed = self.under_way.pop(run)
-        if self.status.get(name) not in DECIDED or self.kind[name] in _COMPARED:
+        if self.status.get(name) not in DECIDED or self.kind[name] in kinds.UNJUDGED:
             over = Attempt(run, phase, seed, str(data["outcome"]), str(data["reason"]))
             self.attempts.setdefault(name, []).append(over)
+        if phase in kinds.DECIDING and data["outcome"] != "lost":
+            self._reopened(name, phase)

@@ -6,10 +6,12 @@ launches and measures.
 
 from __future__ import annotations
 
+from assay.study.files.base import MINIMUM_SEEDS as MINIMUM_SEEDS
 from assay.study.files.base import Phase
 
 CREATED = "study.created"
 MIGRATED = "study.migrated"
+TRIED = "study.tried"
 ANCHORED = "ledger.anchored"
 APPROVED = "contract.approved"
 STATE = "candidate.state"
@@ -39,6 +41,8 @@ SWITCHED = "the kill switch was on"  # why a run ended that was stopped with all
 STOP = "STOP"  # the kill switch, a file in the study's directory
 
 DECIDING: tuple[Phase, ...] = ("promotion", "validation")
-MINIMUM_SEEDS = 5  # per arm, below which nothing is decided
 MOST_LOST = 2  # attempts at a deciding seed whose supervisor was killed
 MOST_RUNS_LOST = 1  # of an arm in a deciding phase, beyond which no audit passes
+MOST_BASELINES = 1  # with scores that may be discarded, by the same protocol
+UNJUDGED = ("baseline", "dr-probe")  # kinds of candidates that no verdict is given on
+CONTINUE = "continue"  # the outcome of an early look that is not clear: the next seeds are run

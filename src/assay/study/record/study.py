@@ -368,7 +368,7 @@ def find_root(start: Path) -> Path:
             return place
     raise StudyError(
         f"There is no {ROOT} in '{start}' or above it.",
-        "Begin with `assay study init`, or name the repository with --root.",
+        "Begin with `assay study start`, or name the repository with --root.",
     )
 
 
@@ -394,7 +394,7 @@ def open_study(root: Path, task: str | None = None, study: str | None = None) ->
         return found
     if not registry_path.exists():
         raise StudyError(
-            f"'{registry_path}' is missing.", "Begin with `assay study init` in that repository."
+            f"'{registry_path}' is missing.", "Begin with `assay study start` in that repository."
         )
     registry = read_yaml_document(registry_path, Registry)
     task, study = task or registry.task, study or registry.study
@@ -433,4 +433,4 @@ def _flat_study(root: Path) -> Study:
 def _known(root: Path) -> str:
     paths = sorted((root / ROOT / "tasks").glob("*/studies/*/"))
     names = ", ".join(f"{path.parent.parent.name}/{path.name}" for path in paths)
-    return f"Known: {names}." if names else "There are none yet: `assay study init` makes one."
+    return f"Known: {names}." if names else "There are none yet: `assay study start` makes one."

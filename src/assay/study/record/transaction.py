@@ -21,10 +21,11 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
     "validated": frozenset({"draft", "launched", "rejected"}),
     "launched": frozenset({"completed", "debug"}),
     "debug": frozenset({"draft", "launched", "rejected"}),
-    "completed": frozenset({"launched", "accepted", "rejected", "inconclusive"}),
+    "completed": frozenset({"launched", "accepted", "rejected", "inconclusive", "no-effect"}),
     "inconclusive": frozenset({"launched", "rejected"}),
     "accepted": frozenset({"reverted"}),
     "rejected": frozenset(),
+    "no-effect": frozenset(),
     "reverted": frozenset(),
 }
 

@@ -27,25 +27,28 @@ class Inspected:
     findings: tuple[str, ...]  # troubles by their names, such as `profile mismatch: ...`
 
 
-def inspect(root: Path, profile: str | None = None) -> Inspected:
+def inspect(root: Path, profile: str | None = None, script: str | None = None) -> Inspected:
     """Return how a repository is trained, evaluated, configured and logged.
 
     Args:
         root: Its directory. Nothing in it is imported, run or changed.
         profile: A packaged profile or a file of hints; by default the repository's own
             `adapter-hints.yaml`, else the profile that it looks like.
+        script: The file that trains, where a person knows it; it is then the first answer.
 
     Raises:
-        StudyError: There is no such directory or profile, or its hints are malformed.
+        StudyError: There is no such directory, script or profile, or its hints are malformed.
     """
     if not root.is_dir():
         raise StudyError(f"'{root}' is no directory.", "Name a repository with --root.")
     hints = find_hints(root, profile)
-    repo = Repository(root, hints)
+    repo = Repository(root, hints, script)
     findings = repo.troubles()
     if not repo.is_rl():
         return Inspected(Adapter(profile=hints.name), findings)
     answers = commands.commands(repo)
+    if script is not None:
+        answers["train"] = (commands.named(repo, script), *answers["train"])
     answers["config"] = settings.config(repo)
     answers["logging"] = settings.logging(repo)
     answers["metrics"] = metrics.metrics(repo)

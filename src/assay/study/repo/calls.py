@@ -6,9 +6,12 @@ import ast
 import re
 
 from assay.study.repo.files import words
+from assay.study.repo.helpers import Helpers
 from assay.study.repo.syntax import draws, target_name
-from assay.study.repo.walk import Hit, Logged, Walker
+from assay.study.repo.walk import Hit, Logged
 from assay.study.repo.words import (
+    CONFIGS,
+    LIBRARY_METRICS,
     LOADS,
     METRIC_CALLS,
     METRIC_WORDS,
@@ -24,11 +27,16 @@ from assay.study.repo.words import (
 # The name of a metric in a group: `Loss / Policy loss`, `rewards/{name}`.
 _TAG = re.compile(r"[A-Za-z_][\w {}-]* ?/ ?[\w {}().%/-]+(?<!\.\w\w)(?<!\.\w\w\w)(?<!\.\w{4})")
 
+# Loggers that write to the screen.
+_SCREEN = re.compile(
+    r"(Terminal|Stdout|StdOut|Std|Console|Screen|Human|Print)(Logger|Output\w*|Writer)$"
+)
+
 # A file that a writer of results is made with.
 _RESULTS = re.compile(r"(?:.*/)?\w*(?:metrics|scores|progress|results|log|stats)\w*\.(jsonl|csv)")
 
 
-class Calls(Walker):
+class Calls(Helpers):
     """The rules that look at calls."""
 
     def call(self, node: ast.Call) -> None:
@@ -49,9 +57,11 @@ class Calls(Walker):
                 self.facts.subcommands.setdefault(self.text(node.args[0]), node.lineno)
             root = full.partition(".")[0]
             self._config_call(node, full, root, tail)
+            self.option_call(node, full, root, tail)
             self._logging_call(node, full, root, receiver, tail)
             self._signal_call(node, full, root, receiver, tail)
             self._metric_call(node, full, receiver, tail)
+            self.speaks(node, tail)
         self.label = ""
         self.children(node)
         self.label = label
@@ -67,15 +77,6 @@ class Calls(Walker):
         if tail.endswith("ArgumentParser") or full == "isaacgym.gymutil.parse_arguments":
             other = "custom" if root in OTHER_CONFIGS else "argparse"
             config.setdefault(other, Hit(full, line, 0.9))
-        elif tail == "add_argument" and node.args:
-            for argument in node.args:
-                option = self.text(argument)
-                if option.startswith("-"):
-                    self.facts.options.setdefault(option, line)
-        elif tail in ("Option", "option") and root in ("typer", "click"):
-            for argument in node.args:
-                if self.text(argument).startswith("--"):
-                    self.facts.options.setdefault(self.text(argument).partition("/")[0], line)
         elif tail == "add_parser" and node.args and self.text(node.args[0]):
             self.facts.subcommands.setdefault(self.text(node.args[0]), line)
         elif full in (
@@ -84,14 +85,10 @@ class Calls(Walker):
             "tyro.extras.subcommand_cli",
         ):
             config["tyro"] = config.get("tyro") or Hit(full, line, 0.95)
-            for argument in node.args[:1]:
-                self.constants[f"tyro:{line}"] = self.dotted(argument).rpartition(".")[2]
         elif root == "hydra":
             config.setdefault("hydra", Hit(full, line, 0.9))
         elif tail.startswith("DEFINE_"):
             config.setdefault("absl", Hit(full, line, 0.95))
-            if node.args and self.text(node.args[0]):
-                self.facts.options.setdefault("--" + self.text(node.args[0]), line)
             if tail == "DEFINE_config_file":
                 config.setdefault("custom", Hit("ml_collections", line, 0.8))
         elif root == "gin":
@@ -99,7 +96,11 @@ class Calls(Walker):
         elif full in ("yaml.safe_load", "yaml.load", "yaml.full_load", "yaml.unsafe_load") or (
             full.endswith(("OmegaConf.load", "YAML.load"))
         ):
-            config.setdefault("yaml", Hit(full, line, 0.8))
+            around = set(words(f"{self.facts.path} {self.function} {self.label}"))
+            about = around & (CONFIGS | {"conf", "params", "hyperparams", "main", "train", "run"})
+            config.setdefault("yaml", Hit(full, line, 0.8 if about or not self.function else 0.66))
+        elif root in OTHER_CONFIGS and tail in ("Fire", "CLI", "auto_cli", "parse", "run"):
+            config["custom"] = Hit(root, line, 0.9)
         elif full.startswith("ml_collections.") or full.endswith("config_dict.create"):
             config.setdefault("custom", Hit("ml_collections", line, 0.8))
 
@@ -115,8 +116,11 @@ class Calls(Walker):
             self.sink("tensorboard", full, line, 0.95)
         elif root in OTHER_LOGGERS:
             self.sink("custom", root, line, 0.8)
+        elif tail not in ("init", "log", "finish") and self._mentions(node, tail, line):
+            pass
         elif full in ("csv.writer", "csv.DictWriter") or (
-            tail[:3].lower() == "csv" and tail.endswith(("Logger", "Output", "OutputFormat"))
+            tail[:3].lower() == "csv"
+            and tail.endswith(("Logger", "Output", "OutputFormat", "Writer"))
         ):
             sure = "csv" in tail.lower() or self._about_metrics(node)
             self.sink("csv", full, line, 0.9 if sure else 0.6)
@@ -137,8 +141,18 @@ class Calls(Walker):
             self.logged(node.args[:1], 0.6)
         elif tail in ("write", "writelines") and node.args:
             self._json_line(node)
+            columns = self.text(node.args[0]).strip().split(",")
+            if len(columns) > 1 and all(re.fullmatch(r"\s*[A-Za-z_][\w/]*\s*", c) for c in columns):
+                self.facts.metrics.extend(Hit(c.strip(), line, 0.7) for c in columns)
+        elif full in ("open", "io.open") or (tail == "open" and len(node.args) < 2):
+            self._by_hand(node)
+        elif full.endswith(".savetxt") and node.args:
+            if any(self.text(part).endswith(".csv") for part in ast.walk(node.args[0])):
+                self.sink("csv", full, line, 0.65)
         elif full == "jsonlines.open":
             self.sink("jsonl", full, line, 0.8)
+        elif tail[:4] in ("JSON", "Json") and tail.endswith(("Logger", "Output", "OutputFormat")):
+            self.sink("jsonl" if "l" in tail[4:5].lower() else "json", full, line, 0.85)
         elif tail == "configure" and root == "stable_baselines3":
             for item in ast.walk(node):
                 if isinstance(item, ast.Constant) and item.value in ("csv", "json", "tensorboard"):
@@ -150,8 +164,37 @@ class Calls(Walker):
             for name in map(self.text, node.args):
                 if _RESULTS.fullmatch(name):
                     self.sink(name.rpartition(".")[2], full, line, 0.75)
-        elif (full == "print" or tail == "info") and self.loops and node.args:
-            self._printed(node)
+        elif _SCREEN.match(tail):
+            self.sink("stdout", full, line, 0.6)
+        elif tail[:3] in ("MLF", "Nep", "Com") and tail.endswith(("Logger", "Output", "Writer")):
+            self.sink("custom", full, line, 0.75)
+        elif (full == "print" or tail == "info" or full.endswith(".debug.print")) and node.args:
+            named = set(words(self.function))
+            told = {"eval", "evaluate", "callback", "log", "progress", "report"} & named
+            if self.loops or told:
+                self._printed(node)
+
+    def _mentions(self, node: ast.Call, tail: str, line: int) -> bool:
+        """Note a call that is named after a sink, such as `setup_wandb(...)`: it may turn it on."""
+        for sink in ("wandb", "tensorboard"):
+            if sink in tail.lower():
+                self.sink_used(sink, line)
+                return True
+        return False
+
+    def _by_hand(self, node: ast.Call) -> None:
+        """Note a file of results that is opened to be written, without a library."""
+        mode = [self.text(a) for a in node.args[1:2]]
+        mode += [self.text(k.value) for k in node.keywords if k.arg == "mode"]
+        parts = [self.text(part) for part in ast.walk(node.args[0])] if node.args else []
+        if mode and mode[0][:1] in ("w", "a", "x"):
+            held = self.files.get(target_name(node.args[0])) if node.args else None
+            if held:
+                self.sink(held, "open", node.lineno, 0.65)
+            for part in parts:
+                match = re.fullmatch(r".*\.(csv|jsonl)", part)
+                if match:
+                    self.sink(match[1], "open", node.lineno, 0.65)
 
     def _about_metrics(self, node: ast.Call) -> bool:
         """Return whether the names around a call speak of results rather than of settings."""
@@ -159,6 +202,8 @@ class Calls(Walker):
         around += [c.name for c in self.classes]
         around += [self.text(item) for item in node.args]
         text = set(words(" ".join(around)))
+        if {"logger", "monitor"} & {word for c in self.classes for word in words(c.name)}:
+            text |= {"log"}
         settings = text & {"config", "cfg", "args", "settings", "hyperparameters", "vocab"}
         return bool(text & METRIC_WORDS) and not settings
 
@@ -229,12 +274,16 @@ class Calls(Walker):
         elif receiver and tail in (
             "train", "fit", "run", "train_loop", "run_training", "run_experiment",
         ):  # fmt: skip
-            if who & TRAINERS and (
-                tail != "train" or given or who & TRAINERS - {"model", "policy"}
+            if (
+                who & TRAINERS
+                and not _off(node)
+                and (tail != "train" or given or who & TRAINERS - {"model", "policy"})
             ):
                 self.signal("learn", line)
-            elif tail == "train" and given and root not in ("nn", "torch"):
+            elif tail == "train" and given and not _off(node) and root not in ("nn", "torch"):
                 self.signal("learn", line)
+        elif name[:1] == ("train",) and root in ("chainerrl", "pfrl"):
+            self.signal("learn", line)
         elif name[:1] in (("train",), ("learn",)) or name[-1:] in (("training",), ("train",)):
             if not receiver or who & {"train", "training", "trainer"} or "." in full:
                 self.signal("train_call", line)
@@ -249,7 +298,7 @@ class Calls(Walker):
             self.signal("evaluate_call", line)
         elif name in (("rollout",), ("run", "episode"), ("run", "episodes")) and given:
             self.signal("evaluate_call", line)
-        loads = tail in LOADS or full in (
+        loads = tail in LOADS or _loads(name) or full in (
             "torch.load", "pickle.load", "cloudpickle.load", "jax.numpy.load", "joblib.load",
         )  # fmt: skip
         last = receiver.rpartition(".")[2]
@@ -269,6 +318,8 @@ class Calls(Walker):
                 self.facts.launchers.setdefault("custom", Hit(full, line, 0.5))
 
     def _metric_call(self, node: ast.Call, full: str, receiver: str, tail: str) -> None:
+        for name in LIBRARY_METRICS.get(f"{full.partition('.')[0]}:{tail}", ()):
+            self.metric(name, node.lineno, 0.7)
         who = set(words(receiver))
         logger = who & {"logger", "writer", "wandb", "run", "tb", "summary", "log", "tracker"}
         several = len(node.args) + len(node.keywords) > 1
@@ -277,7 +328,10 @@ class Calls(Walker):
             tags = [k.value for k in node.keywords if k.arg in ("tag", "name", "key")]
             first = tags[0] if tags else None
         text = self.text(first)
-        if tail in METRIC_CALLS or tail in self.metric_calls:
+        named = {k.arg: k.value for k in node.keywords if k.arg}
+        if tail == "Value" and {"tag", "simple_value"} <= set(named):  # of TensorFlow 1
+            self._tagged(named["tag"], self.text(named["tag"]), node.lineno, 0.85)
+        elif tail in METRIC_CALLS or tail in self.metric_calls:
             self._tagged(first, text, node.lineno, 0.95)
             self.logged(node.args[:1], 0.9)
         elif tail == "scalar" and who & {"summary", "writer", "logger", "tb"}:
@@ -319,6 +373,8 @@ class Calls(Walker):
                 self.metric(tag, node.lineno, 0.7)
         elif several and _TAG.fullmatch(text) and NOTES & set(words(tail)):
             self._tagged(first, text, node.lineno, 0.75)  # `track_data("Loss / Policy", loss)`
+        elif several and logger and OUTCOME_WORDS & set(words(text)):
+            self._tagged(first, text, node.lineno, 0.75)  # `logger.create_signal("Reward", r)`
         elif {"progress", "log", "report"} & set(words(tail)) and not full.startswith("logging"):
             self.logged(node.args, 0.6, plain=False)
 
@@ -333,10 +389,15 @@ class Calls(Walker):
         """Note what is logged under a tag, which may be made of the keys of a dictionary."""
         source = self._key(tag) if tag is not None else None
         if source is None:
-            self.metric(text, line, confidence)
+            if tag is None or not self.logs_argument(tag, text):
+                self.metric(text, line, confidence)
             return
         # `losses/{name}` and the bare `name` are both a place for a key.
-        template = re.sub(r"\{\w*\}", "{}", text, count=1) if "{" in text else "{}"
+        keyed = [n.id for n in ast.walk(tag) if isinstance(n, ast.Name) and n.id in self.pairs]  # type: ignore[arg-type]
+        template = text.replace(f"{{{keyed[0]}}}", "{}", 1) if text else "{}"
+        template = template if "{}" in template else "{}"
+        if self.logs_keys(source, template):
+            return
         hits = self.dicts.get(target_name(source), [])
         made = self._maker(source)
         for hit in hits:
@@ -358,6 +419,8 @@ class Calls(Walker):
         """Note the keys of dictionaries that are logged, also through a variable."""
         template = f"{prefix}/{{}}" if prefix else "{}"
         for node in nodes:
+            if self.logs_keys(node, template):
+                continue
             if isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and plain):
                 hits = self.dict_keys(node)
             elif isinstance(node, ast.Name | ast.Attribute):
@@ -381,6 +444,8 @@ class Calls(Walker):
         name = name.strip()
         if is_metric(name):
             unsure = 0.2 if "{" in name else 0.0
+            if "success" in name.lower() and any("success" in text for text in self.asked):
+                unsure = 0.3  # only some tasks have it
             self.facts.metrics.append(Hit(name, line, max(confidence - unsure, 0.5)))
 
 
@@ -389,3 +454,15 @@ def is_metric(name: str) -> bool:
     return bool(
         re.fullmatch(r"[\w./ %()@\-\[\]{}+:&#|]{2,80}", name) and re.sub(r"\{\w*\}|\W", "", name)
     )
+
+
+def _loads(name: tuple[str, ...]) -> bool:
+    """Return whether a function loads what was trained: `policy_from_checkpoint`."""
+    what = {"checkpoint", "ckpt", "pretrained", "model", "agent", "policy", "weights", "actor"}
+    return bool(what & set(name)) and bool({"load", "restore", "from"} & set(name[:2]))
+
+
+def _off(node: ast.Call) -> bool:
+    """Return whether a call is `model.train(False)`, which stops training."""
+    given = [*node.args, *(item.value for item in node.keywords)]
+    return len(given) == 1 and isinstance(given[0], ast.Constant) and given[0].value is False

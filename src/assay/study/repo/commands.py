@@ -13,28 +13,21 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from assay.study.repo.files import Files, is_test, words
+from assay.study.repo.files import Files
+from assay.study.repo.options import is_seed
 from assay.study.repo.walk import Facts
-from assay.study.repo.words import OTHER_WORDS, WRAPPERS
+from assay.study.repo.words import WRAPPERS
 
-TRAIN_WORDS = {"train", "training", "trainer", "learn", "learner", "finetune", "pretrain"}
-EVALUATE_WORDS = {"eval", "evaluate", "evaluation", "evaluator", "play", "enjoy", "rollout"}
-_EVALUATE_FLAG = re.compile(
-    r"^(--?(eval|evaluate|evaluation|test|play|enjoy)([-_]only)?"
-    r"(=(true|1))?|\+?(test|eval|evaluate|play)=true|\+?(train|--train)=false|--no-?train"
-    r"|(--)?mode=(eval|evaluate|test|play|enjoy))$",
-    re.IGNORECASE,
-)
-_MODES = {"eval", "evaluate", "test", "play", "enjoy"}
 _RUNNERS = {
     *((tool, "run") for tool in ("uv", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi", "conda")),
     ("accelerate", "launch"),
 }
 _INTERPRETER = re.compile(r"^(.*/)?(python|python3|python3\.\d+|torchrun|ipython)$")
 _RUNS = re.compile(r"python|\.py|torchrun|\$|\bcd\s|-m\s")
+_ASKS = {"--help", "-h", "--version", "-V", "print_config", "--print_config", "--system_info"}
 _ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
-_SEED = re.compile(r"(^|[.\-_])seed$", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"<[^>]*>|\.\.\.|\[[a-z_ ]+\]|/path/to|your[-_ ]", re.IGNORECASE)
+_STANDS_FOR = re.compile(r"(?:.*=)?(?:[a-z]+_(?:name|id|path)|[A-Z]+_[A-Z_]+)")
 _VARIABLE = re.compile(r"\$[\w@*#{(]|\{\{|%\w+%")
 _CONTINUED = re.compile(r"\\\s*$")
 # How much a place is believed about how a script is called, best first.
@@ -52,6 +45,7 @@ class Command:
     context: str = ""  # heading, Makefile target or shell script that it stands under
     distributed: bool = False
     entry: str = ""
+    bare: bool = False  # without arguments
 
 
 @dataclass
@@ -62,6 +56,7 @@ class Entry:
     target: str
     function: str
     place: str
+    module: str = ""
 
 
 @dataclass
@@ -81,7 +76,7 @@ def find_commands(files: Files, facts: dict[str, Facts]) -> Scripts:
     """Return the commands and the entry points of a repository."""
     scripts = Scripts(entries=_entry_points(files), uv=_uses_uv(files))
     for path in files.paths:
-        source = "" if is_test(path) else _source(path)
+        source = "" if files.is_test(path) else _source(path)
         if source:
             text = files.text(path)
             scripts.commands += _in_text(files, scripts, path, text, source)
@@ -131,8 +126,11 @@ def _in_text(files: Files, scripts: Scripts, path: str, text: str, source: str) 
             if target:
                 heading = target[1]
         assigned = re.match(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*[:?]?=\s*(\S+)\s*(#.*)?$", raw)
-        if assigned and source in ("makefile", "script"):
-            values[assigned[1]] = assigned[2].strip("\"'")
+        if assigned and (source in ("makefile", "script") or fenced):
+            values[assigned[1]] = re.sub(r"^\(\s*|\)$", "", assigned[2]).strip("\"'")
+        looped = re.match(r"^\s*for\s+(\w+)\s+in\s+[\"'(]*([\w./-]+)", raw)
+        if looped:  # the first of what a loop goes through stands for all
+            values[looped[1]] = looped[2]
         pieces = [line] if fenced or path.endswith(".rst") or source == "docstring" else []
         if source in ("readme", "docs"):
             pieces += re.findall(r"`{1,3}\s*([^`]+?)\s*`{1,3}", line)
@@ -168,13 +166,19 @@ def _joined(text: str) -> Iterable[tuple[int, str]]:
 def _substituted(text: str, values: dict[str, str]) -> str:
     if "$" not in text:
         return text
-    return re.sub(r"\$(?:\{|\()?([A-Za-z_]\w*)(?:\}|\))?", lambda m: values.get(m[1], m[0]), text)
+    text = re.sub(r"\$\{\w+:-([^}$]+)\}", r"\1", text)  # `${1:-walk}`
+    return re.sub(
+        r"\$(?:\{|\()?([A-Za-z_]\w*)(?:\[\w@]+\])?(?:\}|\))?",
+        lambda m: values.get(m[1], m[0]),
+        text,
+    )
 
 
 def _split(text: str) -> list[str]:
     text = re.sub(r"^(\s*[-*]\s+)?(run|script|command):\s*[|>]?-?\s*", "", text.strip())
     text = re.sub(r"^(\$|>|%|>>>|-|@|\d+\.)\s*(?=\S)", "", text)
     text = re.sub(r"\s#\s.*$", "", text)
+    text = re.sub(r"\$\(date[^)]*\)|`date[^`]*`", "{timestamp}", text)
     if not text or text.startswith("#"):
         return []
     try:
@@ -203,7 +207,7 @@ def _command(
             parts = parts[1:]
         else:
             break
-    if not parts or {"--help", "-h", "print_config", "--print_config"} & set(parts):
+    if not parts or _ASKS & set(parts):
         return None
     cwd, here = places
     near = tuple(dict.fromkeys((f"{here}/{cwd}".strip("/"), cwd.rstrip("/"), "", here)))
@@ -213,7 +217,8 @@ def _command(
     if name in scripts.entries and name not in ("python", "pip"):
         entry = scripts.entries[name]
         argv = [*prefix, *parts]
-        return Command(entry.target, tuple(argv), place, source, entry=name)
+        bare = all(re.fullmatch(r"[a-z][\w-]*", part) for part in parts[1:3]) and len(parts) < 3
+        return Command(entry.target, tuple(argv), place, source, entry=name, bare=bare)
     # A document that names `train.py` does not yet run it.
     direct = name.endswith(".py") and bool(prefix or name.startswith("./"))
     if not interpreter and not launcher and not direct:
@@ -221,7 +226,7 @@ def _command(
     index = 0 if name.endswith(".py") else 1
     module = ""
     while index < len(parts) and not parts[index].endswith(".py"):
-        if parts[index] == "-m" and index + 1 < len(parts):
+        if re.fullmatch(r"-[uBOEIsSdvqWX]*m", parts[index]) and index + 1 < len(parts):
             module = parts[index + 1]
             if module in ("torch.distributed.launch", "torch.distributed.run"):
                 module, index = "", index + 2
@@ -242,7 +247,7 @@ def _command(
         [*parts[:index]] if launcher else [*prefix, *([] if prefix and index == 0 else ["python"])]
     )
     argv = [*head, *(part for part in run if part), *_without_variables(tail)]
-    return Command(target, tuple(argv), place, source, distributed=distributed)
+    return Command(target, tuple(argv), place, source, distributed=distributed, bare=len(tail) == 0)
 
 
 def _without_variables(tail: list[str]) -> list[str]:
@@ -252,10 +257,10 @@ def _without_variables(tail: list[str]) -> list[str]:
         key = part.partition("=")[0]
         if not _VARIABLE.search(part):
             kept.append(part)
-        elif "=" in part and _SEED.search(key):
+        elif "=" in part and is_seed(key):
             kept.append(f"{key}={{seed}}")
         elif "=" not in part and kept and kept[-1].startswith("-"):
-            if _SEED.search(kept[-1]):
+            if is_seed(kept[-1]):
                 kept.append("{seed}")
             else:
                 kept.pop()
@@ -298,7 +303,9 @@ def _entry_points(files: Files) -> dict[str, Entry]:
         target = files.module(module.strip(), near=path)
         if target is not None:
             line = _line_of(files.text(path), script, value)
-            entries[script] = Entry(script, target, function.strip(), f"{path}:{line}")
+            entries[script] = Entry(
+                script, target, function.strip(), f"{path}:{line}", module.strip()
+            )
     return entries
 
 
@@ -316,146 +323,16 @@ def _line_of(text: str, *needles: str) -> int:
     return 1
 
 
-# ---------------------------------------------------------------------- what a command is for
-
-
-@dataclass(frozen=True)
-class Purpose:
-    """What a script is for, and how sure that is."""
-
-    kind: str  # train, evaluate or nothing
-    sure: float
-    line: int = 1
-
-
-_LEARNING_OPTIONS = {
-    "lr", "learning", "gamma", "discount", "population", "generations", "elite", "elites", "sigma",
-    "epochs", "iterations", "timesteps", "epsilon",
-}  # fmt: skip
-
-
-def scoped(fact: Facts, function: str) -> dict[str, int]:
-    """Return what one function does, and the functions of its file that it calls."""
-    found: dict[str, int] = {}
-    seen, todo = {function}, [function]
-    while todo:
-        name = todo.pop()
-        for signal, line in fact.scopes.get(name, {}).items():
-            found.setdefault(signal, line)
-        for called in sorted(fact.calls.get(name, set()) & set(fact.functions)):
-            if called not in seen:
-                seen.add(called)
-                todo.append(called)
-    return found
-
-
-def purpose(
-    fact: Facts,
-    closure: list[Facts],
-    name: str = "",
-    context: str = "",
-    signals: dict[str, int] | None = None,
-) -> Purpose:
-    """Judge by its name and by what it and the files it uses do whether a script trains.
-
-    Args:
-        fact: The script.
-        closure: The files of the repository that it imports, itself first.
-        name: The entry point, if it is called by one, and its function.
-        context: The heading that a document gives its command.
-        signals: What that function does; by default what the file does.
-    """
-    stem = fact.path.rpartition("/")[2].removesuffix(".py")
-    if stem in ("__main__", "__init__", "main", "run", "cli"):
-        stem = "/".join(fact.path.split("/")[-2:])
-    named = set(words(stem)) | set(words(name))
-    signals = fact.signals if signals is None else signals
-    reached = {key for item in closure for key in item.signals}
-    trains = next(
-        (signals[k] for k in ("learn", "gradient", "train_call", "optimizer") if k in signals), 0
-    )
-    acts = "env_step" in signals or "evaluate_call" in signals
-    others = named & OTHER_WORDS
-    if others == {"tune"} and "learn" in signals:
-        return Purpose("train", 0.7, signals["learn"])
-    if others and not named & (TRAIN_WORDS | EVALUATE_WORDS):
-        return Purpose("", 0.0)
-    if named & TRAIN_WORDS and not others:
-        if trains or reached & {"learn", "gradient"}:
-            return Purpose("train", 0.95 if trains else 0.85, trains or abs(fact.main) or 1)
-        return Purpose("train", 0.4, abs(fact.main) or 1)
-    if named & EVALUATE_WORDS and not named & TRAIN_WORDS and not others:
-        line = signals.get("env_step") or signals.get("evaluate_call") or signals.get("load") or 0
-        if line or reached & {"env_step", "evaluate_call"}:
-            return Purpose("evaluate", 0.9 if line else 0.7, line or abs(fact.main) or 1)
-        return Purpose("evaluate", 0.4, abs(fact.main) or 1)
-    if others:
-        return Purpose("", 0.0)
-    if trains and ("learn" in signals or acts or "make_env" in signals or "env_step" in reached):
-        learns = "gradient" in signals or "optimizer" in signals
-        # With a command line of its own it is a script, even if helpers step the environment.
-        strong = "learn" in signals or (
-            learns and ("env_step" in signals or (fact.main > 0 and bool(fact.config)))
-        )
-        return Purpose("train", 0.8 if strong else 0.55, trains)
-    if set(words(context)) & TRAIN_WORDS and reached & {"gradient", "learn"}:
-        return Purpose("train", 0.6, abs(fact.main) or 1)
-    # Evolution and tables learn without gradients: what steps an environment that it made, is told
-    # how to learn and loads nothing, learns.
-    told = {word for option in fact.options for word in words(option)}
-    if "env_step" in signals and "make_env" in signals and "load" not in signals:
-        if told & _LEARNING_OPTIONS:
-            return Purpose("train", 0.8, signals["env_step"])
-    if "load" in signals and acts and "gradient" not in signals:
-        return Purpose("evaluate", 0.6, signals["load"])
-    return Purpose("", 0.0)
-
-
-def evaluates(argv: Iterable[str]) -> bool:
-    """Return whether the arguments turn a training script into an evaluation."""
-    parts = list(argv)
-    for index, part in enumerate(parts):
-        if _EVALUATE_FLAG.match(part):
-            return True
-        if part in ("--mode", "-m", "--phase", "mode") and index + 1 < len(parts):
-            if parts[index + 1].lower() in _MODES:
-                return True
-    return False
-
-
-def with_seed(argv: tuple[str, ...], options: dict[str, int]) -> tuple[str, ...]:
-    """Return the command with `{seed}` where its seed goes, if it takes one."""
-    parts = list(argv)
-    for index, part in enumerate(parts):
-        key, equals, _ = part.partition("=")
-        if equals and _SEED.search(key):
-            parts[index] = f"{key}={{seed}}"
-            return tuple(parts)
-        if part.startswith("-") and _SEED.search(part) and index + 1 < len(parts):
-            parts[index + 1] = "{seed}"
-            return tuple(parts)
-    seeds = sorted((o for o in options if _SEED.search(o)), key=lambda o: (len(o), o))
-    if not seeds:
-        return argv
-    # A setting of a config file has no dashes.
-    return (*argv, seeds[0], "{seed}") if seeds[0][0] == "-" else (*argv, f"{seeds[0]}={{seed}}")
-
-
 def preference(command: Command) -> tuple[int, ...]:
     """Order commands of one script: well documented, complete, plain, short."""
     text = " ".join(command.argv)
     root = command.place.count("/")
     return (
         _SOURCES.index(command.source),
-        bool(_PLACEHOLDER.search(text)),
+        bool(_PLACEHOLDER.search(text)) or any(_STANDS_FOR.fullmatch(w) for w in command.argv),
         command.distributed,
-        len(command.argv) < 3,  # a script that is only named
+        command.bare,  # a script that is only named
         root,
         len(command.argv) > 12,
         int(command.place.rpartition(":")[2]),
     )
-
-
-def is_script(fact: Facts) -> bool:
-    """Return whether a file does something when it is run, and is no test."""
-    return fact.main != 0 and not is_test(fact.path) and not fact.path.endswith("setup.py")

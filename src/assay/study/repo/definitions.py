@@ -7,21 +7,39 @@ import re
 
 from assay.study.repo.calls import Calls
 from assay.study.repo.files import words
-from assay.study.repo.syntax import asks, assignments, computes, is_computed, is_number, target_name
+from assay.study.repo.syntax import (
+    asks,
+    assignments,
+    computes,
+    is_computed,
+    is_number,
+    target_name,
+    works_out,
+)
 from assay.study.repo.walk import Hit, Owner
 from assay.study.repo.words import (
     CONFIGS,
     DONE_NAMES,
     ENDINGS,
     FILE_NAMES,
+    LIBRARY_METRICS,
     NESTED,
     NO_ENDING,
+    NO_RANDOM,
     NO_REWARD,
     RANDOMIZES,
     REWARD_NAMES,
+    SIMULATED,
     STEPS,
+    STORAGE,
     TASK_ARGUMENTS,
 )
+
+_COMPUTE = {
+    "__call__", "compute", "compute_reward", "step_reward", "evaluate", "filter", "_step", "step",
+}  # fmt: skip
+REWARD_ENDS = {"reward", "rewards", "rew", "fn", "function", "func"}
+REWARD_VERBS = {"compute", "calc", "calculate", "get", "penalty", "shape"}
 
 
 class Definitions(Calls):
@@ -41,18 +59,24 @@ class Definitions(Calls):
         }
         shaped = bool(steps) and any(name.startswith(("reset", "_reset")) for name in methods)
         inherits = bool(base_words & {"env", "environment", "wrapper"}) or any(
-            base.endswith(("Task", "Env", "Robot")) for base in bases
+            base.endswith(("Task", "Env", "Robot", "MDP")) for base in bases
         )
         # `class UnlockEnv(RoomGrid)`: the base is somewhere else, the name says what it is.
         named_so = node.name.endswith(("Env", "Environment"))
         inherits = inherits or (bool(steps and bases) and named_so)
         wrapper = "wrapper" in base_words or node.name.endswith("Wrapper")
-        rewarding = any(name.startswith(("_reward_", "compute_reward")) for name in methods)
+        terms = [name for name in methods if name.startswith("_reward_")]
+        rewarding = len(terms) > 1 or any(name.startswith("compute_reward") for name in methods)
         context = Owner(node.name, bool(methods) and (shaped or inherits or rewarding), wrapper)
         for base in node.bases:
             full = self.dotted(base)
+            if full.endswith("SummaryWriter"):
+                self.sink("tensorboard", full, node.lineno, 0.9)
             if full.partition(".")[0] in ("rsl_rl", "rl_games", "skrl") and "Runner" in full:
                 self.sink("tensorboard", full, node.lineno, 0.6)
+            inherited = f"{full.partition('.')[0]}:{full.rpartition('.')[2]}"
+            for name in LIBRARY_METRICS.get(inherited, ()):
+                self.metric(name, node.lineno, 0.7)
         known = set(bases) & set(self.facts.functions)
         if not self.classes and ("__call__" in methods or "term" in base_words or known):
             # A term of a manager may be an object that is called.
@@ -65,8 +89,12 @@ class Definitions(Calls):
             plain = named.isdisjoint({"cfg", "config", "test", "error", "term"})
             if plain and named & {"curriculum", "curricula"}:
                 self.found("curriculum", node.name, node.lineno, 0.85)
-            if plain and (named & {"randomizer", "randomization", "randomisation", "randomize"}):
+            drawn = named & (RANDOMIZES | {"randomizer"}) and not named & {"no", "null", "dummy"}
+            inside = set(self.facts.path.split("/")[:-1])
+            drawn = drawn and not (STORAGE | {"models", "nets"}) & inside
+            if plain and drawn and not named & (STORAGE | NO_RANDOM):
                 self.found("randomization", node.name, node.lineno, 0.8)
+            self._callable(node, methods, named | base_words)
             if plain and "manager" in named and "reward" in named | {w.rstrip("s") for w in named}:
                 self.found("reward", node.name, node.lineno, 0.55)
             if plain and "manager" in named and "termination" in named:
@@ -80,23 +108,41 @@ class Definitions(Calls):
         self.classes.pop()
         self.depth, self.function, self.loops, self.label = outer
 
+    def _callable(self, node: ast.ClassDef, methods: set[str], named: set[str]) -> None:
+        """Note a term that is an object: `class FallReward(RewardFunction)` with `__call__`."""
+        computing = any(
+            isinstance(item, ast.FunctionDef) and item.name in _COMPUTE and computes(item)
+            for item in node.body
+        )
+        other = STORAGE | {"wrapper", "abstract", "mixin", "protocol", "base"}
+        if not computing or (set(words(node.name)) | named) & other - {"base"}:
+            return
+        if "base" in words(node.name) or "base" in words(self.facts.path.rpartition("/")[2]):
+            return
+        named = named | set(words("/".join(self.facts.path.split("/")[-2:])))
+        if named & {"reward", "rewards"} and not named & {"normalizer", "scaler", "normalize"}:
+            self.found("reward", node.name, node.lineno, 0.75)
+        elif named & {"done", "dones", "termination", "terminations"}:
+            self.found("termination", node.name, node.lineno, 0.75)
+
     def _class_config(self, node: ast.ClassDef, methods: set[str], bases: set[str]) -> None:
         name_words = words(node.name)
         decorators = {
             self.dotted(item.func if isinstance(item, ast.Call) else item).rpartition(".")[2]
             for item in node.decorator_list
         }
-        fields = {
-            item.target.id: item.lineno
-            for item in node.body
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-        }
-        if decorators & {"dataclass", "configclass", "define", "attrs"}:
-            self.fields[node.name] = fields
+        fields = self.fields_of_class(node)
+        made = bool(decorators & {"dataclass", "configclass", "define", "attrs", "chz"})
+        if fields and (made or bases & {"model", "settings", "config", "cfg"}):
+            self.facts.fields[node.name] = fields
+            self.facts.bases[node.name] = [self.dotted(b).rpartition(".")[2] for b in node.bases]
+        if made:
             if fields and name_words and name_words[-1] in CONFIGS:
                 self.facts.config.setdefault("dataclasses", Hit(node.name, node.lineno, 0.75))
         elif fields and bases & {"model", "settings"} and name_words[-1] in CONFIGS:
             self.facts.config.setdefault("custom", Hit("pydantic", node.lineno, 0.6))
+        if not self.classes:
+            self._table(node, methods)
         nested = [item for item in node.body if isinstance(item, ast.ClassDef)]
         plain = [
             item
@@ -112,12 +158,30 @@ class Definitions(Calls):
                 self.facts.config.setdefault("custom", hit)
                 self._nested(plain, node.name)
 
+    def _table(self, node: ast.ClassDef, methods: set[str]) -> None:
+        """Note a class that is no more than a table of what is randomised or paid."""
+        named = words(node.name)
+        numbers = [
+            item
+            for item in node.body
+            if isinstance(item, ast.Assign | ast.AnnAssign) and item.value is not None
+        ]
+        if not numbers or methods - {"__init__", "__post_init__"}:
+            return
+        random = set(named) & RANDOMIZES or {"domain", "rand"} <= set(named)
+        if random and not set(named) & (STORAGE | NO_RANDOM):
+            self.found("randomization", node.name, node.lineno, 0.8)
+        rewarding = named[:1] in (("reward",), ("rewards",)) and len(named) > 1
+        weighed = {"scales", "weights", "coefficients", "coefs", "cfg", "config"} & set(named[1:])
+        if rewarding and weighed and any(is_number(item.value) for item in numbers):  # type: ignore[arg-type]
+            self.found("reward", node.name, node.lineno, 0.7)
+
     def _nested(self, classes: list[ast.ClassDef], owner: str) -> None:
         """Note the parts of a config that is a class of classes."""
         for item in classes:
             for slot, names in NESTED.items():
                 assigned = [part for part in ast.walk(item) if isinstance(part, ast.Assign)]
-                if item.name.lower() in names and assigned:
+                if assigned and any(_called(item.name.lower(), name) for name in names):
                     self.found(slot, f"{owner}.{item.name}", item.lineno, 0.85)
                     for part in assigned if slot == "reward" else ():
                         if is_number(part.value) and isinstance(part.targets[0], ast.Name):
@@ -131,16 +195,32 @@ class Definitions(Calls):
             self.facts.functions[node.name] = node.lineno, (arguments or [""])[0]
         if "fixture" not in " ".join(map(self.dotted, node.decorator_list)):
             self._named(node, arguments, inside)
+        signature = self.signature(node)
+        if self.depth == 0 and (not self.classes or node.name == "__init__"):
+            called = f"{self.classes[-1].name}.__init__" if self.classes else node.name
+            self.facts.signatures[called] = signature
         for decorator in node.decorator_list:
             self._decorator(decorator, node.name, node.lineno)
+            made_by = decorator.func if isinstance(decorator, ast.Call) else decorator
+            self.option_decorator(decorator, self.dotted(made_by), node)
         outer = self.function, self.dicts, self.made, self.loops, self.scope
+        around = self.conditions, self.arguments, self.defaults
         self.function, self.dicts, self.made, self.loops = node.name, {}, {}, 0
+        if not self.depth:
+            self.conditions = []
+        self.defaults = [
+            (name, option.default)
+            for name, option in signature.items()
+            if isinstance(option.default, str)
+        ]
+        self.arguments = [*arguments, *(argument.arg for argument in node.args.kwonlyargs)]
         if not self.classes and not self.scope:
             self.scope = node.name
         self.depth += 1
         self.children(node)
         self.depth -= 1
         self.function, self.dicts, self.made, self.loops, self.scope = outer
+        self.conditions, self.arguments, self.defaults = around
 
     def _decorator(self, node: ast.AST, name: str, line: int) -> None:
         call = node.func if isinstance(node, ast.Call) else node
@@ -166,35 +246,39 @@ class Definitions(Calls):
         self._in_place(node, arguments, inside)
         named = set(name_words)
         owner = self.classes[-1] if inside else None
-        if owner is not None and "buffer" in words(owner.name):
-            return
+        stored = set(words(owner.name if owner else self.facts.path.rpartition("/")[2])) & STORAGE
+        kept = {"buffer", "buffers", "storage", "dataset"} & stored
+        if kept or (stored and not (owner is not None and owner.environment)):
+            return  # what stores or learns from steps has no say in them
         qualified = f"{owner.name}.{node.name}" if owner else node.name
         tasked = (
             (owner is not None and owner.environment)
             or bool(TASK_ARGUMENTS & set(arguments))
             or (self.place if owner else self.rewarding)
             or (name_words[0] in ("compute", "calc") and bool(self.facts.environments))
+            or (owner is None and self.place and name_words[-1] == "reward")
         )
-        if owner is not None and owner.environment and node.name in STEPS:
+        both = named & {"reward", "rew"} and named & {"terminated", "done"}
+        if owner is not None and (both or (owner.environment and node.name in STEPS)):
             self._step(node, qualified, owner)
+        elif owner is not None and owner.environment and not named & {"reset", "init"}:
+            self._sets(node, qualified)
         no = NO_REWARD
         if owner is not None and owner.environment and name_words[0] in ("compute", "calc"):
             no = NO_REWARD - {"normalized"}  # `compute_normalized_reward` works it out
-        if named & {"reward", "rewards", "rew"} and not named & no and computes(node):
+        if named & {"reward", "rewards", "rew"} and not named & no and works_out(node):
             prefix = re.match(r"_?(reward|rew)_\w", node.name) and owner is not None
             if prefix and owner is not None and owner.environment:
                 self.found("reward", qualified, node.lineno, 0.95)
                 self.term("reward", re.sub(r"^_?(reward|rew)_", "", node.name), "", node.lineno)
-            elif name_words[-1] in ("reward", "rewards", "rew", "fn", "function") or named & {
-                "compute", "calc", "calculate", "get", "penalty",
-            }:  # fmt: skip
-                if tasked:
-                    self.found("reward", qualified, node.lineno, 0.85)
+            elif tasked and (name_words[-1] in REWARD_ENDS or named & REWARD_VERBS):
+                self.found("reward", qualified, node.lineno, 0.85)
         ending = named & ENDINGS
         verb = name_words[0] in {
             "check", "compute", "get", "is", "should", "calc", "has", "evaluate", "termination",
-        } or len(name_words) == 1  # fmt: skip
-        other = named & NO_ENDING
+        } or len(name_words) == 1 or name_words[-1] in ("fn", "function", "func")  # fmt: skip
+        fetched = {"state", "states", "obs", "observation", "value", "values"}
+        other = named & NO_ENDING or (name_words[0] == "get" and name_words[-1] in fetched)
         # `is_terminated` among reward functions pays for the end, it does not bring it about.
         paid = owner is None and {"reward", "rewards"} & set(words(self.facts.path))
         # What is handed the reward packs a step up.
@@ -207,8 +291,9 @@ class Definitions(Calls):
         elif named & {"difficulty"} and named & {"update", "schedule", "increase", "adjust"}:
             self.found("curriculum", qualified, node.lineno, 0.6)
         random = named & RANDOMIZES or {"domain", "rand"} <= named
-        if random and not named & {"seed", "seeds", "weights", "layers", "order", "policy"}:
-            if computes(node, strict=False):
+        if random and not named & (NO_RANDOM | STORAGE) and computes(node, strict=False):
+            simulated = SIMULATED & ({w for a in arguments for w in words(a)} | named | self.around)
+            if (owner is not None and owner.environment) or simulated:
                 self.found("randomization", qualified, node.lineno, 0.85)
 
     def _in_place(
@@ -222,6 +307,20 @@ class Definitions(Calls):
             for slot, names in FILE_NAMES.items():
                 if stem & names and computes(node):
                     self.found(slot, node.name, node.lineno, 0.8)
+
+    def _sets(self, node: ast.FunctionDef | ast.AsyncFunctionDef, qualified: str) -> None:
+        """Note where a method works out `self.reward` or `self.done` before a step returns it."""
+        for item, _ in assignments(node.body, False):
+            target = item.targets[0] if isinstance(item, ast.Assign) else item.target
+            plain = isinstance(target, ast.Attribute) and isinstance(item.value, ast.BinOp)
+            compared = isinstance(target, ast.Attribute | ast.Name) and (
+                isinstance(item.value, ast.Compare | ast.BoolOp)
+                and is_computed(item.value, False, "termination")
+            )
+            if plain and target_name(target) in REWARD_NAMES:
+                self.found("reward", qualified, item.lineno, 0.75)
+            elif compared and target_name(target) in DONE_NAMES:
+                self.found("termination", qualified, item.lineno, 0.75)
 
     def _step(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef, qualified: str, owner: Owner
@@ -238,7 +337,7 @@ class Definitions(Calls):
                     else ""
                 )  # fmt: skip
                 if owner.wrapper and (
-                    isinstance(item.value, ast.Call)
+                    (isinstance(item.value, ast.Call) and _converts(item.value))
                     or (isinstance(item, ast.AugAssign) and "reward" in ast.unparse(item.value))
                 ):
                     continue  # a wrapper converts or sums what the environment gave it
@@ -247,3 +346,14 @@ class Definitions(Calls):
                         found[slot] = item.lineno
         for slot, line in found.items():
             self.found(slot, qualified, line, 0.6 if owner.wrapper else 0.8)
+
+
+def _converts(node: ast.Call) -> bool:
+    """Return whether a call only turns what it is given into another form."""
+    parts = [part for part in ast.walk(node) if isinstance(part, ast.Compare | ast.BinOp)]
+    return not parts
+
+
+def _called(name: str, part: str) -> bool:
+    """Return whether a class is a part of a config: `domain_rand`, also `domain_rand_heavy`."""
+    return name == part or (len(part) > 6 and name.startswith(f"{part}_"))

@@ -29,6 +29,9 @@ _TEST_DIRECTORY = re.compile(r"(^|/)(tests?|testing|unittests?)/")
 # A string such as "walker.agents.sac:SAC".
 _NAMED = re.compile(r"[\"']([A-Za-z_]\w*(?:\.[A-Za-z_]\w*){1,8})(?::\w+)?[\"']")
 _TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
+_TESTS = re.compile(
+    r"^\s*(?:async )?def test|\bpytest\b|\bunittest\b|\babsltest\b|TestCase", re.MULTILINE
+)
 
 
 class Files:
@@ -122,6 +125,22 @@ class Files:
             if "." in module and module in self._modules:
                 found.add(module)
         return found
+
+    def is_test(self, path: str) -> bool:
+        """Return whether a file belongs to the tests; `test_policy.py` may be a script."""
+        return is_test(path) and path not in self._scripts
+
+    @functools.cached_property
+    def _scripts(self) -> set[str]:
+        """The files that are called like tests and are scripts by what is in them."""
+        return {
+            path
+            for path in self.ending(".py")
+            if path.rpartition("/")[2].startswith("test_")
+            and not _TEST_DIRECTORY.search(path)
+            and "__main__" in (text := self.text(path))
+            and not _TESTS.search(text)
+        }
 
     def ending(self, *suffixes: str) -> list[str]:
         """Return the paths that end with one of the suffixes."""

@@ -13,8 +13,10 @@ from typing import Any
 
 from assay.study.repo.definitions import Definitions
 from assay.study.repo.files import words
+from assay.study.repo.options import literal
 from assay.study.repo.syntax import (
     LEAVES,
+    conditions,
     is_none,
     is_number,
     target_name,
@@ -24,6 +26,7 @@ from assay.study.repo.words import (
     CONFIGS,
     DESCRIBES,
     LAUNCHERS,
+    LIBRARY_METRICS,
     NESTED,
     OTHER_CONFIGS,
     OUTCOME_WORDS,
@@ -127,6 +130,7 @@ class _Reader(Definitions):
             ast.keyword: self._keyword,
             ast.Call: self.call,
             ast.Compare: self._compare,
+            ast.Subscript: self._read_key,
             ast.Return: self._return,
         }
 
@@ -151,10 +155,11 @@ class _Reader(Definitions):
                 if named & own and not {"register"} & set(words(self.dotted(call.func))):
                     self.runs(node.lineno)  # `main()` or `app.run(main)`
         self.children(tree)
-        for name, origin in self.constants.items():
-            if name.startswith("tyro:"):
-                for option, line in self.fields.get(origin, {}).items():
-                    self.facts.options.setdefault("--" + option, line)
+        if "learn" in self.facts.signals:
+            for origin in self.facts.imports.values():
+                made = f"{origin.partition('.')[0]}:{origin.rpartition('.')[2]}"
+                for name in LIBRARY_METRICS.get(made, ()):
+                    self.metric(name, self.facts.signals["learn"], 0.7)
 
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -194,12 +199,34 @@ class _Reader(Definitions):
             and test.left.id == "__name__"
         ):
             self.facts.main = node.lineno
-        self.children(node)
+        self.visit(test)
+        before = len(self.conditions)
+        spoken = {
+            word
+            for part in ast.walk(test)
+            for text in (getattr(part, "id", ""), getattr(part, "attr", ""), self.text(part))
+            for word in words(str(text))
+        }
+        self.asked.append(" ".join(sorted(spoken)))
+        for body, holds in ((node.body, True), (node.orelse, False)):
+            self.conditions += conditions(test, holds=holds)
+            for item in body:
+                self.visit(item)
+            del self.conditions[before:]
+        self.asked.pop()
+        if node.body and isinstance(node.body[-1], ast.Return | ast.Raise) and not node.orelse:
+            # What follows is reached only if the test does not hold.
+            self.conditions += conditions(test, holds=False)
 
     def _compare(self, node: ast.Compare) -> None:
         for value in node.comparators:
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                self.facts.subcommands.setdefault(value.value, node.lineno)
+                if isinstance(node.left, ast.Attribute | ast.Name | ast.Subscript):
+                    asked = conditions(node)
+                    for name, wanted in asked[:1]:
+                        self.facts.compared.setdefault(name, {}).setdefault(
+                            str(wanted), node.lineno
+                        )
         self.children(node)
 
     def _return(self, node: ast.Return) -> None:
@@ -210,6 +237,10 @@ class _Reader(Definitions):
             and isinstance(value.elts[-1], ast.Dict)
         ):
             self.keys(value.elts[-1], self.facts.infos, 0.6)
+        if self.function in STEPS and self.classes and isinstance(value, ast.Call):
+            if self.dotted(value.func) == "dm_env.termination":
+                name = f"{self.classes[-1].name}.{self.function}"
+                self.found("termination", name, node.lineno, 0.8)
         if value is not None:
             # `return loss, {"loss": ...}` hands its metrics on as well.
             for part in value.elts if isinstance(value, ast.Tuple) else [value]:
@@ -227,6 +258,10 @@ class _Reader(Definitions):
             if isinstance(target, ast.Subscript):
                 self._subscript(target)
             name = target_name(target)
+            if value is not None and isinstance(target, ast.Name | ast.Attribute):
+                self._path(name, value)
+            if isinstance(value, ast.Constant | ast.List) and isinstance(target, ast.Name):
+                self.facts.assigned.setdefault(name, literal(value))
             if isinstance(target, ast.Name | ast.Attribute) and value is not None:
                 keys = self.dict_keys(value)
                 if keys:
@@ -259,6 +294,14 @@ class _Reader(Definitions):
         for target in targets:
             self.visit(target)
 
+    def _path(self, name: str, value: ast.AST) -> None:
+        """Note a variable that holds the path of a file of results."""
+        if isinstance(value, ast.Call | ast.JoinedStr | ast.BinOp | ast.Constant):
+            for part in ast.walk(value):
+                match = re.fullmatch(r"[^\n]*\.(csv|jsonl)", self.text(part)[-60:])
+                if match:
+                    self.files[name] = match[1]
+
     def _unpacked(self, target: ast.Tuple, call: ast.Call) -> None:
         """Note `obs, reward, ... = env.step(action)`."""
         full = self.dotted(call.func)
@@ -281,6 +324,8 @@ class _Reader(Definitions):
             base = base.value
         name = target_name(base)
         hit = Hit(key, target.lineno, 0.7)
+        if "curriculum" in words(key):
+            self.found("curriculum", key, target.lineno, 0.6)
         if name in ("extras", "extra") and (
             set(chain) & {"log", "episode", "metrics"} or "/" in key.strip("/") or key.endswith("/")
         ):
@@ -327,6 +372,8 @@ class _Reader(Definitions):
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 self.label = key.value
+                if isinstance(value, ast.Constant | ast.List):
+                    self.facts.assigned.setdefault(key.value, literal(value))
                 self._weights(key.value, value)
                 if isinstance(value, ast.Name) and value.id in {
                     key.value, key.value.replace("-", "_"), f"{key.value}_main",
@@ -336,6 +383,14 @@ class _Reader(Definitions):
                 self.visit(value)
         self.label = ""
 
+    def _read_key(self, node: ast.Subscript) -> None:
+        """Note `metrics["eval/return"]`, which something else wrote."""
+        key = self.text(node.slice) if isinstance(node.slice, ast.Constant) else ""
+        about = {"metrics", "metric", "logs", "stats", "results", "result"}
+        if "/" in key and about & set(words(target_name(node.value))):
+            self.metric(key, node.lineno, 0.7)
+        self.children(node)
+
     def _keyword(self, node: ast.keyword) -> None:
         name = node.arg or ""
         if name in ("tensorboard_log", "tensorboard_log_dir") and not is_none(node.value):
@@ -343,7 +398,9 @@ class _Reader(Definitions):
         if name in ("randomization_fn", "randomize_fn"):
             tail = self.dotted(node.value).rpartition(".")[2]
             # A parameter that is handed on keeps its name.
-            if {"randomize", "randomise", "randomizer"} & set(words(tail)):
+            known = tail in self.facts.imports or tail in self.facts.functions
+            known = known or isinstance(node.value, ast.Attribute)
+            if known and {"randomize", "randomise", "randomizer"} & set(words(tail)):
                 self.term("randomization", tail, tail, node.value.lineno)
         if name == "info_keywords" and isinstance(node.value, ast.Tuple | ast.List):
             for item in node.value.elts:

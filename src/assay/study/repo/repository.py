@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from assay.study.repo.commands import find_commands
-from assay.study.repo.files import MAX_FILES, Files, is_test
+from assay.study.repo.files import MAX_FILES, Files
 from assay.study.repo.hints import Hints, mismatch
 from assay.study.repo.python import read_imports, read_python
 from assay.study.repo.walk import Facts
@@ -18,18 +18,27 @@ from assay.study.repo.walk import Facts
 _INTERESTING = re.compile(
     r"__main__|[Rr]ew|[Tt]erm|[Dd]one|[Cc]urric|[Rr]andom|[Tt]rain|[Ee]val|[Ll]earn|[Ll]og|[Cc]fg"
     r"|[Cc]onfig|\.step\(|\.backward\(|[Ee]nv|[Mm]etric|scalar|argparse|flags|command|Writer"
-    r"|yaml|json|csv|wandb|difficulty"
+    r"|yaml|json|csv|wandb|difficulty|dataclass|seed"
 )
 # What steps an environment or pays a reward; imports are looked at in any case.
 _RL = re.compile(r"[Rr]eward|\b_?rew\b|Rew|\.step\(")
+# A file that speaks of most of these is about reinforcement learning, whatever it imports.
+_SPEAKS = tuple(
+    re.compile(rf"(?<![A-Za-z])(?:{word})(?![a-z])")
+    for word in ("rewards?", "episodes?", "polic(?:y|ies)", "actions?", "env|environment",
+        "agents?", "obs|observations?", "gamma|discount", "done|terminated", "rollouts?", "returns")
+)  # fmt: skip
+_ENOUGH = 6
+_NAMED = re.compile(r"reinforcement[ -]learning|\bRL\b|Q-learning|policy gradients?", re.IGNORECASE)
 
 
 class Repository:
     """One repository, read once."""
 
-    def __init__(self, root: Path, hints: Hints) -> None:
+    def __init__(self, root: Path, hints: Hints, script: str | None = None) -> None:
         self.files = Files(root)
         self.hints = hints
+        self.script = script  # what trains, where a person has said so
         self.facts: dict[str, Facts] = {}
         collecting = gc.isenabled()
         # Syntax trees are many small objects that die together: collecting them halves the speed.
@@ -59,13 +68,16 @@ class Repository:
         found: dict[str, Facts] = {}
         for path in paths:
             text = self.files.text(path)
-            whole = not is_test(path) and _INTERESTING.search(text) is not None
-            if whole and not _RL.search(text):
+            whole = not self.files.is_test(path) and _INTERESTING.search(text) is not None
+            whole = whole or path == self.script
+            if whole and path != self.script and not _RL.search(text):
                 rest.append(path)
                 whole = False
             fact = read_python(path, text, vocabulary) if whole else read_imports(path, text)
             fact.modules.update(self.files.named_in(text))
             found[path] = fact
+            if not self.files.is_test(path) and "eward" in text:
+                fact.speaks = sum(1 for word in _SPEAKS if word.search(text))
         self.facts = found
         if self.is_rl():
             for path in rest:
@@ -99,14 +111,22 @@ class Repository:
         local = {path.partition("/")[0].removesuffix(".py") for path in self.facts}
         local |= {path.split("/")[1] for path in self.facts if path.startswith("src/")}
         for fact in self.facts.values():
-            if any(hit.name not in local for hit in fact.rl):
+            if fact.path == self.script or any(hit.name not in local for hit in fact.rl):
                 return True
             own = tuple(f"{hit.name}." for hit in fact.environments)
             if any(hit.name.startswith(own) for hit in fact.code["reward"]):
                 return True
-            if any(slot == "reward" for slot, *_ in fact.terms):
+            if any(slot == "reward" for slot, *_ in fact.terms) or fact.speaks >= _ENOUGH:
                 return True
-        return False
+        return self._called_rl() and any(fact.speaks for fact in self.facts.values())
+
+    def _called_rl(self) -> bool:
+        """Return whether the repository's own description says what it is about."""
+        return any(
+            _NAMED.search(self.files.text(path))
+            for path in self.files.paths
+            if "/" not in path and path.lower().startswith("readme")
+        )
 
     def troubles(self) -> tuple[str, ...]:
         """Return what stands in the way of good answers, each with its name."""
@@ -134,16 +154,23 @@ class Repository:
         scripts = [*self.chosen["train"], *self.chosen["evaluate"]]
         for target in [*scripts, *(self._instantiated() if scripts else ())]:
             for fact in self.closure(target, depth=12):
-                if not is_test(fact.path) or fact.path == target:
+                if not self.files.is_test(fact.path) or fact.path == target:
                     paths.setdefault(fact.path, fact)
         self.own = set(paths)
         self._relevant = list(paths.values()) or self.searched()
         return self._relevant
 
+    def near(self) -> set[str]:
+        """Return the files that the first train command uses, and the evaluation; else all."""
+        train = self.chosen["train"][:1]
+        used = {fact.path for script in train for fact in self.closure(script, depth=12)}
+        used |= set(self._instantiated()) if train else set()
+        return used | set(self.chosen["evaluate"][:1]) if used else set(self.facts)
+
     def _instantiated(self) -> Iterable[str]:
         """Yield the files of what settings name, to be made when a script is run."""
         for path in self.files.ending(".yaml", ".yml"):
-            text = "" if is_test(path) else self.files.text(path)
+            text = "" if self.files.is_test(path) else self.files.text(path)
             if "_target_" in text:
                 for name in re.findall(r"_target_:\s*[\"']?([\w.]+)", text):
                     target = self.files.module(name.rpartition(".")[0]) if "." in name else None
@@ -152,7 +179,7 @@ class Repository:
 
     def searched(self) -> list[Facts]:
         """Return all files but the tests."""
-        return [fact for path, fact in self.facts.items() if not is_test(path)]
+        return [fact for path, fact in self.facts.items() if not self.files.is_test(path)]
 
     def of_stack(self, target: str) -> bool:
         """Return whether a script belongs to the stack that the hints are about."""

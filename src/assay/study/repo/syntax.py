@@ -83,6 +83,24 @@ def computes(node: ast.FunctionDef | ast.AsyncFunctionDef, *, strict: bool = Tru
     return True
 
 
+def works_out(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function computes something, rather than to ask its like elsewhere."""
+    body = body_of(node)
+    value = body[-1].value if body and isinstance(body[-1], ast.Return) else None
+    while isinstance(value, ast.Subscript):
+        value = value.value
+    called = value.func.attr if isinstance(value, ast.Call) and (
+        isinstance(value.func, ast.Attribute)
+    ) else ""  # fmt: skip
+    elsewhere = (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and isinstance(value.func.value, ast.Attribute)  # `self.env.reward()`
+        and bool({"reward", "rewards"} & set(words(called)))
+    )
+    return computes(node) and not (len(body) == 1 and (called == node.name or elsewhere))
+
+
 def asks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Return whether a function gives back what a part of its object knows: `self.car.crashed`."""
     body = body_of(node)
@@ -144,6 +162,8 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
         )  # fmt: skip
         if isinstance(name, ast.Attribute) and "manager" in words(ast.unparse(name.value)):
             return False  # it is computed there
+        if isinstance(name, ast.Attribute) and words(tail)[-1:] in (("fn",), ("function",)):
+            return False  # `self.reward_fn(...)`, which was given to it or stands elsewhere
         if set(words(tail)) & REPACKS:
             return any(
                 is_computed(argument, branch, slot)
@@ -155,4 +175,45 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
         names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         names |= {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
         return bool(names - DONE_NAMES - {"self", "torch", "np", "jnp", "logical_or"})
-    return isinstance(node, ast.BinOp | ast.BoolOp | ast.Compare | ast.IfExp | ast.UnaryOp)
+    if isinstance(node, ast.BoolOp):  # `step.reward or 0.0`
+        return any(is_computed(part, False, slot) for part in node.values)
+    return isinstance(node, ast.BinOp | ast.Compare | ast.IfExp | ast.UnaryOp)
+
+
+def conditions(test: ast.AST, *, holds: bool = True) -> list[tuple[str, Any]]:
+    """Return the settings that a test asks for, and the value each must have for it to hold."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return conditions(test.operand, holds=not holds)
+    if isinstance(test, ast.BoolOp):
+        both = isinstance(test.op, ast.And) == holds
+        return [item for part in test.values for item in conditions(part, holds=holds)] * both
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        left, operator, right = test.left, test.ops[0], test.comparators[0]
+        if isinstance(operator, ast.In | ast.NotIn):
+            left, right = right, left  # `"wandb" in args.loggers`
+        if not isinstance(right, ast.Constant) or not _setting(left):
+            return []
+        positive = isinstance(operator, ast.Eq | ast.Is | ast.In) == holds
+        if right.value is None:
+            return [(_setting(left), None if positive else ...)]
+        return [(_setting(left), right.value)] if positive else []
+    name = _setting(test)
+    return [(name, holds)] if name else []
+
+
+def _setting(node: ast.AST) -> str:
+    """Return the name of a setting: `track` for `args.track`, `cfg["track"]` and `track`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr == "get" and node.args:
+            key = node.args[0]
+            return str(key.value) if isinstance(key, ast.Constant) else ""
+        return _setting(node.func.value) if node.func.attr == "lower" else ""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return str(node.slice.value) if isinstance(node.slice.value, str) else ""
+    if isinstance(node, ast.Attribute):
+        owner = node.value
+        if node.attr == "value" and isinstance(owner, ast.Name):
+            return owner.id.strip("_").lower()  # a flag of absl: `_USE_WANDB.value`
+        inner = owner.attr if isinstance(owner, ast.Attribute) else ""
+        return f"{inner}.{node.attr}" if inner else node.attr
+    return node.id if isinstance(node, ast.Name) else ""

@@ -26,6 +26,24 @@ class Hit:
 
 
 @dataclass(frozen=True)
+class Option:
+    """A setting that a command line, a dataclass or a config file has."""
+
+    line: int
+    kind: str = ""  # int, float, bool, str, choice, or the name of a class that has fields itself
+    default: Any = None
+    choices: tuple[Any, ...] = ()
+    required: bool = False
+    flag: bool = False  # takes no value
+    about: str = ""
+    path: str = ""  # its file, once it is known
+
+
+# A setting, and the value that it has to have; `...` stands for any that is not None.
+Condition = tuple[str, Any]
+
+
+@dataclass(frozen=True)
 class Logged:
     """A dictionary that is logged and was made by a function, here or elsewhere."""
 
@@ -34,6 +52,38 @@ class Logged:
     confidence: float
     line: int = 0
     instead: str = ""  # what the metrics are called where that function is not found
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A use of a place that results are written to."""
+
+    name: str
+    line: int
+    under: tuple[Condition, ...]  # what has to hold for it
+    defined: bool  # inside of a class or function that is called after it
+    starts: bool  # opens it, rather than to write to it
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A function that logs under a name that it is given, or the keys of a dictionary."""
+
+    argument: str
+    arguments: tuple[str, ...]  # without self
+    template: str  # `{mode}/{}`
+    keys: bool  # of a dictionary
+    defaults: tuple[tuple[str, str], ...] = ()  # of other arguments in the template
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A call with a string or with the keys of a dictionary."""
+
+    function: str
+    texts: tuple[tuple[str | int, str], ...]
+    keys: tuple[tuple[str | int, tuple[str, ...]], ...]
+    line: int
 
 
 @dataclass
@@ -47,13 +97,26 @@ class Facts:
     broken: bool = False  # no valid Python
     main: int = 0  # line of what runs when the file is run, negative if on import too; 0: nothing
     doc: str = ""
-    options: dict[str, int] = field(default_factory=dict)  # command-line options, with dashes
+    options: dict[str, Option] = field(default_factory=dict)  # of the command line, with dashes
+    positional: dict[str, Option] = field(default_factory=dict)
+    fields: dict[str, dict[str, Option]] = field(default_factory=dict)  # of classes
+    bases: dict[str, list[str]] = field(default_factory=dict)  # of those classes
+    signatures: dict[str, dict[str, Option]] = field(default_factory=dict)  # of functions
+    # Classes and functions that a command line is made of, and whether of a function's arguments.
+    parsed: list[tuple[str, bool]] = field(default_factory=list)
+    hydra: dict[str, tuple[str, str]] = field(default_factory=dict)  # configs, per function
+    compared: dict[str, dict[str, int]] = field(default_factory=dict)  # strings, per setting
+    assigned: dict[str, Any] = field(default_factory=dict)  # literals, by what they are called
+    config_files: list[tuple[str, str]] = field(default_factory=list)  # flags, and their defaults
     subcommands: dict[str, int] = field(default_factory=dict)
     signals: dict[str, int] = field(default_factory=dict)
     scopes: dict[str, dict[str, int]] = field(default_factory=dict)  # signals, per function
     calls: dict[str, set[str]] = field(default_factory=dict)  # functions of this file, per function
     config: dict[str, Hit] = field(default_factory=dict)
     logging: dict[str, Hit] = field(default_factory=dict)
+    sinks: list[Sink] = field(default_factory=list)  # every use, with what it depends on
+    helpers: dict[str, Helper] = field(default_factory=dict)  # functions that log what they get
+    spoken: list[Spoken] = field(default_factory=list)  # calls that may be calls of such
     metrics: list[Hit] = field(default_factory=list)
     infos: list[Hit] = field(default_factory=list)
     returned: dict[str, list[Hit]] = field(default_factory=dict)  # keys, per function
@@ -62,6 +125,7 @@ class Facts:
     terms: list[tuple[str, str, str, int]] = field(default_factory=list)  # slot, name, func, line
     functions: dict[str, tuple[int, str]] = field(default_factory=dict)  # line, first argument
     launchers: dict[str, Hit] = field(default_factory=dict)
+    speaks: int = 0  # how many of the words of reinforcement learning it uses
     rl: list[Hit] = field(default_factory=list)
     environments: list[Hit] = field(default_factory=list)
 
@@ -91,11 +155,16 @@ class Walker:
         self.loops = 0
         self.label = ""
         self.constants: dict[str, str] = {}
-        self.fields: dict[str, dict[str, int]] = {}  # of dataclasses
         self.dicts: dict[str, list[Hit]] = {}  # variables of this function that hold string keys
         self.made: dict[str, str] = {}  # variables of this function, and what function made them
+        self.asked: list[str] = []  # the words of the tests that the walk is inside of
+        self.files: dict[str, str] = {}  # variables that hold the path of a file of results
+        self.conditions: list[Condition] = []  # of the branches that the walk is in
+        self.arguments: list[str] = []  # of this function
+        self.defaults: list[tuple[str, str]] = []  # of those that are strings
         self.pairs: dict[str, ast.expr] = {}  # `key` in `for key, value in metrics.items()`
         self.place = bool(PLACES & set(words(facts.path)))
+        self.around = set(words(facts.path))
         self.rewarding = bool({"reward", "rewards", "mdp"} & set(words(facts.path)))
         self.handlers: dict[type[ast.AST], Callable[[Any], None]] = {}
 
@@ -164,9 +233,16 @@ class Walker:
 
     def sink(self, sink: str, name: str, line: int, confidence: float) -> None:
         """Note where results are written to; the surest sign stays."""
+        self.sink_used(sink, line, starts=not name.endswith(".log"))
         known = self.facts.logging.get(sink)
         if known is None or known.confidence < confidence:
             self.facts.logging[sink] = Hit(name, line, confidence)
+
+    def sink_used(self, sink: str, line: int, *, starts: bool = True) -> None:
+        """Note what a use of a sink depends on."""
+        around = " ".join([self.function, self.scope, *(owner.name for owner in self.classes)])
+        defined = sink in around.lower() or (sink == "tensorboard" and "TB" in around)
+        self.facts.sinks.append(Sink(sink, line, tuple(self.conditions), defined, starts))
 
     def dict_keys(self, value: ast.AST) -> list[Hit]:
         """Return the string keys of a dictionary that is written out."""
@@ -198,10 +274,13 @@ class Walker:
         if isinstance(node, ast.Name):
             return self.constants.get(node.id, "")
         if isinstance(node, ast.JoinedStr):
-            return "".join(
+            # An argument that is empty by default adds nothing: `f"eval{suffix}/return"`.
+            empty = {f"{{{name}}}" for name, default in self.defaults if default == ""}
+            parts = [
                 str(part.value) if isinstance(part, ast.Constant) else placeholder(part)
                 for part in node.values
-            )
+            ]
+            return "".join(part for part in parts if part not in empty)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "format":  # `"losses/{}".format(name)`
                 return re.sub(r"\{[^}]*\}", "{}", self.text(node.func.value))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.resources
 import re
+from typing import Any
 
 import yaml
 
 _FILE = importlib.resources.files("assay.study.repo").joinpath("words.yaml")
-_WORDS: dict[str, list[str]] = yaml.safe_load(_FILE.read_text())
+_WORDS: dict[str, Any] = yaml.safe_load(_FILE.read_text())
 
 RL_LIBRARIES = frozenset(_WORDS["rl_libraries"])
 OTHER_LOGGERS = frozenset(_WORDS["other_loggers"])
@@ -36,8 +37,19 @@ WRAPPERS = frozenset(_WORDS["wrappers"])
 GUARDRAIL_WORDS = frozenset(_WORDS["guardrail_words"])
 NO_GUARDRAIL = frozenset(_WORDS["no_guardrail"])
 TRAINERS = frozenset(_WORDS["trainers"])
+NO_RANDOM = frozenset(_WORDS["no_random"])
+STORAGE = frozenset(_WORDS["storage"])
+NO_PRIMARY = frozenset(_WORDS["no_primary"])
+SIMULATED = frozenset(_WORDS["simulated"])
 ENDINGS = frozenset(_WORDS["endings"])
 NO_ENDING = frozenset(_WORDS["no_ending"])
+
+# What libraries log by themselves, by the class that does it.
+LIBRARY_METRICS: dict[str, list[str]] = {
+    f"{library}:{name}": metrics
+    for library, names in _WORDS["library_metrics"].items()
+    for name, metrics in names.items()
+}
 
 LAUNCHERS = {
     "submitit": "slurm",

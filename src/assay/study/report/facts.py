@@ -28,7 +28,7 @@ class Judgement:
     event: Event  # what the ledger says
     candidate: str  # who was judged
     phase: Phase  # in which phase
-    rival: str  # whom it was held against
+    rival: str  # whom it was compared with
     metric: str  # what decided
     minimum: float | None  # the effect that was to be reached
     margins: Mapping[str, float | None]  # how much worse each guardrail could get
@@ -50,7 +50,6 @@ class Facts:
     history: History
     judgements: list[Judgement]
     baseline: str
-    holder: str
     unapproved: dict[str, str]
     next_step: advice.Advice | None
     series: dict[str, list[Point]] = field(default_factory=dict)  # by run, once it was read
@@ -91,7 +90,6 @@ def read(study: Study) -> Facts:
         history=history,
         judgements=_judgements(events, baseline, agreed),
         baseline=baseline,
-        holder=history.incumbent or baseline,
         unapproved=unapproved,
         next_step=step,
     )

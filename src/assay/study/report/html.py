@@ -20,7 +20,19 @@ from assay.study.report.blocks import (
 
 _STYLE = "\n" + importlib.resources.files("assay.study.report").joinpath("style.css").read_text()
 _GOOD = {"accept", "accepted", "valid", "passed", "done", "low"}
-_BAD = {"reject", "rejected", "harmful", "invalid", "void", "failed", "killed", "lost", "high"}
+_BAD = {
+    "reject",
+    "rejected",
+    "harmful",
+    "no effect",
+    "no-effect",
+    "invalid",
+    "void",
+    "failed",
+    "killed",
+    "lost",
+    "high",
+}
 
 
 def page(title: str, blocks: Sequence[Block]) -> str:

@@ -5,20 +5,21 @@ The numbers of a verdict are those of its ledger event.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from assay.study.agree import budget
 from assay.study.files.contract import APPROVALS
 from assay.study.files.documents import StudyError
+from assay.study.files.records import RunRecord
 from assay.study.judge import adopt, gate, verdict
 from assay.study.record import kinds
 from assay.study.record.ledger import Event
 from assay.study.report import charts
 from assay.study.report.blocks import Badge, Block, Cell, Figure, Heading, Table, Text, number
-from assay.study.report.facts import Facts, readable
-from assay.study.report.verdicts import detail_part, verdict_part
+from assay.study.report.facts import Facts, Judgement, readable
+from assay.study.report.standings import Standing, answer, standings
+from assay.study.report.verdicts import detail_part, seed_figure, verdict_part
 
 MOST_RUNS = 1000
 MOST_EVENTS = 200
@@ -29,8 +30,8 @@ def document(facts: Facts, *, plots: bool) -> list[Block]:
     blocks: list[Block] = [Heading(1, f"Study {facts.study.task}/{facts.study.name}")]
     blocks += [Text(problem, warning=True) for problem in facts.problems]
     parts: tuple[Callable[[Facts, bool], list[Block]], ...] = (
-        _summary, _contract_part, _adopted_part, _noise_part, verdict_part, detail_part,
-        _audit_part, _reward_part, _budget_part, _runs_part, _ledger_part, _next_part,
+        _summary, _next_part, verdict_part, detail_part, _noise_part, _contract_part, _adopted_part,
+        _audit_part, _reward_part, _budget_part, _runs_part, _ledger_part,
     )  # fmt: skip
     for part in parts:
         blocks += part(facts, plots)
@@ -38,23 +39,49 @@ def document(facts: Facts, *, plots: bool) -> list[Block]:
 
 
 def _summary(facts: Facts, plots: bool) -> list[Block]:
+    """Return the answer first: what was found, both arms' means, the effect, and a picture."""
+    metric = facts.agreed.metrics.primary if facts.agreed else None
+    rows = standings(facts.history, metric)
     question = facts.agreed.question if facts.agreed else "The contract does not say yet."
-    counts = Counter(facts.history.status.values())
-    listed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    if facts.holder and facts.holder != facts.baseline:
-        answer = f"{facts.holder} was accepted and is the incumbent."
-    else:
-        answer = "No candidate has been accepted; the baseline stands."
+    blocks: list[Block] = [
+        Heading(2, "Answer"),
+        Text(answer(rows, facts.history.incumbent, metric)),
+        Text(f"Question: {question}"),
+    ]
+    judged = [judgement for judgement in facts.judgements if judgement.comparison]
+    if plots and judged:
+        blocks.append(seed_figure(facts, _telling(facts, judged)))
+    if rows:
+        columns = (
+            "candidate", "state", "phase", "seeds", f"mean {metric.name if metric else 'score'}",
+            "against", "mean of that", "effect", "low", "high", "why",
+        )  # fmt: skip
+        caption = (
+            "Every candidate in the phase that it got to; positive effects favour the candidate, "
+            f"low and high are the one-sided {gate.GUARD_LEVEL:.0%} limits"
+        )
+        blocks.append(Table(caption, columns, [_standing_cells(row) for row in rows]))
     if facts.events:
         last = facts.events[-1]
         state = f"As of event {last.seq} of the ledger ({last.time}, {last.hash[:12]})."
     else:
         state = "The ledger is empty: nothing has happened yet."
+    return [*blocks, Text(state)]
+
+
+def _telling(facts: Facts, judged: Sequence[Judgement]) -> Judgement:
+    """Return the verdict that the answer rests on: the incumbent's last, or the newest."""
+    own = [j for j in judged if j.candidate == facts.history.incumbent]
+    return (own or list(judged))[-1]
+
+
+def _standing_cells(row: Standing) -> list[Cell]:
+    failed = f", {row.failed} failed" if row.failed else ""
     return [
-        Heading(2, "Question"),
-        Text(question),
-        Text(f"{answer} Candidates: {listed or 'none'}. {state}"),
-    ]
+        row.name, Badge(row.state), row.phase or "-", f"{row.seeds}{failed}", number(row.mean),
+        row.rival or "-", number(row.rival_mean), number(row.effect, "+.4g"), number(row.low),
+        number(row.high), row.reason,
+    ]  # fmt: skip
 
 
 def _contract_part(facts: Facts, plots: bool) -> list[Block]:
@@ -84,12 +111,29 @@ def _contract_part(facts: Facts, plots: bool) -> list[Block]:
         given, reason = agreed.approvals.get(item), facts.unapproved.get(item)
         word = "valid" if reason is None else "void" if given else "missing"
         who = [given.by, given.at] if given else ["-", "-"]
-        approvals.append([item, what, *who, Badge(word), reason or ""])
+        signed = "yes" if len(facts.history.approvals.get(item, ())) > 2 else "no"
+        approvals.append([item, what, *who, signed, Badge(word), reason or ""])
+    columns = ("part", "covers", "by", "at", "signed", "state", "why not")
     return [
         Heading(2, "Contract"),
         Table("What was agreed on", ("part", "content"), rows),
-        Table("Approvals", ("part", "covers", "by", "at", "state", "why not"), approvals),
+        Table("Approvals", columns, approvals),
+        Text(_proof(facts)),
     ]
+
+
+def _proof(facts: Facts) -> str:
+    """Say whether anybody proved who approved."""
+    words = facts.history.approvals
+    signed = sorted({word[0] for word in words.values() if len(word) > 2})
+    if not signed:
+        return (
+            "Nobody proved who approved: no approval is signed. The names above are what was "
+            "typed; experiment.signers and `contract approve --key` sign them."
+        )
+    unsigned = [item for item, word in words.items() if len(word) < 3]
+    rest = f" Nobody proved who approved {', '.join(unsigned)}." if unsigned else ""
+    return f"Signed with the SSH keys of {', '.join(signed)}; `assay study verify` checks it.{rest}"
 
 
 def _limits(guard: Any) -> str:
@@ -145,23 +189,25 @@ def _adopted_part(facts: Facts, plots: bool) -> list[Block]:
 
 def _noise_part(facts: Facts, plots: bool) -> list[Block]:
     heading = Heading(2, "Noise floor")
-    if facts.agreed is None or not facts.holder:
+    if facts.agreed is None or not facts.baseline:
         return [heading, Text("There is no baseline yet.")]
     metric, arm = facts.agreed.metrics.primary, facts.history.arm
-    first, second = (arm(facts.holder, phase, metric.name) for phase in kinds.DECIDING)
+    first, second = (arm(facts.baseline, phase, metric.name) for phase in kinds.DECIDING)
     try:
         spread, seen = gate.noise_floor(first, second, metric.direction)
     except StudyError as error:
-        return [heading, Text(f"The A/A test of {facts.holder} is not complete: {error.message}")]
+        return [heading, Text(f"The A/A test of {facts.baseline} is not complete: {error.message}")]
     rows: list[list[Cell]] = [
         [
-            facts.holder, f"{len(first)} and {len(second)}", number(spread),
+            facts.baseline, f"{len(first)} and {len(second)}", number(spread),
             number(seen.effect, "+.4g"), number(min(1.0, 2 * min(seen.p_better, seen.p_worse))),
         ]
     ]  # fmt: skip
     columns = ("arm", "seeds", f"deviation of {metric.name}", "A/A difference", "p, two-sided")
-    caption = "The arm that candidates are held against, on its two pools of seeds"
-    return [heading, Table(caption, columns, rows)]
+    caption = "The baseline on its two pools of seeds"
+    blocks: list[Block] = [heading, Table(caption, columns, rows)]
+    discarded = verdict.discarded(facts.history, metric.name)
+    return [*blocks, *(Text(f"The baseline {said}.", warning=True) for said in discarded)]
 
 
 def _audit_part(facts: Facts, plots: bool) -> list[Block]:
@@ -248,6 +294,8 @@ def _runs_part(facts: Facts, plots: bool) -> list[Block]:
         record = readable(facts.study.run, run.id)
         there = (facts.study.path / "runs" / run.id / "out").is_dir()
         gone += not there
+        for found in (run.exit or {}).get("tampered", ()):
+            blocks.append(Text(f"While run {run.id} was under way: {found}.", warning=True))
         commit = f"{record.commit[:12]}{'+changes' if record.dirty else ''}" if record else ""
         rows.append(
             [
@@ -255,7 +303,8 @@ def _runs_part(facts: Facts, plots: bool) -> list[Block]:
                 number(run.metrics.get(metric)) if run.ended else "-",
                 number(run.hours, ".3g") if run.ended else "-", commit or "-",
                 run.host or (record.host if record else "") or "-",
-                (record.gpu if record else "") or "-", run.protocol[:12],
+                (record.gpu if record else "") or "-", run.protocol[:12], _watched(record),
+                (record.sandbox if record else "") or "-",
                 "there" if there else "missing", run.reason,
             ]
         )  # fmt: skip
@@ -264,9 +313,16 @@ def _runs_part(facts: Facts, plots: bool) -> list[Block]:
         blocks.append(Text(text, warning=True))
     columns = (
         "run", "candidate", "phase", "seed", "outcome", metric or "metric", "hours", "commit",
-        "host", "GPU", "protocol", "artifacts", "reason",
+        "host", "GPU", "protocol", "files loaded", "sandbox", "artifacts", "reason",
     )  # fmt: skip
     return [*blocks, Table("Runs with their provenance", columns, rows)]
+
+
+def _watched(record: RunRecord | None) -> str:
+    """Return how many files of the repository a run loaded, where that is known."""
+    if record is None or record.unrecorded or not record.loaded:
+        return "not known"
+    return str(len(record.loaded))
 
 
 def _ledger_part(facts: Facts, plots: bool) -> list[Block]:
@@ -298,5 +354,5 @@ def _next_part(facts: Facts, plots: bool) -> list[Block]:
     if step.command:
         words.append(f"Type: {step.command}")
     if not step.safe:
-        words.append("A person decides on it.")
+        words.append("A person has to decide this.")
     return [Heading(2, "What comes next"), Text(" ".join(words))]

@@ -32,9 +32,8 @@ MOST_CURVES = 12
 
 
 def verdict_part(facts: Facts, plots: bool) -> list[Block]:
-    """Return all verdicts as one table, and who has none."""
+    """Return all verdicts as one table."""
     blocks: list[Block] = [Heading(2, "Verdicts")]
-    judged = {judgement.candidate for judgement in facts.judgements}
     if facts.judgements:
         rows = [_verdict_row(judgement) for judgement in facts.judgements]
         columns = (
@@ -57,14 +56,6 @@ def verdict_part(facts: Facts, plots: bool) -> list[Block]:
         blocks.append(Table(caption, columns, rows))
     else:
         blocks.append(Text("No verdict has been given yet."))
-    rest: list[list[Cell]] = [
-        [name, Badge(status), str(len(facts.history.over(name)))]
-        for name, status in facts.history.status.items()
-        if name not in judged
-    ]
-    if rest:
-        caption = "Candidates without a verdict"
-        blocks.append(Table(caption, ("candidate", "state", "runs that are over"), rest))
     return blocks
 
 
@@ -178,13 +169,21 @@ def _judgement_blocks(judgement: Judgement) -> list[Block]:
         rows.append(_comparison_row(f"guardrail {name}", found or {}, allowed, "-"))
     columns = (
         "metric", "effect", "low", "high", "must reach", "p", "alpha", "test", "seeds",
-        "Hedges' g", "P(better)", "worst seed", "failed",
+        "Hedges' g", "P(better)", "r by seed", "worst seed", "failed",
     )  # fmt: skip
     caption = f"Numbers of {judgement.candidate}, {judgement.phase}"
     blocks.append(Table(caption, columns, rows))
-    needed = data.get("seeds_needed")
+    arms = [
+        f"{name} {point:.4g} [{low:.4g}, {high:.4g}]"
+        for name, (point, low, high) in (data.get("iqm") or {}).items()
+    ]
+    if arms:
+        text = f"Interquartile means with 95 % limits (stratified bootstrap): {', '.join(arms)}."
+        blocks.append(Text(f"{text} They are shown; the test above decides."))
+    needed, seen_too = data.get("seeds_needed"), data.get("seeds_for_seen")
     if needed:
-        text = f"At this noise {needed} seeds per arm see the minimum effect with the wanted power."
+        text = f"At this noise {needed} seeds per arm see the minimum effect with the wanted power"
+        text += f", and {seen_too} the effect that was seen." if seen_too else "."
         blocks.append(Text(text))
     return blocks
 
@@ -196,6 +195,7 @@ def _comparison_row(name: str, seen: Mapping[str, Any], least: Cell, alpha: Cell
         number(seen.get("high")), least, number(seen.get("p_better")), alpha,
         str(seen.get("test", "-")), f"{seeds[0]} and {seeds[1]}",
         number(seen.get("standardised"), ".3g"), number(seen.get("improvement"), ".0%"),
+        number(seen.get("correlation"), ".2f"),
         f"{worst[0]}: {shown(number(worst[1]))}", number(seen.get("failures"), ".0%"),
     ]  # fmt: skip
 
@@ -218,8 +218,15 @@ def _seed_blocks(facts: Facts, judgement: Judgement, plots: bool) -> list[Block]
     table = Table(caption, columns, rows)
     if not plots:
         return [table]
-    drawn = charts.dots(arms, _axis_name(facts))
-    return [Figure(drawn, f"{caption}: dots, with the means as bars"), table]
+    return [seed_figure(facts, judgement), table]
+
+
+def seed_figure(facts: Facts, judgement: Judgement) -> Figure:
+    """Return every seed of both arms of a verdict, as dots with their means."""
+    names = (judgement.rival, judgement.candidate)
+    arms = [(name, facts.history.arm(name, judgement.phase, judgement.metric)) for name in names]
+    caption = f"{judgement.metric} of every seed, {judgement.phase}: dots, with the means as bars"
+    return Figure(charts.dots(arms, _axis_name(facts)), caption)
 
 
 def _axis_name(facts: Facts) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Callable
+from pathlib import Path
 
 from assay.runs import provenance
 from assay.runs.files import dump_json
 from assay.runs.git import GitError, git
-from assay.study.agree import budget
+from assay.study.agree import budget, spending
 from assay.study.agree.protocol import fingerprints
 from assay.study.files.base import Phase
 from assay.study.files.documents import StudyError, digest, write_json_document, write_text
@@ -17,7 +18,7 @@ from assay.study.files.records import RunRecord
 from assay.study.record.kinds import PREPARED
 from assay.study.record.study import Study
 from assay.study.run import supervisor
-from assay.study.run.planning import CONFIRM, Plan, plan
+from assay.study.run.planning import Plan, plan
 from assay.study.run.recovery import recover
 
 LOCKS = ("uv.lock", "poetry.lock", "requirements.txt")
@@ -29,14 +30,15 @@ def launch(
     phase: Phase,
     seed: int,
     *,
-    confirm: str,
+    confirm: str | None,
     actor: str,
     between: Callable[[str], None] = lambda step: None,
 ) -> Plan:
     """Start one run of one candidate; return when its supervisor is started.
 
-    It is confirmed with the token that a dry run shows, or with `RUN_CANDIDATE`. `between` is
-    called with the name of each step, for tests that kill there.
+    It is confirmed with the token that its dry run shows, which is bound to the candidate as it
+    was registered; None is for a loop, which a person confirmed as a whole. `between` is called
+    with the name of each step, for tests that kill there.
 
     Raises:
         StudyError: Something forbids it; nothing was started.
@@ -44,13 +46,15 @@ def launch(
     study.require_writable()
     recover(study)
     planned = plan(study, name, phase, seed)
-    if confirm not in (CONFIRM, planned.token):
+    if confirm not in (None, planned.token):
         raise StudyError(
             f"'{confirm}' does not confirm this launch.",
-            f"Look at the dry run, then pass --confirm {planned.token}.",
+            "Read its dry run, which shows the token: "
+            f"assay study run {name} --phase {phase} --seed {seed}",
         )
     agreed = study.contract()
     place = study.path / "runs" / planned.run
+    _refuse_laid(place)
     write_json_document(place / "run.json", _record(study, planned))
     write_text(place / "plan.json", dump_json({"env": planned.env, "actor": actor}).decode())
     (place / "plan.json").chmod(0o600)  # the environment may hold what only this user may read
@@ -63,6 +67,8 @@ def launch(
             "argv": list(planned.argv), "evaluation": list(planned.evaluation),
             "protocol": planned.protocol, "environment": fingerprints(planned.env),
             "registration": history.registration(name).data["hash"],
+            "startup": planned.startup, "untracked": planned.untracked,
+            "alpha": spending.due(history, agreed, name, phase),
         }  # fmt: skip
         transaction.append(PREPARED, facts, actor=actor)
         if history.status[name] not in ("launched", "accepted"):
@@ -71,6 +77,23 @@ def launch(
     supervisor.start(study, planned.run)
     between("started")
     return planned
+
+
+def _refuse_laid(place: Path) -> None:
+    """Refuse a run whose directory holds something before it is launched.
+
+    A launch that was killed may have left the files that are written first; they are replaced.
+    """
+    if place.is_symlink() or (place.exists() and not place.is_dir()):
+        raise StudyError(f"'{place}' is no directory.", "Remove it, and launch again.")
+    laid = {path.name for path in place.iterdir()} if place.exists() else set()
+    laid -= {"run.json", "plan.json"}
+    if laid:
+        raise StudyError(
+            f"The directory of run '{place.name}' holds '{min(laid)}', and no such run is on "
+            "record: what it holds would be measured as the run's.",
+            f"Look at '{place}', find out who made it, and remove it.",
+        )
 
 
 def _record(study: Study, planned: Plan) -> RunRecord:

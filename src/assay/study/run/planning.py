@@ -11,14 +11,22 @@ from typing import Any
 
 from assay.runs import provenance
 from assay.runs.git import git, repository
-from assay.study.agree import approvals, protocol, rules
+from assay.study.agree import (
+    approvals,
+    checkout,
+    interpreter,
+    protocol,
+    rules,
+    spending,
+    untracked,
+)
 from assay.study.agree.protocol import fingerprints
 from assay.study.agree.scope import refuse_scope
 from assay.study.files.base import POOLS, Phase
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import ROOT, StudyError
-from assay.study.record.history import History
+from assay.study.record.history import History, Run
 from assay.study.record.kinds import DECIDING, MOST_LOST
 from assay.study.record.study import Study
 from assay.study.run.switch import refuse_stopped
@@ -42,6 +50,8 @@ class Plan:
     token: str  # what `--confirm` must say
     protocol: str  # hash of how it is measured
     base: str  # the commit whose code it runs, or "" for the directory as it is
+    startup: dict[str, str]  # hashes of the files that Python loads at its start
+    untracked: untracked.Facts  # what runs need that Git does not hold
 
 
 def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
@@ -60,6 +70,7 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
     agreed = study.contract()
     history = History.read(reading.events)
     approvals.require_approved(study, agreed, history.approvals)
+    approvals.require_same_code(history, history.base or "")
     candidate = study.candidate(name)
     status = history.status.get(name)
     if status not in _LAUNCHABLE:
@@ -67,15 +78,9 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
             f"Candidate '{name}' is {status or 'not registered'}; it cannot be launched.",
             "Validate it first: assay study validate.",
         )
-    measured = protocol.protocol_hash(study.root, agreed)
     registered = history.registration(name).data
-    token = registered["hash"]
-    if protocol.registration_hash(candidate, agreed, measured) != token:
-        raise StudyError(
-            f"Candidate '{name}', or how it is measured, was changed after it was registered; "
-            "its evidence is void.",
-            "Take the change back, or propose it as a new candidate.",
-        )
+    _refuse_void(study, agreed, history, name)
+    spending.due(history, agreed, name, phase)  # what could not be judged is not run
     allowed = agreed.evaluation.pools.of(phase)
     if seed not in allowed:
         raise StudyError(
@@ -87,8 +92,16 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
     refuse_dirty(study, agreed)
     run = _run_name(history, candidate, phase, seed)
     given = environment(agreed)
+    if registered["base"]:
+        checkout.refuse_obstacles(study.root)
+        interpreter.refuse_unmapped(study.root, agreed, given)
+    pythons = interpreter.interpreters(study.root, agreed, given)
+    startup = interpreter.startup_files(pythons, given)
+    kept = [r.prepared.data["untracked"] for r in history.runs.values() if _has_data(r)]
+    data = untracked.examine(study.root, agreed, kept[-1] if kept else {})
     if phase in DECIDING:
         refuse_other_environment(history, given)
+        refuse_other_files(study.root, history, startup, data)
     shortened = agreed.baseline.shortened.get(phase, {})
     out = (study.path / "runs" / run / "out").resolve()
     return Plan(
@@ -100,10 +113,37 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
         evaluation=_filled(agreed.evaluation.command, "evaluation", seed, out, agreed),
         cwd=agreed.baseline.cwd,
         env=given,
-        token=f"{CONFIRM}:{token[:12]}",
-        protocol=measured,
+        token=f"{CONFIRM}:{registered['hash'][:12]}",
+        protocol=registered["protocol"],
         base=registered["base"],
+        startup=startup,
+        untracked=data,
     )
+
+
+def _refuse_void(study: Study, agreed: Contract, history: History, name: str) -> None:
+    """Refuse a candidate whose evidence would be void, or whose rival's is."""
+    registered = history.registration(name).data
+    void = protocol.why_void(study, agreed, name, registered)
+    if void:
+        raise StudyError(
+            f"Evidence on '{name}' would be void: {void}.",
+            "Put it back; or, before its first deciding run, register it as it is now: "
+            f"assay study validate {name}.",
+        )
+    rivals = [history.incumbent] if history.incumbent else history.baselines()[:1]
+    for rival in rivals:
+        other = history.registered.get(rival)
+        if other is None or other.data["protocol"] == registered["protocol"]:
+            continue
+        odd = protocol.differing(
+            other.data.get("measures", {}), protocol.measures(study.root, agreed)
+        )
+        raise StudyError(
+            f"'{rival}' was measured by another protocol, and nothing could be compared with it: "
+            f"{', '.join(odd)} changed since.",
+            f"Put it back, or discard {rival} and measure a baseline again.",
+        )
 
 
 def refuse_hardware(agreed: Contract) -> None:
@@ -203,6 +243,36 @@ def refuse_other_environment(history: History, env: Mapping[str, str]) -> None:
             f"The environment variable {odd} is not what it was in the study's earlier runs.",
             "Launch as before, or fix it for all runs in baseline.env and have that approved.",
         )
+
+
+def _has_data(run: Run) -> bool:
+    return bool(run.prepared.data.get("untracked"))
+
+
+def refuse_other_files(
+    root: Path, history: History, startup: Mapping[str, str], data: untracked.Facts
+) -> None:
+    """Refuse to decide by runs that differ in what Git does not hold.
+
+    Raises:
+        StudyError: Names a file that Python loads at its start, or data, that has changed.
+    """
+    earlier = [run.prepared.data for run in history.runs.values() if run.phase in DECIDING]
+    for order in [order for order in earlier if "startup" in order][-1:]:
+        odd = interpreter.changed(order["startup"], startup)
+        if odd:
+            raise StudyError(
+                f"'{odd}', which Python loads at its start, is not what it was in the study's "
+                "earlier runs.",
+                "Put the environment back as it was, or begin a new study in the new one.",
+            )
+    for order in [order for order in earlier if order.get("untracked")][-1:]:
+        odd = untracked.changed(root, data, order["untracked"])
+        if odd:
+            raise StudyError(
+                f"{odd} is not what it was in the study's earlier runs.",
+                "Put it back as it was, or begin a new study on the new data.",
+            )
 
 
 def _run_name(history: History, candidate: Candidate, phase: Phase, seed: int) -> str:

@@ -206,8 +206,11 @@ class Queue:
         items = [QueueItem(**{name: row[name] for name in names}) for row in rows]
         return QueueManifest(items=tuple(items))
 
-    def step(self, *, confirm: str, actor: str) -> RunRecord | None:
-        """Run the next item to its end; return its record, or None if nothing waits."""
+    def step(self, *, confirm: str | None = None, actor: str) -> RunRecord | None:
+        """Run the next item to its end; return its record, or None if nothing waits.
+
+        `confirm` is that of `start`.
+        """
         begun = self.start(confirm=confirm, actor=actor)
         if begun is None:
             return None
@@ -218,8 +221,13 @@ class Queue:
                 return record
             time.sleep(recovery.POLL_SECONDS)
 
-    def start(self, *, confirm: str, actor: str) -> tuple[Lease, str] | None:
+    def start(self, *, confirm: str | None = None, actor: str) -> tuple[Lease, str] | None:
         """Launch the next item; return its lease and the run's name, or None if nothing waits.
+
+        Args:
+            confirm: The token of that item's dry run; None where a person has confirmed a loop,
+                which launches whatever was approved.
+            actor: In whose name.
 
         Raises:
             OverBudget: There is no budget for it; it waits on.

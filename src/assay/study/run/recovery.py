@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 from assay.study.agree import budget
 from assay.study.agree.protocol import artifacts, fingerprint
-from assay.study.files.documents import StudyError, digest, digest_of, write_json_document
-from assay.study.files.records import RunRecord
+from assay.study.files.documents import (
+    StudyError,
+    digest,
+    digest_of,
+    read_json_document,
+    write_json_document,
+)
+from assay.study.files.records import RunRecord, Seen
 from assay.study.measure import extractors
 from assay.study.record.history import History
 from assay.study.record.kinds import DECIDING, ENDED, EXITED, MEASURED
@@ -17,11 +25,24 @@ from assay.study.record.transaction import Transaction
 from assay.study.run.processes import claim, hours_until_last_beat, kill_orphan, supervised
 
 POLL_SECONDS = 0.2
-START_SECONDS = 30.0  # after which a run that nobody claimed is given up
+SEEN = "seen.json"  # what the supervisor saw, until it is in the run's record
+START_SECONDS = 30.0  # after which a run that nobody claimed is lost
 
 
 class StillRunning(StudyError):
     """A run that was waited for is not over yet."""
+
+
+def log_tail(study: Study, run: str, lines: int = 8) -> str:
+    """Return the last lines that a run printed, under the path of its log."""
+    path = study.path / "runs" / run / "stdout.log"
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            text = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return f"  it left no log at {path}"
+    return "\n".join([f"  log: {path}", *(f"  | {line[:300]}" for line in text[-lines:])])
 
 
 def wait(study: Study, run: str, timeout: float | None = None) -> RunRecord:
@@ -60,13 +81,25 @@ def poll(study: Study, run: str) -> RunRecord | None:
 
 
 def exited(
-    study: Study, run: str, outcome: str, reason: str, exit_code: int | None, hours: float
+    study: Study,
+    run: str,
+    outcome: str,
+    reason: str,
+    exit_code: int | None,
+    hours: float,
+    seen: Seen | None = None,
 ) -> None:
-    """Put on record how a run ended and what it wrote, before anybody else can touch that."""
+    """Put on record how a run ended, what it wrote and what it loaded, before anybody can touch it.
+
+    What it loaded is a file beside its record, of which the ledger has the hash.
+    """
     place = study.path / "runs" / run
+    seen = seen or Seen()
+    write_json_document(place / SEEN, seen)
     facts = {
         "run": run, "outcome": outcome, "reason": reason, "exit_code": exit_code,
         "hours": max(0.0, hours), "artifacts": digest(artifacts(place / "out")),
+        "seen": digest_of(seen), "tampered": list(seen.tampered),
         "log": fingerprint(place / "stdout.log") if (place / "stdout.log").exists() else "",
     }  # fmt: skip
     study.ledger.append(EXITED, facts, actor="assay")
@@ -92,8 +125,10 @@ def finish(study: Study, run: str) -> None:
         ended = datetime.now(UTC).isoformat(timespec="seconds")
         ordered = {key: tuple(mine.prepared.data[key]) for key in ("argv", "evaluation")}
         measured = {"ended": ended, "metrics": values, "artifacts": written}
+        measured |= _seen(place, facts)
         record = record.model_copy(update=told | ordered | measured)
         write_json_document(place / "run.json", record)
+        (place / SEEN).unlink(missing_ok=True)
         gpus = study.contract().hardware.gpus if record.gpu else 0
         budget.settle(transaction, run, told["hours"], told["hours"] * gpus)
         if not mine.metrics:
@@ -102,6 +137,22 @@ def finish(study: Study, run: str) -> None:
         transaction.append(ENDED, {"run": run, **told, "record": sealed}, actor="assay")
         _close_candidate(transaction, record)
     study.sync()
+
+
+def _seen(place: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return what was seen of a run, by the file that its supervisor wrote and nobody edited."""
+    if "seen" not in facts:
+        return {}
+    try:
+        seen = read_json_document(place / SEEN, Seen)
+    except StudyError:
+        seen = Seen()
+    if digest_of(seen) != facts["seen"]:
+        seen = Seen(
+            unrecorded="what it loaded was changed after it had ended",
+            tampered=tuple(facts["tampered"]),
+        )
+    return seen.model_dump(exclude={"schema_version"})
 
 
 def _measure(study: Study, record: RunRecord) -> tuple[dict[str, float | None], str]:

@@ -13,7 +13,8 @@ The order of a launch, each step a point at which a kill must do no harm:
 
 In a Git repository a run gets a worktree of the commit that its candidate was registered on, so
 that nothing that was edited, added or committed since has a part in it; an evaluation command gets
-another one, which training never saw.
+another one, which training never saw, and a sandbox where the machine has one. `guard` watches over
+what they load and what must not change meanwhile.
 """
 
 from __future__ import annotations
@@ -26,19 +27,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from assay.core.errors import AssayError
 from assay.runs.files import dump_json, write_atomic
-from assay.study.agree import approvals, protocol
+from assay.study.agree import approvals, interpreter, protocol
 from assay.study.agree.protocol import fingerprints
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
-from assay.study.files.records import RunRecord
+from assay.study.files.records import RunRecord, Seen
 from assay.study.measure import monitor
 from assay.study.record.kinds import LAUNCHED, STOP, SWITCHED
+from assay.study.record.ledger import Event
 from assay.study.record.study import Study
+from assay.study.run import quota, switch
+from assay.study.run.guard import Guard
 from assay.study.run.processes import (
     become_subreaper,
     claim,
@@ -47,6 +52,7 @@ from assay.study.run.processes import (
     kill_descendants,
 )
 from assay.study.run.recovery import POLL_SECONDS, exited, finish
+from assay.study.run.sandbox import NONE, Sandbox
 from assay.study.run.worktree import worktree
 
 GRACE_SECONDS = 10.0
@@ -76,60 +82,128 @@ def supervise(study: Study, run: str, between: Callable[[str], None] = lambda st
     started = time.monotonic()
     exit_code: int | None = None
     outcome, reason = "failed", ""
-    program = ""
+    program, used = "", ""
+    guard: Guard | None = None
     try:
-        agreed, record, env, actor = _orders(study, run)
-        with open(place / "stdout.log", "ab") as log:
-            (place / "out").mkdir(exist_ok=True)
+        agreed, record, env, orders = _orders(study, run)
+        guard = _guard(study, agreed, record, env, orders)
+        # Neither may be there: what somebody laid into them would be measured.
+        with open(place / "stdout.log", "xb") as log:
+            (place / "out").mkdir()
             for words in filter(None, (record.argv, record.evaluation)):
                 program = words[0]
                 training = words is record.argv
+                between("training" if training else "evaluation")
                 with _tree(study, agreed, record, training) as tree:
-                    process = subprocess.Popen(
-                        list(words),
-                        cwd=tree / record.cwd,
-                        env=env,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
-                        preexec_fn=die_with_parent,
-                    )
-                    between("running")
+                    pinned = tree != study.root
+                    given = guard.begin(tree, training, pinned)
+                    boxes = [] if training else [_sandbox(study, agreed, guard, tree, given)]
+                    process, used = started_in(words, tree / record.cwd, given, log, boxes)
+                    between("running" if training else "evaluating")
                     write_atomic(place / "process.json", dump_json(identity(process.pid)))
                     if training:
                         started = time.monotonic()
                         facts = {"run": run, "pid": process.pid, "host": platform.node()}
-                        study.ledger.append(LAUNCHED, facts, actor=actor)
+                        study.ledger.append(LAUNCHED, facts, actor=orders.actor)
                         between("launched")
                     outcome, reason = _watch(study, agreed, record, process, place, started)
                     exit_code = process.wait()
                     # What training left running must not reach into its evaluation.
                     kill_descendants()
+                    if outcome == "done":
+                        guard.end(tree, training, pinned)
                 if outcome == "done" and exit_code:
                     what = "it" if training else "its evaluation"
                     outcome, reason = "failed", f"{what} exited with {exit_code}"
+                if outcome == "done" and guard.found:
+                    outcome, reason = "failed", guard.found[0]
                 if outcome != "done":
                     break
     except AssayError as error:
         outcome, reason = "failed", error.message
+    except FileExistsError as error:
+        name = Path(str(error.filename)).name
+        outcome, reason = "failed", f"'{name}' was in its directory before it was started"
     except FileNotFoundError:
         outcome, reason = "failed", f"the command '{program}' was not found"
     except OSError as error:
         outcome, reason = "failed", f"it could not be started: {error}"
     finally:
         kill_descendants()
-    exited(study, run, outcome, reason, exit_code, (time.monotonic() - started) / 3600)
+    seen = Seen(
+        sandbox=used,
+        loaded=guard.loaded if guard else {},
+        unrecorded=guard.unrecorded if guard else "",
+        tampered=tuple(guard.found) if guard else (),
+    )
+    exited(study, run, outcome, reason, exit_code, (time.monotonic() - started) / 3600, seen)
     between("exited")
     finish(study, run)
     between("finished")
 
 
-def _orders(study: Study, run: str) -> tuple[Contract, RunRecord, dict[str, str], str]:
-    """Return what to run as the ledger has it; files that say otherwise are not believed.
+def _guard(
+    study: Study, agreed: Contract, record: RunRecord, env: dict[str, str], orders: Event
+) -> Guard:
+    patch = study.candidate(record.candidate).change.patch
+    place = study.path / "runs" / record.id
+    return Guard(study.root, agreed, place, env, orders.data, patch)
+
+
+def _sandbox(
+    study: Study, agreed: Contract, guard: Guard, tree: Path, env: dict[str, str]
+) -> Sandbox:
+    """Return what an evaluation is shut in: the repository and its Python cannot be written to."""
+    pythons = interpreter.interpreters(study.root, agreed, env)
+    homes = {prefix for python in pythons for prefix in interpreter.prefixes(python)}
+    pinned = tree != study.root  # else it runs in the repository, and may write there
+    fixed = [*([study.root] if pinned else []), *sorted(homes - {Path("/")})]
+    writable = [*guard.writable(training=False), tree]
+    return Sandbox(fixed, writable, network=agreed.experiment.network)
+
+
+def started_in(
+    words: Sequence[str],
+    cwd: Path,
+    env: dict[str, str],
+    log: IO[bytes],
+    boxes: Sequence[Sandbox],
+) -> tuple[subprocess.Popen[bytes], str]:
+    """Start a command in the first sandbox that this machine allows, or in none; say in which."""
+    for box in (*boxes, None):
+        with contextlib.suppress(subprocess.SubprocessError):  # of the sandbox, before the command
+            process = subprocess.Popen(
+                list(words),
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=box or die_with_parent,
+            )
+            return process, box.name if box else NONE if boxes else ""
+    raise StudyError(f"the command '{words[0]}' could not be started")
+
+
+def run_for(
+    words: Sequence[str], cwd: Path, env: dict[str, str], log: IO[bytes], limit: float
+) -> int | None:
+    """Run a command for at most `limit` seconds; return its exit code, or None if it was ended."""
+    process, _ = started_in(words, cwd, env, log, ())
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        end(process)
+
+
+def _orders(study: Study, run: str) -> tuple[Contract, RunRecord, dict[str, str], Event]:
+    """Return what to run as the ledger has it; files that say otherwise are not trusted.
 
     Returns:
-        The contract, the record, the environment and who launched it.
+        The contract, the record, the environment and the event of its launch.
     """
     history = study.history()
     orders = history.runs[run].prepared
@@ -138,18 +212,18 @@ def _orders(study: Study, run: str) -> tuple[Contract, RunRecord, dict[str, str]
     settings = json.loads((study.path / "runs" / run / "plan.json").read_bytes())
     agreed = study.contract()
     approvals.require_approved(study, agreed, history.approvals)
-    measured = protocol.protocol_hash(study.root, agreed)
-    candidate = study.candidate(record.candidate)
     changed = {
         "its command": told != (orders.data["argv"], orders.data["evaluation"]),
         "its environment": fingerprints(settings["env"]) != orders.data["environment"],
-        "its candidate, or how it is measured,": orders.data["registration"]
-        != protocol.registration_hash(candidate, agreed, measured),
     }
     for what, is_so in changed.items():
         if is_so:
             raise StudyError(f"{what} was changed after the launch")
-    return agreed, record, settings["env"], orders.actor
+    registered = history.registration(record.candidate).data
+    void = protocol.why_void(study, agreed, record.candidate, registered)
+    if void or orders.data["registration"] != registered["hash"]:
+        raise StudyError(void or "it was registered again after the launch")
+    return agreed, record, settings["env"], orders
 
 
 def _watch(
@@ -171,23 +245,25 @@ def _watch(
             with contextlib.suppress(OSError):  # a full disk ends the run soon enough
                 write_atomic(place / "heartbeat.json", dump_json({"time": now}))
             beat = now
-            reason = health.look(now)
+            reason = health.look(now) or quota.exceeded(agreed.experiment.stop, place)
             if reason:
-                _end(process)
+                end(process)
                 return "killed", reason
         if (study.path / STOP).exists():
-            _end(process)
-            return "lost", SWITCHED  # no result of the candidate's: the seed may be run again
+            end(process)
+            switch.put_on_record(study)
+            return "lost", SWITCHED  # no result of the candidate's; its audit counts it
         if time.monotonic() - started > limit:
-            _end(process)
+            end(process)
             times = f"{agreed.experiment.stop.overrun:g} times"
             return "killed", f"it ran longer than {times} its request"
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_SECONDS)
-    return "done", ""
+    over = quota.exceeded(agreed.experiment.stop, place)
+    return ("killed", over) if over else ("done", "")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     """Ask the process group to end, then insist."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):

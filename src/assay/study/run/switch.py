@@ -35,6 +35,17 @@ def stop(study: Study, reason: str, actor: str) -> None:
     study.ledger.append(STOPPED, {"reason": reason.strip()}, actor=actor)
 
 
+def put_on_record(study: Study) -> None:
+    """Record a kill switch that was turned on by its file alone, whoever made that.
+
+    From then on it takes `assay study stop --off` to go on, not only the removal of the file.
+    """
+    with study.transaction() as transaction:
+        if transaction.history.stopped is None:
+            facts = {"reason": f"the file {STOP} was found in the study's directory"}
+            transaction.append(STOPPED, facts, actor="assay")
+
+
 def go_on(study: Study, actor: str) -> None:
     """Turn the kill switch off."""
     if stopped(study) is None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from assay.runs.git import GitError, git
+from assay.study.agree import checkout
 from assay.study.agree.protocol import protected_files
 from assay.study.agree.scope import changed_files, refuse_out_of_scope, require_repository
 from assay.study.files.contract import Contract
@@ -28,11 +29,12 @@ def worktree(
 ) -> Iterator[Path]:
     """Yield a detached worktree of a commit with the patch applied, and remove it afterwards.
 
-    What the patched tree holds is kept as a commit under `refs/rlxp/`, also if the candidate is
-    rejected later.
+    Submodules are filled in from the repository's own. What the patched tree holds is kept as a
+    commit under `refs/rlxp/`, also if the candidate is rejected later.
 
     Raises:
-        StudyError: The patch does not apply, or changes what it must not.
+        StudyError: The patch does not apply, or changes what it must not, or Git wrote other bytes
+            than the commit holds.
     """
     root = study.root
     require_repository(root)
@@ -41,11 +43,16 @@ def worktree(
     place = study.path / "worktrees" / name
     with _serialised(study):
         _remove(root, place)
-        git(root, "worktree", "add", "--detach", "--quiet", str(place), base)
+        # Of a sparse checkout a run still gets every file.
+        whole = ("-c", "core.sparseCheckout=false")
+        git(root, *whole, "worktree", "add", "--detach", "--quiet", str(place), base)
     try:
+        with _serialised(study):
+            _fill_in(root, place, base)
         if patch:
             _apply(place, patch)
         _refuse_links(place)
+        checkout.require_same(place, checkout.entries(place, git(place, "write-tree").strip()))
         really = git(place, "diff", "--cached", "--name-only", "--no-renames", "-z", "HEAD")
         refuse_out_of_scope(root, contract, [path for path in really.split("\0") if path])
         before = protected_files(root, contract)
@@ -54,6 +61,9 @@ def worktree(
         if {path: after.get(path) for path in ours} != ours:
             odd = next(path for path in ours if after.get(path) != ours[path])
             raise StudyError(f"'{odd}' is not what it is in the repository: it is protected.")
+        more = [path for path in after if path not in before]
+        if patch and more:
+            raise StudyError(f"The evaluation would import '{more[0]}', which the patch adds.")
         for path in contract.baseline.untracked:
             _link(root, place, path)
         if patch:
@@ -62,6 +72,20 @@ def worktree(
     finally:
         with _serialised(study):
             _remove(root, place)
+
+
+def _fill_in(repository: Path, place: Path, commit: str) -> None:
+    """Give a worktree the submodules of its commit, and theirs, each as a worktree of its own."""
+    for path, wanted in checkout.submodules(checkout.entries(repository, commit)).items():
+        source, target = repository / path, place / path
+        if not (source / ".git").exists():
+            raise StudyError(
+                f"The submodule '{path}' is not checked out, so that runs would not have it.",
+                "Check it out: git submodule update --init --recursive",
+            )
+        git(source, "worktree", "add", "--detach", "--quiet", str(target), wanted)
+        checkout.require_same(target, checkout.entries(source, wanted))
+        _fill_in(source, target, wanted)
 
 
 def _refuse_links(place: Path) -> None:
@@ -130,4 +154,14 @@ def _remove(root: Path, place: Path) -> None:
         with contextlib.suppress(GitError):
             git(root, "worktree", "remove", "--force", str(place))
         shutil.rmtree(place, ignore_errors=True)
-    git(root, "worktree", "prune")
+    _prune(root)
+
+
+def _prune(repository: Path) -> None:
+    """Have a repository and its submodules forget worktrees that are gone."""
+    git(repository, "worktree", "prune")
+    if not (repository / ".gitmodules").exists():
+        return
+    for path in checkout.submodules(checkout.entries(repository, "HEAD")):
+        if (repository / path / ".git").exists():
+            _prune(repository / path)

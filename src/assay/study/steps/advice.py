@@ -52,13 +52,22 @@ def advise(study: Study, book: Book, damage: list[Problem]) -> Advice:
         return Advice(
             "approve", f"{len(unapproved)} approvals are missing: {reason}", command, False
         )
+    void = agenda.voided(study, book, agreed)
+    if void is not None:
+        return Advice(void.action, void.reason, "", False)
     if len(book.held) >= agreed.budget.parallel:
         run = next(iter(book.held))
         return Advice("monitor", f"{run} is under way", f"{STUDY} monitor {run}")
     for step in agenda.steps_of(book, agreed):
         if step.action == "run" and book.launched >= agreed.budget.runs:
             return Advice("report", "the budget of runs is used up", f"{STUDY} report")
-        return Advice(step.action, step.reason, _command(step), step.action not in UNSAFE)
+        command, reason = _command(step), step.reason
+        failed = [run for run in book.of(step.candidate) if run.outcome in ("failed", "killed")]
+        if step.action == "debug" and failed:
+            reason += f"; the log of the last one: {study.path / 'runs' / failed[-1].id}/stdout.log"
+        if step.action in ("baseline", "run") and agreed.experiment.mode != "manual":
+            command = f"{STUDY} loop"
+        return Advice(step.action, reason, command, step.action not in UNSAFE)
     if book.held:
         run = next(iter(book.held))
         return Advice("monitor", f"nothing else is left until {run} ends", f"{STUDY} monitor {run}")

@@ -13,11 +13,12 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Literal
 
+from assay.study.agree import protocol
 from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
-from assay.study.record.book import Book
-from assay.study.record.kinds import DECIDING, MOST_LOST, MOST_RUNS_LOST, RANKED, SWITCHED
+from assay.study.record.book import DECIDED, Book
+from assay.study.record.kinds import DECIDING, MOST_LOST, MOST_RUNS_LOST, RANKED
 from assay.study.record.study import Study
 
 Action = Literal[
@@ -42,22 +43,39 @@ class Step:
 def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list[Step]:
     """Return all steps that can be taken now, the most urgent first, `without` some candidates.
 
-    Until the baseline is complete nothing else is on it: nothing can be held against nothing.
+    Until the baseline is complete nothing else is on it: candidates are compared with it.
     """
     names = book.baselines()
     if not names:
-        return [Step("baseline", "there is no baseline, and nothing can be held against nothing")]
+        return [Step("baseline", "there is no baseline to compare candidates with")]
     first = _baseline(book, agreed, names[0])
     if first or not all(book.complete(agreed, names[0], phase) for phase in DECIDING):
         return [step for step in first if step.candidate not in without]
     steps: list[Step] = []
     for name, status in book.status.items():
-        if name in names or status in ("rejected", "reverted", "accepted"):
+        if name in names or status in DECIDED:
             continue
         steps += _one(book, agreed, name, status)
     steps = [step for step in steps if step.candidate not in without]
     steps += _trials(book, agreed, without)
     return sorted(steps, key=lambda step: step.action in PERSONAL)
+
+
+def voided(study: Study, book: Book, agreed: Contract) -> Step | None:
+    """Return what makes all evidence so far useless: results are measured differently now."""
+    names = book.baselines()
+    told = book.measures.get(names[0]) if names else None
+    if not told:
+        return None
+    odd = protocol.differing(told, protocol.measures(study.root, agreed))
+    if not odd:
+        return None
+    name, what = names[0], f"{', '.join(odd)} changed after {names[0]} was registered"
+    if any(run.phase in DECIDING for run in book.of(name)):
+        reason = f"{what}, so that its runs count for nothing; put it back, or {_instead(name)}"
+    else:
+        reason = f"{what}; put it back, or register it again (assay study validate {name})"
+    return Step("debug", reason, name)
 
 
 def _baseline(book: Book, agreed: Contract, name: str) -> list[Step]:
@@ -82,7 +100,8 @@ def _baseline(book: Book, agreed: Contract, name: str) -> list[Step]:
 
 
 def _instead(name: str) -> str:
-    return f"give it up (give-up {name} --why TEXT) and plan another (assay study baseline)"
+    discard = f"assay study discard {name} --why TEXT"
+    return f"discard it ({discard}) and plan another (assay study baseline)"
 
 
 def _spoilt(book: Book, agreed: Contract, name: str) -> Step | None:
@@ -98,7 +117,7 @@ def _spoilt(book: Book, agreed: Contract, name: str) -> Step | None:
             reason += f"{_instead(name)}, or have them left out (exception '{GAPS}')"
             return Step("debug", reason, name, phase)
         over = [run for run in book.of(name) if run.phase == phase]
-        lost = [r.id for r in over if r.outcome == "lost" and r.reason != SWITCHED]
+        lost = [run.id for run in over if run.outcome == "lost"]
         if len(lost) > MOST_RUNS_LOST:
             reason = (
                 f"{', '.join(lost)} were lost, so that no candidate's audit against {name} would "
@@ -145,6 +164,12 @@ def _one(book: Book, agreed: Contract, name: str, status: Status) -> list[Step]:
         if outcome == "inconclusive":
             reason = f"{name} is inconclusive and the {phase} pool is used up; a larger one needs "
             return [Step("extend", reason + "an approval, or give it up", name, phase)]
+        if outcome == "invalid":
+            reason = (
+                f"the {phase} evidence of {name} is invalid (assay study report says why); remove "
+                f"the cause and audit it again (audit-result {name} --phase {phase}), or discard it"
+            )
+            return [Step("debug", reason, name, phase)]
     return []
 
 
@@ -255,6 +280,8 @@ def take(study: Study, step: Step, actor: str) -> str:
     from assay.study.steps import candidates
 
     match step.action, step.phase:
+        case "baseline", _:
+            return f"{candidates.plan_baseline(study, None, actor)} is planned"
         case "validate", _:
             candidates.validate(study, step.candidate, actor)
             return f"{step.candidate} keeps to the contract and is frozen"

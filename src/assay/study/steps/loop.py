@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from assay.core.errors import AssayError
-from assay.study.agree import approvals, budget
+from assay.study.agree import approvals, budget, spending
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
-from assay.study.judge import verdict
 from assay.study.record import kinds
+from assay.study.record.book import DECIDED
 from assay.study.record.history import History
 from assay.study.record.study import Study
 from assay.study.run import planning, recovery, switch
@@ -80,7 +80,7 @@ class Loop:
             if not halted:
                 agreed, history = self.study.contract(), self.study.history()
                 steps = agenda.steps_of(history, agreed, self._stuck)
-                safe = [s for s in steps if s.action not in ("run", "baseline", *agenda.PERSONAL)]
+                safe = [s for s in steps if s.action not in ("run", *agenda.PERSONAL)]
                 if safe:
                     self._take(safe[0])
                     continue
@@ -97,18 +97,18 @@ class Loop:
             approvals.require_approved(self.study)
         except AssayError as error:
             return error.message
-        return ""
+        void = agenda.voided(self.study, self.study.history(), self.study.contract())
+        return f"a person is needed: {void.reason}" if void else ""
 
     def _advance(
         self, queue: Queue, steps: Sequence[agenda.Step], agreed: Contract, history: History
     ) -> str:
         """Launch what there is room for, or have more proposed; return why to end, or ""."""
         runs = [step for step in steps if step.action == "run"]
-        spent = verdict.decisions(history) >= agreed.evaluation.expected_candidates
-        everything = len(runs)
-        if spent:  # what cannot be judged is not run; validation has no share of its own
-            baselines = history.baselines()
-            runs = [s for s in runs if s.phase == "validation" or s.candidate in baselines]
+        everything, runs = len(runs), _judgeable(runs, agreed, history)
+        spent = len(runs) < everything or (
+            spending.decisions(history) >= agreed.evaluation.expected_candidates
+        )
         # A run that is ending may be one of the two.
         under_way = {*history.under_way, *history.held}
         if under_way - set(self._running):
@@ -133,6 +133,8 @@ class Loop:
             value = record.metrics.get(name)
             seen = f"{name} {value:.4g}" if value is not None else record.reason
             self.say(f"{run}: {record.outcome}, {seen}")
+            if record.outcome == "failed":
+                self.say(recovery.log_tail(self.study, run))
 
     def _take(self, step: agenda.Step) -> None:
         try:
@@ -152,7 +154,7 @@ class Loop:
             queue.add(step.candidate, step.phase, step.seeds)
         for _ in range(free):
             try:
-                begun = queue.start(confirm=self.confirm, actor=self.actor)
+                begun = queue.start(actor=self.actor)
             except budget.OverBudget as error:
                 return error.message
             except budget.Busy:
@@ -168,8 +170,8 @@ class Loop:
 
     def _propose(self, steps: Sequence[agenda.Step]) -> str:
         """Ask for more, or say why nothing is left to do."""
-        personal = [step for step in steps if step.action in (*agenda.PERSONAL, "baseline")]
-        if self.proposer is None or any(step.action == "baseline" for step in personal):
+        personal = [step for step in steps if step.action in agenda.PERSONAL]
+        if self.proposer is None:
             if personal:
                 return f"a person is needed: {personal[0].reason}"
             if self._stuck:
@@ -196,6 +198,25 @@ class Loop:
         return ""
 
 
+def _judgeable(
+    runs: Sequence[agenda.Step], agreed: Contract, history: History
+) -> list[agenda.Step]:
+    """Return the runs that can still be judged: those for which there is a share, or none needed.
+
+    Validation and the baseline need none, and a candidate in promotion has its own.
+    """
+    if spending.decisions(history) < agreed.evaluation.expected_candidates:
+        return list(runs)
+    baselines = history.baselines()
+    return [
+        step
+        for step in runs
+        if step.phase == "validation"
+        or step.candidate in baselines
+        or (step.phase == "promotion" and history.share(step.candidate) is not None)
+    ]
+
+
 def stop_rule(history: History, agreed: Contract) -> str:
     """Return the stop rule of the contract that ends the study, or ""."""
     rules = agreed.experiment.stop
@@ -203,7 +224,7 @@ def stop_rule(history: History, agreed: Contract) -> str:
     last = [run.outcome for run in runs if run.outcome != "lost"][-rules.failures :]
     if len(last) == rules.failures and all(outcome != "done" for outcome in last):
         return f"the last {rules.failures} runs failed"
-    over = ("accepted", "rejected", "inconclusive", "reverted")
+    over = (*DECIDED, "inconclusive")
     decided = [n for n, s in history.status.items() if s in over and history.kind[n] != "baseline"]
     if rules.candidates is not None and len(decided) >= rules.candidates:
         return f"{len(decided)} candidates are decided, as many as the contract asks for"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +41,71 @@ def from_file(study: Study, path: Path, actor: str) -> list[str]:
         raise StudyError(f"'{path}' names '{twice[0]}' twice.")
     for candidate in found:
         if candidate.kind == "reward-engineering" and not candidate.reflection:
-            refuse_unreflected(study.contract(), candidate)
+            refuse_unreflected(study, study.contract(), candidate)
     candidates.propose_all(study, found, actor)
     return [candidate.id for candidate in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A change as it is typed on the command line."""
+
+    parameters: dict[str, Any]
+    patch: str = ""
+    name: str | None = None  # by default made of what changes
+    hypothesis: str = ""
+
+
+def from_change(study: Study, proposal: Proposal, request: BudgetRequest, actor: str) -> str:
+    """Propose one change of settings or code; return the candidate's name.
+
+    Raises:
+        StudyError: There is no reason for it, or it is malformed.
+    """
+    if not proposal.hypothesis.strip():
+        raise StudyError(
+            "A candidate needs a hypothesis: why should it be better?",
+            "Say it with --hypothesis TEXT. It is recorded before the first run.",
+        )
+    metric = study.contract().metrics.primary
+    values = {
+        "id": proposal.name or _named(study, proposal),
+        "task": study.task,
+        "study": study.name,
+        "kind": "hyperparameter",
+        "hypothesis": proposal.hypothesis,
+        "change": {"parameters": proposal.parameters, "patch": proposal.patch},
+        "budget": request.model_dump(),
+        "expected": f"{metric.name} improves by at least {metric.minimum_effect:g}",
+        "rollback": "Keep the incumbent's settings and code.",
+        "proposer": actor,
+    }
+    candidate = parse(Candidate, values, what="the proposed change")
+    candidates.propose(study, candidate, actor)
+    return candidate.id
+
+
+def read_patch(path: Path | None) -> str:
+    """Return a patch's text, "" without one.
+
+    Raises:
+        StudyError: It cannot be read.
+    """
+    if path is None:
+        return ""
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"The patch '{path}' cannot be read: {error}.") from None
+
+
+def _named(study: Study, proposal: Proposal) -> str:
+    """Return a name that says what changes, and that is free."""
+    words = [f"{key}-{value}" for key, value in proposal.parameters.items()] or ["patch"]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(words)).strip("-._")[:36] or "change"
+    taken = study.book()[0].status
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return name if name not in taken else next(free for free in numbered if free not in taken)
 
 
 def _flat(documents: list[Any], path: Path) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from assay.study.files.records import Answer
 from assay.study.repo.answers.ranking import EVIDENCE, THRESHOLD, place_key
-from assay.study.repo.files import is_test
 from assay.study.repo.hints import HINTS
 from assay.study.repo.repository import Repository
 from assay.study.repo.walk import Hit
@@ -16,7 +15,9 @@ from assay.study.repo.words import SLOTS
 FILES = 200
 NAMES = 100  # of one file
 _YAML_SLOTS = {
-    "reward": re.compile(r"^_?(reward|rewards|reward_(scales|weights|config|terms|coefs?|cfg))$"),
+    "reward": re.compile(
+        r"^_?(reward|rewards|reward_(scales|weights|config|terms|coefs?|cfg|params))$"
+    ),
     "termination": re.compile(r"^(termination|terminations|termination_conditions)$"),
     "curriculum": re.compile(r"^\w*curriculum\w*$"),
     "randomization": re.compile(
@@ -69,7 +70,7 @@ def _files(repo: Repository, slot: str, places: dict[str, list[Hit]]) -> tuple[A
 def _settings(repo: Repository) -> Iterable[tuple[str, str, Hit]]:
     """Yield the parts of YAML and Gin files that set rewards, endings and randomness."""
     for path in repo.files.ending(".yaml", ".yml"):
-        hidden = path.startswith(".") or is_test(path)
+        hidden = path.startswith(".") or repo.files.is_test(path)
         if hidden or path.rpartition("/")[2] in (HINTS, "mkdocs.yml", "environment.yml"):
             continue
         text = repo.files.text(path)
@@ -89,7 +90,7 @@ def _settings(repo: Repository) -> Iterable[tuple[str, str, Hit]]:
     for path in repo.files.ending(".gin"):
         for number, line in enumerate(repo.files.text(path).split("\n"), 1):
             match = re.match(r"^([\w./]*(?:[Rr]eward)\w*)\.(\w+)\s*=", line)
-            if match and not is_test(path):
+            if match and not repo.files.is_test(path):
                 yield "reward", path, Hit(f"{match[1]}.{match[2]}", number, 0.65)
 
 

@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 
+from assay.core.errors import nearest
+from assay.study.files.documents import StudyError
 from assay.study.files.records import Answer
 from assay.study.repo.answers.ranking import EVIDENCE, THRESHOLD, place_key
-from assay.study.repo.commands import (
+from assay.study.repo.answers.ready import parameters, ready
+from assay.study.repo.commands import Command, preference
+from assay.study.repo.files import words
+from assay.study.repo.parameters import command_line
+from assay.study.repo.purpose import (
     EVALUATE_WORDS,
-    Command,
     Purpose,
     evaluates,
+    evaluation_switch,
     is_script,
-    preference,
     purpose,
     scoped,
-    with_seed,
+    training_switch,
 )
-from assay.study.repo.files import is_test, words
 from assay.study.repo.repository import Repository
-from assay.study.repo.walk import Hit
-from assay.study.repo.words import OTHER_CONFIGS
+from assay.study.repo.words import OTHER_WORDS
 
 COMMANDS = 60
+_EVALUATES = {"eval", "evaluate", "enjoy", "play", "test", "watch"}
+_VERBS = {"command", "cmd", "mode", "action", "subcommand", "verb", "subcmd", "argv", "func"}
+_Ranked = tuple[float, str, str, Answer]  # weight, place, script
 
-_ASIDE = {"benchmarks", "benchmarking", "profiling"}
+_ASIDE = {
+    "diagnostics",
+    "benchmark",
+    "benchmarks",
+    "benchmarking",
+    "profiling",
+    "deployment",
+    "deploy",
+}
 
 
 def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
@@ -36,24 +51,103 @@ def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
         if kind:
             verb = _verb(command)
             documented.setdefault((kind, command.target, verb), []).append(command)
-    found: dict[str, list[tuple[float, str, Answer]]] = {"train": [], "evaluate": []}
+    found: dict[str, list[_Ranked]] = {"train": [], "evaluate": []}
     for (kind, target, _), commands in documented.items():
         commands.sort(key=preference)
         answer = _documented(repo, kind, target, commands)
         if answer is not None:
-            found[kind].append((-answer.confidence, commands[0].place, answer))
+            found[kind].append((-answer.confidence, commands[0].place, target, answer))
     seen = {(kind, target) for kind, target, _ in documented}
     for kind, path, answer in _undocumented(repo, seen):
-        found[kind].append((-answer.confidence, path, answer))
+        found[kind].append((-answer.confidence, path, path, answer))
+    if not found["train"]:
+        found["train"] += _unnamed(repo)
+    known = {target for *_, target, _ in found["evaluate"]}
+    switched = [item for item in _switched(repo, found["train"]) if item[2] not in known]
+    found["evaluate"] += switched[: 1 if found["evaluate"] else 5]
     result = {}
     for kind, answers in found.items():
-        answers.sort(key=lambda item: (item[0], place_key(item[1])))
+        aside = {item[2]: kind == "evaluate" and _elsewhere(repo, item[2]) for item in answers}
+        answers.sort(key=lambda item: (item[0], aside[item[2]], place_key(item[1])))
         # What is far less sure than the best may be a benchmark or a tool.
         sure = -answers[0][0] - 0.3 if answers else 0.0
-        targets = [item for item in repo.chosen[kind] if repo.sure[kind, item] > sure]
+        targets = [target for _, _, target, _ in answers if repo.sure[kind, target] > sure]
         repo.chosen[kind] = list(dict.fromkeys(targets))
-        result[kind] = tuple(answer for _, _, answer in answers[:COMMANDS])
+        result[kind] = tuple(answer for *_, answer in answers[:COMMANDS])
     return result
+
+
+def _elsewhere(repo: Repository, target: str) -> bool:
+    """Return whether a script lies in another directory than the first that trains."""
+    first = repo.chosen["train"][0] if repo.chosen["train"] else target
+    return target.rpartition("/")[0] != first.rpartition("/")[0]
+
+
+def _unnamed(repo: Repository) -> Iterable[_Ranked]:
+    """Yield the commands of which nothing says that they train, where no other does.
+
+    A program that reaches what learns and steps, and that a document calls or that is installed,
+    is what trains.
+    """
+    for command in sorted(repo.scripts.commands, key=preference):
+        reached = {key for fact in repo.closure(command.target, 8) for key in fact.signals}
+        if command.entry and repo.facts[command.target].subcommands:
+            continue  # it says what it can do, and training is none of it
+        if _learns(reached) and not evaluates(command.argv) and not _verb_kind(_verb(command)):
+            _choose(repo, "train", command.target, 0.6)
+            places = [command.place]
+            answer = _answer(repo, "train", command.argv, command.target, 0.6, places)
+            yield -0.6, command.place, command.target, answer
+            return
+    for name, entry in sorted(repo.scripts.entries.items()):
+        reached = {key for fact in repo.closure(entry.target, 8) for key in fact.signals}
+        verbs = repo.facts[entry.target].subcommands
+        if {"gradient", "learn"} & reached and not verbs and not set(words(name)) & OTHER_WORDS:
+            _choose(repo, "train", entry.target, 0.5)
+            answer = _answer(repo, "train", (name,), entry.target, 0.5, [entry.place])
+            yield -0.5, entry.target, entry.target, answer
+            return
+
+
+def _learns(signals: set[str]) -> bool:
+    return bool({"gradient", "learn"} & signals) and "env_step" in signals
+
+
+def _switched(repo: Repository, train: list[_Ranked]) -> Iterable[_Ranked]:
+    """Yield the evaluation that an option of a training script turns it into."""
+    for weight, place, target, answer in sorted(train, key=lambda item: item[0])[:5]:
+        argv = tuple(shlex.split(answer.value["documented"]))
+        line = command_line(repo, target, argv, "")
+        switch = evaluation_switch(repo.facts[target], line.options)
+        if switch:
+            name = switch[0][0]
+            kept = [w for i, w in enumerate(argv) if w != name and (not i or argv[i - 1] != name)]
+            option = line.options.get(name)
+            home = option.path if option is not None and option.path else target
+            places = [f"{home}:{switch[1]}", *answer.evidence[:1]]
+            given = (*kept, *switch[0])
+            _choose(repo, "evaluate", target, 0.6)
+            yield weight, place, target, _answer(repo, "evaluate", given, target, 0.6, places)
+
+
+def named(repo: Repository, script: str) -> Answer:
+    """Return how a script is run that a person calls the training script.
+
+    Raises:
+        StudyError: The repository has no such Python file.
+    """
+    if script not in repo.facts:
+        known = [path for path, fact in repo.facts.items() if is_script(fact)]
+        raise StudyError(
+            f"There is no Python file '{script}' in the repository.",
+            nearest(script, known) if known else "It has no Python scripts.",
+        )
+    told = [command for command in repo.scripts.commands if command.target == script]
+    told.sort(key=preference)
+    argv, place = (told[0].argv, told[0].place) if told else (("python", script), f"{script}:1")
+    repo.chosen["train"].insert(0, script)
+    repo.sure["train", script] = 1.0
+    return _answer(repo, "train", argv, script, 1.0, [place])
 
 
 def _choose(repo: Repository, kind: str, target: str, confidence: float) -> None:
@@ -89,8 +183,11 @@ def _kind(repo: Repository, command: Command) -> str:
     judged = _purpose(repo, command.target, command.entry, command.context)
     if judged.kind == "train" and evaluates(command.argv):
         return "evaluate"
-    if judged.kind and judged.sure < THRESHOLD and is_test(command.target):
+    if judged.kind and judged.sure < THRESHOLD and repo.files.is_test(command.target):
         return ""
+    if not judged.kind:  # `launcher config.yaml train`
+        said = [_verb_kind(word) for word in command.argv[1:] if re.fullmatch("[a-z]+", word)]
+        return next((kind for kind in said if kind), "")
     return judged.kind
 
 
@@ -99,10 +196,17 @@ def _documented(repo: Repository, kind: str, target: str, commands: list[Command
     judged = _purpose(repo, target, best.entry, best.context)
     base = {"readme": 0.95, "docs": 0.9, "makefile": 0.9, "script": 0.85, "docstring": 0.85}
     confidence = base.get(best.source, 0.75)
+    if best.source == "readme" and "/" in best.place:
+        confidence -= 0.02  # of a part of the repository
     if judged.sure < THRESHOLD and not (best.entry and _verb(best)):
         confidence -= 0.35
-    if is_test(target) or _ASIDE & set(target.split("/")):
+    if repo.files.is_test(target) or _ASIDE & set(target.split("/")):
         confidence -= 0.3
+    reached = {key for fact in repo.closure(target, 6) for key in fact.signals}
+    if kind == "train" and not {"env_step", "make_env"} & reached:
+        confidence -= 0.1  # it may train something else
+    if best.bare:
+        confidence -= 0.05  # how it is told what to do stands elsewhere
     if confidence < THRESHOLD:
         return None
     _choose(repo, kind, target, confidence)
@@ -119,9 +223,10 @@ def _undocumented(
     covered = {target for _, target in seen}
     for name, entry in sorted(repo.scripts.entries.items()):
         judged = _purpose(repo, entry.target, name)
-        kind = judged.kind if judged.sure >= 0.7 and not is_test(entry.target) else ""
+        kind = judged.kind if judged.sure >= 0.7 and not repo.files.is_test(entry.target) else ""
         verbs = _subcommands(repo, entry.target)
-        kinds = {verb: _verb_kind(verb) for verb in verbs if _verb_kind(verb)}
+        # `tool test` may as well run the tests.
+        kinds = {verb: _verb_kind(verb) for verb in verbs if _verb_kind(verb) and verb != "test"}
         if kinds and not _verb_kind(name):
             for verb, verb_kind in sorted(kinds.items()):
                 if (verb_kind, entry.target) not in seen:
@@ -136,6 +241,7 @@ def _undocumented(
             answer = _answer(repo, kind, (*runner, name), entry.target, 0.85, places)
             yield kind, entry.target, answer
             covered.add(entry.target)
+    imported = {item for path in repo.facts for item in repo.imported(path)}
     for path, fact in repo.facts.items():
         if path in covered or not is_script(fact):
             continue
@@ -143,6 +249,8 @@ def _undocumented(
         # What runs on import as well is a script only if it says so by its name.
         sure = judged.sure - (0.15 if fact.main < 0 else 0.0)
         sure -= 0.3 if _ASIDE & set(path.split("/")) else 0.0
+        if path in imported and not fact.options and not fact.parsed:
+            sure -= 0.2  # a module that can be run to try it out
         if judged.kind and sure >= 0.6:
             _choose(repo, judged.kind, path, sure * 0.85)
             module = re.sub(r"(/__main__)?\.py$", "", path.removeprefix("src/"))
@@ -157,10 +265,15 @@ def _subcommands(repo: Repository, target: str) -> dict[str, str]:
     """Return the verbs of a command-line program, each with its place."""
     found: dict[str, str] = {}
     for fact in repo.closure(target, depth=2)[:40] if target in repo.facts else ():
-        if is_test(fact.path):
+        if repo.files.is_test(fact.path):
             continue
         for verb, line in fact.subcommands.items():
             found.setdefault(verb, f"{fact.path}:{line}")
+        for setting, values in fact.compared.items() if fact.path == target else ():
+            option = f"--{setting.rpartition('.')[2]}"
+            if set(words(setting)) & _VERBS and option not in fact.options:
+                for verb, line in values.items():
+                    found.setdefault(verb, f"{fact.path}:{line}")
     return found
 
 
@@ -173,55 +286,28 @@ def _answer(
     places: list[str],
     verb: str = "",
 ) -> Answer:
-    fact = repo.facts[target]
-    systems = {
-        key
-        for item in repo.closure(target, 2)
-        if item is fact or not is_script(item)
-        for key, hit in item.config.items()
-        if _takes_settings(key, hit)
-    }
-    hydra = "hydra" in systems and ("hydra" in fact.config or not fact.options)
-    style = "{name}={value}" if hydra else "--{name}={value}"
-    bindings = [option for option in fact.options if option.endswith(("bindings", "gin_param"))]
-    if "gin" in systems and bindings:
-        style = bindings[0] + "={name}={value}"
-    elif "gin" in fact.config and "absl" not in systems and not fact.options:
-        style = "--gin_bindings={name}={value}"
-    custom = fact.config.get("custom")
-    if custom is not None and custom.name == "sacred":
-        style = "{name}={value}" if "with" in argv else ""
-    called = fact.config or argv[0] in repo.scripts.entries or bool(verb)
-    if not systems and not called:
-        style = _style(argv)
-    elif called and repo.hints.parameter_format and repo.of_stack(target):
-        style = repo.hints.parameter_format
-    options = dict(fact.options)
-    # A script with a command line of its own does not take that of what it imports.
-    alone = {"tyro", "hydra"} & set(fact.config) and "argparse" not in fact.config
-    for item in repo.closure(target, 2)[1:] if not alone or verb else ():
-        of_verb = bool(verb) and item.path.endswith(f"/{verb}.py")
-        if of_verb or (not is_script(item) and ({"argparse", "absl"} & set(item.config))):
-            options = {**item.options, **options}
-    if hydra and not options:
-        options = _hydra_seed(repo, target)
-    if kind == "train" and repo.of_stack(target) and called:
-        if repo.hints.seed and not any(option.endswith("seed") for option in options):
-            options = {repo.hints.seed: 0}
-    command = with_seed(argv, options)
-    value = {"command": list(command), "parameter_format": style}
+    line = command_line(repo, target, argv, verb)
+    if kind == "train":
+        argv = (*argv, *training_switch(repo.facts[target], line.options, argv))
+    stack = kind == "train" and bool(line.form) and repo.of_stack(target)
+    module = _module(repo, argv, target)
+    seed = repo.hints.seed if stack else ""
+    value = ready(kind, argv, line, places[0], seed=seed, module=module)
+    if kind == "train":
+        value["parameters"] = parameters(line)
     evidence = tuple(dict.fromkeys(places))[:EVIDENCE]
     return Answer(value=value, confidence=round(confidence, 2), evidence=evidence)
 
 
-def _hydra_seed(repo: Repository, target: str) -> dict[str, int]:
-    near = target.rpartition("/")[0]
-    for path in repo.files.ending(".yaml", ".yml"):
-        if path.startswith(near) or "conf" in path or "cfg" in path:
-            for number, line in enumerate(repo.files.text(path).split("\n"), 1):
-                if re.match(r"^seed:\s*\S*", line):
-                    return {"seed": number}
-    return {}
+def _module(repo: Repository, argv: tuple[str, ...], target: str) -> str:
+    """Return the module that does the same as a console script, if there is one."""
+    entry = next(
+        (repo.scripts.entries[word] for word in argv[:3] if word in repo.scripts.entries), None
+    )
+    if entry is None or repo.facts[target].main <= 0:
+        return ""
+    shared = [other for other in repo.scripts.entries.values() if other.target == target]
+    return entry.module if len({other.function for other in shared}) == 1 else ""
 
 
 def _verb(command: Command) -> str:
@@ -236,21 +322,6 @@ def _verb_kind(verb: str) -> str:
     first = words(verb)[:1]
     if first in (("train",), ("learn",), ("fit",)) and len(words(verb)) == 1:
         return "train"
-    if first in (("eval",), ("evaluate",), ("enjoy",), ("play",)) and len(words(verb)) == 1:
+    if first and first[0] in _EVALUATES and len(words(verb)) == 1:
         return "evaluate"
     return ""
-
-
-def _takes_settings(system: str, hit: Hit) -> bool:
-    """Return whether a config system reads the command line."""
-    if system == "hydra":  # `hydra.compose` and the like take no arguments from it
-        tail = hit.name.rpartition(".")[2]
-        return tail == "main" or "hydra" in tail.lower()
-    return system in {"tyro", "argparse", "absl", "gin"} or hit.name in OTHER_CONFIGS
-
-
-def _style(argv: tuple[str, ...]) -> str:
-    """Return how a command takes settings, judged by those that a document gives it."""
-    if any(re.match(r"--[a-z]", part) for part in argv):
-        return "--{name}={value}"
-    return "{name}={value}" if any(re.match(r"[a-z][\w.]*=", part) for part in argv) else ""

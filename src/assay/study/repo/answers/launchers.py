@@ -6,8 +6,7 @@ import re
 
 from assay.study.files.records import Answer
 from assay.study.repo.answers.ranking import Found, ranked
-from assay.study.repo.commands import is_script
-from assay.study.repo.files import is_test
+from assay.study.repo.purpose import is_script
 from assay.study.repo.repository import Repository
 
 _LAUNCH_LINES = (
@@ -35,7 +34,7 @@ def launcher(repo: Repository, train: tuple[Answer, ...]) -> tuple[Answer, ...]:
         if command.distributed and command.target in repo.chosen["train"]:
             found.append(Found("torchrun", command.place, 0.9))
     for path in repo.files.paths:
-        if not path.endswith(".py") and not is_test(path):
+        if not path.endswith(".py") and not repo.files.is_test(path):
             found.extend(_launchers_in(path, repo.files.text(path)))
     plain = [
         answer

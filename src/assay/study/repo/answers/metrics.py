@@ -11,8 +11,15 @@ from assay.study.repo.answers.ranking import THRESHOLD, Found, ranked
 from assay.study.repo.calls import is_metric
 from assay.study.repo.files import words
 from assay.study.repo.repository import Repository
-from assay.study.repo.walk import Facts
-from assay.study.repo.words import AXES, GUARDRAIL_WORDS, HANDS_ON, NO_GUARDRAIL, OUTCOME_WORDS
+from assay.study.repo.walk import Facts, Helper, Spoken
+from assay.study.repo.words import (
+    AXES,
+    GUARDRAIL_WORDS,
+    HANDS_ON,
+    NO_GUARDRAIL,
+    NO_PRIMARY,
+    OUTCOME_WORDS,
+)
 
 METRICS, GUARDRAILS = 250, 100
 _GUARDRAIL_PAIRS = (
@@ -21,14 +28,22 @@ _GUARDRAIL_PAIRS = (
 )  # fmt: skip
 # What could be a study's primary metric comes first.
 _PROMISING = (
-    {"success", "solved", "score", "winrate"}, {"return", "returns", "reward", "rewards"},
-    {"length", "error", "tracking"},
+    {"success", "successes", "solved", "win", "winrate", "completion", "successful"},
+    {
+        "return", "returns", "reward", "rewards", "rew", "score", "scores", "fitness", "ret",
+        "hypervolume",
+    },
+    {"length", "error", "tracking", "len"},
 )  # fmt: skip
+_HELD_OUT = {"eval", "evaluation", "evaluate", "test", "evaluator", "val", "validation", "testing"}
+_WHOLE_EPISODES = {"episodic", "episode", "ep", "epi", "total", "eps", "episodes", "undiscounted"}
+_MEAN = {"mean", "avg", "average", "iqm", "median"}
+_EXTREME = {"max", "min", "std", "best", "worst", "last", "per", "step", "raw", "shaped"}
 
 
 def metrics(repo: Repository) -> tuple[Answer, ...]:
     """Return the names under which results are logged, the most promising first."""
-    printed = [a.value for a in settings.logging(repo)] == ["stdout"]
+    printed = [a.value for a in settings.logging(repo)][:1] == ["stdout"]
     found = []
     for fact in repo.searched():
         nearby = fact.path in repo.own
@@ -42,7 +57,49 @@ def metrics(repo: Repository) -> tuple[Answer, ...]:
                 confidence = hit.confidence - (0.0 if nearby else 0.1)
                 found.append(Found(name, f"{fact.path}:{hit.line}", confidence))
     found += _handed_on(repo)
-    return ranked(found, METRICS, key=_promise)
+    found += _helped(repo)
+    near = {
+        str(item.value)
+        for item in found
+        if item.place.rpartition(":")[0] in repo.near() and item.confidence >= THRESHOLD
+    }
+    return ranked(found, METRICS, key=lambda name, sure: promise(name, sure, name in near))
+
+
+def _helped(repo: Repository) -> Iterable[Found]:
+    """Yield the names that are given to functions which log what they are given."""
+    helpers: dict[str, list[tuple[str, Helper]]] = {}
+    for fact in repo.searched():
+        for function, helper in fact.helpers.items():
+            helpers.setdefault(function, []).append((fact.path, helper))
+    for fact in repo.searched() if helpers else ():
+        spoken = [item for item in fact.spoken if item.function in helpers]
+        used = {item.path for item in repo.closure(fact.path, 6)} if spoken else set()
+        used |= repo.own if fact.path in repo.own else set()
+        for item in spoken:
+            for path, helper in helpers[item.function]:
+                for name in _filled(helper, item) if path in used else ():
+                    if is_metric(name) and _measures(name):
+                        yield Found(name, f"{fact.path}:{item.line}", 0.7)
+
+
+def _filled(helper: Helper, call: Spoken) -> Iterable[str]:
+    """Yield the names under which a helper logs what a call gives it."""
+
+    def named(argument: str | int) -> str:
+        known = helper.arguments
+        if isinstance(argument, int):
+            return known[argument] if argument < len(known) else ""
+        return argument
+
+    texts = dict(helper.defaults) | {named(argument): text for argument, text in call.texts}
+    template = re.sub(r"\{(\w+)\}", lambda m: texts.get(m[1], m[0]), helper.template)
+    if helper.keys:
+        for argument, names in call.keys:
+            if named(argument) == helper.argument:
+                yield from (template.replace("{}", name) for name in names)
+    elif helper.argument in texts:
+        yield template.replace("{}", texts[helper.argument])
 
 
 def _handed_on(repo: Repository) -> Iterable[Found]:
@@ -114,9 +171,25 @@ def _measures(name: str) -> bool:
     return last not in AXES or bool(set(words(group)) & (OUTCOME_WORDS | {"length", "lengths"}))
 
 
-def _promise(name: str) -> int:
-    named = set(words(name))
+def is_outcome(name: str) -> bool:
+    """Return whether a study could decide by a metric: success, return, score, length, error."""
+    return len(promise(name, 1.0, True)) > 1
+
+
+def promise(name: str, confidence: float, near: bool) -> tuple[int, ...]:
+    """Order names by how well a study could decide by them: evaluation, outcome, mean."""
+    parts = words(name)
+    named = set(parts)
+    if named & NO_PRIMARY:
+        return (9,)
+    if named & {"evaluation", "eval"} and named <= {"evaluation", "eval", "mean"}:
+        named |= {"score"}  # `evaluation` alone is its outcome
     for rank, group in enumerate(_PROMISING):
         if named & group:
-            return rank * 2 + (0 if named & {"eval", "evaluation", "test", "episodic"} else 1)
-    return 9
+            held_out = not named & _HELD_OUT
+            whole = not named & _WHOLE_EPISODES
+            extreme = bool(named & _EXTREME) - bool(named & _MEAN)
+            unsure = confidence < 0.7 or "{" in name
+            late = held_out + 2 * (rank > 1)
+            return not near, late, unsure, rank, extreme, whole, len(parts)
+    return (8,)

@@ -22,10 +22,13 @@ class Found:
     note: str = ""
 
 
-def place_key(place: str) -> tuple[bool, int, str]:
+def place_key(place: str) -> tuple[bool, int, str, int]:
     """Order places: the repository's own before examples and copies, shallow before deep."""
     aside = {"examples", "example", "third_party", "legacy", "deprecated", "old", "benchmarks"}
-    return bool(aside & set(place.split("/"))), place.count("/"), place
+    path, _, line = (
+        place.rpartition(":") if place.rpartition(":")[2].isdigit() else (place, "", "0")
+    )
+    return bool(aside & set(path.split("/"))), path.count("/"), path, int(line)
 
 
 def ranked(
@@ -48,7 +51,7 @@ def ranked(
             evidence=tuple(dict.fromkeys(item.place for item in items))[:EVIDENCE],
             note=note,
         )
-        rank = key(value) if key else 0
+        rank = key(value, best.confidence) if key else 0
         answers.append((rank, -best.confidence, place_key(best.place), answer))
     answers.sort(key=lambda item: item[:3])
     return tuple(item[-1] for item in answers[:limit])

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 from assay.study.files.records import Answer
-from assay.study.repo.answers.ranking import Found, ranked
-from assay.study.repo.commands import is_script
-from assay.study.repo.files import is_test
+from assay.study.repo.answers.ranking import THRESHOLD, Found, ranked
+from assay.study.repo.files import words
+from assay.study.repo.parameters import command_line
+from assay.study.repo.purpose import is_script
 from assay.study.repo.repository import Repository
 
 _SINKS = {
@@ -15,6 +19,7 @@ _SINKS = {
     "csvlogger": "csv", "mlflowlogger": "custom", "neptunelogger": "custom",
     "cometlogger": "custom",
 }  # fmt: skip
+_CHOSEN = ("tensorboard", "wandb", "csv", "jsonl", "json")
 _TARGET = re.compile(rf"^\s*-?\s*_target_:\s*[\"']?[\w.]*\.({'|'.join(_SINKS)})\b", re.IGNORECASE)
 
 
@@ -22,19 +27,22 @@ def config(repo: Repository) -> tuple[Answer, ...]:
     """Return the systems by which scripts are configured."""
     near = repo.relevant()
     scripts = {*repo.chosen["train"], *repo.chosen["evaluate"]}
+    first = {fact.path for script in repo.chosen["train"][:1] for fact in repo.closure(script, 12)}
     found: list[Found] = []
-    command_line = {"tyro", "hydra", "argparse", "absl", "gin"}
+    typed = {"tyro", "hydra", "argparse", "absl", "gin"}
     for fact in near:
         used = {key for key in fact.config}
         for system, hit in fact.config.items():
             confidence = hit.confidence
             if scripts and fact.path not in scripts:
                 # The command line of another script that happens to be imported.
-                if system in command_line and is_script(fact):
+                if system in typed and is_script(fact):
                     continue
                 confidence -= 0.05
+            if first and fact.path not in first:
+                confidence -= 0.1
             if not scripts:
-                if system in command_line | {"yaml"} and not is_script(fact):
+                if system in typed | {"yaml"} and not is_script(fact):
                     continue
                 confidence -= 0.3
             if system == "dataclasses" and used & {"tyro", "hydra"}:
@@ -48,32 +56,207 @@ def config(repo: Repository) -> tuple[Answer, ...]:
                 place = f"{fact.path}:{hit.line}"
                 found.append(Found(system, place, hit.confidence - 0.1, hit.name))
     for path in repo.files.ending(".gin"):
-        if not is_test(path) and any(item.value == "gin" for item in found):
+        if not repo.files.is_test(path) and any(item.value == "gin" for item in found):
             found.append(Found("gin", f"{path}:1", 0.9))
     if any(item.value == "hydra" for item in found):
         found = [item for item in found if item.value != "yaml" or item.confidence > 0.74]
-    return ranked(found, 6, noted=("custom",))
+    return ranked([item for item in found if item.confidence >= 0.6], 6, noted=("custom",))
 
 
 def logging(repo: Repository) -> tuple[Answer, ...]:
-    """Return the sinks that results are written to."""
+    """Return the sinks that results are written to, those that are on by default first."""
     near = repo.relevant()
     found = []
     for fact in near:
         for sink, hit in fact.logging.items():
-            if sink != "stdout" or repo.own:  # what a library prints is no record
+            if sink != "stdout" or (repo.own and fact.path in repo.near()):  # not a library's
                 found.append(Found(sink, f"{fact.path}:{hit.line}", hit.confidence, hit.name))
-    for path in repo.files.ending(".yaml", ".yml") if near else ():
-        if not is_test(path) and not path.startswith("."):
-            for number, line in enumerate(repo.files.text(path).split("\n"), 1):
-                target = _TARGET.match(line)  # what Hydra will make an instance of
-                if target:
-                    sink = _SINKS[target[1].lower()]
-                    found.append(Found(sink, f"{path}:{number}", 0.8, target[1]))
+    found += _instances(repo) if near else []
+    found += _named(repo)
     if not found:
         # Metrics go somewhere, by a way that is none of the known ones.
         for fact in near:
             for hit in fact.metrics[:1]:
                 if hit.confidence >= 0.85:
                     found.append(Found("custom", f"{fact.path}:{hit.line}", 0.5))
-    return ranked(found, 7, noted=("custom",))
+    states = defaults(repo, {str(item.value) for item in found})
+    judged = [
+        replace(item, confidence=_weighed(item, _state(repo, item, states))) for item in found
+    ]
+    recorded = any(item.value != "stdout" and item.confidence >= 0.6 for item in judged)
+    if recorded:  # what is printed beside a record is for people
+        judged = [i for i in judged if i.value != "stdout" or i.note != "print"]
+    return ranked(judged, 7, noted=("custom",))
+
+
+def _named(repo: Repository) -> list[Found]:
+    """Return the sinks that the default of a setting names: `loggers: [csv]`."""
+    found = []
+    for script in repo.chosen["train"][:1]:
+        for name, option in command_line(repo, script, ("python", script), "").options.items():
+            last = name.rpartition(".")[2].lstrip("-").replace("-", "_")
+            if _CHOOSERS.match(last) and option.path and option.line:
+                for sink in _chosen_by_name({last: option.default}, set(_CHOSEN)):
+                    found.append(Found(sink, f"{option.path}:{option.line}", 0.75, name))
+    return found
+
+
+def _state(repo: Repository, item: Found, states: dict[str, str]) -> str:
+    """Return whether a sink is on by default; what the first train command never runs is off."""
+    path = item.place.rpartition(":")[0]
+    if path.endswith(".py") and path not in repo.near():
+        return "off"
+    return states.get(str(item.value), "")
+
+
+def _weighed(item: Found, state: str) -> float:
+    """Return how sure a sink is, given that it is on or off by default."""
+    if state == "off":
+        return max(min(item.confidence - 0.25, 0.54), THRESHOLD)
+    if state == "on" and item.value != "stdout":
+        return min(item.confidence + 0.05, 1.0)
+    return item.confidence
+
+
+def _instances(repo: Repository) -> list[Found]:
+    """Return the sinks that settings name, to be made when a script is run."""
+    found = []
+    for path in repo.files.ending(".yaml", ".yml"):
+        text = "" if repo.files.is_test(path) or path.startswith(".") else repo.files.text(path)
+        for number, line in enumerate(text.split("\n") if "_target_" in text else (), 1):
+            target = _TARGET.match(line)
+            if target:
+                sink = _SINKS[target[1].lower()]
+                found.append(Found(sink, f"{path}:{number}", 0.8, target[1]))
+    return found
+
+
+def defaults(repo: Repository, sinks: set[str]) -> dict[str, str]:
+    """Return which sinks are on and which are off unless one asks otherwise."""
+    scripts = [*repo.chosen["train"][:3], *repo.chosen["evaluate"][:1]]
+    known, files = _known(repo, scripts)
+    _add_yaml(repo, known)
+    named = _chosen_by_name(known, sinks)
+    states: dict[str, str] = {}
+    for sink in sinks:
+        if named:
+            states[sink] = "on" if sink in named else "off" if _is_choice(known, sink) else ""
+            if states[sink]:
+                continue
+        uses = [
+            use
+            for script in scripts[:1]
+            for fact in repo.closure(script, 6)
+            for use in fact.sinks
+            if use.name == sink
+        ]
+        uses = [use for use in uses if use.starts] or uses
+        verdicts = [
+            {_holds(use.under, known) for use in uses if use.defined is defined}
+            for defined in (False, True)  # what turns it on, and what is turned on
+        ]
+        if uses:
+            off = any(False in seen and True not in seen for seen in verdicts)
+            on = all(True in seen for seen in verdicts if seen)
+            states[sink] = "off" if off else "on" if on else ""
+        made = [path for path, found in _targets(repo) if found == sink]
+        if made and files:
+            states[sink] = "on" if set(made) & files else "off"
+    return states
+
+
+def _add_yaml(repo: Repository, known: dict[str, Any]) -> None:
+    """Add the defaults that YAML files give to what a sink depends on, the most frequent one."""
+    asked = {
+        name.rpartition(".")[2].strip("_")
+        for fact in repo.relevant()
+        for use in fact.sinks
+        for name, _ in use.under
+    }
+    asked = {name for name in asked if known.get(name) is None and name.isidentifier()}
+    if not asked:
+        return
+    pattern = re.compile(rf"^\s*({'|'.join(sorted(asked))}):[ \t]*([^#\n]*)", re.MULTILINE)
+    counted: dict[str, Counter[str]] = {}
+    for path in repo.files.ending(".yaml", ".yml"):
+        if not repo.files.is_test(path):
+            for name, value in pattern.findall(repo.files.text(path)):
+                counted.setdefault(name, Counter())[value.strip().strip("\"'")] += 1
+    for name, values in counted.items():
+        known[name] = values.most_common(1)[0][0]
+
+
+def _targets(repo: Repository) -> list[tuple[str, str]]:
+    return [(item.place.rpartition(":")[0], str(item.value)) for item in _instances(repo)]
+
+
+def _known(repo: Repository, scripts: list[str]) -> tuple[dict[str, Any], set[str]]:
+    """Return the defaults of all settings by the last part of their names, and Hydra's files."""
+    known: dict[str, Any] = {}
+    files: set[str] = set()
+    for script in scripts:
+        line = command_line(repo, script, ("python", script), "")
+        if line.composed is not None:
+            files |= set(line.composed.files)
+        for name, option in line.options.items():
+            parts = re.sub(r"^-+", "", name).replace("-", "_").split(".")
+            known.setdefault(parts[-1], option.default)
+            known.setdefault("_".join(parts[-2:]), option.default)  # `wandb.enabled`
+            if parts[-1] in ("enabled", "enable", "use", "activate", "active") and parts[1:]:
+                known.setdefault(parts[-2], option.default)
+        for fact in repo.closure(script, 4):
+            for fields in (*fact.fields.values(), *fact.signatures.values()):
+                for name, option in fields.items():
+                    other = _CHOOSERS.match(name) and not name.startswith("logger")
+                    if not option.required and not other:
+                        known.setdefault(name, option.default)
+            for name, value in fact.assigned.items():
+                if not _CHOOSERS.match(name):
+                    known.setdefault(name, value)
+    return known, files
+
+
+_CHOOSERS = re.compile(
+    r"^(loggers?|logger_(type|name|backend)|log(ging)?_(type|backend|tool)|trackers?|report_to|writer|log_with|logger_kwargs|logging)$"
+)
+
+
+def _chosen_by_name(known: dict[str, Any], sinks: set[str]) -> set[str]:
+    """Return the sinks that a setting such as `logger: wandb` names."""
+    found: set[str] = set()
+    for name, default in known.items():
+        if _CHOOSERS.match(name) and isinstance(default, str | list | tuple):
+            values = [default] if isinstance(default, str) else default
+            text = " ".join(str(value).lower() for value in values)
+            spoken = set(words(text)) | {"tensorboard" if "tb" in words(text) else ""}
+            found |= {sink for sink in sinks if sink in spoken}
+    return found
+
+
+def _is_choice(known: dict[str, Any], sink: str) -> bool:
+    return sink in ("wandb", "tensorboard", "custom")
+
+
+def _holds(under: tuple[tuple[str, Any], ...], known: dict[str, Any]) -> bool | None:
+    """Return whether conditions hold by default; None if that cannot be seen."""
+    sure: bool | None = True
+    for dotted, wanted in under:
+        joined, last = dotted.replace(".", "_").strip("_"), dotted.rpartition(".")[2].strip("_")
+        name = joined if joined in known else last
+        if name not in known:
+            spoken = {*words(dotted), str(wanted).lower()}
+            if spoken & {"wandb", "tensorboard", "track", "tb", "logger", "comet"}:
+                sure = None
+            continue
+        default = known[name]
+        if wanted is ...:
+            holds = default is not None
+        elif isinstance(wanted, bool):
+            holds = (str(default).lower() not in ("none", "false", "0", "", "[]")) is wanted
+        elif isinstance(default, list | tuple):
+            holds = wanted in default
+        else:
+            holds = default == wanted or (isinstance(wanted, str) and wanted in str(default))
+        if not holds:
+            return False
+    return sure

@@ -1,0 +1,142 @@
+"""Where every candidate stands: its scores, the effect that was found, and why it was decided so.
+
+Effects and limits are those of verdicts on record; before a verdict only the scores are shown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from dataclasses import dataclass
+
+from assay.evaluation.formatting import number, signed
+from assay.study.files.base import Phase
+from assay.study.files.contract import PrimaryMetric
+from assay.study.record.history import History
+from assay.study.record.ledger import Event
+
+_PHASES: tuple[Phase, ...] = ("validation", "promotion", "short", "smoke")  # the last one first
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One candidate, in the phase that it got to."""
+
+    name: str
+    kind: str
+    state: str
+    phase: str = ""  # "" before its first score
+    seeds: int = 0  # that have a score
+    failed: int = 0  # that have none
+    mean: float | None = None  # over the seeds that have a score
+    rival: str = ""  # whom the verdict compared it with; "" without a verdict
+    rival_mean: float | None = None
+    effect: float | None = None  # positive is better, whatever the direction
+    low: float | None = None  # the effect's one-sided 95 % limits
+    high: float | None = None
+    reason: str = ""  # why it is in this state
+
+    def effect_text(self) -> str:
+        """Return the effect with its limits, or "" without a verdict."""
+        if self.effect is None:
+            return ""
+        if self.low is None or self.high is None:
+            return signed(self.effect)
+        return f"{signed(self.effect)} [{signed(self.low)}, {signed(self.high)}]"
+
+
+def standings(history: History, metric: PrimaryMetric | None) -> list[Standing]:
+    """Return where the candidates stand, the oldest first.
+
+    Args:
+        history: All that happened.
+        metric: What decides; None while the contract cannot be read.
+    """
+    last = {str(event.data["candidate"]): event for event in history.verdicts}
+    return [_standing(history, name, metric, last.get(name)) for name in history.status]
+
+
+def _standing(
+    history: History, name: str, metric: PrimaryMetric | None, given: Event | None
+) -> Standing:
+    plain = Standing(name, history.kind[name], history.status[name], reason=_reason(history, name))
+    if metric is None:
+        return plain
+    phase = next((p for p in _PHASES if history.arm(name, p, metric.name)), None)
+    if phase is None:
+        return plain
+    arm = history.arm(name, phase, metric.name)
+    known = [score for score in arm.values() if score is not None]
+    seen = (given.data.get("comparison") if given else None) or {}
+    if given is None or given.data["phase"] != phase or not seen:
+        rival, rival_mean = "", None
+        seen = {}
+    else:
+        rival = str(given.data.get("rival", ""))
+        rival_mean = _mean(history, rival, phase, metric.name)
+    return dataclasses.replace(
+        plain,
+        phase=phase,
+        seeds=len(known),
+        failed=len(arm) - len(known),
+        mean=statistics.fmean(known) if known else None,
+        rival=rival,
+        rival_mean=rival_mean,
+        effect=seen.get("effect"),
+        low=seen.get("low"),
+        high=seen.get("high"),
+    )
+
+
+def _mean(history: History, name: str, phase: Phase, metric: str) -> float | None:
+    known = [score for score in history.arm(name, phase, metric).values() if score is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _reason(history: History, name: str) -> str:
+    """Return why a candidate is where it is: of its verdict, its move or its last run."""
+    given = [e for e in history.verdicts if e.data["candidate"] == name]
+    moved = history.moved.get(name)
+    why = str(moved.data.get("why") or "") if moved else ""
+    if given and (moved is None or given[-1].seq + 1 >= moved.seq):
+        return " ".join(map(str, given[-1].data["reasons"][:1]))
+    runs = history.over(name)
+    if history.status[name] == "debug" and runs:
+        return f"{runs[-1].id}: {runs[-1].reason}"
+    return why
+
+
+def answer(rows: list[Standing], incumbent: str, metric: PrimaryMetric | None) -> str:
+    """Return what the study has found so far, in one or two sentences."""
+    tried = [row for row in rows if row.kind != "baseline"]
+    winner = next((row for row in tried if row.name == incumbent), None)
+    if winner is not None and metric is not None:
+        return f"Yes: {winner.name} is better than {winner.rival or 'the baseline'}. " + _numbers(
+            winner, metric
+        )
+    waiting = [row for row in tried if row.state not in ("rejected", "reverted", "no-effect")]
+    base = next((row for row in rows if row.kind == "baseline"), None)
+    level = ""
+    if base is not None and base.mean is not None and metric is not None:
+        level = f" The baseline's {metric.name} is {_with_unit(base.mean, metric)}."
+    if not tried:
+        return "There is no answer yet: no candidate was proposed." + level
+    if waiting:
+        names = ", ".join(row.name for row in waiting[:5])
+        more = f" and {len(waiting) - 5} more" if len(waiting) > 5 else ""
+        return f"There is no answer yet: {names}{more} not decided." + level
+    return f"No: none of {len(tried)} candidates was found better than the baseline." + level
+
+
+def _numbers(row: Standing, metric: PrimaryMetric) -> str:
+    if row.mean is None or row.rival_mean is None:
+        return ""
+    return (
+        f"{metric.name} is {_with_unit(row.mean, metric)} instead of "
+        f"{number(row.rival_mean)} (effect {row.effect_text()}, one-sided 95 % limits) on "
+        f"{row.seeds} {'fresh ' if row.phase == 'validation' else ''}training seeds per arm."
+    )
+
+
+def _with_unit(value: float, metric: PrimaryMetric) -> str:
+    return f"{number(value)} {metric.unit}".rstrip()

@@ -1,0 +1,73 @@
+"""Run a repository's training command once, before there is a contract: how long, and what it says.
+
+It is training, so it needs a person's word like every run (`--execute --confirm RUN_ONCE`). It
+decides nothing: its seed is a development seed, and the ledger says that it was tried.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.runs.git import git
+from assay.study.agree.scope import pinned
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError
+from assay.study.record.kinds import TRIED
+from assay.study.record.study import Study
+from assay.study.run import planning
+from assay.study.run.supervisor import run_for
+from assay.study.run.worktree import worktree
+
+CONFIRM = "RUN_ONCE"
+TRIAL = "trial"  # its directory in the study's
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a trial went."""
+
+    argv: tuple[str, ...]
+    out: Path
+    log: Path
+    seconds: float
+    exit_code: int | None  # None if it was stopped because it took too long
+
+
+def try_once(study: Study, agreed: Contract, seed: int, limit: float, actor: str) -> Trial:
+    """Run the baseline command to its end, or for `limit` seconds.
+
+    Raises:
+        StudyError: The command cannot be filled in or was not found.
+    """
+    place = study.path / TRIAL
+    shutil.rmtree(place, ignore_errors=True)
+    out, log = place / "out", place / "stdout.log"
+    out.mkdir(parents=True)
+    argv = planning.command(agreed, seed, out.resolve(), dict(agreed.baseline.parameters))
+    begun = time.monotonic()
+    with _tree(study, agreed) as tree, open(log, "xb") as file:
+        place = tree / agreed.baseline.cwd
+        try:
+            code = run_for(argv, place, planning.environment(agreed), file, limit)
+        except FileNotFoundError:
+            raise StudyError(f"The command '{argv[0]}' was not found.") from None
+    seconds = time.monotonic() - begun
+    facts = {"argv": list(argv), "seconds": round(seconds, 3), "exit_code": code}
+    study.ledger.append(TRIED, facts, actor=actor)
+    return Trial(argv, out, log, seconds, code)
+
+
+@contextmanager
+def _tree(study: Study, agreed: Contract) -> Iterator[Path]:
+    """Yield where to run: a worktree of the last commit, or the directory as it is without Git."""
+    if not pinned(study.root):
+        yield study.root
+        return
+    head = git(study.root, "rev-parse", "HEAD").strip()
+    with worktree(study, agreed, TRIAL, "", head) as tree:
+        yield tree

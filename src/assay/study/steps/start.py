@@ -1,0 +1,310 @@
+"""From a repository to a filled contract: what the audit found, and what one timed run showed.
+
+Everything is a proposal. What a person has to decide is listed with the field that holds it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from assay.core.config import parse
+from assay.study.agree.setup import contract_template
+from assay.study.files.contract import PLACEHOLDER, Contract, MetricSource
+from assay.study.files.documents import StudyError, checked_name, write_text
+from assay.study.measure.discover import Written, discover
+from assay.study.record.study import Study
+from assay.study.repo.answers.metrics import promise
+from assay.study.repo.proposal import Proposal, ProposedParameter
+from assay.study.run.trial import Trial, try_once
+
+_HEAD = (
+    "# The contract of a study, filled in by `assay study start`. Change a field with\n"
+    "#   assay study contract set FIELD=VALUE\n"
+    "# A person approves its parts: assay study contract approve all --by NAME\n"
+)
+_SHARE = 0.05  # of the trial's score: what is proposed as the minimum effect
+_ROOM = 2.0  # times the trial's time that a run may use
+_EVALUATED = {"eval", "evaluation", "evaluations", "test", "success", "solved"}
+_ENVIRONMENTS = {"env", "env_id", "env_name", "environment", "gym_id", "game"}
+_SHARES = {"gamma", "tau", "lam", "lambda", "gae_lambda", "discount", "polyak"}
+# What a run costs, and what makes it another task.
+_NO_CHANGE = {
+    "total_timesteps", "timesteps", "total_steps", "env_steps", "steps", "epochs", "iterations",
+    "num_iterations", "max_steps", "max_timesteps", "num_env_steps", "episodes", "num_episodes",
+    "eval_episodes", "threads", "workers", "num_workers", "cuda", "gpu", "device", "save_every",
+    "log_every", "eval_every",
+}  # fmt: skip
+_NOT_A_SCORE = 8  # of `promise`
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Something that a person has to look at before approving it."""
+
+    field: str  # of the contract
+    value: Any  # that was filled in
+    why: str  # where it comes from
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a user may say before the contract is filled in."""
+
+    question: str = ""
+    minimum_effect: float | None = None
+    candidates: int = 3  # that the error rate is shared by
+    seeds: int = 10  # of each deciding phase
+
+
+@dataclass(slots=True)
+class Draft:
+    """A contract on its way."""
+
+    values: dict[str, Any]
+    decisions: list[Decision] = field(default_factory=list)
+
+    def put(self, name: str, value: Any, why: str = "") -> None:
+        """Set a field by its dotted name; with a reason it is a person's to decide."""
+        *parents, last = name.split(".")
+        place = self.values
+        for part in parents:
+            place = place.setdefault(part, {})
+        place[last] = value
+        if why:
+            self.ask(name, why)
+
+    def ask(self, name: str, why: str) -> None:
+        """Let a person decide on a field as it is."""
+        value: Any = self.values
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        self.decisions = [d for d in self.decisions if d.field != name]
+        self.decisions.append(Decision(name, value, why))
+
+
+def unapproved(root: Path, task: str, name: str) -> Study | None:
+    """Return the study of these names if it was only started yet, so that it can be filled again.
+
+    Where anything of it is approved or proposed, and where there is none, it is None.
+    """
+    study = Study(root, checked_name(task, "task"), checked_name(name, "study"))
+    if not study.ledger.path.exists():
+        return None
+    history = study.history()
+    return None if history.approvals or history.status else study
+
+
+def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
+    """Return a contract filled in with what the audit found, and with what the user wants.
+
+    Raises:
+        StudyError: The audit found no training command, or one without a seed.
+    """
+    train = found.train
+    if train is None:
+        raise StudyError(
+            "The audit found no training command in this repository.",
+            "Name the script that trains: assay study start train.py",
+        )
+    for name in ("seed", "out"):
+        if not any(f"{{{name}}}" in word for word in train.command):
+            raise StudyError(
+                f"'{train.documented}' cannot be studied as it is: {train.placeholders.get(name)}.",
+                f"Give the script an option for it; every run gets its own {{{name}}}.",
+            )
+    made = Draft(yaml.safe_load(contract_template(study.task, study.name)))
+    script = _script(train.command)
+    made.put("question", wishes.question or f"Is a change of {script} better?")
+    if not wishes.question:
+        made.ask("question", "nobody has asked yet; --question says it")
+    made.put("task.description", f"What {script} trains has a high score.")
+    env = _environment(found)
+    made.put("task.env", env or "unknown", "" if env else "no environment id was found")
+    made.put("baseline.command", list(train.command), f"found at {', '.join(train.evidence[:2])}")
+    if train.missing:
+        made.ask("baseline.command", f"it needs {', '.join(train.missing)} as well")
+    made.put("baseline.parameter_format", train.parameter_format or "--{name}={value}")
+    _measured_by(made, found, script)
+    ranges = {one.name: bounds for one in found.parameters if (bounds := _bounds(one))}
+    made.put("scope.parameters", ranges, "what candidates may change; ranges around the defaults")
+    made.put("experiment.mode", "supervised")
+    made.put("experiment.keep", 1.0)
+    if wishes.minimum_effect is not None:
+        made.put("metrics.primary.minimum_effect", wishes.minimum_effect)
+    made.put("budget.parallel", max(1, len(os.sched_getaffinity(0))))
+    made.put("evaluation.expected_candidates", wishes.candidates)
+    made.put("evaluation.pools.promotion", list(range(1, 1 + wishes.seeds)))
+    made.put("evaluation.pools.validation", list(range(1 + wishes.seeds, 1 + 2 * wishes.seeds)))
+    if found.metrics:
+        best = found.metrics[0]
+        _primary(made, best.name, best.source, "the code names it; no run has shown it yet")
+        made.put("metrics.primary.direction", best.direction)
+    return made
+
+
+def _script(command: Sequence[str]) -> str:
+    """Return what a command runs: a file, or a module's name."""
+    for index, word in enumerate(command):
+        if word.endswith(".py"):
+            return word
+        if word == "-m" and index + 1 < len(command):
+            return command[index + 1]
+    return command[0]
+
+
+def _measured_by(made: Draft, found: Proposal, script: str) -> None:
+    """Fill in what evaluates, and protect its file."""
+    evaluate = found.evaluate
+    usable = evaluate is not None and any("{out}" in word for word in evaluate.command)
+    if evaluate is not None and usable and _script(evaluate.command) != script:
+        made.ask("evaluation.command", "none is run after training; the audit knows "
+                 f"'{' '.join(evaluate.command)}'")  # fmt: skip
+    if script.endswith(".py"):
+        made.put("evaluation.files", [script], "it measures, so no candidate may change it")
+    else:
+        made.ask("evaluation.files", "name the files that measure; no candidate may change them")
+
+
+def _environment(found: Proposal) -> str:
+    for one in found.parameters:
+        name = one.name.rpartition(".")[2].replace("-", "_").lower()
+        if name in _ENVIRONMENTS and isinstance(one.default, str):
+            return one.default
+    return ""
+
+
+def _bounds(one: ProposedParameter) -> dict[str, Any] | None:
+    """Return a range around a setting's default, or None where there is no sensible one."""
+    value, name = one.default, one.name.rpartition(".")[2].replace("-", "_").lower()
+    if one.choices:
+        return {"kind": "choice", "choices": list(one.choices)}
+    if isinstance(value, bool) or name in _NO_CHANGE:
+        return None  # switches are often other tasks, renderers or loggers
+    if isinstance(value, int) and value > 0:
+        return {"kind": "int", "low": max(1, value // 8), "high": value * 8}
+    if isinstance(value, float) and value > 0:
+        if value < 1 and name in _SHARES:
+            return {"kind": "float", "low": 0.0, "high": 1.0}
+        low, high = (float(f"{value * factor:.1g}") for factor in (1 / 30, 30))
+        return {"kind": "float", "low": low, "high": high, "log": True}
+    return None
+
+
+def _primary(made: Draft, name: str, source: MetricSource, why: str) -> None:
+    clean = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:60]
+    made.put("metrics.primary.name", clean or "score")
+    plain = source.model_dump(mode="json", exclude_defaults=True)
+    made.put("metrics.primary.source", plain, why)
+
+
+def provisional(made: Draft, path: str) -> Contract:
+    """Return the contract as far as a trial needs it."""
+    values = yaml.safe_load(yaml.safe_dump(made.values))
+    if str(values["metrics"]["primary"]["source"].get("key", "")).startswith(PLACEHOLDER):
+        values["metrics"]["primary"]["source"]["key"] = "unknown"
+    return parse(Contract, values, what=f"'{path}'")
+
+
+def learn(made: Draft, study: Study, limit: float, actor: str) -> Trial:
+    """Run the training command once, and fill in what it shows: metrics, time, budget.
+
+    Raises:
+        StudyError: It failed; the end of its log is shown.
+    """
+    agreed = provisional(made, str(study.contract_path))
+    seed = agreed.evaluation.pools.development[0]
+    trial = try_once(study, agreed, seed, limit, actor)
+    if trial.exit_code != 0:
+        ended = f"exited with {trial.exit_code}"
+        if trial.exit_code is None:
+            ended = f"did not end within {limit / 60:g} minutes and was stopped"
+        raise StudyError(
+            f"The training command {ended}: {' '.join(trial.argv)}\n{_tail(trial)}",
+            "Correct baseline.command (assay study contract set), shorten the run, or give it "
+            "more time with --minutes.",
+        )
+    _learn_metrics(made, discover(trial.out, trial.log))
+    _learn_budget(made, agreed, trial.seconds)
+    return trial
+
+
+def _tail(trial: Trial) -> str:
+    lines = trial.log.read_text(errors="replace").splitlines()[-8:]
+    return "\n".join([f"  log: {trial.log}", *(f"  | {line[:300]}" for line in lines)])
+
+
+def _learn_metrics(made: Draft, written: Sequence[Written]) -> None:
+    """Take the metric that a study can decide by best, of those that the trial wrote."""
+    ranked = sorted(
+        (promise(f"{m.source.path} {m.source.key}", 1.0, True), i) for i, m in enumerate(written)
+    )
+    useful = [written[i] for rank, i in ranked if rank[0] < _NOT_A_SCORE]
+    if not useful:
+        keys = sorted({metric.source.key for metric in written})
+        listed = ", ".join(keys[:10]) or "no metric"
+        made.put("metrics.primary.source.key", f"{PLACEHOLDER} which metric decides")
+        made.ask("metrics.primary.source", f"no score was recognised; the trial wrote {listed}")
+        return
+    best = useful[0]
+    others = ", ".join(dict.fromkeys(m.source.key for m in useful[1:6]))
+    why = "the trial wrote it" + (f"; it wrote {others} as well" if others else "")
+    _primary(made, _name(best.source), best.source, why)
+    if best.points > 1 and not _EVALUATED & set(_words(best.source)):
+        made.put("metrics.primary.source.reduce", "tail-mean")
+        made.put("metrics.primary.training_reward", True)
+        why = "Nothing else is written; the last tenth of the curve is averaged."
+        made.put("metrics.primary.why_training_reward", why)
+        made.ask("metrics.primary.training_reward", "it is a curve of training; a score of an "
+                 "evaluation would be better")  # fmt: skip
+    else:
+        curve = next((m for m in useful[1:] if m.points > 1), None)
+        if curve is not None:
+            source = curve.source.model_dump(mode="json", exclude_defaults=True)
+            made.put("metrics.training_reward", {"name": "training-reward", "source": source})
+    _minimum(made, best.last)
+
+
+def _name(source: MetricSource) -> str:
+    if source.kind == "stdout":  # a pattern: its words are the name
+        return re.split(r"\\[sd]|\(", source.key)[0].replace("\\", "")
+    return source.key
+
+
+def _words(source: MetricSource) -> list[str]:
+    return re.findall("[a-z]+", f"{source.path} {source.key}".lower())
+
+
+def _minimum(made: Draft, score: float) -> None:
+    if made.values["metrics"]["primary"].get("minimum_effect") != 1.0:
+        return  # the user's own
+    effect = float(f"{max(abs(score) * _SHARE, 1e-6):.1g}")
+    made.put(
+        "metrics.primary.minimum_effect", effect, f"{_SHARE:.0%} of the trial's score {score:.4g}"
+    )
+
+
+def _learn_budget(made: Draft, agreed: Contract, seconds: float) -> None:
+    pools = agreed.evaluation.pools
+    expected = agreed.evaluation.expected_candidates
+    deciding = len(pools.promotion) + len(pools.validation)
+    runs = deciding * (1 + expected) + len(pools.development) * expected
+    hours = max(runs * seconds * _ROOM / 3600, 0.01)
+    made.put("budget.runs", runs + runs // 10)
+    made.put(
+        "budget.wall_clock_hours",
+        float(f"{hours:.2g}"),
+        f"{runs} runs of {seconds:.3g} s each (the trial's time), doubled",
+    )
+
+
+def write(study: Study, made: Draft) -> None:
+    """Write the contract."""
+    text = yaml.safe_dump(made.values, sort_keys=False, allow_unicode=True, width=100)
+    write_text(study.contract_path, _HEAD + text)

@@ -1,0 +1,1 @@
+"""Makes the samples beside it importable from the directories below."""

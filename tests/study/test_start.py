@@ -1,0 +1,271 @@
+"""From a foreign script to a filled contract, and from the contract to an answer, without YAML."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from study_samples import make_study
+from typer.testing import CliRunner
+
+from assay.cli.app import app
+from assay.study.agree.edit import assign
+from assay.study.files.contract import Contract, MetricSource
+from assay.study.files.documents import StudyError
+from assay.study.measure.discover import discover
+from assay.study.record.study import open_study
+from assay.study.report.standings import answer, standings
+from assay.study.run import launcher, planning, recovery
+from assay.study.steps import candidates
+
+SCRIPT = '''"""Learn something quickly."""
+import argparse, csv, json, sys
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--random-seed", type=int, default=1)
+parser.add_argument("--log-dir", default="runs")
+parser.add_argument("--env-id", default="CartPole-v1")
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--gamma", type=float, default=0.99)
+parser.add_argument("--total-timesteps", type=int, default=100)
+args = parser.parse_args()
+
+
+def policy(observation):
+    """Return the action of the agent."""
+    return observation
+
+
+out = Path(args.log_dir)
+out.mkdir(parents=True, exist_ok=True)
+with open(out / "progress.csv", "w", newline="") as file:
+    log = csv.writer(file)
+    log.writerow(["global_step", "episode_return", "loss"])
+    for step in range(5):
+        log.writerow([step, 10.0 * step * args.lr + args.random_seed % 3, 1.0 / (1 + step)])
+{evaluation}
+'''
+EVALUATION = (
+    "(out / 'eval.json').write_text("
+    "json.dumps({'eval_return': 100 * args.lr + args.random_seed % 5, 'seconds': 3}))"
+)
+
+
+def repository(root: Path, evaluation: str = EVALUATION) -> Path:
+    (root / "train.py").write_text(SCRIPT.replace("{evaluation}", evaluation))
+    (root / "README.md").write_text("Train an agent:\n\n```\npython train.py --lr 0.1\n```\n")
+    identity = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+    for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "first"]):
+        subprocess.run(["git", *words], cwd=root, check=True)
+    return root
+
+
+def study(root: Path, *words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["study", *words, "--root", str(root)])
+    assert result.exit_code == code, result.output + str(result.exception)
+    return result.output if code else result.stdout
+
+
+def start(root: Path, *words: str, code: int = 0) -> str:
+    fixed = ("train.py", "--task", "t", "--execute", "--confirm", "RUN_ONCE")
+    return study(root, "start", *fixed, *words, code=code)
+
+
+def test_the_contract_is_filled_in_from_the_audit_and_one_run(tmp_path: Path) -> None:
+    root = repository(tmp_path)
+    facts = json.loads(start(root, "--json", "--minimum-effect", "0.5"))
+    agreed = open_study(root).contract()
+    assert agreed.baseline.command == (
+        "{python}", "train.py", "--lr", "0.1", "--random-seed", "{seed}", "--log-dir", "{out}",
+        "{parameters}",
+    )  # fmt: skip
+    assert agreed.metrics.primary.source == MetricSource(
+        kind="json", path="eval.json", key="eval_return"
+    )
+    assert agreed.metrics.primary.minimum_effect == 0.5
+    assert agreed.metrics.training_reward is not None
+    assert agreed.metrics.training_reward.source.key == "episode_return"
+    assert agreed.metrics.training_reward.source.step == "global_step"
+    assert agreed.task.env == "CartPole-v1"
+    assert set(agreed.scope.parameters) == {"lr", "gamma"}  # a longer run is another task
+    assert agreed.evaluation.files == ("train.py",)
+    assert agreed.experiment.mode == "supervised"
+    runs = 20 * 4 + 3
+    assert agreed.budget.runs >= runs
+    assert agreed.budget.wall_clock_hours * 3600 >= runs * facts["trial"]["seconds"] * 1.9
+    assert {row["field"] for row in facts["decide"]} >= {
+        "question", "baseline.command", "scope.parameters", "metrics.primary.source",
+    }  # fmt: skip
+    assert (root / "train.py").exists() and not (root / "runs").exists()
+
+
+def test_nothing_runs_without_both_words(tmp_path: Path) -> None:
+    root = repository(tmp_path)
+    for words in (["--execute"], ["--confirm", "RUN_ONCE"], ["--execute", "--confirm", "yes"]):
+        assert "belong together" in study(root, "start", "train.py", "--task", "t", *words, code=2)
+    study(root, "start", "train.py", "--task", "t")
+    place = open_study(root)
+    assert not (place.path / "trial").exists()
+    assert "study.tried" not in [event.kind for event in place.ledger.events()]
+    start(root)  # a study that was only started is filled in again
+    kinds = [event.kind for event in place.ledger.events()]
+    assert (kinds.count("study.created"), kinds.count("study.tried")) == (1, 1)
+
+
+def test_a_trial_that_fails_shows_its_log(tmp_path: Path) -> None:
+    root = repository(tmp_path, "raise SystemExit('no such simulator')")
+    text = start(root, code=2)
+    assert "exited with 1" in text and "| no such simulator" in text and "stdout.log" in text
+    assert open_study(root).contract_path.exists()
+
+
+def test_a_trial_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+    root = repository(tmp_path, "import time; time.sleep(60)")
+    assert "did not end within 0.02 minutes" in start(root, "--minutes", "0.02", code=2)
+
+
+def test_a_curve_alone_is_the_training_reward(tmp_path: Path) -> None:
+    root = repository(tmp_path, "")
+    facts = json.loads(start(root, "--json"))
+    primary = open_study(root).contract().metrics.primary
+    assert primary.training_reward and primary.why_training_reward
+    assert (primary.source.key, primary.source.reduce) == ("episode_return", "tail-mean")
+    assert "metrics.primary.training_reward" in {row["field"] for row in facts["decide"]}
+
+
+def test_five_commands_from_a_script_to_an_answer(tmp_path: Path) -> None:
+    root = repository(tmp_path)
+    start(root, "--minimum-effect", "5", "--candidates", "1", "--seeds", "5")
+    study(root, "propose", "--set", "lr=0.5", "--hypothesis", "It learns faster.")
+    study(root, "contract", "approve", "all", "--by", "Ada")
+    study(root, "loop", "--execute", "--confirm", "RUN_CANDIDATE")
+    text = study(root, "status")
+    assert "Yes: lr-0.5 is better than baseline. eval_return is 52.0" in text.replace("\n", " ")
+    report = (open_study(root).path / "report.md").read_text()
+    assert report.index("Yes: lr-0.5 is better") < report.index("## Verdicts")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"evaluation.alfa": 0.1}, "'alfa' is not a field of evaluation.*alpha"),
+        ({"evaluation.alpha": 3}, "alpha"),
+        ({"approvals.task": {}}, "cannot be set"),
+        ({"question.text": "x"}, "which has no fields"),
+        ({"nonsense": 1}, "not a field of the contract"),
+    ],
+)
+def test_a_field_that_does_not_fit_changes_nothing(
+    tmp_path: Path, fields: dict[str, Any], reason: str
+) -> None:
+    made = make_study(tmp_path)
+    before = made.contract_path.read_text()
+    with pytest.raises(StudyError, match=f"(?s){reason}"):
+        assign(made, fields)
+    assert made.contract_path.read_text() == before
+
+
+def test_fields_are_set_and_their_part_needs_a_new_approval(tmp_path: Path) -> None:
+    made = make_study(tmp_path)
+    fields = {"scope.parameters.batch": {"kind": "int", "low": 1, "high": 9}, "task.env": "Ant-v5"}
+    assert assign(made, fields) == ""
+    agreed = made.contract()
+    assert agreed.scope.parameters["batch"].high == 9 and agreed.task.env == "Ant-v5"
+    text = study(tmp_path, "contract", "check", code=2)
+    assert "the tuning scope was changed" in text and "the task definition was changed" in text
+    assert assign(made, {"scope.parameters.batch": None}) == ""
+    assert "batch" not in made.contract().scope.parameters
+
+
+def test_all_that_is_to_be_filled_in_is_named_at_once(tmp_path: Path) -> None:
+    study(tmp_path, "init", "--task", "t")
+    made = open_study(tmp_path)
+    lack = assign(made, {"question": "Is it better?"})
+    assert "task.description, task.env, metrics.primary.source.key" in lack
+    text = study(tmp_path, "status")  # works before the contract is complete
+    assert "still to be filled in: task.description" in text.replace("\n", " ")
+    values = yaml.safe_load(made.contract_path.read_text().replace("FILL IN", "Said"))
+    assert Contract(**values).question == "Is it better?"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--set", "lr=0.003"], "needs a hypothesis"),
+        ([], "only one of them"),
+        (["--set", "lr=0.003", "--optuna", "2"], "only one of them"),
+        (["--optuna", "2", "--name", "x"], "describe the change"),
+        (["--patch", "nowhere.diff", "--hypothesis", "x"], "cannot be read"),
+        (["--set", "lr", "--hypothesis", "x"], "is not a setting"),
+    ],
+)
+def test_a_change_that_is_not_one(tmp_path: Path, words: list[str], reason: str) -> None:
+    made = make_study(tmp_path)
+    assert reason in study(tmp_path, "propose", *words, code=2)
+    assert list(made.history().status) == ["c1"]
+
+
+def test_changes_are_named_after_what_they_change(tmp_path: Path) -> None:
+    made = make_study(tmp_path)
+    for _ in range(2):
+        study(tmp_path, "propose", "--set", "lr=0.003", "--hypothesis", "It learns faster.")
+    assert list(made.history().status) == ["c1", "lr-0.003", "lr-0.003-2"]
+    assert made.candidate("lr-0.003").change.parameters == {"lr": 0.003}
+
+
+class TestDiscover:
+    def test_every_format_is_found_where_it_can_be_read_again(self, tmp_path: Path) -> None:
+        run = tmp_path / "ppo__1__1731741234"
+        run.mkdir()
+        (run / "progress.csv").write_text("step,return\n1,2.5\n2,3.5\n")
+        (run / "result_20261116-080910.json").write_text('{"a": {"score": 7}, "name": "x"}')
+        (run / "log.jsonl").write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "lo')
+        (run / "model.pt").write_bytes(b"\0\1")
+        found = {w.source.key: w for w in discover(tmp_path, tmp_path / "none")}
+        assert set(found) == {"return", "a.score", "loss"}
+        curve = found["return"]
+        assert (curve.source.path, curve.source.step) == ("**/progress.csv", "step")
+        assert (curve.points, curve.last) == (2, 3.5)
+        assert found["a.score"].source.path == "**/result_*.json"
+
+    def test_files_of_one_name_are_told_apart(self, tmp_path: Path) -> None:
+        for place, value in (("train", 1), ("eval", 9)):
+            (tmp_path / place).mkdir()
+            (tmp_path / place / "log.csv").write_text(f"return\n{value}\n")
+        found = {w.source.path: w.last for w in discover(tmp_path, tmp_path / "none")}
+        assert found == {"eval/log.csv": 9, "train/log.csv": 1}
+
+    def test_what_is_printed_counts_only_without_files(self, tmp_path: Path) -> None:
+        log = tmp_path / "stdout.log"
+        log.write_text("episode 3 | mean return: 12.5\nepisode 4 | mean return: 13.5\n")
+        out = tmp_path / "out"
+        out.mkdir()
+        printed = {w.source.key: w for w in discover(out, log)}
+        assert [w.last for key, w in printed.items() if "return" in key] == [13.5]
+        (out / "a.csv").write_text("x\n1\n")
+        assert [w.source.kind for w in discover(out, log)] == ["csv"]
+
+    def test_nothing(self, tmp_path: Path) -> None:
+        assert discover(tmp_path, tmp_path / "none") == []
+
+
+def test_a_failed_run_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    made = make_study(tmp_path)
+    candidates.propose(made, made.candidate("c1").model_copy(update={"id": "c2"}), "agent")
+    candidates.validate(made, "c2", "agent")
+    token = planning.plan(made, "c2", "short", 0).token
+    run = launcher.launch(made, "c2", "short", 0, confirm=token, actor="a").run
+    recovery.wait(made, run, 60)
+    text = recovery.log_tail(made, run)
+    assert "stdout.log" in text and "| trained without secrets" in text
+    rows = standings(made.history(), made.contract().metrics.primary)
+    assert [(row.name, row.phase, row.mean) for row in rows] == [
+        ("c1", "", None),
+        ("c2", "short", 102.0),
+    ]
+    assert "c1, c2 not decided" in answer(rows, "", made.contract().metrics.primary)
