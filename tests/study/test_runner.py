@@ -227,7 +227,11 @@ def test_a_seed_outside_the_pool(study: Study) -> None:
 
 
 def test_a_parameter_out_of_scope_is_refused_when_validated(study: Study) -> None:
-    for change, reason in (({"lr": 5.0}, "expected 0.0001 to 0.01"), ({"width": 3}, "not in the")):
+    for change, reason in (
+        ({"lr": 5.0}, "expected 0.0001 to 0.01"),
+        ({"width": 3}, "not in the"),
+        ({"lr": "0.001 --out elsewhere"}, "expected a number"),
+    ):
         name = f"x{len(study.history().status)}"
         values = candidate_values(id=name, change={"parameters": change})
         candidates.propose(study, Candidate(**values), "agent")
