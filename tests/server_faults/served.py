@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import json
 import os
 import queue
@@ -68,6 +67,9 @@ class _Smithy:
         self._process.stdin.write(json.dumps(command).encode() + b"\n")
         self._process.stdin.flush()
 
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
     def hear(self, pid: int, what: str) -> dict[str, Any]:
         """Return the next of a kind that a gateway says; 0 is the smithy itself."""
         while True:
@@ -82,9 +84,14 @@ class _Smithy:
         self._process.wait(WAIT)
 
 
-@functools.cache
+_smithies: list[_Smithy] = []
+
+
 def _smithy() -> _Smithy:
-    return _Smithy()
+    """Return the smithy of this process; another one if it has died."""
+    if not _smithies or not _smithies[-1].alive():
+        _smithies.append(_Smithy())
+    return _smithies[-1]
 
 
 class Forge:

@@ -269,3 +269,45 @@ def test_a_failed_run_shows_the_end_of_its_log(tmp_path: Path) -> None:
         ("c2", "short", 102.0),
     ]
     assert "c1, c2 not decided" in answer(rows, "", made.contract().metrics.primary)
+
+
+BESIDE = '''"""Train a policy; the reward goes to runs/NAME, as in many scripts."""
+import argparse, csv, time
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int, default=1)
+parser.add_argument("--learning-rate", type=float, default=0.1)
+args = parser.parse_args()
+out = Path("runs") / f"CartPole-v1__ppo__{args.seed}__{int(time.time())}"
+out.mkdir(parents=True)
+with open(out / "progress.csv", "w", newline="") as file:
+    log = csv.writer(file)
+    log.writerow(["global_step", "episodic_return"])
+    for step in range(20):
+        log.writerow([step, 100 * args.learning_rate + args.seed % 5])
+'''
+
+
+def test_a_script_without_an_option_for_its_output(tmp_path: Path) -> None:
+    """What it writes to its working directory is found by the trial, and moved by every run."""
+    root = repository(tmp_path)
+    (root / "ppo.py").write_text(BESIDE)
+    (root / ".gitignore").write_text("runs/\n")
+    subprocess.run(["git", "add", "."], cwd=root, check=True)
+    identity = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+    subprocess.run(["git", *identity, "commit", "-qm", "second"], cwd=root, check=True)
+    fixed = ("ppo.py", "--task", "t", "--execute", "--confirm", "RUN_ONCE", "--seeds", "5")
+    study(root, "start", *fixed, "--candidates", "1", "--minimum-effect", "5")
+    agreed = open_study(root).contract()
+    assert agreed.baseline.outputs == ("runs/**/*",)
+    assert agreed.metrics.primary.source.path == "**/progress.csv"
+    study(root, "propose", "--set", "learning-rate=0.5", "--hypothesis", "It learns faster.")
+    study(root, "contract", "approve", "all", "--by", "Ada")
+    study(root, "loop", "--execute", "--confirm", "RUN_CANDIDATE")
+    text = study(root, "status").replace("\n", " ")
+    assert "Yes: learning-rate-0.5 is better than baseline. episodic_return is 52.0" in text
+    assert not (root / "runs").exists()
+    made = open_study(root)
+    kept = list((made.path / "runs/baseline-promotion-1/out").rglob("progress.csv"))
+    assert len(kept) == 1 and "__1__" in kept[0].parent.name

@@ -23,6 +23,7 @@ from study_samples import POOLS
 from assay.study.agree import spending
 from assay.study.files.documents import StudyError, write_yaml_document
 from assay.study.judge import audit, verdict
+from assay.study.record import kinds
 from assay.study.record.study import Study
 from assay.study.steps import agenda
 
@@ -135,6 +136,16 @@ def test_runs_that_were_killed_count_in_both_arms(tmp_path: Path, name: str) -> 
     assert f"{name}-promotion-1-lost1, {name}-promotion-2-lost1 were stopped" in failed.detail
     found = audit.audit(study, "c1", "validation", "agent") if name == "c1" else None
     assert found is None or "1 of c1 and 0 of base were lost" in [c.detail for c in found.checks]
+
+
+def test_runs_that_nobody_saw_begin_do_not_count(study: Study) -> None:
+    add(study, "c1")
+    for seed in (1, 2):
+        lose(study, "c1", "promotion", seed, reason=kinds.UNSTARTED)
+    fake(study, "c1", "promotion", gain=14.0)
+    found = audit.audit(study, "c1", "promotion", "agent")
+    assert "0 of c1 and 0 of base were lost" in [check.detail for check in found.checks]
+    assert found.passed
 
 
 class TestTheWholePool:

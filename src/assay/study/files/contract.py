@@ -250,8 +250,10 @@ class Hardware(Part):
         return self
 
 
-class Baseline(Part):
+class Baseline(Grown):
     """What candidates are compared with."""
+
+    later: ClassVar[tuple[str, ...]] = ("outputs",)
 
     command: tuple[str, ...] = Field(
         min_length=1, description="Arguments; {seed}, {out} and {parameters} are filled in."
@@ -271,6 +273,9 @@ class Baseline(Part):
     )
     untracked: tuple[str, ...] = Field(
         (), description="Paths that Git does not hold and runs need (data, build outputs)."
+    )
+    outputs: tuple[str, ...] = Field(
+        (), description="Globs below cwd of what a run writes beside {out}; it is moved there."
     )
 
     @field_validator("shortened")

@@ -133,7 +133,9 @@ def _losses(history: History, arms: Sequence[str], phase: Phase) -> AuditCheck:
     counts = []
     for name in arms:
         # The kill switch counts as well: whoever may turn it off again could run a seed twice.
-        lost = [run.id for run in history.over(name, phase) if run.outcome == "lost"]
+        # What was never started had no scores that somebody could dislike.
+        over = [run for run in history.over(name, phase) if run.reason != kinds.UNSTARTED]
+        lost = [run.id for run in over if run.outcome == "lost"]
         if len(lost) > kinds.MOST_RUNS_LOST:
             return _check(title, False, f"{', '.join(lost)} were stopped on the way")
         counts.append(f"{len(lost)} of {name}")

@@ -38,6 +38,7 @@ WARNED = "budget.warning"
 LOOPED = "loop.ended"
 
 SWITCHED = "the kill switch was on"  # why a run ended that was stopped with all others
+UNSTARTED = "it was prepared and never started"  # why a run was lost that nobody has seen begin
 STOP = "STOP"  # the kill switch, a file in the study's directory
 
 DECIDING: tuple[Phase, ...] = ("promotion", "validation")

@@ -90,6 +90,12 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
     refuse_scope(study, agreed, candidate)
     refuse_hardware(agreed)
     refuse_dirty(study, agreed)
+    if agreed.baseline.outputs and not registered["base"]:
+        raise StudyError(
+            "baseline.outputs needs a Git repository with a commit: without one all runs write to "
+            "the same directory.",
+            "Begin a repository (git init), or have the script write to {out}.",
+        )
     run = _run_name(history, candidate, phase, seed)
     given = environment(agreed)
     if registered["base"]:

@@ -19,7 +19,7 @@ from assay.study.files.documents import (
 from assay.study.files.records import RunRecord, Seen
 from assay.study.measure import extractors
 from assay.study.record.history import History
-from assay.study.record.kinds import DECIDING, ENDED, EXITED, MEASURED
+from assay.study.record.kinds import DECIDING, ENDED, EXITED, MEASURED, UNSTARTED
 from assay.study.record.study import Study
 from assay.study.record.transaction import Transaction
 from assay.study.run.processes import claim, hours_until_last_beat, kill_orphan, supervised
@@ -202,7 +202,7 @@ def recover(study: Study) -> list[str]:
             age = datetime.now(UTC) - datetime.fromisoformat(run.prepared.time)
             if age.total_seconds() < START_SECONDS or not claim(place, "recovery"):
                 continue
-            _lose(study, run.id, "it was prepared and never started", 0.0)
+            _lose(study, run.id, UNSTARTED, 0.0)
         elif supervised(place):
             continue
         else:

@@ -53,7 +53,7 @@ from assay.study.run.processes import (
 )
 from assay.study.run.recovery import POLL_SECONDS, exited, finish
 from assay.study.run.sandbox import NONE, Sandbox
-from assay.study.run.worktree import worktree
+from assay.study.run.worktree import collect, worktree
 
 GRACE_SECONDS = 10.0
 HEARTBEAT_SECONDS = 2.0
@@ -110,6 +110,8 @@ def supervise(study: Study, run: str, between: Callable[[str], None] = lambda st
                     exit_code = process.wait()
                     # What training left running must not reach into its evaluation.
                     kill_descendants()
+                    if outcome == "done" and training and agreed.baseline.outputs:
+                        collect(tree / record.cwd, agreed.baseline.outputs, place / "out")
                     if outcome == "done":
                         guard.end(tree, training, pinned)
                 if outcome == "done" and exit_code:

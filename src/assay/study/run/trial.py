@@ -21,7 +21,7 @@ from assay.study.record.kinds import TRIED
 from assay.study.record.study import Study
 from assay.study.run import planning
 from assay.study.run.supervisor import run_for
-from assay.study.run.worktree import worktree
+from assay.study.run.worktree import collect, strays, worktree
 
 CONFIRM = "RUN_ONCE"
 TRIAL = "trial"  # its directory in the study's
@@ -36,6 +36,7 @@ class Trial:
     log: Path
     seconds: float
     exit_code: int | None  # None if it was stopped because it took too long
+    outputs: tuple[str, ...] = ()  # globs of what it wrote beside its output
 
 
 def try_once(study: Study, agreed: Contract, seed: int, limit: float, actor: str) -> Trial:
@@ -51,15 +52,18 @@ def try_once(study: Study, agreed: Contract, seed: int, limit: float, actor: str
     argv = planning.command(agreed, seed, out.resolve(), dict(agreed.baseline.parameters))
     begun = time.monotonic()
     with _tree(study, agreed) as tree, open(log, "xb") as file:
-        place = tree / agreed.baseline.cwd
+        where = tree / agreed.baseline.cwd
         try:
-            code = run_for(argv, place, planning.environment(agreed), file, limit)
+            code = run_for(argv, where, planning.environment(agreed), file, limit)
         except FileNotFoundError:
             raise StudyError(f"The command '{argv[0]}' was not found.") from None
+        outputs = strays(where) if tree != study.root else []
+        if outputs:
+            collect(where, outputs, out)
     seconds = time.monotonic() - begun
     facts = {"argv": list(argv), "seconds": round(seconds, 3), "exit_code": code}
     study.ledger.append(TRIED, facts, actor=actor)
-    return Trial(argv, out, log, seconds, code)
+    return Trial(argv, out, log, seconds, code, tuple(outputs))
 
 
 @contextmanager

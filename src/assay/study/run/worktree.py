@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from assay.runs.git import GitError, git
@@ -120,6 +120,37 @@ def _apply(place: Path, patch: str) -> None:
             f"The patch does not apply: {error.message}",
             "Make it again against the incumbent's commit, or HEAD where there is none.",
         ) from None
+
+
+def collect(place: Path, globs: Sequence[str], out: Path) -> None:
+    """Move what a run wrote into its worktree to its output; what Git holds stays.
+
+    Raises:
+        StudyError: The output has a file of that name already.
+    """
+    held = set(git(place, "ls-files", "-z").split("\0"))
+    for path in [path for glob in globs for path in sorted(place.glob(glob))]:
+        name = path.relative_to(place).as_posix()
+        if name in held or not (path.is_file() or path.is_symlink()):
+            continue
+        target = out / name
+        if target.exists():
+            raise StudyError(f"it wrote '{name}' twice: to its output, and beside it")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(path, target)
+
+
+def strays(place: Path) -> list[str]:
+    """Return globs of what was written into a worktree and Git does not hold."""
+    listed = git(place, "status", "--porcelain", "-z", "--ignored", "--untracked-files=all", ".")
+    prefix = git(place, "rev-parse", "--show-prefix").strip()
+    found: dict[str, None] = {}
+    for entry in filter(None, listed.split("\0")):
+        name = entry[3:].removeprefix(prefix)
+        first, deeper, _ = name.partition("/")
+        if "__pycache__" not in name and first != ROOT:
+            found[f"{first}/**/*" if deeper else first] = None
+    return list(found)
 
 
 def kept(study: Study, run: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from assay.core.config import parse
+from assay.study.agree.scope import pinned
 from assay.study.agree.setup import contract_template
 from assay.study.files.contract import PLACEHOLDER, Contract, MetricSource
 from assay.study.files.documents import StudyError, checked_name, write_text
@@ -31,6 +32,7 @@ _HEAD = (
 )
 _SHARE = 0.05  # of the trial's score: what is proposed as the minimum effect
 _ROOM = 2.0  # times the trial's time that a run may use
+_SPARE = 60.0  # seconds beyond that, for a machine that is busy
 _EVALUATED = {"eval", "evaluation", "evaluations", "test", "success", "solved"}
 _ENVIRONMENTS = {"env", "env_id", "env_name", "environment", "gym_id", "game"}
 _SHARES = {"gamma", "tau", "lam", "lambda", "gae_lambda", "discount", "polyak"}
@@ -114,7 +116,8 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
             "Name the script that trains: assay study start train.py",
         )
     for name in ("seed", "out"):
-        if not any(f"{{{name}}}" in word for word in train.command):
+        beside = name == "out" and pinned(study.root)  # what it writes beside can be moved there
+        if not beside and not any(f"{{{name}}}" in word for word in train.command):
             raise StudyError(
                 f"'{train.documented}' cannot be studied as it is: {train.placeholders.get(name)}.",
                 f"Give the script an option for it; every run gets its own {{{name}}}.",
@@ -230,6 +233,9 @@ def learn(made: Draft, study: Study, limit: float, actor: str) -> Trial:
             "Correct baseline.command (assay study contract set), shorten the run, or give it "
             "more time with --minutes.",
         )
+    if trial.outputs:
+        why = "the trial wrote these to its working directory; they are moved to the run's output"
+        made.put("baseline.outputs", list(trial.outputs), why)
     _learn_metrics(made, discover(trial.out, trial.log))
     _learn_budget(made, agreed, trial.seconds)
     return trial
@@ -295,12 +301,12 @@ def _learn_budget(made: Draft, agreed: Contract, seconds: float) -> None:
     expected = agreed.evaluation.expected_candidates
     deciding = len(pools.promotion) + len(pools.validation)
     runs = deciding * (1 + expected) + len(pools.development) * expected
-    hours = max(runs * seconds * _ROOM / 3600, 0.01)
+    hours = runs * (seconds * _ROOM + _SPARE) / 3600
     made.put("budget.runs", runs + runs // 10)
     made.put(
         "budget.wall_clock_hours",
         float(f"{hours:.2g}"),
-        f"{runs} runs of {seconds:.3g} s each (the trial's time), doubled",
+        f"{runs} runs; the trial took {seconds:.3g} s, which is doubled, and a minute is added",
     )
 
 
