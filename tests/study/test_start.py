@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,13 @@ def test_a_trial_that_fails_shows_its_log(tmp_path: Path) -> None:
     text = start(root, code=2)
     assert "exited with 1" in text and "| no such simulator" in text and "stdout.log" in text
     assert open_study(root).contract_path.exists()
+
+
+def test_the_repository_may_have_an_interpreter_of_its_own(tmp_path: Path) -> None:
+    root = repository(tmp_path)
+    assert "'no-python' was not found" in start(root, "--python", "no-python", code=2)
+    start(root, "--python", sys.executable)
+    assert open_study(root).contract().baseline.command[0] == sys.executable
 
 
 def test_a_trial_that_takes_too_long_is_stopped(tmp_path: Path) -> None:

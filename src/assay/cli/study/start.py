@@ -43,6 +43,9 @@ def start(
     seeds: Annotated[
         int, typer.Option("--seeds", min=5, help="Training seeds of each of the two phases.")
     ] = 10,
+    python: Annotated[
+        str, typer.Option("--python", help="The repository's own interpreter.", show_default=False)
+    ] = "{python}",
     profile: Annotated[
         str | None, typer.Option("--profile", help="A packaged profile, or a file of hints.")
     ] = None,
@@ -80,7 +83,7 @@ def start(
         made = initialise(place, name, study, actor=actor, activate=activate)
     write_yaml_document(made.task_path / "adapter.yaml", seen.adapter)
     write_text(made.task_path / "task_card.md", task_card(place, seen.adapter, seen.findings))
-    wishes = start.Wishes(question, minimum_effect, candidates, seeds)
+    wishes = start.Wishes(question, minimum_effect, candidates, seeds, python)
     filled = start.draft(made, propose(seen.adapter), wishes)
     start.write(made, filled)
     trial = None

@@ -44,6 +44,9 @@ _NO_CHANGE = {
     "log_every", "eval_every",
 }  # fmt: skip
 _NOT_A_SCORE = 8  # of `promise`
+_WITHOUT_GIT = (
+    " In a Git repository with a commit, what runs write to their working directory is kept apart."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class Wishes:
     minimum_effect: float | None = None
     candidates: int = 3  # that the error rate is shared by
     seeds: int = 10  # of each deciding phase
+    python: str = "{python}"  # the interpreter; by default that of Assay
 
 
 @dataclass(slots=True)
@@ -120,7 +124,8 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
         if not beside and not any(f"{{{name}}}" in word for word in train.command):
             raise StudyError(
                 f"'{train.documented}' cannot be studied as it is: {train.placeholders.get(name)}.",
-                f"Give the script an option for it; every run gets its own {{{name}}}.",
+                f"Give the script an option for it; every run gets its own {{{name}}}."
+                + _WITHOUT_GIT * (name == "out"),
             )
     made = Draft(yaml.safe_load(contract_template(study.task, study.name)))
     script = _script(train.command)
@@ -130,7 +135,8 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
     made.put("task.description", f"What {script} trains has a high score.")
     env = _environment(found)
     made.put("task.env", env or "unknown", "" if env else "no environment id was found")
-    made.put("baseline.command", list(train.command), f"found at {', '.join(train.evidence[:2])}")
+    command = [word.replace("{python}", wishes.python) for word in train.command]
+    made.put("baseline.command", command, f"found at {', '.join(train.evidence[:2])}")
     if train.missing:
         made.ask("baseline.command", f"it needs {', '.join(train.missing)} as well")
     made.put("baseline.parameter_format", train.parameter_format or "--{name}={value}")
@@ -230,8 +236,8 @@ def learn(made: Draft, study: Study, limit: float, actor: str) -> Trial:
             ended = f"did not end within {limit / 60:g} minutes and was stopped"
         raise StudyError(
             f"The training command {ended}: {' '.join(trial.argv)}\n{_tail(trial)}",
-            "Correct baseline.command (assay study contract set), shorten the run, or give it "
-            "more time with --minutes.",
+            "Name the repository's own interpreter with --python PATH, another script "
+            "(assay study start SCRIPT), or give the run more time with --minutes.",
         )
     if trial.outputs:
         why = "the trial wrote these to its working directory; they are moved to the run's output"
