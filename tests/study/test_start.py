@@ -132,9 +132,38 @@ def test_the_repository_may_have_an_interpreter_of_its_own(tmp_path: Path) -> No
     assert open_study(root).contract().baseline.command[0] == sys.executable
 
 
-def test_a_trial_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+def test_a_trial_that_takes_too_long_is_stopped_and_what_it_wrote_is_used(tmp_path: Path) -> None:
     root = repository(tmp_path, "import time; time.sleep(60)")
-    assert "did not end within 0.02 minutes" in start(root, "--minutes", "0.02", code=2)
+    text = start(root, "--minutes", "0.05", code=2)
+    assert "did not end within 0.05 minutes" in text and "--set total-timesteps=2000" in text
+    assert open_study(root).contract().metrics.primary.source.key == "episode_return"
+
+
+def test_a_trial_of_a_contract_that_was_filled_in_keeps_what_was_changed(tmp_path: Path) -> None:
+    root = repository(tmp_path)
+    study(root, "start", "train.py", "--task", "t", "--study", "s")
+    study(root, "contract", "set", "evaluation.alpha=0.1", "hardware.gpu_model=none")
+    study(root, "propose", "--set", "lr=0.5", "--hypothesis", "It learns faster.")
+    text = study(root, "start", "--execute", "--confirm", "RUN_ONCE", "--set", "gamma=0.9")
+    assert "The trial run took" in text
+    agreed = open_study(root).contract()
+    assert (agreed.evaluation.alpha, agreed.baseline.parameters) == (0.1, {"gamma": 0.9})
+    assert agreed.metrics.primary.source.key == "eval_return"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{python} train.py --random-seed {seed} --log-dir {out}",
+        "[{python}, train.py, --random-seed, {seed}, --log-dir, {out}]",
+    ],
+)
+def test_a_command_is_set_as_people_type_it(tmp_path: Path, text: str) -> None:
+    root = repository(tmp_path)
+    study(root, "start", "train.py", "--task", "t")
+    study(root, "contract", "set", f"baseline.command={text}")
+    words = ("{python}", "train.py", "--random-seed", "{seed}", "--log-dir", "{out}")
+    assert open_study(root).contract().baseline.command == words
 
 
 def test_a_curve_alone_is_the_training_reward(tmp_path: Path) -> None:
@@ -210,6 +239,8 @@ def test_all_that_is_to_be_filled_in_is_named_at_once(tmp_path: Path) -> None:
         (["--optuna", "2", "--name", "x"], "describe the change"),
         (["--patch", "nowhere.diff", "--hypothesis", "x"], "cannot be read"),
         (["--set", "lr", "--hypothesis", "x"], "is not a setting"),
+        (["--set", "lr=5", "--hypothesis", "x"], "expected 0.0001 to 0.01"),
+        (["--set", "width=5", "--hypothesis", "x"], "not in the"),
     ],
 )
 def test_a_change_that_is_not_one(tmp_path: Path, words: list[str], reason: str) -> None:
@@ -309,6 +340,9 @@ def test_a_script_without_an_option_for_its_output(tmp_path: Path) -> None:
     study(root, "start", *fixed, "--candidates", "1", "--minimum-effect", "5")
     agreed = open_study(root).contract()
     assert agreed.baseline.outputs == ("runs/**/*",)
+    study(root, "contract", "set", "baseline.outputs=")
+    assert "a run would leave no files to measure" in study(root, "contract", "check", code=2)
+    study(root, "contract", "set", "baseline.outputs=runs")  # a directory means all in it
     assert agreed.metrics.primary.source.path == "**/progress.csv"
     study(root, "propose", "--set", "learning-rate=0.5", "--hypothesis", "It learns faster.")
     study(root, "contract", "approve", "all", "--by", "Ada")

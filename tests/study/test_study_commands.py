@@ -121,7 +121,7 @@ def test_from_init_to_a_verdict(repository: Path) -> None:
     assert "yes" in study("contract", "show")
     assert told("contract", "check")["valid"] is True
 
-    assert told("next")["command"] == "assay study loop"
+    assert told("next")["command"] == "assay study loop --execute --confirm RUN_CANDIDATE"
     assert told("baseline")["proposed"] is True
     assert told("baseline")["proposed"] is False
     (repository / "candidates.yaml").write_text(CANDIDATES)

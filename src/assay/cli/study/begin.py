@@ -15,6 +15,7 @@ from assay.cli.study.common import By, Call, Root, on_study
 from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
+    from assay.study.files.contract import Contract
     from assay.study.files.records import Adapter
 
 contract = typer.Typer(
@@ -255,6 +256,11 @@ def check(call: Call) -> None:
             "nothing is protected: if files of the repository compute the metrics, name them in "
             "evaluation.files"
         )
+    if not _leaves_files(agreed):
+        warnings.append(
+            "the command has no {out}, and baseline.outputs names nothing: a run would leave no "
+            "files to measure. For example: baseline.outputs='[runs/**/*]'"
+        )
     if agreed.scope.files and not agreed.evaluation.command:
         warnings.append(
             "patches are allowed, and training itself writes the metrics: a patch can write any "
@@ -280,6 +286,13 @@ def check(call: Call) -> None:
     call.show(facts, lines)
     if reasons or void:
         raise typer.Exit(EXIT_USER_ERROR)
+
+
+def _leaves_files(agreed: Contract) -> bool:
+    """Return whether the files of a run come to where its metrics are read."""
+    words = (*agreed.baseline.command, *agreed.evaluation.command)
+    printed = agreed.metrics.primary.source.kind == "stdout"
+    return printed or bool(agreed.baseline.outputs) or any("{out}" in word for word in words)
 
 
 @contract.command("approve")

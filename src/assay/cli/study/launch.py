@@ -209,6 +209,7 @@ def loop(
                  "reason": s.reason} for s in steps
             ]  # fmt: skip
             lines = [f"{s.action}: {s.reason}" for s in steps] or ["Nothing waits."]
+            lines.append("Nothing is started. Start it with: --execute --confirm RUN_CANDIDATE")
             call.show({"launched": False, "steps": waiting}, lines)
             return
         actor = call.actor

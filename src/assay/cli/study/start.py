@@ -29,7 +29,11 @@ def start(
         typer.Option("--root", help="The repository; by default the working directory."),
     ] = None,
     task: Annotated[str | None, typer.Option("--task", help="Name of the task.")] = None,
-    study: Annotated[str, typer.Option("--study", help="Name of the study.")] = "first",
+    study: Annotated[str | None, typer.Option("--study", help="Name of the study.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting that all runs are given."),
+    ] = None,
     question: Annotated[
         str, typer.Option("--question", help="What the study is to find out.")
     ] = "",
@@ -61,6 +65,7 @@ def start(
     as_json: AsJson = False,
 ) -> None:
     """Audit a repository and fill in a contract; with --execute train once, to time it."""
+    from assay.core.config import parse_assignments
     from assay.study.agree.setup import initialise, without_git
     from assay.study.files.documents import StudyError, write_text, write_yaml_document
     from assay.study.repo.audit import inspect
@@ -76,15 +81,25 @@ def start(
         )
     place = (root or Path.cwd()).resolve()
     seen = inspect(place, profile, script)
-    name = task or re.sub(r"[^A-Za-z0-9._-]+", "-", place.name).strip("-.") or "task"
     actor = common.actor(by)
+    known = start.active(place)
+    if task is None and study is None and known and start.unapproved(place, *known):
+        name, study = known
+    else:
+        name = task or re.sub(r"[^A-Za-z0-9._-]+", "-", place.name).strip("-.") or "task"
+        study = study or "first"
     made = start.unapproved(place, name, study)
+    filled_before = made is not None and made.contract_path.exists()
     if made is None:
         made = initialise(place, name, study, actor=actor, activate=activate)
     write_yaml_document(made.task_path / "adapter.yaml", seen.adapter)
     write_text(made.task_path / "task_card.md", task_card(place, seen.adapter, seen.findings))
-    wishes = start.Wishes(question, minimum_effect, candidates, seeds, python)
-    filled = start.draft(made, propose(seen.adapter), wishes)
+    given = parse_assignments(settings or [])
+    wishes = start.Wishes(question, minimum_effect, candidates, seeds, python, given)
+    if execute and filled_before and script is None:
+        filled = start.again(made, wishes)  # what was changed by hand since stays
+    else:
+        filled = start.draft(made, propose(seen.adapter), wishes)
     start.write(made, filled)
     trial = None
     if execute:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,10 +71,25 @@ def _set(values: dict[str, Any], name: str, value: Any) -> None:
                     f"'{name}' cannot be set: '{part}' is {inner!r}, which has no fields."
                 )
             place = inner
+    if model.get("type") == "array":
+        value = _listed(value)
     if value is None:
         place.pop(last, None)
     else:
         place[last] = value
+
+
+def _listed(value: Any) -> Any:
+    """Return a list as people type it: words of a command, or `[{python}, train.py]`."""
+    if isinstance(value, str):
+        return shlex.split(value)
+    if isinstance(value, dict):
+        value = [value]
+    # YAML takes `{python}` for a mapping.
+    return [
+        f"{{{next(iter(item))}}}" if isinstance(item, dict) and len(item) == 1 else item
+        for item in value
+    ] if isinstance(value, list) else value  # fmt: skip
 
 
 def _fields(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any] | None:

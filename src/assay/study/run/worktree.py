@@ -129,7 +129,9 @@ def collect(place: Path, globs: Sequence[str], out: Path) -> None:
         StudyError: The output has a file of that name already.
     """
     held = set(git(place, "ls-files", "-z").split("\0"))
-    for path in [path for glob in globs for path in sorted(place.glob(glob))]:
+    found = [path for glob in globs for path in sorted(place.glob(glob))]
+    below = [inner for path in found if path.is_dir() for inner in sorted(path.rglob("*"))]
+    for path in dict.fromkeys([*found, *below]):
         name = path.relative_to(place).as_posix()
         if name in held or not (path.is_file() or path.is_symlink()):
             continue

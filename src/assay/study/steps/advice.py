@@ -66,7 +66,7 @@ def advise(study: Study, book: Book, damage: list[Problem]) -> Advice:
         if step.action == "debug" and failed:
             reason += f"; the log of the last one: {study.path / 'runs' / failed[-1].id}/stdout.log"
         if step.action in ("baseline", "run") and agreed.experiment.mode != "manual":
-            command = f"{STUDY} loop"
+            command = f"{STUDY} loop --execute --confirm RUN_CANDIDATE"
         return Advice(step.action, reason, command, step.action not in UNSAFE)
     if book.held:
         run = next(iter(book.held))

@@ -14,6 +14,7 @@ from typing import Any
 from assay.core.config import parse
 from assay.core.errors import MissingExtraError
 from assay.study.agree.rules import refuse_unreflected
+from assay.study.agree.scope import refuse_scope
 from assay.study.files.base import Phase
 from assay.study.files.candidate import BudgetRequest, Candidate, Change
 from assay.study.files.documents import StudyError, read_yaml
@@ -60,14 +61,15 @@ def from_change(study: Study, proposal: Proposal, request: BudgetRequest, actor:
     """Propose one change of settings or code; return the candidate's name.
 
     Raises:
-        StudyError: There is no reason for it, or it is malformed.
+        StudyError: There is no reason for it, it is malformed, or it is out of scope.
     """
     if not proposal.hypothesis.strip():
         raise StudyError(
             "A candidate needs a hypothesis: why should it be better?",
             "Say it with --hypothesis TEXT. It is recorded before the first run.",
         )
-    metric = study.contract().metrics.primary
+    agreed = study.contract()
+    metric = agreed.metrics.primary
     values = {
         "id": proposal.name or _named(study, proposal),
         "task": study.task,
@@ -81,6 +83,7 @@ def from_change(study: Study, proposal: Proposal, request: BudgetRequest, actor:
         "proposer": actor,
     }
     candidate = parse(Candidate, values, what="the proposed change")
+    refuse_scope(study, agreed, candidate)
     candidates.propose(study, candidate, actor)
     return candidate.id
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,15 @@ from assay.core.config import parse
 from assay.study.agree.scope import pinned
 from assay.study.agree.setup import contract_template
 from assay.study.files.contract import PLACEHOLDER, Contract, MetricSource
-from assay.study.files.documents import StudyError, checked_name, write_text
+from assay.study.files.documents import (
+    ROOT,
+    StudyError,
+    checked_name,
+    read_yaml,
+    read_yaml_document,
+    write_text,
+)
+from assay.study.files.records import Registry
 from assay.study.measure.discover import Written, discover
 from assay.study.record.study import Study
 from assay.study.repo.answers.metrics import promise
@@ -67,6 +75,7 @@ class Wishes:
     candidates: int = 3  # that the error rate is shared by
     seeds: int = 10  # of each deciding phase
     python: str = "{python}"  # the interpreter; by default that of Assay
+    settings: Mapping[str, Any] = field(default_factory=dict)  # that all runs are given
 
 
 @dataclass(slots=True)
@@ -86,6 +95,18 @@ class Draft:
         if why:
             self.ask(name, why)
 
+    def wish(self, wishes: Wishes) -> None:
+        """Put in what the user said."""
+        if wishes.question:
+            self.put("question", wishes.question)
+        if wishes.minimum_effect is not None:
+            self.put("metrics.primary.minimum_effect", wishes.minimum_effect)
+        if wishes.settings:
+            self.put("baseline.parameters", dict(wishes.settings))
+        given = {"question": wishes.question, "metrics.primary.minimum_effect":
+                 wishes.minimum_effect}  # fmt: skip
+        self.decisions = [d for d in self.decisions if not given.get(d.field)]
+
     def ask(self, name: str, why: str) -> None:
         """Let a person decide on a field as it is."""
         value: Any = self.values
@@ -98,13 +119,28 @@ class Draft:
 def unapproved(root: Path, task: str, name: str) -> Study | None:
     """Return the study of these names if it was only started yet, so that it can be filled again.
 
-    Where anything of it is approved or proposed, and where there is none, it is None.
+    Where anything of it is approved, and where there is none, it is None.
     """
     study = Study(root, checked_name(task, "task"), checked_name(name, "study"))
     if not study.ledger.path.exists():
         return None
-    history = study.history()
-    return None if history.approvals or history.status else study
+    return None if study.history().approvals else study
+
+
+def active(root: Path) -> tuple[str, str] | None:
+    """Return the task and study that a repository works on, if any."""
+    path = root / ROOT / "registry.yaml"
+    if not path.exists():
+        return None
+    registry = read_yaml_document(path, Registry)
+    return (registry.task, registry.study) if registry.task and registry.study else None
+
+
+def again(study: Study, wishes: Wishes) -> Draft:
+    """Return the contract as it is now, with what the user wants, to try it out."""
+    made = Draft(read_yaml(study.contract_path)[0])
+    made.wish(wishes)
+    return made
 
 
 def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
@@ -123,15 +159,15 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
         beside = name == "out" and pinned(study.root)  # what it writes beside can be moved there
         if not beside and not any(f"{{{name}}}" in word for word in train.command):
             raise StudyError(
-                f"'{train.documented}' cannot be studied as it is: {train.placeholders.get(name)}.",
+                f"'{train.documented}' cannot be studied as it is: "
+                f"{train.placeholders.get(name, '').removeprefix('none: ')}.",
                 f"Give the script an option for it; every run gets its own {{{name}}}."
                 + _WITHOUT_GIT * (name == "out"),
             )
     made = Draft(yaml.safe_load(contract_template(study.task, study.name)))
     script = _script(train.command)
-    made.put("question", wishes.question or f"Is a change of {script} better?")
-    if not wishes.question:
-        made.ask("question", "nobody has asked yet; --question says it")
+    made.put("question", f"Is a change of {script} better?")
+    made.ask("question", "nobody has asked yet; --question says it")
     made.put("task.description", f"What {script} trains has a high score.")
     env = _environment(found)
     made.put("task.env", env or "unknown", "" if env else "no environment id was found")
@@ -145,8 +181,12 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
     made.put("scope.parameters", ranges, "what candidates may change; ranges around the defaults")
     made.put("experiment.mode", "supervised")
     made.put("experiment.keep", 1.0)
-    if wishes.minimum_effect is not None:
-        made.put("metrics.primary.minimum_effect", wishes.minimum_effect)
+    made.ask("metrics.primary.minimum_effect", "how much better is worth having? --minimum-effect")
+    made.ask("evaluation.episodes", "how many episodes one score averages, for the record")
+    if not any("{out}" in word for word in train.command):
+        made.ask("baseline.outputs", "the script writes to its working directory: name what it "
+                 "writes, such as [runs/**/*], or let a trial find it")  # fmt: skip
+    made.wish(wishes)
     made.put("budget.parallel", max(1, len(os.sched_getaffinity(0))))
     made.put("evaluation.expected_candidates", wishes.candidates)
     made.put("evaluation.pools.promotion", list(range(1, 1 + wishes.seeds)))
@@ -230,19 +270,21 @@ def learn(made: Draft, study: Study, limit: float, actor: str) -> Trial:
     agreed = provisional(made, str(study.contract_path))
     seed = agreed.evaluation.pools.development[0]
     trial = try_once(study, agreed, seed, limit, actor)
+    if trial.outputs:
+        why = "the trial wrote these to its working directory; they are moved to the run's output"
+        made.put("baseline.outputs", list(trial.outputs), why)
+    if trial.exit_code in (0, None):
+        _learn_metrics(made, discover(trial.out, trial.log))
     if trial.exit_code != 0:
+        write(study, made)
         ended = f"exited with {trial.exit_code}"
         if trial.exit_code is None:
             ended = f"did not end within {limit / 60:g} minutes and was stopped"
         raise StudyError(
             f"The training command {ended}: {' '.join(trial.argv)}\n{_tail(trial)}",
-            "Name the repository's own interpreter with --python PATH, another script "
-            "(assay study start SCRIPT), or give the run more time with --minutes.",
+            "Make it shorter by an option of the script (--set total-timesteps=2000), give it more "
+            "time (--minutes 60), or name the repository's own interpreter (--python PATH).",
         )
-    if trial.outputs:
-        why = "the trial wrote these to its working directory; they are moved to the run's output"
-        made.put("baseline.outputs", list(trial.outputs), why)
-    _learn_metrics(made, discover(trial.out, trial.log))
     _learn_budget(made, agreed, trial.seconds)
     return trial
 
