@@ -140,7 +140,7 @@ class TestLoop:
             process.send_signal(signal.SIGKILL)
             process.wait()
         reason, lines = loop(study)
-        assert reason == "everything that was proposed is decided", lines
+        assert reason == "everything that was proposed is decided", "\n".join(lines)
         assert now(study)["better"] == "accepted"
         # Every seed has one result, and what a kill prevented from starting never started.
         done = study.history().over()
