@@ -300,7 +300,7 @@ def test_a_failed_run_shows_the_end_of_its_log(tmp_path: Path) -> None:
     token = planning.plan(made, "c2", "short", 0).token
     run = launcher.launch(made, "c2", "short", 0, confirm=token, actor="a").run
     recovery.wait(made, run, 60)
-    text = recovery.log_tail(made, run)
+    text = recovery.log_tail(made.path / "runs" / run)
     assert "stdout.log" in text and "| trained without secrets" in text
     rows = standings(made.history(), made.contract().metrics.primary)
     assert [(row.name, row.phase, row.mean) for row in rows] == [

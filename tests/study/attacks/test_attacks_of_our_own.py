@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from arena import Runner, begin, commit, diff, expected, git, problems, propose, repository
+from arena import Runner, begin, diff, expected, git, problems, propose, repository
+from test_attacks_on_environments import environment, in_environment
 from typer.testing import CliRunner
 
 from assay.cli.app import app
@@ -57,19 +58,25 @@ def test_52_texts_that_a_terminal_hides_are_refused(study: Study, hidden: str) -
     assert study.contract().question.startswith("Größer?")
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "reason"),
-    [("versions", {"numpy": "99.0"}, "numpy is 99.0"), ("gpu", "H200", "ran on H200")],
-)
-def test_53_54_other_packages_or_hardware_for_one_arm(
-    compared: Study, field: str, value: object, reason: str
-) -> None:
+def test_53_other_packages_for_one_arm(tmp_path: Path, run: Runner) -> None:
+    """A package is upgraded after the baseline, in the environment that the runs use."""
+    site = environment(tmp_path / "venv")
+    (site / "mathlib-1.0.dist-info").mkdir()
+    study = in_environment(tmp_path, site)
+    for phase in ("promotion", "validation"):
+        run.pool(study, "c1", phase)
+    propose(study, "faster", lr=0.002)
+    (site / "mathlib-1.0.dist-info").rename(site / "mathlib-2.0.dist-info")
+    run.pool(study, "faster")
+    failed = failed_checks(study, "faster")
+    assert failed == "mathlib is 2.0 in faster-promotion-1 and 1.0 in c1-promotion-1"
+
+
+def test_54_other_hardware_for_one_arm(compared: Study) -> None:
     path = compared.path / "runs/c1-promotion-3/run.json"
     record = read_json_document(path, RunRecord)
-    if isinstance(value, dict):
-        value = record.versions | value
-    write_json_document(path, record.model_copy(update={field: value}))
-    assert reason in failed_checks(compared)
+    write_json_document(path, record.model_copy(update={"gpu": "H200"}))
+    assert "c1-promotion-3 ran on H200, base-promotion-1 on no GPU" in failed_checks(compared)
 
 
 def test_55_a_result_that_is_a_link_to_another_run(
@@ -111,6 +118,8 @@ def test_57_a_file_system_monitor_of_git_is_not_started(study: Study, run: Runne
     git(study.root, "config", "core.fsmonitor", str(script))
     record = run(study)
     assert not marker.exists() and record.metrics["return"] == expected(0, 0.002)
+    git(study.root, "status")
+    assert marker.exists()  # it is Git that asks it
 
 
 @pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
@@ -149,9 +158,14 @@ def test_60_a_rival_that_is_made_worse_afterwards(compared: Study) -> None:
 def test_61_a_module_of_the_patch_that_shadows_the_standard_library(
     study: Study, run: Runner
 ) -> None:
-    shadow = diff(study.root, {"random.py": "raise SystemExit('shadowed')\n"})
-    propose(study, "shadow", shadow)
+    """The evaluation imports `random` as well, and would execute the candidate's."""
+    cheat = """
+        class Random:
+            def __init__(self, seed): pass
+            def gauss(self, mean, deviation): return 40.0
+    """
+    propose(study, "shadow", diff(study.root, {"random.py": cheat}))
     record = run(study, "shadow")
-    assert record.outcome == "failed"
-    commit(study.root, {"docs.md": "later\n"})
+    assert record.outcome == "failed" and record.metrics["return"] is None
+    assert record.reason == "The evaluation would import 'random.py', which the patch adds."
     assert run(study).metrics["return"] == expected(0, 0.002)

@@ -226,7 +226,7 @@ def check(call: Call) -> None:
     from assay.core.errors import EXIT_USER_ERROR
     from assay.study.agree import checkout, interpreter, protocol
     from assay.study.agree.approvals import missing
-    from assay.study.agree.rules import refuse_unguarded
+    from assay.study.agree.rules import refuse_network, refuse_unguarded
     from assay.study.agree.scope import pinned
     from assay.study.agree.setup import without_git
     from assay.study.judge import power
@@ -235,7 +235,9 @@ def check(call: Call) -> None:
 
     found = call.read()
     agreed = found.contract()
-    planning.command(agreed, 0, found.path, dict(agreed.baseline.parameters))
+    changeable = dict.fromkeys(agreed.scope.parameters, 0)  # any value: it is only written down
+    planning.command(agreed, 0, found.path, changeable | agreed.baseline.parameters)
+    refuse_network(agreed)
     refuse_unguarded(found.root, agreed)
     if pinned(found.root):
         checkout.refuse_obstacles(found.root)

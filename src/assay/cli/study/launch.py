@@ -78,7 +78,7 @@ def _show_record(call: Call, found: Study, record: RunRecord) -> None:
     seen = ", ".join(f"{k} {number(v)}" for k, v in record.metrics.items())
     lines = [f"{record.id}: {record.outcome}. {record.reason or seen}"]
     if record.outcome != "done":
-        lines.append(log_tail(found, record.id))
+        lines.append(log_tail(found.path / "runs" / record.id))
     call.show(facts, lines)
     if record.outcome != "done":
         raise typer.Exit(1)

@@ -82,16 +82,11 @@ def start(
     place = (root or Path.cwd()).resolve()
     seen = inspect(place, profile, script)
     actor = common.actor(by)
-    known = start.active(place)
-    if task is None and study is None and known and start.unapproved(place, *known):
-        name, study = known
-    else:
-        name = task or re.sub(r"[^A-Za-z0-9._-]+", "-", place.name).strip("-.") or "task"
-        study = study or "first"
-    made = start.unapproved(place, name, study)
-    filled_before = made is not None and made.contract_path.exists()
+    made = start.unapproved(place, task, study)
+    filled_before = made is not None
     if made is None:
-        made = initialise(place, name, study, actor=actor, activate=activate)
+        name = task or re.sub(r"[^A-Za-z0-9._-]+", "-", place.name).strip("-.") or "task"
+        made = initialise(place, name, study or "first", actor=actor, activate=activate)
     write_yaml_document(made.task_path / "adapter.yaml", seen.adapter)
     write_text(made.task_path / "task_card.md", task_card(place, seen.adapter, seen.findings))
     given = parse_assignments(settings or [])

@@ -100,6 +100,14 @@ def _packages(library: Path) -> list[Path]:
     return [library / "site-packages", library / "dist-packages"]
 
 
+def packages(pythons: Iterable[Path], env: Mapping[str, str]) -> dict[str, str]:
+    """Return the version of every package that interpreters have installed, by name."""
+    places_of_all = [place for python in pythons for place in places(python, env)]
+    paths = [path for place in places_of_all for path in sorted(place.glob("*.dist-info"))]
+    named = [path.stem.partition("-") for path in paths]
+    return {name: version for name, _, version in reversed(named)}  # the first place counts
+
+
 def startup_files(pythons: Iterable[Path], env: Mapping[str, str]) -> dict[str, str]:
     """Return the hash of every file that Python loads at its start, by path.
 

@@ -159,11 +159,10 @@ def _machines(study: Study, mine: Runs, theirs: Runs) -> AuditCheck:
     records = [study.run(run) for run in done if (study.path / "runs" / run / "run.json").exists()]
     for record in records[1:]:
         first = records[0]
-        # What only one launcher could see (a plugin on its path) says nothing about the run.
-        names = sorted(first.versions.keys() & record.versions.keys())
-        odd = next((n for n in names if first.versions[n] != record.versions[n]), None)
+        names = sorted({*first.versions, *record.versions})
+        odd = next((n for n in names if first.versions.get(n) != record.versions.get(n)), None)
         if odd is not None:
-            now, then = record.versions[odd], first.versions[odd]
+            now, then = record.versions.get(odd), first.versions.get(odd)
             return _check(title, False, f"{odd} is {now} in {record.id} and {then} in {first.id}")
         if record.gpu != first.gpu:
             now, then = record.gpu or "no GPU", first.gpu or "no GPU"

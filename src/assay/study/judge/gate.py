@@ -288,7 +288,7 @@ def decide(
         raise StudyError(
             f"The baseline has {len(known)} seeds with a result; a decision needs at least "
             f"{kinds.MINIMUM_SEEDS}.",
-            "Run more seeds of the promotion pool; if they failed, give the baseline up and run "
+            "Run more seeds of the promotion pool; if they failed, discard the baseline and run "
             "another.",
         )
     found = compare(baseline, candidate, direction=metric.direction, test=evaluation.test)

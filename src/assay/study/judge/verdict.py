@@ -55,7 +55,7 @@ def noise(study: Study, history: History, agreed: Contract) -> float:
                 f"'{name}' has {known} seeds with a result in the {phase} phase; the noise floor "
                 f"needs {kinds.MINIMUM_SEEDS} in each.",
                 "Run the baseline on both pools before any candidate is judged; where its runs "
-                "failed, give it up and run another.",
+                "failed, discard it and run another.",
             )
     return gate.noise_floor(first, second, metric.direction)[0]
 

@@ -46,7 +46,8 @@ _DERIVED = ("state.json disagrees", "state.json cannot be read")  # how such pro
 _GONE = "its head is noted in the Git ref"
 _WHY_GONE = (
     "which is gone: it was deleted, not fetched with the repository "
-    "(git fetch origin 'refs/rlxp/*:refs/rlxp/*'), or Git refuses to read it"
+    "(git fetch origin 'refs/rlxp/*:refs/rlxp/*'; without a place to fetch it from a person goes "
+    "on with assay study re-anchor --why TEXT), or Git refuses to read it"
 )
 
 

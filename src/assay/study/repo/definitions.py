@@ -159,7 +159,7 @@ class Definitions(Calls):
                 self._nested(plain, node.name)
 
     def _table(self, node: ast.ClassDef, methods: set[str]) -> None:
-        """Note a class that is no more than a table of what is randomised or paid."""
+        """Note a class that is only a table of what is randomised or rewarded."""
         named = words(node.name)
         numbers = [
             item

@@ -10,7 +10,7 @@ from pathlib import Path
 from assay.runs import provenance
 from assay.runs.files import dump_json
 from assay.runs.git import GitError, git
-from assay.study.agree import budget, spending
+from assay.study.agree import budget, interpreter, spending
 from assay.study.agree.protocol import fingerprints
 from assay.study.files.base import Phase
 from assay.study.files.documents import StudyError, digest, write_json_document, write_text
@@ -103,6 +103,7 @@ def _record(study: Study, planned: Plan) -> RunRecord:
     locks = (_text_of(study, planned.base, name) for name in LOCKS)
     lock = next((text for text in locks if text is not None), None)
     gpus = facts["hardware"]["gpus"]
+    pythons = interpreter.interpreters(study.root, study.contract(), planned.env)
     return RunRecord(
         id=planned.run,
         candidate=planned.candidate.id,
@@ -117,7 +118,7 @@ def _record(study: Study, planned: Plan) -> RunRecord:
         dirty=bool(code.get("dirty", False)),
         diff=code.get("diff", "") and digest(code["diff"]),
         lock=digest(lock) if lock is not None else "",
-        versions=facts["packages"],
+        versions=interpreter.packages(pythons, planned.env),
         host=platform.node(),
         gpu=", ".join(map(str, gpus)) if gpus else "",
         protocol=planned.protocol,

@@ -284,8 +284,8 @@ def refuse_other_files(
 def _run_name(history: History, candidate: Candidate, phase: Phase, seed: int) -> str:
     """Name the next attempt at a seed.
 
-    What was lost may be run again, and so may a baseline's seed that failed: candidates are held
-    against a whole baseline.
+    What was lost may be run again, and so may a baseline's seed that failed: candidates are
+    compared with a whole baseline.
 
     Raises:
         StudyError: The seed has a result, or is under way: results are not thrown again.

@@ -33,9 +33,9 @@ class StillRunning(StudyError):
     """A run that was waited for is not over yet."""
 
 
-def log_tail(study: Study, run: str, lines: int = 8) -> str:
-    """Return the last lines that a run printed, under the path of its log."""
-    path = study.path / "runs" / run / "stdout.log"
+def log_tail(place: Path, lines: int = 8) -> str:
+    """Return the last lines that the run in a directory printed, under the path of its log."""
+    path = place / "stdout.log"
     try:
         with open(path, "rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))

@@ -163,7 +163,7 @@ def _one(book: Book, agreed: Contract, name: str, status: Status) -> list[Step]:
             return [Step("judge", reason, name, phase)]
         if outcome == "inconclusive":
             reason = f"{name} is inconclusive and the {phase} pool is used up; a larger one needs "
-            return [Step("extend", reason + "an approval, or give it up", name, phase)]
+            return [Step("extend", reason + "an approval, or discard it", name, phase)]
         if outcome == "invalid":
             reason = (
                 f"the {phase} evidence of {name} is invalid (assay study report says why); remove "

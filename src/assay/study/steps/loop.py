@@ -134,7 +134,7 @@ class Loop:
             seen = f"{name} {value:.4g}" if value is not None else record.reason
             self.say(f"{run}: {record.outcome}, {seen}")
             if record.outcome == "failed":
-                self.say(recovery.log_tail(self.study, run))
+                self.say(recovery.log_tail(self.study.path / "runs" / run))
 
     def _take(self, step: agenda.Step) -> None:
         try:

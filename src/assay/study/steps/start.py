@@ -18,19 +18,12 @@ from assay.core.config import parse
 from assay.study.agree.scope import pinned
 from assay.study.agree.setup import contract_template
 from assay.study.files.contract import PLACEHOLDER, Contract, MetricSource
-from assay.study.files.documents import (
-    ROOT,
-    StudyError,
-    checked_name,
-    read_yaml,
-    read_yaml_document,
-    write_text,
-)
-from assay.study.files.records import Registry
+from assay.study.files.documents import StudyError, read_yaml, write_text
 from assay.study.measure.discover import Written, discover
-from assay.study.record.study import Study
+from assay.study.record.study import Study, open_study
 from assay.study.repo.answers.metrics import promise
 from assay.study.repo.proposal import Proposal, ProposedParameter
+from assay.study.run.recovery import log_tail
 from assay.study.run.trial import Trial, try_once
 
 _HEAD = (
@@ -96,16 +89,16 @@ class Draft:
             self.ask(name, why)
 
     def wish(self, wishes: Wishes) -> None:
-        """Put in what the user said."""
-        if wishes.question:
-            self.put("question", wishes.question)
-        if wishes.minimum_effect is not None:
-            self.put("metrics.primary.minimum_effect", wishes.minimum_effect)
-        if wishes.settings:
-            self.put("baseline.parameters", dict(wishes.settings))
-        given = {"question": wishes.question, "metrics.primary.minimum_effect":
-                 wishes.minimum_effect}  # fmt: skip
-        self.decisions = [d for d in self.decisions if not given.get(d.field)]
+        """Put in what the user said, which is then decided."""
+        said = {
+            "question": wishes.question or None,
+            "metrics.primary.minimum_effect": wishes.minimum_effect,
+            "baseline.parameters": dict(wishes.settings) or None,
+        }
+        for name, value in said.items():
+            if value is not None:
+                self.put(name, value)
+                self.decisions = [d for d in self.decisions if d.field != name]
 
     def ask(self, name: str, why: str) -> None:
         """Let a person decide on a field as it is."""
@@ -116,24 +109,17 @@ class Draft:
         self.decisions.append(Decision(name, value, why))
 
 
-def unapproved(root: Path, task: str, name: str) -> Study | None:
-    """Return the study of these names if it was only started yet, so that it can be filled again.
+def unapproved(root: Path, task: str | None, name: str | None) -> Study | None:
+    """Return a study that was only started yet, so that it can be filled in again.
 
-    Where anything of it is approved, and where there is none, it is None.
+    Without names it is the active one. Where anything of it is approved, and where there is none,
+    it is None.
     """
-    study = Study(root, checked_name(task, "task"), checked_name(name, "study"))
-    if not study.ledger.path.exists():
+    try:
+        study = open_study(root, task, name)
+    except StudyError:
         return None
     return None if study.history().approvals else study
-
-
-def active(root: Path) -> tuple[str, str] | None:
-    """Return the task and study that a repository works on, if any."""
-    path = root / ROOT / "registry.yaml"
-    if not path.exists():
-        return None
-    registry = read_yaml_document(path, Registry)
-    return (registry.task, registry.study) if registry.task and registry.study else None
 
 
 def again(study: Study, wishes: Wishes) -> Draft:
@@ -281,17 +267,12 @@ def learn(made: Draft, study: Study, limit: float, actor: str) -> Trial:
         if trial.exit_code is None:
             ended = f"did not end within {limit / 60:g} minutes and was stopped"
         raise StudyError(
-            f"The training command {ended}: {' '.join(trial.argv)}\n{_tail(trial)}",
+            f"The training command {ended}: {' '.join(trial.argv)}\n{log_tail(trial.log.parent)}",
             "Make it shorter by an option of the script (--set total-timesteps=2000), give it more "
             "time (--minutes 60), or name the repository's own interpreter (--python PATH).",
         )
     _learn_budget(made, agreed, trial.seconds)
     return trial
-
-
-def _tail(trial: Trial) -> str:
-    lines = trial.log.read_text(errors="replace").splitlines()[-8:]
-    return "\n".join([f"  log: {trial.log}", *(f"  | {line[:300]}" for line in lines)])
 
 
 def _learn_metrics(made: Draft, written: Sequence[Written]) -> None:

@@ -146,7 +146,7 @@ def _plain_words(argv: tuple[str, ...]) -> list[str]:
 
 
 def _escaped(word: str) -> str:
-    """Double the braces that are no placeholders, as a contract needs it."""
+    """Double the braces that are not placeholders, as a contract needs it."""
     kept = r"\{(?:python|seed|out|parameters|episodes)\}"
     parts = re.split(f"({kept})", word)
     return "".join(
