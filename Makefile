@@ -35,7 +35,9 @@ demo: git-packages cpp-packages setup ## See an agent learn, a comparison, a who
 	@$(BIN)/assay study demo
 	@$(BIN)/assay serve demo --seconds 30
 
-test: $(PACKAGES) lint types contracts cpp ## Run lint, types, import contracts and all tests
+# The C++ client is built while pip installs, which keeps one core busy at most.
+test: $(PACKAGES) ## Run lint, types, import contracts and all tests
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types contracts cpp
 	$(PYTEST) -n $(TEST_JOBS) --dist worksteal $(ARGS)
 
 lint: setup ## Check style and formatting

@@ -25,5 +25,18 @@ os.fsync = os.fdatasync = _leave_it_to_the_system
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put slow tests first, so that no process is left alone with one at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Let every test process begin with its share of the slow tests.
+
+    Each gets a piece of the list, one after the other. A slow test that came late would leave the
+    other processes without work at the end.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    fast = [item for item in items if not item.get_closest_marker("slow")]
+    size, start = len(items) // workers, 0
+    items.clear()
+    for number in range(workers):
+        share = slow[number::workers]
+        end = start + size - len(share) if number < workers - 1 else len(fast)
+        items += share + fast[start:end]
+        start = end
