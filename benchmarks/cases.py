@@ -110,7 +110,7 @@ GROUPS: dict[str, tuple[Case, ...]] = {
         Case("sac-pendulum", "sac", "Pendulum-v1", 20_000, -160, 3.0),
         Case("td3-pendulum", "td3", "Pendulum-v1", 20_000, -160, 2.0),
         Case("ddpg-pendulum", "ddpg", "Pendulum-v1", 20_000, -160, 2.0),
-        Case("ppo-acrobot", "ppo", "Acrobot-v1", 500_000, -85, 1.0),
+        Case("ppo-acrobot", "ppo", "Acrobot-v1", 1_000_000, -74, 2.0),
         Case("ppo-lunarlander", "ppo", "LunarLander-v3", 1_000_000, 220, 5.0),
         Case("sac-halfcheetah", "sac", "HalfCheetah-v5", 100_000, 4000, 15.0),
     ),
@@ -267,6 +267,7 @@ _SB3_TUNED = {
 _ASSAY_TUNED = {
     "num_envs": 8, "horizon": 32, "minibatch_size": 256, "epochs": 20, "gamma": 0.98,
     "gae_lambda": 0.8, "entropy_coef": 0.0, "lr": "linear:1e-3:0", "clip": "linear:0.2:0",
+    "normalize_obs": False, "normalize_reward": False,
 }  # fmt: skip
 _SKRL_TUNED = {
     "num_envs": 8, "rollouts": 32, "mini_batches": 1, "learning_epochs": 20,
@@ -285,7 +286,7 @@ _SB3_DQN = {
 _ASSAY_DQN = {
     "num_envs": 1, "lr": 1e-4, "buffer_size": 1_000_000, "learning_starts": 100, "batch_size": 32,
     "train_every": 4, "updates": 1, "target_every": 2_500, "epsilon": "linear:1:0.05:0.1",
-    "hidden": [64, 64],
+    "hidden": [64, 64], "double": False,
 }  # fmt: skip
 _SB3_SAC = {
     "learning_rate": 3e-4, "buffer_size": 1_000_000, "learning_starts": 100, "batch_size": 256,
@@ -293,7 +294,7 @@ _SB3_SAC = {
 }  # fmt: skip
 _ASSAY_SAC = {
     "num_envs": 1, "lr": 3e-4, "buffer_size": 1_000_000, "learning_starts": 100,
-    "batch_size": 256, "train_every": 1, "updates": 1, "hidden": [256, 256],
+    "batch_size": 256, "train_every": 1, "updates": 1, "hidden": [256, 256], "n_step": 1,
 }  # fmt: skip
 # sb3-contrib's defaults, in the words of each library. Its TQC has two critics by default.
 _CONTRIB_QRDQN = {
@@ -304,7 +305,7 @@ _CONTRIB_QRDQN = {
 _ASSAY_QRDQN = {
     "num_envs": 1, "lr": 5e-5, "buffer_size": 1_000_000, "learning_starts": 100, "batch_size": 32,
     "train_every": 4, "updates": 1, "target_every": 2_500, "epsilon": "linear:1:0.05:0.1",
-    "hidden": [64, 64], "quantiles": 200, "max_grad_norm": None,
+    "hidden": [64, 64], "quantiles": 200, "max_grad_norm": None, "double": False,
 }  # fmt: skip
 _CONTRIB_TQC = {
     "learning_rate": 3e-4, "buffer_size": 1_000_000, "learning_starts": 100, "batch_size": 256,
@@ -314,7 +315,7 @@ _CONTRIB_TQC = {
 _ASSAY_TQC = {
     "num_envs": 1, "lr": 3e-4, "buffer_size": 1_000_000, "learning_starts": 100,
     "batch_size": 256, "train_every": 1, "updates": 1, "hidden": [256, 256], "n_critics": 2,
-    "n_quantiles": 25, "top_quantiles_to_drop_per_net": 2,
+    "n_quantiles": 25, "top_quantiles_to_drop_per_net": 2, "n_step": 1,
 }  # fmt: skip
 # The RL Zoo's settings for CartPole without velocities, with one LSTM of 64 for actor and critic.
 _CONTRIB_RECURRENT = {
