@@ -230,7 +230,7 @@ def check(call: Call) -> None:
     from assay.study.agree.scope import pinned
     from assay.study.agree.setup import without_git
     from assay.study.judge import power
-    from assay.study.run import planning
+    from assay.study.run import gpus, planning
     from assay.study.steps import agenda
 
     found = call.read()
@@ -242,6 +242,7 @@ def check(call: Call) -> None:
     if pinned(found.root):
         checkout.refuse_obstacles(found.root)
         interpreter.refuse_unmapped(found.root, agreed, planning.environment(agreed))
+    devices = gpus.usable(agreed)
     void = agenda.voided(found, found.book()[0], agreed)
     seen = power.shown(agreed.evaluation)
     measured = protocol.protocol_hash(found.root, agreed)
@@ -267,6 +268,11 @@ def check(call: Call) -> None:
         warnings.append(
             "patches are allowed, and training itself writes the metrics: a patch can write any "
             "score. Give an evaluation.command that reads what training saved"
+        )
+    if gpus.at_once(agreed, devices) < agreed.budget.parallel:
+        warnings.append(
+            f"budget.parallel is {agreed.budget.parallel}, and the {len(devices)} GPUs that runs "
+            f"may use here hold {gpus.at_once(agreed, devices)} at once (hardware.runs_per_gpu)"
         )
     if void is not None:
         warnings.append(void.reason)

@@ -46,6 +46,7 @@ def run(
                 "run": planned.run, "argv": planned.argv, "evaluation": planned.evaluation,
                 "cwd": planned.cwd, "env": sorted(planned.env), "token": planned.token,
                 "hours": planned.candidate.budget.wall_clock_hours, "launched": False,
+                "gpus": [gpu["index"] for gpu in planned.gpus],
             }  # fmt: skip
             lines = [
                 f"Dry run of {planned.run}; nothing is started.",
@@ -53,6 +54,7 @@ def run(
                 *([f"  then:    {shlex.join(planned.evaluation)}"] if planned.evaluation else []),
                 f"  in:      {planned.cwd}",
                 f"  given:   {', '.join(sorted(planned.env)) or 'no environment variables'}",
+                *([f"  GPUs:    any free of {', '.join(facts['gpus'])}"] if planned.gpus else []),
                 f"Launch it with: --execute --confirm {planned.token}",
             ]
             call.show(facts, lines)

@@ -16,7 +16,7 @@ from assay.study.agree import protocol
 from assay.study.files.base import Phase
 from assay.study.files.contract import Contract, Metric
 from assay.study.files.documents import StudyError, digest, write_json_document
-from assay.study.files.records import AuditCheck, ResultAudit
+from assay.study.files.records import AuditCheck, ResultAudit, RunRecord
 from assay.study.judge import gate, verdict
 from assay.study.measure import extractors, monitor
 from assay.study.measure.reflection import DOMINANT, gain, values_of
@@ -164,11 +164,17 @@ def _machines(study: Study, mine: Runs, theirs: Runs) -> AuditCheck:
         if odd is not None:
             now, then = record.versions.get(odd), first.versions.get(odd)
             return _check(title, False, f"{odd} is {now} in {record.id} and {then} in {first.id}")
-        if record.gpu != first.gpu:
-            now, then = record.gpu or "no GPU", first.gpu or "no GPU"
+        here, there = _hardware(record), _hardware(first)
+        if record.gpu != first.gpu or (record.gpus and first.gpus and here != there):
+            now, then = here or "no GPU", there or "no GPU"
             return _check(title, False, f"{record.id} ran on {now}, {first.id} on {then}")
     hosts = sorted({record.host for record in records})
     return _check(title, True, f"{len(records)} runs on {', '.join(hosts) or 'no host'}")
+
+
+def _hardware(record: RunRecord) -> str:
+    """Return what a run was given, whichever of several GPUs of a kind; or what there was."""
+    return ", ".join(gpu.partition(": ")[2] for gpu in record.gpus) or record.gpu
 
 
 def _files(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> AuditCheck:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.runs import provenance
 from assay.runs.git import git, repository
 from assay.study.agree import (
     approvals,
@@ -29,6 +28,7 @@ from assay.study.files.documents import ROOT, StudyError
 from assay.study.record.history import History, Run
 from assay.study.record.kinds import DECIDING, MOST_LOST
 from assay.study.record.study import Study
+from assay.study.run import gpus
 from assay.study.run.switch import refuse_stopped
 
 CONFIRM = "RUN_CANDIDATE"
@@ -52,6 +52,7 @@ class Plan:
     base: str  # the commit whose code it runs, or "" for the directory as it is
     startup: dict[str, str]  # hashes of the files that Python loads at its start
     untracked: untracked.Facts  # what runs need that Git does not hold
+    gpus: tuple[gpus.Gpu, ...]  # those that it may be given one or more of
 
 
 def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
@@ -88,7 +89,7 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
             f"The {phase} phase uses that pool alone.",
         )
     refuse_scope(study, agreed, candidate)
-    refuse_hardware(agreed)
+    devices = gpus.usable(agreed)
     refuse_dirty(study, agreed)
     if agreed.baseline.outputs and not registered["base"]:
         raise StudyError(
@@ -124,6 +125,7 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
         base=registered["base"],
         startup=startup,
         untracked=data,
+        gpus=devices,
     )
 
 
@@ -149,25 +151,6 @@ def _refuse_void(study: Study, agreed: Contract, history: History, name: str) ->
             f"'{rival}' was measured by another protocol, and nothing could be compared with it: "
             f"{', '.join(odd)} changed since.",
             f"Put it back, or discard {rival} and measure a baseline again.",
-        )
-
-
-def refuse_hardware(agreed: Contract) -> None:
-    """Refuse where the hardware that was agreed on is not there.
-
-    Raises:
-        StudyError: It is an obstacle of this machine, not a failure of the candidate.
-    """
-    if agreed.hardware.kind != "gpu":
-        return
-    found = [str(gpu) for gpu in provenance.hardware()["gpus"]]
-    wanted = agreed.hardware.gpu_model
-    fitting = [gpu for gpu in found if wanted.lower() in gpu.lower()]
-    if len(fitting) < max(1, agreed.hardware.gpus):
-        raise StudyError(
-            f"GPU missing: the contract asks for {max(1, agreed.hardware.gpus)} GPU(s) {wanted}; "
-            f"this machine has {', '.join(found) or 'none'}.",
-            "This is a blocker of the environment: run the study where the hardware is.",
         )
 
 

@@ -42,7 +42,7 @@ from assay.study.measure import monitor
 from assay.study.record.kinds import LAUNCHED, STOP, SWITCHED
 from assay.study.record.ledger import Event
 from assay.study.record.study import Study
-from assay.study.run import quota, switch
+from assay.study.run import gpus, quota, switch
 from assay.study.run.guard import Guard
 from assay.study.run.processes import (
     become_subreaper,
@@ -59,8 +59,8 @@ GRACE_SECONDS = 10.0
 HEARTBEAT_SECONDS = 2.0
 
 
-def start(study: Study, run: str) -> None:
-    """Start the supervisor of a run, in a session of its own."""
+def start(study: Study, run: str, held: Sequence[int] = ()) -> None:
+    """Start the supervisor of a run, in a session of its own; it keeps some open files `held`."""
     words = [str(study.root.resolve()), study.task, study.name, run]
     subprocess.Popen(
         [sys.executable, "-m", "assay.study.run.supervisor", *words],
@@ -68,6 +68,7 @@ def start(study: Study, run: str) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        pass_fds=held,
         cwd="/",
     )
 
@@ -225,7 +226,8 @@ def _orders(study: Study, run: str) -> tuple[Contract, RunRecord, dict[str, str]
     void = protocol.why_void(study, agreed, record.candidate, registered)
     if void or orders.data["registration"] != registered["hash"]:
         raise StudyError(void or "it was registered again after the launch")
-    return agreed, record, settings["env"], orders
+    env = settings["env"] | gpus.variables(orders.data.get("gpus", {}))
+    return agreed, record, env, orders
 
 
 def _watch(

@@ -20,12 +20,13 @@ from assay.study.record import kinds
 from assay.study.record.book import DECIDED
 from assay.study.record.history import History
 from assay.study.record.study import Study
-from assay.study.run import planning, recovery, switch
+from assay.study.run import gpus, planning, recovery, switch
 from assay.study.run.queue import Lease, Queue, Refused
 from assay.study.steps import agenda
 
 Proposer = Callable[[Study], Sequence[str]]
 Say = Callable[[str], None]
+BUSY_SECONDS = 2.0  # after which a launch that found no room is tried again
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Loop:
     wait: Callable[[float], None] = time.sleep  # how to wait between two looks, in seconds
     _running: dict[str, Lease] = field(default_factory=dict, init=False)
     _stuck: dict[str, str] = field(default_factory=dict, init=False)
+    _gpus: tuple[gpus.Gpu, ...] = field(default=(), init=False)
 
     def run(self) -> str:
         """Go on until nothing is left to do; return why it ended.
@@ -65,6 +67,7 @@ class Loop:
                 "nothing by itself.",
                 "Leave the proposer out, or have 'autonomous' approved.",
             )
+        self._gpus = gpus.usable(agreed)
         queue = Queue(self.study)
         reason = self._work(queue)
         facts = {"reason": reason, "stuck": self._stuck}
@@ -113,7 +116,7 @@ class Loop:
         under_way = {*history.under_way, *history.held}
         if under_way - set(self._running):
             queue.reap()  # another loop's, or what a killed one left behind
-        free = agreed.budget.parallel - len(under_way)
+        free = gpus.at_once(agreed, self._gpus) - len(under_way)
         if runs and free > 0:
             return self._launch(queue, runs, free)
         if runs or under_way:
@@ -158,6 +161,7 @@ class Loop:
             except budget.OverBudget as error:
                 return error.message
             except budget.Busy:
+                self.wait(BUSY_SECONDS)  # for a GPU that another study uses
                 return ""
             except Refused as error:
                 self._leave(error.candidate, error.message)
