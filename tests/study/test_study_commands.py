@@ -272,7 +272,7 @@ class TestBadInput:
     def test_a_metric_that_is_not_in_the_logs(self, repository: Path, tmp_path: Path) -> None:
         (tmp_path / "out").mkdir()
         (tmp_path / "out/metrics.jsonl").write_text('{"loss": 1.0, "reward": 2.0}\n')
-        [row] = told("metrics", "--out", tmp_path / "out")
+        [row] = told("metrics", "--out", tmp_path / "out", code=2)
         assert "loss" in row["error"] and "reward" in row["error"]
 
     def test_neither_file_nor_sampler(self, repository: Path) -> None:

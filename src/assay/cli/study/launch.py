@@ -12,6 +12,7 @@ from assay.cli import output
 from assay.cli.study import common
 from assay.cli.study.candidates import GpuHours, Hours, request_of
 from assay.cli.study.common import Call, Confirm, Execute, PhaseName, acting, on_study
+from assay.core.errors import EXIT_PERSON_NEEDED
 from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
@@ -196,7 +197,11 @@ def loop(
     hours: Hours = None,
     gpu_hours: GpuHours = 0.0,
 ) -> None:
-    """Keep going (validate, run, audit, judge, propose) until budget or a stop rule ends it."""
+    """Keep going (validate, run, audit, judge, propose) until budget or a stop rule ends it.
+
+    Exit code 0: everything proposed is decided, or the budget is used. 3: a person has to decide
+    something first; the last lines say what.
+    """
     from assay.study.report import pages
     from assay.study.steps import agenda, proposers
     from assay.study.steps.loop import Loop
@@ -223,12 +228,17 @@ def loop(
             return proposers.from_optuna(study, optuna, request, actor)
 
         proposer: Proposer | None = sample if optuna else None
-        reason = Loop(found, confirm, actor, proposer=proposer, say=output.note).run()
+        ending = Loop(found, confirm, actor, proposer=proposer, say=output.note).run()
         paths = pages.write(found)
-        status = dict(found.book()[0].status)
-    facts = {"ended": reason, "candidates": status, "report": paths}
-    lines = [f"Ended: {reason}", *(f"  {n}: {s}" for n, s in status.items()), f"Report: {paths[0]}"]
-    call.show(facts, lines)
+        history = found.history()
+    facts = {
+        "ended": ending.reason, "done": ending.done, "candidates": dict(history.status),
+        "report": paths,
+    }  # fmt: skip
+    states = [f"  {name}: {history.shown_state(name)}" for name in history.status]
+    call.show(facts, [f"Ended: {ending.reason}", *states, f"Report: {paths[0]}"])
+    if not ending.done:
+        raise typer.Exit(EXIT_PERSON_NEEDED)
 
 
 @acting

@@ -207,6 +207,14 @@ class History(Book):
             )
         return self.registered[name]
 
+    def shown_state(self, name: str) -> str:
+        """Return a candidate's state in the word for people: what nobody judged is discarded."""
+        data = self.moved[name].data
+        # Events of earlier versions do not say it; no verdict and no ranking leads from these.
+        unjudged = data["from"] in ("draft", "validated", "debug")
+        discarded = data["to"] == "rejected" and data.get("discarded", unjudged)
+        return "discarded" if discarded else self.status[name]
+
     def over(self, candidate: str = "", phase: Phase | None = None) -> list[Run]:
         """Return the runs that are over, of a candidate and phase where they are named."""
         runs = self.of_candidate(candidate) if candidate else self.runs.values()
