@@ -21,6 +21,7 @@ from assay.study.judge import gate, verdict
 from assay.study.measure import extractors, monitor
 from assay.study.measure.reflection import DOMINANT, gain, values_of
 from assay.study.record import kinds
+from assay.study.record.book import losses
 from assay.study.record.history import History, Run
 from assay.study.record.study import Study
 
@@ -133,12 +134,12 @@ def _losses(history: History, arms: Sequence[str], phase: Phase) -> AuditCheck:
     counts = []
     for name in arms:
         # The kill switch counts as well: whoever may turn it off again could run a seed twice.
-        # What was never started had no scores that somebody could dislike.
-        over = [run for run in history.over(name, phase) if run.reason != kinds.UNSTARTED]
-        lost = [run.id for run in over if run.outcome == "lost"]
-        if len(lost) > kinds.MOST_RUNS_LOST:
+        occasions = losses(history.over(name, phase))
+        lost = [run for together in occasions for run in together]
+        if len(occasions) > kinds.MOST_RUNS_LOST:
             return _check(title, False, f"{', '.join(lost)} were stopped on the way")
-        counts.append(f"{len(lost)} of {name}")
+        at_once = ", in one stop of the study," if len(lost) > 1 else ""
+        counts.append(f"{len(lost)} of {name}{at_once}")
     return _check(title, True, f"{' and '.join(counts)} were lost")
 
 

@@ -39,7 +39,7 @@ from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
 from assay.study.files.records import RunRecord, Seen
 from assay.study.measure import monitor
-from assay.study.record.kinds import LAUNCHED, STOP, SWITCHED
+from assay.study.record.kinds import LAUNCHED, STOP
 from assay.study.record.ledger import Event
 from assay.study.record.study import Study
 from assay.study.run import gpus, quota, switch
@@ -254,9 +254,10 @@ def _watch(
                 end(process)
                 return "killed", reason
         if (study.path / STOP).exists():
+            stop = switch.current(study)  # before it takes its time to end
             end(process)
-            switch.put_on_record(study)
-            return "lost", SWITCHED  # no result of the candidate's; its audit counts it
+            # No result of the candidate's; its audit counts it.
+            return "lost", switch.put_on_record(study, stop)
         if time.monotonic() - started > limit:
             end(process)
             times = f"{agreed.experiment.stop.overrun:g} times"

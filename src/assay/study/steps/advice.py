@@ -14,7 +14,6 @@ from assay.study.record import kinds
 from assay.study.record.book import Book
 from assay.study.record.ledger import Problem
 from assay.study.record.study import Study
-from assay.study.run import gpus
 from assay.study.steps import agenda
 
 STUDY = "assay study"
@@ -39,10 +38,14 @@ def next_step(study: Study) -> Advice:
     """
     book, damage = study.book()
     seen = advise(study, book, damage)
-    if seen.action in ("run", "baseline"):
-        agreed = study.contract()
-        room = gpus.at_once(agreed, gpus.usable(agreed))
-        return seen if len(book.held) < room else _watch(book)
+    if seen.action not in ("run", "baseline"):
+        return seen
+    agreed = study.contract()
+    if agreed.hardware.kind == "gpu":
+        from assay.study.run import gpus  # which looks at the machine
+
+        if len(book.held) >= gpus.at_once(agreed, gpus.usable(agreed)):
+            return _watch(book)
     return seen
 
 
