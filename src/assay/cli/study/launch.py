@@ -249,7 +249,7 @@ def stop(
 ) -> None:
     """Stop all runs and launch no more, until `stop --off`.
 
-    A run that is stopped counts as lost: with more than one in an arm, no audit of it passes.
+    A run that is stopped counts as lost. No audit of an arm passes that was stopped twice.
     """
     from assay.study.run import switch
 

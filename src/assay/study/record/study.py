@@ -84,6 +84,23 @@ class Study:
         """Return all that happened, by the ledger as it is now."""
         return History.read(self.ledger.events())
 
+    def refuse_copy(self) -> None:
+        """Refuse a study that Git keeps the record of, in a directory without its .git.
+
+        Raises:
+            StudyError: It is such a copy, of an archive for example.
+        """
+        kept = self._own_state()
+        if kept is not None and kept.progress.anchored and not self.ref.possible:
+            raise StudyError(
+                f"'{self.root}' has no .git, and study {self.task}/{self.name} is recorded in Git "
+                f"({self.ref.name}): this is a copy without its history, whose runs and ledger "
+                "cannot be checked.",
+                "Copy the repository together with its .git. Or begin a new study here: git init, "
+                "git add -A, git commit, assay study init --study NAME --activate. (verify and "
+                "report still read the old one.)",
+            )
+
     def require_writable(self) -> None:
         """Refuse to go on where the study can only be read."""
         if self.flat:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.runs.git import git, repository
+from assay.runs.git import GitError, git, repository
 from assay.study.agree import (
     approvals,
     checkout,
@@ -100,6 +100,7 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
     run = _run_name(history, candidate, phase, seed)
     given = environment(agreed)
     if registered["base"]:
+        _refuse_gone(study, name, registered["base"])
         checkout.refuse_obstacles(study.root)
         interpreter.refuse_unmapped(study.root, agreed, given)
     pythons = interpreter.interpreters(study.root, agreed, given)
@@ -127,6 +128,18 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
         untracked=data,
         gpus=devices,
     )
+
+
+def _refuse_gone(study: Study, name: str, base: str) -> None:
+    """Refuse a candidate whose code is not in this repository."""
+    try:
+        git(study.root, "cat-file", "-e", f"{base}^{{commit}}")
+    except GitError:
+        raise StudyError(
+            f"Commit {base[:12]}, which '{name}' was registered on, is not in '{study.root}'.",
+            "Fetch it, or copy the repository together with its .git; or begin a new study on the "
+            "code that is here: assay study init --study NAME --activate.",
+        ) from None
 
 
 def _refuse_void(study: Study, agreed: Contract, history: History, name: str) -> None:
