@@ -53,6 +53,7 @@ from assay.study.run.processes import (
 )
 from assay.study.run.recovery import POLL_SECONDS, exited, finish
 from assay.study.run.sandbox import NONE, Sandbox
+from assay.study.run.scratch import TEMPORARY, scratch
 from assay.study.run.worktree import collect, worktree
 
 GRACE_SECONDS = 10.0
@@ -95,9 +96,9 @@ def supervise(study: Study, run: str, between: Callable[[str], None] = lambda st
                 program = words[0]
                 training = words is record.argv
                 between("training" if training else "evaluation")
-                with _tree(study, agreed, record, training) as tree:
+                with _tree(study, agreed, record, training) as tree, scratch(env) as own:
                     pinned = tree != study.root
-                    given = guard.begin(tree, training, pinned)
+                    given = guard.begin(tree, training, pinned) | own
                     boxes = [] if training else [_sandbox(study, agreed, guard, tree, given)]
                     process, used = started_in(words, tree / record.cwd, given, log, boxes)
                     between("running" if training else "evaluating")
@@ -161,7 +162,7 @@ def _sandbox(
     homes = {prefix for python in pythons for prefix in interpreter.prefixes(python)}
     pinned = tree != study.root  # else it runs in the repository, and may write there
     fixed = [*([study.root] if pinned else []), *sorted(homes - {Path("/")})]
-    writable = [*guard.writable(training=False), tree]
+    writable = [*guard.writable(training=False), tree, Path(env[TEMPORARY])]
     return Sandbox(fixed, writable, network=agreed.experiment.network)
 
 
