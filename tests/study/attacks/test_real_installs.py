@@ -61,7 +61,8 @@ def installable(place: Path, name: str, where: str) -> Path:
         "pyproject.toml": PROJECT.replace("NAME", name).replace("WHERE", where),
         f"{inside}/__init__.py": "",
         f"{inside}/bonus.py": "BONUS = 0.0\n",
-        f"{inside}/train.py": TRAIN.replace("NAME", name),
+        # Beside the package: a script does not put the worktree itself on sys.path.
+        "tools/train.py": TRAIN.replace("NAME", name),
         ".gitignore": ".rlxp/\n__pycache__/\n*.egg-info/\nbuild/\n.venv/\n",
     }
     return repository(place, files)
@@ -106,7 +107,7 @@ def test_50_a_patch_takes_effect(tmp_path, site: Path, run, name, where, options
     pip_install(site, root, *options)
     finders = list(site.glob(f"__editable___{name}_*_finder.py"))
     assert len(finders) == (1 if (name, where, options) == FLAT else 0)
-    study = begun(root, [python_of(site), "-m", f"{name}.train"])
+    study = begun(root, [python_of(site), "tools/train.py"])
     assert_patched(study, run(study))
 
 
@@ -117,7 +118,7 @@ def test_50_a_script_that_pip_made(tmp_path: Path, site: Path, run) -> None:
     root = installable(tmp_path / "r", name, where)
     project = root / "pyproject.toml"
     project.write_text(project.read_text() + f'[project.scripts]\n{name} = "{name}.main:main"\n')
-    main = "def main():\n    import runpy\n    runpy.run_module('toyscript.train')\n"
+    main = "def main():\n    import runpy\n    runpy.run_path('tools/train.py')\n"
     commit(root, {f"src/{name}/main.py": main})
     pip_install(site, root)
     study = begun(root, [str(site.parents[2] / "bin" / name)])
