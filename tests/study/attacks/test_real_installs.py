@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -79,10 +80,10 @@ def pip_install(site: Path, root: Path, *options: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def begun(root: Path, command: list[str]) -> Study:
-    words = [*command, "{seed}", "{out}", "{parameters}"]
-    none = {"command": [], "files": []}
-    study = begin(root, baseline={"command": words}, evaluation=none)
+def begun(root: Path, trainer: list[str], **evaluation: list[str]) -> Study:
+    words = [*trainer, "{seed}", "{out}", "{parameters}"]
+    measures = {"command": [], "files": []} | evaluation
+    study = begin(root, baseline={"command": words}, evaluation=measures)
     path = next(path for path in root.rglob("bonus.py") if ROOT not in path.parts)
     name = path.relative_to(root).as_posix()
     propose(study, patch=diff(root, {name: PATCHED}))
@@ -123,3 +124,21 @@ def test_50_a_script_that_pip_made(tmp_path: Path, site: Path, run) -> None:
     pip_install(site, root)
     study = begun(root, [str(site.parents[2] / "bin" / name)])
     assert_patched(study, run(study))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed (pip install uv)")
+@pytest.mark.parametrize("words", [["python", "tools/train.py"], ["tools/train.py"]])
+def test_50_uv_run(tmp_path: Path, site: Path, run, words: list[str]) -> None:
+    """It uses the project's .venv as it is, also for the evaluation in its sandbox."""
+    root = installable(tmp_path / "r", "toyuv", "src")
+    commit(root, {"check.py": "import toyuv.bonus\n"})
+    pip_install(environment(root / ".venv"), root)
+    before = {path for path in root.rglob("*") if "__pycache__" not in path.parts}
+    measures = {"command": ["uv", "run", "check.py"], "files": ["check.py"]}
+    study = begun(root, ["uv", "run", *words], **measures, changeable=["src/**"])
+    record = run(study)
+    assert_patched(study, record)
+    assert record.env["UV_NO_SYNC"] == "1"
+    left = {path for path in root.rglob("*") if "__pycache__" not in path.parts} - before
+    assert not [path for path in left if ROOT not in path.parts and ".git" not in path.parts]

@@ -241,13 +241,13 @@ def check(call: Call) -> None:
     refuse_unguarded(found.root, agreed)
     if pinned(found.root):
         checkout.refuse_obstacles(found.root)
-        interpreter.refuse_unmapped(found.root, agreed, planning.environment(agreed))
+        interpreter.refuse_unmapped(found.root, agreed, planning.environment(agreed, found.root))
     devices = gpus.usable(agreed)
     void = agenda.voided(found, found.book()[0], agreed)
     seen = power.shown(agreed.evaluation)
     measured = protocol.protocol_hash(found.root, agreed)
     imported = sorted(protocol.measuring_imports(found.root, agreed))
-    given = planning.environment(agreed)
+    given = planning.environment(agreed, found.root)
     startup = list(
         interpreter.startup_files(interpreter.interpreters(found.root, agreed, given), given)
     )

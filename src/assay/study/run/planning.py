@@ -18,6 +18,7 @@ from assay.study.agree import (
     rules,
     spending,
     untracked,
+    uv,
 )
 from assay.study.agree.protocol import fingerprints
 from assay.study.agree.scope import refuse_scope
@@ -98,7 +99,7 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
             "Begin a repository (git init), or have the script write to {out}.",
         )
     run = _run_name(history, candidate, phase, seed)
-    given = environment(agreed)
+    given = environment(agreed, study.root)
     if registered["base"]:
         _refuse_gone(study, name, registered["base"])
         checkout.refuse_obstacles(study.root)
@@ -222,7 +223,7 @@ def _filled(
     return tuple(filled)
 
 
-def environment(agreed: Contract) -> dict[str, str]:
+def environment(agreed: Contract, root: Path) -> dict[str, str]:
     """Return the whole environment of a run: what is allowed through, and what is set.
 
     W&B writes to disk alone, unless the contract allows it the network.
@@ -231,7 +232,7 @@ def environment(agreed: Contract) -> dict[str, str]:
     passed = {name: os.environ[name] for name in agreed.baseline.env_allow if name in os.environ}
     online = agreed.experiment.network and agreed.experiment.wandb
     local = {} if online else {"WANDB_MODE": "offline"}
-    return passed | local | agreed.baseline.env
+    return passed | local | uv.variables(root, agreed) | agreed.baseline.env
 
 
 def refuse_other_environment(history: History, env: Mapping[str, str]) -> None:

@@ -54,7 +54,7 @@ def try_once(study: Study, agreed: Contract, seed: int, limit: float, actor: str
     held = gpus.lease(agreed, gpus.usable(agreed))
     with held as taken, _tree(study, agreed) as tree, open(log, "xb") as file:
         where = tree / agreed.baseline.cwd
-        env = planning.environment(agreed) | gpus.variables(taken.names)
+        env = planning.environment(agreed, study.root) | gpus.variables(taken.names)
         try:
             code = run_for(argv, where, env, file, limit)
         except FileNotFoundError:
