@@ -43,11 +43,12 @@ def run(
     with call.opened() as found:
         if not execute:
             planned = planning.plan(found, name, phase, seed)
+            devices = [gpu["index"] for gpu in planned.gpus]
             facts = {
                 "run": planned.run, "argv": planned.argv, "evaluation": planned.evaluation,
                 "cwd": planned.cwd, "env": sorted(planned.env), "token": planned.token,
                 "hours": planned.candidate.budget.wall_clock_hours, "launched": False,
-                "gpus": [gpu["index"] for gpu in planned.gpus],
+                "gpus": devices,
             }  # fmt: skip
             lines = [
                 f"Dry run of {planned.run}; nothing is started.",
@@ -55,7 +56,7 @@ def run(
                 *([f"  then:    {shlex.join(planned.evaluation)}"] if planned.evaluation else []),
                 f"  in:      {planned.cwd}",
                 f"  given:   {', '.join(sorted(planned.env)) or 'no environment variables'}",
-                *([f"  GPUs:    any free of {', '.join(facts['gpus'])}"] if planned.gpus else []),
+                *([f"  GPUs:    any free of {', '.join(devices)}"] if devices else []),
                 f"Launch it with: --execute --confirm {planned.token}",
             ]
             call.show(facts, lines)

@@ -128,7 +128,7 @@ def lease(agreed: Contract, gpus: Sequence[Gpu]) -> Iterator[Lease]:
         yield Lease(tuple(taken), tuple(file.fileno() for file in files))
 
 
-def _locked(name: str, slot: int, share: int) -> list[IO[bytes]]:
+def _locked(name: str, slot: int, share: int) -> Sequence[IO[bytes]]:
     """Return the open files that hold a part of a GPU; none if another run has it.
 
     The GPU is locked by all that share it together, or by one alone; and then its part.
