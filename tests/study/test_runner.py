@@ -250,7 +250,7 @@ class TestStopping:
         pid = next(e.data["pid"] for e in study.ledger.events() if e.kind == LAUNCHED)
         switch.stop(study, "enough", "ada")
         record = recovery.wait(study, run, 60)
-        assert (record.outcome, record.reason) == ("lost", "the kill switch was on")
+        assert record.outcome == "lost" and record.reason.startswith(kinds.SWITCHED)
         assert not alive(pid)
         with pytest.raises(StudyError, match="enough"):
             launch(study)

@@ -309,7 +309,7 @@ class TestBadInput:
         study("propose", "c.yaml")
         (repository / ".git").rename(repository / "git-is-gone")
         said = study("validate", "bigger", code=2)
-        assert "is not the top of a Git repository" in said or "the Git ref" in said
+        assert "has no .git, and study toy/lr is recorded in Git" in said
 
     def test_a_disk_that_cannot_be_written(self, repository: Path, monkeypatch) -> None:
         def refuse(path: Path, data: bytes) -> None:
