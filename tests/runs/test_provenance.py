@@ -154,7 +154,7 @@ def test_packages_are_those_that_are_installed(tmp_path, monkeypatch):
 def test_gpus_are_read_from_the_driver_and_a_hanging_git_is_skipped(monkeypatch, tmp_path):
     def answer(arguments, **settings):
         if arguments[0] == "nvidia-smi":
-            text = b"NVIDIA H200, 143771 MiB, 570.1\n"
+            text = b"0, GPU-1f2e, NVIDIA H200, 143771 MiB, 570.1\n"
             return subprocess.CompletedProcess(arguments, 0, text, b"")
         raise subprocess.TimeoutExpired(arguments, settings["timeout"])
 
@@ -164,3 +164,4 @@ def test_gpus_are_read_from_the_driver_and_a_hanging_git_is_skipped(monkeypatch,
     assert facts["hardware"]["gpus"] == [
         {"name": "NVIDIA H200", "memory.total": "143771 MiB", "driver_version": "570.1"}
     ]
+    assert [(gpu["index"], gpu["uuid"]) for gpu in provenance.gpus()] == [("0", "GPU-1f2e")]

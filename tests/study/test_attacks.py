@@ -100,7 +100,7 @@ class TestOrders:
 
     @pytest.fixture
     def waiting(self, study: Study, monkeypatch) -> str:
-        monkeypatch.setattr(supervisor, "start", lambda study, run: None)
+        monkeypatch.setattr(supervisor, "start", lambda *words: None)
         return launch(study)
 
     def test_another_command(self, study: Study, waiting: str) -> None:

@@ -271,6 +271,29 @@ class TestForgery:
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new, 1))
         assert reason in str(study.problems()[0])
+        seen = next_step(study)  # which reads the ledger only where it has to
+        assert seen.action == "verify" and reason in seen.reason
+        path.unlink()
+        assert next_step(study).action != "verify"
+        study.sync()
+        assert study.problems() == [] and old in path.read_text()
+
+    def test_without_git_it_is_the_ledger_that_is_read(self, study: Study) -> None:
+        shutil.rmtree(study.root / ".git")
+        study.sync()
+        path = study.path / "state.json"
+        path.write_text(path.read_text().replace('"c1": "validated"', '"c1": "accepted"', 1))
+        assert "calls c1 accepted, and the ledger validated" in next_step(study).reason
+
+    def test_a_note_of_an_earlier_version_says_nothing_of_the_state(self, study: Study) -> None:
+        study.sync()
+        git(study, "update-ref", "-d", study.ref.name)
+        head = study.ledger.head()
+        assert study.ref.note(head) and study.ref.last() == (head, "")
+        assert next_step(study).action != "verify"
+        add_event(study)
+        study.sync()
+        assert study.ref.last()[1] and study.problems() == []
 
     def test_a_state_that_cannot_be_read(self, study: Study) -> None:
         study.sync()

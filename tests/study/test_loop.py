@@ -79,7 +79,7 @@ def propose(study: Study, name: str, **parameters: object) -> None:
 def loop(study: Study, **options: Any) -> tuple[str, list[str]]:
     lines: list[str] = []
     made = Loop(study, "RUN_CANDIDATE", "agent", say=lines.append, **options)
-    return made.run(), lines
+    return made.run().reason, lines
 
 
 def steps(study: Study) -> list[Step]:
@@ -260,7 +260,8 @@ class TestLoop:
         values = candidate_values(id="base2", kind="baseline", change={})
         candidates.propose(study, Candidate(**values), "agent")
         made = Loop(study, "RUN_CANDIDATE", "agent", wait=wait)
-        assert "enough" in made.run()
+        ending = made.run()
+        assert "enough" in ending.reason and not ending.done
         assert not study.history().usage.open
 
     def test_a_proposer_is_asked_until_the_stop_rule(self, study: Study) -> None:
@@ -277,6 +278,28 @@ class TestLoop:
         reason, lines = loop(study, proposer=proposer)
         assert reason == "2 candidates are decided, as many as the contract asks for", lines
         assert next(rates) == 0.009  # so it was asked once
+
+    def test_a_proposer_goes_on_beside_a_candidate_that_waits_for_a_person(self, study) -> None:
+        change(study, "experiment", mode="autonomous")
+        propose(study, "broken", exit=1)
+        asked: list[str] = []
+        looks: list[float] = []
+
+        def wait(seconds: float) -> None:
+            looks.append(seconds)
+            assert len(looks) < 500, "it waits for nothing"
+            time.sleep(seconds)
+
+        def proposer(study: Study) -> list[str]:
+            asked.append("more")
+            return []
+
+        made = Loop(study, "RUN_CANDIDATE", "agent", proposer=proposer, wait=wait)
+        assert made.run() == ("the proposer has no more candidates", False)
+        assert asked == ["more"] and now(study)["broken"] == "debug"
+        alone = Loop(study, "RUN_CANDIDATE", "agent", wait=wait).run()
+        assert alone.reason.startswith("a person is needed: run broken-short-0 failed")
+        assert not alone.done
 
 
 class TestRefusals:
@@ -308,7 +331,7 @@ class TestRefusals:
             study.contract_path.write_text(text.replace("episodes: 20", "episodes: 2"))
             time.sleep(seconds)
 
-        reason = Loop(study, "RUN_CANDIDATE", "agent", wait=wait).run()
+        reason = Loop(study, "RUN_CANDIDATE", "agent", wait=wait).run().reason
         assert "1 of 8 approvals are missing" in reason
 
 

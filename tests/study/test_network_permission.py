@@ -85,8 +85,10 @@ def test_runs_are_offline_by_default(study: Study, monkeypatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")
     change(study, baseline={"env_allow": ["PATH", "WANDB_MODE"]})
     agreed = study.contract()
-    assert planning.environment(agreed)["WANDB_MODE"] == "offline"  # whatever the caller has
+    assert (
+        planning.environment(agreed, study.root)["WANDB_MODE"] == "offline"
+    )  # whatever the caller has
     change(study, baseline={"env": {"WANDB_MODE": "disabled"}})
-    assert planning.environment(study.contract())["WANDB_MODE"] == "disabled"
+    assert planning.environment(study.contract(), study.root)["WANDB_MODE"] == "disabled"
     change(study, baseline={"env": {}}, experiment={"network": True, "wandb": True})
-    assert planning.environment(study.contract())["WANDB_MODE"] == "online"
+    assert planning.environment(study.contract(), study.root)["WANDB_MODE"] == "online"

@@ -250,7 +250,7 @@ class TestStopping:
         pid = next(e.data["pid"] for e in study.ledger.events() if e.kind == LAUNCHED)
         switch.stop(study, "enough", "ada")
         record = recovery.wait(study, run, 60)
-        assert (record.outcome, record.reason) == ("lost", "the kill switch was on")
+        assert record.outcome == "lost" and record.reason.startswith(kinds.SWITCHED)
         assert not alive(pid)
         with pytest.raises(StudyError, match="enough"):
             launch(study)
@@ -392,7 +392,7 @@ class TestKill:
 
     @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
     def test_the_supervisor_between_two_events(self, study: Study, monkeypatch, count: int) -> None:
-        monkeypatch.setattr(supervisor, "start", lambda study, run: None)
+        monkeypatch.setattr(supervisor, "start", lambda *words: None)
         run = launch(study)
         assert in_child(killed_after_events, str(study.root), run, str(count)) == -signal.SIGKILL
         recovery.recover(study)
@@ -408,7 +408,7 @@ class TestKill:
     @pytest.mark.parametrize("step", ["claimed", "running", "launched", "exited", "finished"])
     def test_the_supervisor(self, study: Study, monkeypatch, step: str) -> None:
         add(study, "slow", sleep=1)
-        monkeypatch.setattr(supervisor, "start", lambda study, run: None)
+        monkeypatch.setattr(supervisor, "start", lambda *words: None)
         run = launch(study, "slow")
         assert in_child(killed_supervisor, str(study.root), run, step) == -signal.SIGKILL
         recovery.recover(study)
@@ -434,7 +434,7 @@ class TestKill:
         consistent(study, run, started=1)
 
     def test_two_supervisors_start_one_process(self, study: Study, monkeypatch) -> None:
-        monkeypatch.setattr(supervisor, "start", lambda study, run: None)
+        monkeypatch.setattr(supervisor, "start", lambda *words: None)
         run = launch(study)
         context = multiprocessing.get_context("fork")
         both = [

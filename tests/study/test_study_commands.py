@@ -272,7 +272,7 @@ class TestBadInput:
     def test_a_metric_that_is_not_in_the_logs(self, repository: Path, tmp_path: Path) -> None:
         (tmp_path / "out").mkdir()
         (tmp_path / "out/metrics.jsonl").write_text('{"loss": 1.0, "reward": 2.0}\n')
-        [row] = told("metrics", "--out", tmp_path / "out")
+        [row] = told("metrics", "--out", tmp_path / "out", code=2)
         assert "loss" in row["error"] and "reward" in row["error"]
 
     def test_neither_file_nor_sampler(self, repository: Path) -> None:
@@ -309,7 +309,7 @@ class TestBadInput:
         study("propose", "c.yaml")
         (repository / ".git").rename(repository / "git-is-gone")
         said = study("validate", "bigger", code=2)
-        assert "is not the top of a Git repository" in said or "the Git ref" in said
+        assert "has no .git, and study toy/lr is recorded in Git" in said
 
     def test_a_disk_that_cannot_be_written(self, repository: Path, monkeypatch) -> None:
         def refuse(path: Path, data: bytes) -> None:

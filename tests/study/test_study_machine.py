@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from assay.cli.app import app
 from assay.core.errors import AssayError
+from assay.runs import provenance
 from assay.study.agree import approvals, protocol
 from assay.study.files.base import Phase
 from assay.study.files.candidate import Candidate
@@ -68,8 +69,9 @@ _TEMPLATE: list[Path] = []  # a machine is made by hypothesis, and cannot ask fo
 def faked(tmp_path_factory):
     """Start no process, do not look at this machine for every run, and make the baseline once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervisor, "start", begin)
-        patch.setattr(planning.provenance, "collect", lambda *a, **k: FACTS)
+        patch.setattr(supervisor, "start", lambda study, run, held: begin(study, run))
+        patch.setattr(provenance, "collect", lambda *a, **k: FACTS)
+        patch.setattr(planning, "_refuse_gone", lambda *words: None)  # there is no Git at all
         root = tmp_path_factory.mktemp("machine")
         study = make_study(root, budget={"wall_clock_hours": 50.0, "runs": 60, "parallel": 3})
         shutil.rmtree(root / ".git")

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Iterable
 
 EXIT_USER_ERROR = 2
+EXIT_PERSON_NEEDED = 3  # a loop stopped before all was done, and goes on after a person's decision
 
 
 class AssayError(Exception):

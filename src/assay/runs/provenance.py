@@ -20,6 +20,7 @@ from assay.runs.git import GitError, git
 
 MAX_DIFF_BYTES = 200_000
 REDACTED = "[redacted]"
+_GPU_KIND = ("name", "memory.total", "driver_version")
 _SECONDS = 10.0  # that Git or the GPU driver may take to answer
 
 # Variables that change results or speed. An allow list, since any other may hold a secret.
@@ -130,7 +131,8 @@ def hardware() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "usable_cores": len(affinity(0)) if affinity else os.cpu_count(),
         "memory_bytes": total_bytes(),
-        "gpus": _gpus(),
+        # Neither number nor identity: two machines of one kind are described alike.
+        "gpus": [{name: gpu[name] for name in _GPU_KIND} for gpu in gpus()],
     }
 
 
@@ -191,8 +193,9 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _gpus() -> list[dict[str, str]]:
-    fields = ("name", "memory.total", "driver_version")
+def gpus() -> list[dict[str, str]]:
+    """Return the GPUs of this machine in the order of nvidia-smi, by its names of their fields."""
+    fields = ("index", "uuid", *_GPU_KIND)
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
     try:
         done = subprocess.run(

@@ -121,7 +121,7 @@ class Runner:
     """Launches runs and supervises them in this process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(supervisor, "start", lambda study, run: None)
+        monkeypatch.setattr(supervisor, "start", lambda *words: None)
 
     def __call__(
         self, study: Study, name: str = "c1", seed: int = 0, phase: str = "short",

@@ -18,7 +18,7 @@ from assay.study.record import kinds
 from assay.study.record.study import Study
 from assay.study.report import pages
 from assay.study.run import recovery, switch
-from assay.study.steps import candidates
+from assay.study.steps import agenda, candidates
 
 
 def check(study: Study, title: str, name: str = "c1") -> tuple[bool, str]:
@@ -36,7 +36,7 @@ class TestTheKillSwitch:
         while not process.exists():
             time.sleep(0.02)
         (study.path / kinds.STOP).touch()
-        assert recovery.wait(study, run, 60).reason == kinds.SWITCHED
+        assert recovery.wait(study, run, 60).reason.startswith(kinds.SWITCHED)
         (study.path / kinds.STOP).unlink()
 
     def test_it_is_on_record_and_counts_as_a_lost_run(self, tmp_path: Path) -> None:
@@ -52,6 +52,38 @@ class TestTheKillSwitch:
         candidates.propose(study, baseline(), "agent")
         passed, detail = check(study, "no run was lost on the way", "slow")
         assert not passed and "slow-promotion-1, slow-promotion-2 were stopped" in detail
+
+    def test_control_one_stop_of_two_parallel_runs_is_one_loss(self, tmp_path: Path) -> None:
+        budget = {"wall_clock_hours": 2.0, "runs": 40, "parallel": 2}
+        study = make_study(tmp_path, budget)
+        add_settings(study, "slow", sleep=60)
+        candidates.propose(study, baseline(), "agent")
+        title = "no run was lost on the way"
+        for seeds, passes in (((1, 2), True), ((3, 4), False)):
+            runs = [launch(study, "slow", "promotion", seed) for seed in seeds]
+            for run in runs:
+                while not (study.path / "runs" / run / "process.json").exists():
+                    time.sleep(0.02)
+            switch.stop(study, "the machine is needed", "ada")
+            for run in runs:
+                assert recovery.wait(study, run, 60).outcome == "lost"
+            switch.go_on(study, "ada")
+            passed, detail = check(study, title, "slow")
+            assert passed is passes, detail
+            if passes:
+                assert detail == "2 of slow, in one stop of the study, and 0 of base were lost"
+        assert "slow-promotion-1, slow-promotion-2, slow-promotion-3, slow-promotion-4" in detail
+
+    @pytest.mark.parametrize("seeds", [(1,), (1, 2)])
+    def test_control_a_baseline_that_was_stopped_once_goes_on(self, tmp_path, seeds) -> None:
+        study = measured(tmp_path)
+        for seed in seeds:
+            reason = f"{kinds.SWITCHED} (event 40 of the ledger)"
+            lose(study, "base", "promotion", seed, reason=reason)
+        assert [s.action for s in agenda.steps_of(study.history(), study.contract())] == []
+        lose(study, "base", "promotion", 3, reason=f"{kinds.SWITCHED} (event 99 of the ledger)")
+        [step] = agenda.steps_of(study.history(), study.contract())
+        assert step.action == "debug" and "were lost, so that no candidate's audit" in step.reason
 
     def test_control_a_study_that_was_stopped_once_goes_on(self, tmp_path: Path) -> None:
         study = measured(tmp_path)

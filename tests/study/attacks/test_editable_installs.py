@@ -149,13 +149,22 @@ class TestRefused:
         with pytest.raises(StudyError, match="The command has -I"):
             run(study)
 
-    def test_uv_run(self, tmp_path: Path, run) -> None:
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["uv", "run", "-m"], r"there is no \.venv in"),
+            (["uv", "run", "--extra", "gpu", "--with", "rich", "-m"], "'uv run --with' sets up"),
+            (["uv", "run", "--python", "3.12", "-m"], "'uv run --python' sets up another"),
+            (["poetry", "run", "python", "-m"], "'poetry' sets up an environment"),
+        ],
+    )
+    def test_what_sets_up_an_environment(self, tmp_path: Path, run, words, message) -> None:
         root = repository(tmp_path / "r", FILES)
-        command = ["uv", "run", "-m", "toyrl.train", "{seed}", "{out}", "{parameters}"]
+        command = [*words, "toyrl.train", "{seed}", "{out}", "{parameters}"]
         none = {"command": [], "files": []}
         study = begin(root, baseline={"command": command}, evaluation=none)
         propose(study)
-        with pytest.raises(StudyError, match="'uv' sets up an environment"):
+        with pytest.raises(StudyError, match=message):
             run(study)
 
     def test_a_wrapper_that_ignores_the_mapping_is_noticed(self, tmp_path, site, run) -> None:

@@ -120,7 +120,7 @@ class TestCommands:
         study = begin(repository(tmp_path / "r"), baseline={"command": command})
         words = ["study", "contract", "check", "--root", str(study.root)]
         result = CliRunner().invoke(app, words)
-        assert result.exit_code != 0 and "'uv' sets up" in result.output
+        assert result.exit_code == 2 and "there is no .venv in" in result.output
 
 
 @pytest.mark.parametrize("command", ["report", "status"])

@@ -230,7 +230,7 @@ def check(call: Call) -> None:
     from assay.study.agree.scope import pinned
     from assay.study.agree.setup import without_git
     from assay.study.judge import power
-    from assay.study.run import planning
+    from assay.study.run import gpus, planning
     from assay.study.steps import agenda
 
     found = call.read()
@@ -241,12 +241,13 @@ def check(call: Call) -> None:
     refuse_unguarded(found.root, agreed)
     if pinned(found.root):
         checkout.refuse_obstacles(found.root)
-        interpreter.refuse_unmapped(found.root, agreed, planning.environment(agreed))
+        interpreter.refuse_unmapped(found.root, agreed, planning.environment(agreed, found.root))
+    devices = gpus.usable(agreed)
     void = agenda.voided(found, found.book()[0], agreed)
     seen = power.shown(agreed.evaluation)
     measured = protocol.protocol_hash(found.root, agreed)
     imported = sorted(protocol.measuring_imports(found.root, agreed))
-    given = planning.environment(agreed)
+    given = planning.environment(agreed, found.root)
     startup = list(
         interpreter.startup_files(interpreter.interpreters(found.root, agreed, given), given)
     )
@@ -267,6 +268,11 @@ def check(call: Call) -> None:
         warnings.append(
             "patches are allowed, and training itself writes the metrics: a patch can write any "
             "score. Give an evaluation.command that reads what training saved"
+        )
+    if gpus.at_once(agreed, devices) < agreed.budget.parallel:
+        warnings.append(
+            f"budget.parallel is {agreed.budget.parallel}, and the {len(devices)} GPUs that runs "
+            f"may use here hold {gpus.at_once(agreed, devices)} at once (hardware.runs_per_gpu)"
         )
     if void is not None:
         warnings.append(void.reason)
@@ -339,7 +345,10 @@ def metrics(
         Path | None, typer.Option("--log", help="And from a file of its stdout.")
     ] = None,
 ) -> None:
-    """Show the metrics of the contract, and try them on the output of an existing run."""
+    """Show the metrics of the contract, and try them on the output of an existing run.
+
+    Exit code 2 if one of them is not there; the message says which are.
+    """
     from assay.study.files.contract import Guardrail, PrimaryMetric
     from assay.study.files.documents import StudyError
     from assay.study.measure.extractors import extract
@@ -348,6 +357,7 @@ def metrics(
     if out is not None and not out.is_dir():
         raise StudyError(f"'{out}' is not a directory.", "Give the directory that a run wrote to.")
     facts = []
+    missing: StudyError | None = None
     for metric in agreed.all():
         if isinstance(metric, PrimaryMetric):
             role = "primary"
@@ -360,19 +370,24 @@ def metrics(
                 row["value"] = extract(metric, out, log or out / "stdout.log")
             except StudyError as error:
                 row["error"] = " ".join(str(error).split())
+                what = f"Metric '{metric.name}' cannot be read. {error.message}"
+                missing = missing or StudyError(what, error.fix)
         facts.append(row)
     if call.as_json:
         output.print_json(facts)
-        return
-    columns = ("metric", "role", "direction", "source", *(("value",) if out else ()))
-    rows = [
-        (r["name"], r["role"], r["direction"], r["source"], *_value(r, out is not None))
-        for r in facts
-    ]
+    else:
+        _show_metrics(facts, out is not None)
+    if missing is not None:
+        raise missing
+
+
+def _show_metrics(facts: list[dict[str, Any]], tried: bool) -> None:
+    columns = ("metric", "role", "direction", "source", *(("value",) if tried else ()))
+    rows = [(r["name"], r["role"], r["direction"], r["source"], *_value(r, tried)) for r in facts]
     output.show(output.table(columns, rows))
 
 
 def _value(row: dict[str, Any], tried: bool) -> tuple[str, ...]:
     if not tried:
         return ()
-    return (row.get("error") or number(row.get("value")),)
+    return ("missing" if "error" in row else number(row["value"]),)

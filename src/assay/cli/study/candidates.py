@@ -180,5 +180,6 @@ def discard(
 
     with call.opened() as found:
         candidates.discard(found, name, call.actor, why)
-        status = found.book()[0].status[name]
-    call.show({"candidate": name, "status": status}, f"{name} is {status}.")
+        history = found.history()
+    facts = {"candidate": name, "status": history.status[name]}
+    call.show(facts, f"{name} is {history.shown_state(name)}.")

@@ -51,12 +51,15 @@ class Call:
         """Return the name under which the ledger records this command."""
         return actor(self.by)
 
-    def read(self) -> Study:
-        """Open the study to read it."""
+    def read(self, *, copies: bool = False) -> Study:
+        """Open the study to read it; copies without their .git only if asked to."""
         from assay.study.record.study import find_root, open_study
 
         root = self.root if self.root is not None else find_root(Path.cwd())
-        return open_study(root, self.task, self.study)
+        found = open_study(root, self.task, self.study)
+        if not copies:
+            found.refuse_copy()
+        return found
 
     @contextmanager
     def opened(self) -> Iterator[Study]:

@@ -12,6 +12,7 @@ from assay.cli import output
 from assay.cli.study import common
 from assay.cli.study.candidates import GpuHours, Hours, request_of
 from assay.cli.study.common import Call, Confirm, Execute, PhaseName, acting, on_study
+from assay.core.errors import EXIT_PERSON_NEEDED
 from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
@@ -42,10 +43,12 @@ def run(
     with call.opened() as found:
         if not execute:
             planned = planning.plan(found, name, phase, seed)
+            devices = [gpu["index"] for gpu in planned.gpus]
             facts = {
                 "run": planned.run, "argv": planned.argv, "evaluation": planned.evaluation,
                 "cwd": planned.cwd, "env": sorted(planned.env), "token": planned.token,
                 "hours": planned.candidate.budget.wall_clock_hours, "launched": False,
+                "gpus": devices,
             }  # fmt: skip
             lines = [
                 f"Dry run of {planned.run}; nothing is started.",
@@ -53,6 +56,7 @@ def run(
                 *([f"  then:    {shlex.join(planned.evaluation)}"] if planned.evaluation else []),
                 f"  in:      {planned.cwd}",
                 f"  given:   {', '.join(sorted(planned.env)) or 'no environment variables'}",
+                *([f"  GPUs:    any free of {', '.join(devices)}"] if devices else []),
                 f"Launch it with: --execute --confirm {planned.token}",
             ]
             call.show(facts, lines)
@@ -194,7 +198,11 @@ def loop(
     hours: Hours = None,
     gpu_hours: GpuHours = 0.0,
 ) -> None:
-    """Keep going (validate, run, audit, judge, propose) until budget or a stop rule ends it."""
+    """Keep going (validate, run, audit, judge, propose) until budget or a stop rule ends it.
+
+    Exit code 0: everything proposed is decided, or the budget is used. 3: a person has to decide
+    something first; the last lines say what.
+    """
     from assay.study.report import pages
     from assay.study.steps import agenda, proposers
     from assay.study.steps.loop import Loop
@@ -221,12 +229,17 @@ def loop(
             return proposers.from_optuna(study, optuna, request, actor)
 
         proposer: Proposer | None = sample if optuna else None
-        reason = Loop(found, confirm, actor, proposer=proposer, say=output.note).run()
+        ending = Loop(found, confirm, actor, proposer=proposer, say=output.note).run()
         paths = pages.write(found)
-        status = dict(found.book()[0].status)
-    facts = {"ended": reason, "candidates": status, "report": paths}
-    lines = [f"Ended: {reason}", *(f"  {n}: {s}" for n, s in status.items()), f"Report: {paths[0]}"]
-    call.show(facts, lines)
+        history = found.history()
+    facts = {
+        "ended": ending.reason, "done": ending.done, "candidates": dict(history.status),
+        "report": paths,
+    }  # fmt: skip
+    states = [f"  {name}: {history.shown_state(name)}" for name in history.status]
+    call.show(facts, [f"Ended: {ending.reason}", *states, f"Report: {paths[0]}"])
+    if not ending.done:
+        raise typer.Exit(EXIT_PERSON_NEEDED)
 
 
 @acting
@@ -237,7 +250,7 @@ def stop(
 ) -> None:
     """Stop all runs and launch no more, until `stop --off`.
 
-    A run that is stopped counts as lost: with more than one in an arm, no audit of it passes.
+    A run that is stopped counts as lost. No audit of an arm passes that was stopped twice.
     """
     from assay.study.run import switch
 

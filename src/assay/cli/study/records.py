@@ -122,7 +122,7 @@ def report(call: Call) -> None:
     """Write report.md and report.html from the ledger and the artifacts alone."""
     from assay.study.report import pages
 
-    paths = pages.write(call.read())
+    paths = pages.write(call.read(copies=True))
     call.show({"written": paths}, [f"Written: {path}" for path in paths])
 
 
@@ -136,7 +136,7 @@ def verify(
     """Check ledger, anchors and evidence; exit 1 and name the place if something is damaged."""
     from assay.study.judge import verify
 
-    studies = verify.studies(path) if path is not None else [call.read()]
+    studies = verify.studies(path) if path is not None else [call.read(copies=True)]
     facts: dict[str, list[str]] = {}
     lines = []
     for found in studies:
@@ -154,9 +154,10 @@ def anchor(
     call: Call, why: Annotated[str, typer.Option("--why", help="The reason, for the record.")]
 ) -> None:
     """Record the ledger's head in Git again, after a clone that did not fetch refs/rlxp."""
-    found = call.read()
+    found = call.read(copies=True)
     found.anchor_again(call.actor, why)
-    call.show({"ref": found.ref.name}, f"The ledger's head is recorded in {found.ref.name}.")
+    where = found.ref.name if found.ref.possible else "state.json alone: there is no Git here"
+    call.show({"ref": found.ref.name}, f"The ledger's head is recorded in {where}.")
 
 
 def demo(

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from assay.runs.git import git
+from assay.study.agree import uv
 from assay.study.agree.protocol import fingerprint
 from assay.study.files.contract import Contract
 from assay.study.files.documents import ROOT, StudyError
@@ -38,7 +39,11 @@ def interpreters(root: Path, agreed: Contract, env: Mapping[str, str]) -> list[P
     Where a command names none and is no script of one, it is what `python` and `python3` lead to.
     """
     found: list[Path] = []
+    own = uv.environment(root, agreed.baseline.cwd)
     for words in filter(None, (agreed.baseline.command, agreed.evaluation.command)):
+        if own is not None and uv.is_run(words):
+            found.append(own / "bin" / "python")
+            continue
         found += _of_command(root / agreed.baseline.cwd, words, env) or [
             path for name in ("python", "python3") if (path := _program(root, name, env))
         ]
@@ -243,7 +248,9 @@ def refuse_unmapped(root: Path, agreed: Contract, env: Mapping[str, str]) -> Non
     """
     for words in filter(None, (agreed.baseline.command, agreed.evaluation.command)):
         name = Path(words[0]).name
-        if name in _MANAGERS:
+        if uv.is_run(words):
+            uv.refuse_other(root, agreed, words)
+        elif name in _MANAGERS:
             raise StudyError(
                 f"'{name}' sets up an environment for the directory that it runs in, so that a run "
                 "would change the repository's own environment, or make another one.",

@@ -79,7 +79,8 @@ def without_git(root: Path) -> list[str]:
         place = "is a Git repository without a commit"
     return [
         f"'{root}' {place}: patches are refused, runs use the files as they lie there and cannot "
-        "say which code they ran, and a ledger that is written again as a whole does not show"
+        "say which code they ran, and a ledger that is written again as a whole does not show. "
+        "Before the first approval this helps: git init, git add -A, git commit"
     ]
 
 

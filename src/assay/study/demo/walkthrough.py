@@ -117,7 +117,7 @@ def run(directory: Path, say: Say = lambda line: None) -> Outcome:
     # The trial that the development seed of every candidate is compared with.
     Queue(study).add(BASELINE, "short", study.contract().evaluation.pools.development)
     ending = Loop(study, confirm=planning.CONFIRM, actor=ACTOR, say=say).run()
-    say(f"The loop ended: {ending}.")
+    say(f"The loop ended: {ending.reason}.")
     history = study.history()
     done = history.over()
     lost = [run for run in done if run.outcome != "done"]

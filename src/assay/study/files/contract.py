@@ -224,12 +224,17 @@ class Budget(Part):
     parallel: int = Field(1, gt=0, description="Runs at the same time.")
 
 
-class Hardware(Part):
+class Hardware(Grown):
     """Where it runs."""
+
+    later: ClassVar[tuple[str, ...]] = ("runs_per_gpu",)
 
     kind: Literal["cpu", "gpu"] = Field("cpu", description="What a run needs.")
     gpus: int = Field(0, ge=0, description="GPUs per run; 1 by default where the kind is gpu.")
     gpu_model: str = Field("", description="Part of the GPU's name, if it matters.")
+    runs_per_gpu: int = Field(
+        1, gt=0, description="Runs that may share a GPU at the same time, where they are small."
+    )
     launcher: Literal["local", "tmux", "torchrun", "slurm", "ray", "kubernetes", "custom"] = Field(
         "local",
         description="What the baseline command starts runs with; recorded and approved, for "

@@ -25,6 +25,8 @@ class Seen(Document, Grown):
 class RunRecord(Seen):
     """One training run, as the runner saw it."""
 
+    later: ClassVar[tuple[str, ...]] = ("gpus",)
+
     id: Name
     candidate: Name
     phase: Phase
@@ -40,7 +42,8 @@ class RunRecord(Seen):
     lock: str = Field("", description="Hash of the lock file.")
     versions: dict[str, str] = Field({})
     host: str = ""
-    gpu: str = ""
+    gpu: str = Field("", description="The GPUs of its machine.")
+    gpus: tuple[str, ...] = Field((), description="Those that it was given: number and name.")
     protocol: Sha256 = Field(description="Hash of the evaluation protocol.")
     ended: str = ""
     exit_code: int | None = None

@@ -16,11 +16,12 @@ from assay.study.agree import protocol
 from assay.study.files.base import Phase
 from assay.study.files.contract import Contract, Metric
 from assay.study.files.documents import StudyError, digest, write_json_document
-from assay.study.files.records import AuditCheck, ResultAudit
+from assay.study.files.records import AuditCheck, ResultAudit, RunRecord
 from assay.study.judge import gate, verdict
 from assay.study.measure import extractors, monitor
 from assay.study.measure.reflection import DOMINANT, gain, values_of
 from assay.study.record import kinds
+from assay.study.record.book import losses
 from assay.study.record.history import History, Run
 from assay.study.record.study import Study
 
@@ -133,12 +134,12 @@ def _losses(history: History, arms: Sequence[str], phase: Phase) -> AuditCheck:
     counts = []
     for name in arms:
         # The kill switch counts as well: whoever may turn it off again could run a seed twice.
-        # What was never started had no scores that somebody could dislike.
-        over = [run for run in history.over(name, phase) if run.reason != kinds.UNSTARTED]
-        lost = [run.id for run in over if run.outcome == "lost"]
-        if len(lost) > kinds.MOST_RUNS_LOST:
+        occasions = losses(history.over(name, phase))
+        lost = [run for together in occasions for run in together]
+        if len(occasions) > kinds.MOST_RUNS_LOST:
             return _check(title, False, f"{', '.join(lost)} were stopped on the way")
-        counts.append(f"{len(lost)} of {name}")
+        at_once = ", in one stop of the study," if len(lost) > 1 else ""
+        counts.append(f"{len(lost)} of {name}{at_once}")
     return _check(title, True, f"{' and '.join(counts)} were lost")
 
 
@@ -164,11 +165,17 @@ def _machines(study: Study, mine: Runs, theirs: Runs) -> AuditCheck:
         if odd is not None:
             now, then = record.versions.get(odd), first.versions.get(odd)
             return _check(title, False, f"{odd} is {now} in {record.id} and {then} in {first.id}")
-        if record.gpu != first.gpu:
-            now, then = record.gpu or "no GPU", first.gpu or "no GPU"
+        here, there = _hardware(record), _hardware(first)
+        if record.gpu != first.gpu or (record.gpus and first.gpus and here != there):
+            now, then = here or "no GPU", there or "no GPU"
             return _check(title, False, f"{record.id} ran on {now}, {first.id} on {then}")
     hosts = sorted({record.host for record in records})
     return _check(title, True, f"{len(records)} runs on {', '.join(hosts) or 'no host'}")
+
+
+def _hardware(record: RunRecord) -> str:
+    """Return what a run was given, whichever of several GPUs of a kind; or what there was."""
+    return ", ".join(gpu.partition(": ")[2] for gpu in record.gpus) or record.gpu
 
 
 def _files(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> AuditCheck:

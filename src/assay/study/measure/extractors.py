@@ -12,7 +12,7 @@ import json
 import math
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from assay.study.files.contract import Metric, MetricSource
 from assay.study.files.documents import StudyError
 from assay.study.measure.wandb_file import wandb_history
 
+MOST_NAMES = 30  # of metrics that a message lists
 LARGEST = 1e100  # of a metric without a range; beyond it means and deviations overflow
 Point = tuple[float, float]  # (step, value)
 Series = dict[str, list[Point]]
@@ -89,9 +90,19 @@ def series(source: MetricSource, out: Path, log: Path) -> list[Point]:
     if source.key not in found:
         raise StudyError(
             f"The metric '{source.key}' is not in '{paths[0].name}'.",
-            nearest(source.key, found) if found else "It holds no metrics.",
+            _known(source.key, found),
         )
     return sorted(found[source.key], key=lambda point: point[0])
+
+
+def _known(key: str, found: Iterable[str]) -> str:
+    """Return what to write instead of a key that is not there: what is nearest, and what is."""
+    names = sorted(found)
+    if not names:
+        return "It holds no metrics."
+    there = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+    hint = nearest(key, names)
+    return f"{hint + ' ' if hint.startswith('Did') else ''}It holds: {there}."
 
 
 def files_of(source: MetricSource, out: Path) -> list[Path]:

@@ -29,13 +29,18 @@ class GitRef:
 
     def head(self) -> Head | None:
         """Return the head that was noted last, or None where there is none."""
+        return self.last()[0]
+
+    def last(self) -> tuple[Head | None, str]:
+        """Return the head that was noted last, and the hash of the state that it comes to."""
         if not self.possible:
-            return None
+            return None, ""
         try:
-            commit = git(self.root, "cat-file", "commit", self.name)
+            text = git(self.root, "cat-file", "commit", self.name).partition("\n\n")[2]
         except GitError:
-            return None
-        return _head(commit.partition("\n\n")[2])
+            return None, ""
+        head = _head(text)
+        return head, str(json.loads(text).get("state", "")) if head else ""
 
     def chain(self) -> tuple[list[Head], str]:
         """Return all heads that were noted, the newest first, and why there are none."""
@@ -49,14 +54,18 @@ class GitRef:
         # A note that says nothing stands for no event, so that it is found wrong.
         return [head or Head(-1, "") for head in heads], ""
 
-    def note(self, head: Head) -> bool:
-        """Note a head in a commit upon those that there are; return whether Git did."""
+    def note(self, head: Head, state: str = "") -> bool:
+        """Note a head in a commit upon those that there are; return whether Git did.
+
+        With it goes the hash of the state that the ledger comes to there, where it is known.
+        """
         if not self.possible:
             return False
-        before = self.head()
-        if before == head:
+        before, known = self.last()
+        if before == head and state in ("", known):
             return True
-        text = json.dumps({"seq": head.seq, "hash": head.hash}) + "\n"
+        values = {"seq": head.seq, "hash": head.hash} | ({"state": state} if state else {})
+        text = json.dumps(values) + "\n"
         stream = (
             f"commit {self.name}\ncommitter assay <assay@localhost> {int(time.time())} +0000\n"
             f"data {len(text)}\n{text}" + (f"from {self.name}^0\n" if before else "")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Contract
@@ -29,6 +29,31 @@ class Attempt(NamedTuple):
     seed: int
     outcome: str
     reason: str
+
+
+class _Over(Protocol):
+    """A run that is over: an `Attempt`, or a `Run` of the history."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+
+
+def losses(runs: Iterable[_Over]) -> list[list[str]]:
+    """Return the runs that were lost, by occasion.
+
+    What one stop of the study ended is one occasion: it ends all that runs, nobody chooses. What
+    was never started had no scores that somebody could dislike, and does not count.
+    """
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        if run.outcome == "lost" and run.reason != kinds.UNSTARTED:
+            together = run.reason.startswith(f"{kinds.SWITCHED} (")
+            found.setdefault(run.reason if together else run.id, []).append(run.id)
+    return list(found.values())
 
 
 class Book:

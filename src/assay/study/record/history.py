@@ -87,6 +87,7 @@ class History(Book):
         self.protocols: dict[str, Mapping[str, str]] = {}
         self.audits: dict[tuple[str, str], Event] = {}  # the last event, by candidate and phase
         self.stopped: str | None = None  # why the kill switch is on; None if it is off
+        self.stop = 0  # the number of the event that turned it on last
         self.plans: dict[str, Event] = {}  # events of probes
         self.summaries: dict[str, Event] = {}  # those of their results
         self.reflections: dict[str, Event] = {}  # events, by run
@@ -143,6 +144,7 @@ class History(Book):
             case kinds.AUDITED:
                 self.audits[str(data["candidate"]), str(data["phase"])] = event
             case kinds.STOPPED:
+                self.stop = event.seq if self.stopped is None else self.stop
                 self.stopped = str(data["reason"])
             case kinds.RESUMED:
                 self.stopped = None
@@ -206,6 +208,14 @@ class History(Book):
                 f"Candidate '{name}' is not registered.", "Validate it first: assay study validate."
             )
         return self.registered[name]
+
+    def shown_state(self, name: str) -> str:
+        """Return a candidate's state in the word for people: what nobody judged is discarded."""
+        data = self.moved[name].data
+        # Events of earlier versions do not say it; no verdict and no ranking leads from these.
+        unjudged = data["from"] in ("draft", "validated", "debug")
+        discarded = data["to"] == "rejected" and data.get("discarded", unjudged)
+        return "discarded" if discarded else self.status[name]
 
     def over(self, candidate: str = "", phase: Phase | None = None) -> list[Run]:
         """Return the runs that are over, of a candidate and phase where they are named."""

@@ -37,13 +37,14 @@ RESUMED = "study.resumed"
 WARNED = "budget.warning"
 LOOPED = "loop.ended"
 
-SWITCHED = "the kill switch was on"  # why a run ended that was stopped with all others
+# Why a run ended that was stopped with all others; the event of that stop follows in brackets.
+SWITCHED = "the kill switch was on"
 UNSTARTED = "it was prepared and never started"  # why a run was lost that nobody has seen begin
 STOP = "STOP"  # the kill switch, a file in the study's directory
 
 DECIDING: tuple[Phase, ...] = ("promotion", "validation")
 MOST_LOST = 2  # attempts at a deciding seed whose supervisor was killed
-MOST_RUNS_LOST = 1  # of an arm in a deciding phase, beyond which no audit passes
+MOST_RUNS_LOST = 1  # occasions of an arm in a deciding phase, beyond which no audit passes
 MOST_BASELINES = 1  # with scores that may be discarded, by the same protocol
 UNJUDGED = ("baseline", "dr-probe")  # kinds of candidates that no verdict is given on
 CONTINUE = "continue"  # the outcome of an early look that is not clear: the next seeds are run

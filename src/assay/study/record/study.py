@@ -25,6 +25,7 @@ from assay.study.files.documents import (
     ROOT,
     StudyError,
     checked_name,
+    digest,
     flat_refusal,
     is_name,
     read_json_document,
@@ -82,6 +83,23 @@ class Study:
     def history(self) -> History:
         """Return all that happened, by the ledger as it is now."""
         return History.read(self.ledger.events())
+
+    def refuse_copy(self) -> None:
+        """Refuse a study that Git keeps the record of, in a directory without its .git.
+
+        Raises:
+            StudyError: It is such a copy, of an archive for example.
+        """
+        kept = self._own_state()
+        if kept is not None and kept.progress.anchored and not self.ref.possible:
+            raise StudyError(
+                f"'{self.root}' has no .git, and study {self.task}/{self.name} is recorded in Git "
+                f"({self.ref.name}): this is a copy without its history, whose runs and ledger "
+                "cannot be checked.",
+                "Copy the repository together with its .git. Or begin a new study here: git init, "
+                "git add -A, git commit, assay study init --study NAME --activate. (verify and "
+                "report still read the old one.)",
+            )
 
     def require_writable(self) -> None:
         """Refuse to go on where the study can only be read."""
@@ -206,10 +224,11 @@ class Study:
     def book(self) -> tuple[Book, list[Problem]]:
         """Return where the study is, and what is wrong with its ledger.
 
-        state.json is taken at its word while the ledger's file is the very one that it was made
-        from, by size, times and inode, and the Git ref names its head; otherwise the ledger is
-        checked. So an edit shows, but whoever forges state.json as well can mislead this one
-        answer. Nothing rests on it: launching, judging and `verify` examine everything.
+        state.json is taken at its word while the Git ref notes its hash and its head, and the
+        ledger's file is the very one that it was made from, by size, times and inode; otherwise,
+        and without Git, the ledger is read and checked. So an edit of either shows, but whoever
+        forges the ref as well can mislead this one answer. Nothing rests on it: launching, judging
+        and `verify` examine everything.
         """
         kept = self._own_state()
         if kept is not None and kept.ledger == self._file() and self._agrees(kept):
@@ -250,7 +269,7 @@ class Study:
                 book.add(transaction.append(kinds.ANCHORED, facts, actor="assay"))
             state = book.state(self.task, self.name, self._file())
             write_json_document(self.path / "state.json", state)
-            if book.anchored and not self.ref.note(book.head):
+            if book.anchored and not self.ref.note(book.head, _told(state)):
                 raise StudyError(f"Git refused to note the ledger's head in {self.ref.name}.")
 
     def anchor_again(self, actor: str, why: str) -> None:
@@ -327,11 +346,9 @@ class Study:
         return state if mine and state.ledger is not None else None
 
     def _agrees(self, state: State) -> bool:
-        """Return whether the Git ref notes the head of a state, if it notes anything."""
-        noted = self.ref.head()
-        if noted is None:
-            return not state.progress.anchored
-        return noted == Head(state.head.seq, state.head.hash)
+        """Return whether the Git ref notes the head and the hash of a state."""
+        noted, told = self.ref.last()
+        return noted == Head(state.head.seq, state.head.hash) and told == _told(state)
 
     def label(self, book: Book) -> Book:
         """Look up what candidates are whose events do not say so."""
@@ -359,7 +376,16 @@ def _disagreements(kept: State, events: Iterable[Event]) -> list[Problem]:
         if told != true:
             reasons.append(f"it calls {name} {told}, and the ledger {true}")
     reasons = reasons or ["its progress is not what the ledger comes to"]
-    return [Problem(0, f"state.json disagrees with the ledger: {reason}") for reason in reasons]
+    derived_from = "; it is derived from the ledger, and can be deleted"
+    return [
+        Problem(0, f"state.json disagrees with the ledger: {reason}{derived_from}")
+        for reason in reasons
+    ]
+
+
+def _told(state: State) -> str:
+    """Return the hash of what a state says, whichever file it was made from."""
+    return digest(state.model_dump(mode="json", exclude={"ledger"}))
 
 
 def find_root(start: Path) -> Path:

@@ -59,7 +59,8 @@ def standings(history: History, metric: PrimaryMetric | None) -> list[Standing]:
 def _standing(
     history: History, name: str, metric: PrimaryMetric | None, given: Event | None
 ) -> Standing:
-    plain = Standing(name, history.kind[name], history.status[name], reason=_reason(history, name))
+    state = history.shown_state(name)
+    plain = Standing(name, history.kind[name], state, reason=_reason(history, name))
     if metric is None:
         return plain
     phase = next((p for p in _PHASES if history.arm(name, p, metric.name)), None)
@@ -108,7 +109,8 @@ def _reason(history: History, name: str) -> str:
 
 def answer(rows: list[Standing], incumbent: str, metric: PrimaryMetric | None) -> str:
     """Return what the study has found so far, in one or two sentences."""
-    tried = [row for row in rows if row.kind != "baseline"]
+    proposed = [row for row in rows if row.kind != "baseline"]
+    tried = [row for row in proposed if row.state != "discarded"]
     winner = next((row for row in tried if row.name == incumbent), None)
     if winner is not None and metric is not None:
         return f"Yes: {winner.name} is better than {winner.rival or 'the baseline'}. " + _numbers(
@@ -120,7 +122,8 @@ def answer(rows: list[Standing], incumbent: str, metric: PrimaryMetric | None) -
     if base is not None and base.mean is not None and metric is not None:
         level = f" The baseline's {metric.name} is {_with_unit(base.mean, metric)}."
     if not tried:
-        return "There is no answer yet: no candidate was proposed." + level
+        why = "all candidates were discarded" if proposed else "no candidate was proposed"
+        return f"There is no answer yet: {why}." + level
     if waiting:
         names = ", ".join(row.name for row in waiting[:5])
         more = f" and {len(waiting) - 5} more" if len(waiting) > 5 else ""

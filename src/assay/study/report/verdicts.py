@@ -125,7 +125,7 @@ def _most_telling(facts: Facts) -> list[str]:
 def _candidate_blocks(facts: Facts, name: str) -> list[Block]:
     blocks: list[Block] = [Heading(3, name)]
     candidate = readable(facts.study.candidate, name)
-    rows: list[list[Cell]] = [["state", Badge(facts.history.status[name])]]
+    rows: list[list[Cell]] = [["state", Badge(facts.history.shown_state(name))]]
     if candidate is None:
         blocks.append(Text("Its file is missing or cannot be read.", warning=True))
     else:

@@ -17,7 +17,7 @@ from assay.study.files.documents import StudyError, digest, write_json_document,
 from assay.study.files.records import RunRecord
 from assay.study.record.kinds import PREPARED
 from assay.study.record.study import Study
-from assay.study.run import supervisor
+from assay.study.run import gpus, supervisor
 from assay.study.run.planning import Plan, plan
 from assay.study.run.recovery import recover
 
@@ -55,27 +55,28 @@ def launch(
     agreed = study.contract()
     place = study.path / "runs" / planned.run
     _refuse_laid(place)
-    write_json_document(place / "run.json", _record(study, planned))
-    write_text(place / "plan.json", dump_json({"env": planned.env, "actor": actor}).decode())
-    (place / "plan.json").chmod(0o600)  # the environment may hold what only this user may read
-    between("recorded")
-    with study.transaction() as transaction:
-        history = transaction.history
-        budget.reserve(transaction, agreed.budget, planned.run, planned.candidate.budget, actor)
-        facts = {
-            "run": planned.run, "candidate": name, "phase": phase, "seed": seed,
-            "argv": list(planned.argv), "evaluation": list(planned.evaluation),
-            "protocol": planned.protocol, "environment": fingerprints(planned.env),
-            "registration": history.registration(name).data["hash"],
-            "startup": planned.startup, "untracked": planned.untracked,
-            "alpha": spending.due(history, agreed, name, phase),
-        }  # fmt: skip
-        transaction.append(PREPARED, facts, actor=actor)
-        if history.status[name] not in ("launched", "accepted"):
-            transaction.move(name, "launched", actor=actor, why=f"{phase} of seed {seed}")
-    between("prepared")
-    supervisor.start(study, planned.run)
-    between("started")
+    with gpus.lease(agreed, planned.gpus) as held:
+        write_json_document(place / "run.json", _record(study, planned, held))
+        write_text(place / "plan.json", dump_json({"env": planned.env, "actor": actor}).decode())
+        (place / "plan.json").chmod(0o600)  # the environment may hold what only this user may read
+        between("recorded")
+        with study.transaction() as transaction:
+            history = transaction.history
+            budget.reserve(transaction, agreed.budget, planned.run, planned.candidate.budget, actor)
+            facts = {
+                "run": planned.run, "candidate": name, "phase": phase, "seed": seed,
+                "argv": list(planned.argv), "evaluation": list(planned.evaluation),
+                "protocol": planned.protocol, "environment": fingerprints(planned.env),
+                "registration": history.registration(name).data["hash"],
+                "startup": planned.startup, "untracked": planned.untracked, "gpus": held.names,
+                "alpha": spending.due(history, agreed, name, phase),
+            }  # fmt: skip
+            transaction.append(PREPARED, facts, actor=actor)
+            if history.status[name] not in ("launched", "accepted"):
+                transaction.move(name, "launched", actor=actor, why=f"{phase} of seed {seed}")
+        between("prepared")
+        supervisor.start(study, planned.run, held.locks)
+        between("started")
     return planned
 
 
@@ -96,13 +97,14 @@ def _refuse_laid(place: Path) -> None:
         )
 
 
-def _record(study: Study, planned: Plan) -> RunRecord:
+def _record(study: Study, planned: Plan, held: gpus.Lease) -> RunRecord:
     facts = provenance.collect(list(planned.argv), cwd=study.root)
     # A worktree of a commit has nothing uncommitted, whatever the repository's own tree has.
     code = {"sha": planned.base} if planned.base else facts["git"] or {}
     locks = (_text_of(study, planned.base, name) for name in LOCKS)
     lock = next((text for text in locks if text is not None), None)
-    gpus = facts["hardware"]["gpus"]
+    there = facts["hardware"]["gpus"]
+    env = planned.env | gpus.variables(held.names)
     pythons = interpreter.interpreters(study.root, study.contract(), planned.env)
     return RunRecord(
         id=planned.run,
@@ -113,14 +115,15 @@ def _record(study: Study, planned: Plan) -> RunRecord:
         evaluation=planned.evaluation,
         cwd=planned.cwd,
         out="out",
-        env={n: "(kept secret)" if provenance.is_secret(n) else v for n, v in planned.env.items()},
+        env={n: "(kept secret)" if provenance.is_secret(n) else v for n, v in env.items()},
         commit=code.get("sha", ""),
         dirty=bool(code.get("dirty", False)),
         diff=code.get("diff", "") and digest(code["diff"]),
         lock=digest(lock) if lock is not None else "",
         versions=interpreter.packages(pythons, planned.env),
         host=platform.node(),
-        gpu=", ".join(map(str, gpus)) if gpus else "",
+        gpu=", ".join(map(str, there)),
+        gpus=gpus.shown(held.names),
         protocol=planned.protocol,
     )
 

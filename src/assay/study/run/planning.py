@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.runs import provenance
-from assay.runs.git import git, repository
+from assay.runs.git import GitError, git, repository
 from assay.study.agree import (
     approvals,
     checkout,
@@ -19,6 +18,7 @@ from assay.study.agree import (
     rules,
     spending,
     untracked,
+    uv,
 )
 from assay.study.agree.protocol import fingerprints
 from assay.study.agree.scope import refuse_scope
@@ -29,6 +29,7 @@ from assay.study.files.documents import ROOT, StudyError
 from assay.study.record.history import History, Run
 from assay.study.record.kinds import DECIDING, MOST_LOST
 from assay.study.record.study import Study
+from assay.study.run import gpus
 from assay.study.run.switch import refuse_stopped
 
 CONFIRM = "RUN_CANDIDATE"
@@ -52,6 +53,7 @@ class Plan:
     base: str  # the commit whose code it runs, or "" for the directory as it is
     startup: dict[str, str]  # hashes of the files that Python loads at its start
     untracked: untracked.Facts  # what runs need that Git does not hold
+    gpus: tuple[gpus.Gpu, ...]  # those that it may be given one or more of
 
 
 def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
@@ -88,7 +90,7 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
             f"The {phase} phase uses that pool alone.",
         )
     refuse_scope(study, agreed, candidate)
-    refuse_hardware(agreed)
+    devices = gpus.usable(agreed)
     refuse_dirty(study, agreed)
     if agreed.baseline.outputs and not registered["base"]:
         raise StudyError(
@@ -97,8 +99,9 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
             "Begin a repository (git init), or have the script write to {out}.",
         )
     run = _run_name(history, candidate, phase, seed)
-    given = environment(agreed)
+    given = environment(agreed, study.root)
     if registered["base"]:
+        _refuse_gone(study, name, registered["base"])
         checkout.refuse_obstacles(study.root)
         interpreter.refuse_unmapped(study.root, agreed, given)
     pythons = interpreter.interpreters(study.root, agreed, given)
@@ -124,7 +127,20 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
         base=registered["base"],
         startup=startup,
         untracked=data,
+        gpus=devices,
     )
+
+
+def _refuse_gone(study: Study, name: str, base: str) -> None:
+    """Refuse a candidate whose code is not in this repository."""
+    try:
+        git(study.root, "cat-file", "-e", f"{base}^{{commit}}")
+    except GitError:
+        raise StudyError(
+            f"Commit {base[:12]}, which '{name}' was registered on, is not in '{study.root}'.",
+            "Fetch it, or copy the repository together with its .git; or begin a new study on the "
+            "code that is here: assay study init --study NAME --activate.",
+        ) from None
 
 
 def _refuse_void(study: Study, agreed: Contract, history: History, name: str) -> None:
@@ -149,25 +165,6 @@ def _refuse_void(study: Study, agreed: Contract, history: History, name: str) ->
             f"'{rival}' was measured by another protocol, and nothing could be compared with it: "
             f"{', '.join(odd)} changed since.",
             f"Put it back, or discard {rival} and measure a baseline again.",
-        )
-
-
-def refuse_hardware(agreed: Contract) -> None:
-    """Refuse where the hardware that was agreed on is not there.
-
-    Raises:
-        StudyError: It is an obstacle of this machine, not a failure of the candidate.
-    """
-    if agreed.hardware.kind != "gpu":
-        return
-    found = [str(gpu) for gpu in provenance.hardware()["gpus"]]
-    wanted = agreed.hardware.gpu_model
-    fitting = [gpu for gpu in found if wanted.lower() in gpu.lower()]
-    if len(fitting) < max(1, agreed.hardware.gpus):
-        raise StudyError(
-            f"GPU missing: the contract asks for {max(1, agreed.hardware.gpus)} GPU(s) {wanted}; "
-            f"this machine has {', '.join(found) or 'none'}.",
-            "This is a blocker of the environment: run the study where the hardware is.",
         )
 
 
@@ -226,7 +223,7 @@ def _filled(
     return tuple(filled)
 
 
-def environment(agreed: Contract) -> dict[str, str]:
+def environment(agreed: Contract, root: Path) -> dict[str, str]:
     """Return the whole environment of a run: what is allowed through, and what is set.
 
     W&B writes to disk alone, unless the contract allows it the network.
@@ -235,7 +232,7 @@ def environment(agreed: Contract) -> dict[str, str]:
     passed = {name: os.environ[name] for name in agreed.baseline.env_allow if name in os.environ}
     online = agreed.experiment.network and agreed.experiment.wandb
     local = {} if online else {"WANDB_MODE": "offline"}
-    return passed | local | agreed.baseline.env
+    return passed | local | uv.variables(root, agreed) | agreed.baseline.env
 
 
 def refuse_other_environment(history: History, env: Mapping[str, str]) -> None:

@@ -148,14 +148,16 @@ class Queue:
     def move(self, lease: Lease, state: str) -> None:
         """Say that a run is started or still going (`running`), which renews the lease, or over.
 
+        What could not be started for want of room goes back (`queued`), and was no attempt.
+
         Raises:
             StudyError: The lease has been lost to another runner.
         """
         with self._database() as database:
             done = database.execute(
-                "UPDATE items SET state = ?, until = ? WHERE id = ? AND owner = ?"
-                " AND state IN ('leased', 'running', 'stale')",
-                (state, self._clock() + LEASE_SECONDS, lease.item, lease.owner),
+                "UPDATE items SET state = ?, until = ?, attempts = attempts - ? WHERE id = ?"
+                " AND owner = ? AND state IN ('leased', 'running', 'stale')",
+                (state, self._clock() + LEASE_SECONDS, state == "queued", lease.item, lease.owner),
             )
             if not done.rowcount:
                 raise StudyError(f"The lease of '{lease.item}' has passed to another runner.")

@@ -22,6 +22,7 @@ from assay.study.record.history import History
 from assay.study.record.kinds import DECIDING, ENDED, EXITED, MEASURED, UNSTARTED
 from assay.study.record.study import Study
 from assay.study.record.transaction import Transaction
+from assay.study.run.gpus import shown
 from assay.study.run.processes import claim, hours_until_last_beat, kill_orphan, supervised
 
 POLL_SECONDS = 0.2
@@ -125,7 +126,7 @@ def finish(study: Study, run: str) -> None:
         ended = datetime.now(UTC).isoformat(timespec="seconds")
         ordered = {key: tuple(mine.prepared.data[key]) for key in ("argv", "evaluation")}
         measured = {"ended": ended, "metrics": values, "artifacts": written}
-        measured |= _seen(place, facts)
+        measured |= _seen(place, facts) | {"gpus": shown(mine.prepared.data.get("gpus", {}))}
         record = record.model_copy(update=told | ordered | measured)
         write_json_document(place / "run.json", record)
         (place / SEEN).unlink(missing_ok=True)

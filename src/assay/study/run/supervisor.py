@@ -39,10 +39,10 @@ from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
 from assay.study.files.records import RunRecord, Seen
 from assay.study.measure import monitor
-from assay.study.record.kinds import LAUNCHED, STOP, SWITCHED
+from assay.study.record.kinds import LAUNCHED, STOP
 from assay.study.record.ledger import Event
 from assay.study.record.study import Study
-from assay.study.run import quota, switch
+from assay.study.run import gpus, quota, switch
 from assay.study.run.guard import Guard
 from assay.study.run.processes import (
     become_subreaper,
@@ -53,14 +53,15 @@ from assay.study.run.processes import (
 )
 from assay.study.run.recovery import POLL_SECONDS, exited, finish
 from assay.study.run.sandbox import NONE, Sandbox
+from assay.study.run.scratch import TEMPORARY, scratch
 from assay.study.run.worktree import collect, worktree
 
 GRACE_SECONDS = 10.0
 HEARTBEAT_SECONDS = 2.0
 
 
-def start(study: Study, run: str) -> None:
-    """Start the supervisor of a run, in a session of its own."""
+def start(study: Study, run: str, held: Sequence[int] = ()) -> None:
+    """Start the supervisor of a run, in a session of its own; it keeps some open files `held`."""
     words = [str(study.root.resolve()), study.task, study.name, run]
     subprocess.Popen(
         [sys.executable, "-m", "assay.study.run.supervisor", *words],
@@ -68,6 +69,7 @@ def start(study: Study, run: str) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        pass_fds=held,
         cwd="/",
     )
 
@@ -94,9 +96,9 @@ def supervise(study: Study, run: str, between: Callable[[str], None] = lambda st
                 program = words[0]
                 training = words is record.argv
                 between("training" if training else "evaluation")
-                with _tree(study, agreed, record, training) as tree:
+                with _tree(study, agreed, record, training) as tree, scratch(env) as own:
                     pinned = tree != study.root
-                    given = guard.begin(tree, training, pinned)
+                    given = guard.begin(tree, training, pinned) | own
                     boxes = [] if training else [_sandbox(study, agreed, guard, tree, given)]
                     process, used = started_in(words, tree / record.cwd, given, log, boxes)
                     between("running" if training else "evaluating")
@@ -160,7 +162,7 @@ def _sandbox(
     homes = {prefix for python in pythons for prefix in interpreter.prefixes(python)}
     pinned = tree != study.root  # else it runs in the repository, and may write there
     fixed = [*([study.root] if pinned else []), *sorted(homes - {Path("/")})]
-    writable = [*guard.writable(training=False), tree]
+    writable = [*guard.writable(training=False), tree, Path(env[TEMPORARY])]
     return Sandbox(fixed, writable, network=agreed.experiment.network)
 
 
@@ -225,7 +227,8 @@ def _orders(study: Study, run: str) -> tuple[Contract, RunRecord, dict[str, str]
     void = protocol.why_void(study, agreed, record.candidate, registered)
     if void or orders.data["registration"] != registered["hash"]:
         raise StudyError(void or "it was registered again after the launch")
-    return agreed, record, settings["env"], orders
+    env = settings["env"] | gpus.variables(orders.data.get("gpus", {}))
+    return agreed, record, env, orders
 
 
 def _watch(
@@ -252,9 +255,10 @@ def _watch(
                 end(process)
                 return "killed", reason
         if (study.path / STOP).exists():
+            stop = switch.current(study)  # before it takes its time to end
             end(process)
-            switch.put_on_record(study)
-            return "lost", SWITCHED  # no result of the candidate's; its audit counts it
+            # No result of the candidate's; its audit counts it.
+            return "lost", switch.put_on_record(study, stop)
         if time.monotonic() - started > limit:
             end(process)
             times = f"{agreed.experiment.stop.overrun:g} times"

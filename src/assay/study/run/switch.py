@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 
+from assay.core.errors import AssayError
 from assay.study.files.documents import StudyError
-from assay.study.record.kinds import RESUMED, STOP, STOPPED
+from assay.study.record.kinds import RESUMED, STOP, STOPPED, SWITCHED
 from assay.study.record.study import Study
 
 
@@ -35,15 +36,27 @@ def stop(study: Study, reason: str, actor: str) -> None:
     study.ledger.append(STOPPED, {"reason": reason.strip()}, actor=actor)
 
 
-def put_on_record(study: Study) -> None:
-    """Record a kill switch that was turned on by its file alone, whoever made that.
+def current(study: Study) -> int:
+    """Return the event that turned the kill switch on, 0 if it is off by the ledger."""
+    with contextlib.suppress(AssayError):  # it ends what runs whatever the ledger is like
+        history = study.history()
+        return history.stop if history.stopped is not None else 0
+    return 0
 
-    From then on it takes `assay study stop --off` to go on, not only the removal of the file.
+
+def put_on_record(study: Study, event: int) -> str:
+    """Return why the kill switch ended a run: the event of that stop, or 0 if there was none.
+
+    A switch that was turned on by its file alone, whoever made that, is recorded: from then on it
+    takes `assay study stop --off` to go on, not only the removal of the file.
     """
-    with study.transaction() as transaction:
-        if transaction.history.stopped is None:
-            facts = {"reason": f"the file {STOP} was found in the study's directory"}
-            transaction.append(STOPPED, facts, actor="assay")
+    if not event:
+        with study.transaction() as transaction:
+            if transaction.history.stopped is None:
+                facts = {"reason": f"the file {STOP} was found in the study's directory"}
+                transaction.append(STOPPED, facts, actor="assay")
+            event = transaction.history.stop
+    return f"{SWITCHED} (event {event} of the ledger)"
 
 
 def go_on(study: Study, actor: str) -> None:

@@ -19,7 +19,7 @@ from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
 from assay.study.record.kinds import TRIED
 from assay.study.record.study import Study
-from assay.study.run import planning
+from assay.study.run import gpus, planning
 from assay.study.run.supervisor import run_for
 from assay.study.run.worktree import collect, strays, worktree
 
@@ -51,10 +51,12 @@ def try_once(study: Study, agreed: Contract, seed: int, limit: float, actor: str
     out.mkdir(parents=True)
     argv = planning.command(agreed, seed, out.resolve(), dict(agreed.baseline.parameters))
     begun = time.monotonic()
-    with _tree(study, agreed) as tree, open(log, "xb") as file:
+    held = gpus.lease(agreed, gpus.usable(agreed))
+    with held as taken, _tree(study, agreed) as tree, open(log, "xb") as file:
         where = tree / agreed.baseline.cwd
+        env = planning.environment(agreed, study.root) | gpus.variables(taken.names)
         try:
-            code = run_for(argv, where, planning.environment(agreed), file, limit)
+            code = run_for(argv, where, env, file, limit)
         except FileNotFoundError:
             raise StudyError(f"The command '{argv[0]}' was not found.") from None
         outputs = strays(where) if tree != study.root else []

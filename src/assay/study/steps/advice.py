@@ -31,8 +31,22 @@ class Advice:
 
 
 def next_step(study: Study) -> Advice:
-    """Return the next safe action and the reason for it."""
-    return advise(study, *study.book())
+    """Return the next safe action and the reason for it.
+
+    Raises:
+        StudyError: It is a launch, and the GPUs that the contract asks for are not there.
+    """
+    book, damage = study.book()
+    seen = advise(study, book, damage)
+    if seen.action not in ("run", "baseline"):
+        return seen
+    agreed = study.contract()
+    if agreed.hardware.kind == "gpu":
+        from assay.study.run import gpus  # which looks at the machine
+
+        if len(book.held) >= gpus.at_once(agreed, gpus.usable(agreed)):
+            return _watch(book)
+    return seen
 
 
 def advise(study: Study, book: Book, damage: list[Problem]) -> Advice:
@@ -56,8 +70,7 @@ def advise(study: Study, book: Book, damage: list[Problem]) -> Advice:
     if void is not None:
         return Advice(void.action, void.reason, "", False)
     if len(book.held) >= agreed.budget.parallel:
-        run = next(iter(book.held))
-        return Advice("monitor", f"{run} is under way", f"{STUDY} monitor {run}")
+        return _watch(book)
     for step in agenda.steps_of(book, agreed):
         if step.action == "run" and book.launched >= agreed.budget.runs:
             return Advice("report", "the budget of runs is used up", f"{STUDY} report")
@@ -72,6 +85,11 @@ def advise(study: Study, book: Book, damage: list[Problem]) -> Advice:
         run = next(iter(book.held))
         return Advice("monitor", f"nothing else is left until {run} ends", f"{STUDY} monitor {run}")
     return Advice("propose", "everything that was proposed is decided", f"{STUDY} propose FILE")
+
+
+def _watch(book: Book) -> Advice:
+    run = next(iter(book.held))
+    return Advice("monitor", f"{run} is under way", f"{STUDY} monitor {run}")
 
 
 def _command(step: agenda.Step) -> str:

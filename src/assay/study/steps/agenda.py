@@ -17,8 +17,8 @@ from assay.study.agree import protocol
 from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
-from assay.study.record.book import DECIDED, Book
-from assay.study.record.kinds import DECIDING, MOST_LOST, MOST_RUNS_LOST, RANKED, UNSTARTED
+from assay.study.record.book import DECIDED, Book, losses
+from assay.study.record.kinds import DECIDING, MOST_LOST, MOST_RUNS_LOST, RANKED
 from assay.study.record.study import Study
 
 Action = Literal[
@@ -47,7 +47,8 @@ def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list
     """
     names = book.baselines()
     if not names:
-        return [Step("baseline", "there is no baseline to compare candidates with")]
+        first = [Step("baseline", "there is no baseline to compare candidates with")]
+        return [step for step in first if step.candidate not in without]
     first = _baseline(book, agreed, names[0])
     if first or not all(book.complete(agreed, names[0], phase) for phase in DECIDING):
         return [step for step in first if step.candidate not in without]
@@ -116,9 +117,9 @@ def _spoilt(book: Book, agreed: Contract, name: str) -> Step | None:
                 reason += f"and run each once more (run {name} --phase {phase} --seed N); or "
             reason += f"{_instead(name)}, or have them left out (exception '{GAPS}')"
             return Step("debug", reason, name, phase)
-        over = [run for run in book.of(name) if run.phase == phase]
-        lost = [r.id for r in over if r.outcome == "lost" and r.reason != UNSTARTED]
-        if len(lost) > MOST_RUNS_LOST:
+        occasions = losses(run for run in book.of(name) if run.phase == phase)
+        if len(occasions) > MOST_RUNS_LOST:
+            lost = [run for together in occasions for run in together]
             reason = (
                 f"{', '.join(lost)} were lost, so that no candidate's audit against {name} would "
                 f"pass; {_instead(name)}"

@@ -10,6 +10,7 @@ from assay.study.agree import protocol, scope
 from assay.study.agree.approvals import require_same_code
 from assay.study.agree.rules import refuse_network, refuse_unreflected
 from assay.study.agree.scope import pinned
+from assay.study.files.base import Status
 from assay.study.files.candidate import BudgetRequest, Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError, digest, write_yaml_document
@@ -233,7 +234,8 @@ def discard(study: Study, name: str, actor: str, why: str) -> None:
     study.candidate(name)
     with study.transaction() as transaction:
         holds = transaction.history.status.get(name) == "accepted"
-        transaction.move(name, "reverted" if holds else "rejected", actor=actor, why=why)
+        to: Status = "reverted" if holds else "rejected"
+        transaction.move(name, to, actor=actor, why=why, discarded=True)
 
 
 def standing(study: Study, history: History, agreed: Contract) -> tuple[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ import fcntl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from assay.core.errors import AssayError
 from assay.study.agree import approvals, budget, spending
@@ -20,12 +21,20 @@ from assay.study.record import kinds
 from assay.study.record.book import DECIDED
 from assay.study.record.history import History
 from assay.study.record.study import Study
-from assay.study.run import planning, recovery, switch
+from assay.study.run import gpus, planning, recovery, switch
 from assay.study.run.queue import Lease, Queue, Refused
 from assay.study.steps import agenda
 
 Proposer = Callable[[Study], Sequence[str]]
 Say = Callable[[str], None]
+BUSY_SECONDS = 2.0  # after which a launch that found no room is tried again
+
+
+class Ending(NamedTuple):
+    """Why a loop ended."""
+
+    reason: str
+    done: bool  # whether all that was asked for is done; if not, a person has to decide something
 
 
 @dataclass
@@ -40,8 +49,9 @@ class Loop:
     wait: Callable[[float], None] = time.sleep  # how to wait between two looks, in seconds
     _running: dict[str, Lease] = field(default_factory=dict, init=False)
     _stuck: dict[str, str] = field(default_factory=dict, init=False)
+    _gpus: tuple[gpus.Gpu, ...] = field(default=(), init=False)
 
-    def run(self) -> str:
+    def run(self) -> Ending:
         """Go on until nothing is left to do; return why it ended.
 
         Raises:
@@ -65,15 +75,16 @@ class Loop:
                 "nothing by itself.",
                 "Leave the proposer out, or have 'autonomous' approved.",
             )
+        self._gpus = gpus.usable(agreed)
         queue = Queue(self.study)
-        reason = self._work(queue)
-        facts = {"reason": reason, "stuck": self._stuck}
+        ending = self._work(queue)
+        facts = {"reason": ending.reason, "stuck": self._stuck}
         self.study.ledger.append(kinds.LOOPED, facts, actor=self.actor)
-        return reason
+        return ending
 
-    def _work(self, queue: Queue) -> str:
+    def _work(self, queue: Queue) -> Ending:
         """Take steps until none is left and nothing runs; return why it ended."""
-        ending = ""
+        ending: Ending | None = None
         while True:
             self._collect(queue)
             halted = self._halted()
@@ -86,24 +97,25 @@ class Loop:
                     continue
                 ending = ending or stop_rule(history, agreed)
                 ending = ending or self._advance(queue, steps, agreed, history)
-            if (halted or ending) and not self._running:
-                return halted or ending
+            last = halted or ending
+            if last and not self._running:
+                return last
             self.wait(recovery.POLL_SECONDS)
 
-    def _halted(self) -> str:
-        """Return what forbids every step from now on, or ""."""
+    def _halted(self) -> Ending | None:
+        """Return what forbids every step from now on, if anything does."""
         try:
             switch.refuse_stopped(self.study)
             approvals.require_approved(self.study)
         except AssayError as error:
-            return error.message
+            return Ending(error.message, done=False)
         void = agenda.voided(self.study, self.study.history(), self.study.contract())
-        return f"a person is needed: {void.reason}" if void else ""
+        return _asking(void) if void else None
 
     def _advance(
         self, queue: Queue, steps: Sequence[agenda.Step], agreed: Contract, history: History
-    ) -> str:
-        """Launch what there is room for, or have more proposed; return why to end, or ""."""
+    ) -> Ending | None:
+        """Launch what there is room for, or have more proposed; return why to end, if so."""
         runs = [step for step in steps if step.action == "run"]
         everything, runs = len(runs), _judgeable(runs, agreed, history)
         spent = len(runs) < everything or (
@@ -113,15 +125,16 @@ class Loop:
         under_way = {*history.under_way, *history.held}
         if under_way - set(self._running):
             queue.reap()  # another loop's, or what a killed one left behind
-        free = agreed.budget.parallel - len(under_way)
+        free = gpus.at_once(agreed, self._gpus) - len(under_way)
         if runs and free > 0:
             return self._launch(queue, runs, free)
         if runs or under_way:
-            return ""
+            return None
         if spent and (everything or self.proposer is not None):
             most = agreed.evaluation.expected_candidates
-            return f"the study's error rate is spent on {most} candidates, as many as expected"
-        return self._propose(steps)
+            reason = f"the study's error rate is spent on {most} candidates, as many as expected"
+            return Ending(reason, done=True)
+        return self._propose(steps, history.baselines())
 
     def _collect(self, queue: Queue) -> None:
         for run, lease in list(self._running.items()):
@@ -146,9 +159,9 @@ class Loop:
 
     def _leave(self, candidate: str, why: str) -> None:
         self._stuck[candidate] = why
-        self.say(f"{candidate} is left alone: {why}")
+        self.say(f"{candidate or 'the baseline'} is left alone: {why}")
 
-    def _launch(self, queue: Queue, runs: Sequence[agenda.Step], free: int) -> str:
+    def _launch(self, queue: Queue, runs: Sequence[agenda.Step], free: int) -> Ending | None:
         for step in runs:
             assert step.phase is not None
             queue.add(step.candidate, step.phase, step.seeds)
@@ -156,46 +169,56 @@ class Loop:
             try:
                 begun = queue.start(actor=self.actor)
             except budget.OverBudget as error:
-                return error.message
+                return Ending(error.message, done=True)
             except budget.Busy:
-                return ""
+                self.wait(BUSY_SECONDS)  # for a GPU that another study uses
+                return None
             except Refused as error:
                 self._leave(error.candidate, error.message)
                 queue.cancel(error.candidate)
-                return ""
+                return None
             if begun is None:
-                return ""
+                return None
             self._running[begun[1]] = begun[0]
-        return ""
+        return None
 
-    def _propose(self, steps: Sequence[agenda.Step]) -> str:
+    def _propose(self, steps: Sequence[agenda.Step], baselines: Sequence[str]) -> Ending | None:
         """Ask for more, or say why nothing is left to do."""
         personal = [step for step in steps if step.action in agenda.PERSONAL]
-        if self.proposer is None:
-            if personal:
-                return f"a person is needed: {personal[0].reason}"
+        # A proposer goes on beside a candidate that waits for a person, but not without a baseline.
+        asked = [step for step in personal if not self.proposer or step.candidate in baselines]
+        if asked:
+            return _asking(asked[0])
+        if self.proposer is None or not baselines:
             if self._stuck:
-                return f"nothing is left but what was refused: {next(iter(self._stuck.values()))}"
-            return "everything that was proposed is decided"
+                why = next(iter(self._stuck.values()))
+                return Ending(f"nothing is left but what was refused: {why}", done=False)
+            return Ending("everything that was proposed is decided", done=True)
         with open(self.study.path / "propose.lock", "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             agreed = self.study.contract()
             book = self.study.history()
-            if book.under_way or agenda.steps_of(book, agreed, self._stuck):
-                return ""  # another loop has proposed in the meantime
+            now = agenda.steps_of(book, agreed, self._stuck)
+            if book.under_way or any(step.action not in agenda.PERSONAL for step in now):
+                return None  # another loop has proposed in the meantime
             pools = agreed.evaluation.pools
             most = sum(map(len, (pools.development, pools.promotion, pools.validation)))
             left = agreed.budget.runs - book.launched
             if left < most:
-                return f"{left} runs of the budget are left, and a candidate may take {most}"
+                reason = f"{left} runs of the budget are left, and a candidate may take {most}"
+                return Ending(reason, done=True)
             try:
                 made = self.proposer(self.study)
             except AssayError as error:
-                return error.message
+                return Ending(error.message, done=False)
         if not made:
-            return "the proposer has no more candidates"
+            return Ending("the proposer has no more candidates", not personal and not self._stuck)
         self.say(f"proposed {', '.join(made)}")
-        return ""
+        return None
+
+
+def _asking(step: agenda.Step) -> Ending:
+    return Ending(f"a person is needed: {step.reason}", done=False)
 
 
 def _judgeable(
@@ -217,17 +240,18 @@ def _judgeable(
     ]
 
 
-def stop_rule(history: History, agreed: Contract) -> str:
-    """Return the stop rule of the contract that ends the study, or ""."""
+def stop_rule(history: History, agreed: Contract) -> Ending | None:
+    """Return the ending by a stop rule of the contract, if one applies."""
     rules = agreed.experiment.stop
     runs = sorted(history.over(), key=lambda run: run.ended.seq if run.ended else 0)
     last = [run.outcome for run in runs if run.outcome != "lost"][-rules.failures :]
     if len(last) == rules.failures and all(outcome != "done" for outcome in last):
-        return f"the last {rules.failures} runs failed"
+        return Ending(f"the last {rules.failures} runs failed", done=False)
     over = (*DECIDED, "inconclusive")
     decided = [n for n, s in history.status.items() if s in over and history.kind[n] != "baseline"]
     if rules.candidates is not None and len(decided) >= rules.candidates:
-        return f"{len(decided)} candidates are decided, as many as the contract asks for"
+        reason = f"{len(decided)} candidates are decided, as many as the contract asks for"
+        return Ending(reason, done=True)
     if history.launched >= agreed.budget.runs and not history.held:
-        return f"all {agreed.budget.runs} runs of the budget are used"
-    return ""
+        return Ending(f"all {agreed.budget.runs} runs of the budget are used", done=True)
+    return None
