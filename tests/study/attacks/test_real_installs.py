@@ -127,10 +127,15 @@ def test_50_a_script_that_pip_made(tmp_path: Path, site: Path, run) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed (pip install uv)")
 @pytest.mark.parametrize("words", [["python", "tools/train.py"], ["tools/train.py"]])
-def test_50_uv_run(tmp_path: Path, site: Path, run, words: list[str]) -> None:
+def test_50_uv_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Path, run, words: list[str]
+) -> None:
     """It uses the project's .venv as it is, also for the evaluation in its sandbox."""
+    scripts = sysconfig.get_path("scripts")  # where pip puts uv beside this Python
+    monkeypatch.setenv("PATH", f"{scripts}{os.pathsep}{os.environ['PATH']}")
+    if shutil.which("uv") is None:
+        pytest.skip("uv is not installed (pip install uv)")
     root = installable(tmp_path / "r", "toyuv", "src")
     commit(root, {"check.py": "import toyuv.bonus\n"})
     pip_install(environment(root / ".venv"), root)
