@@ -6,16 +6,13 @@ import ast
 import re
 
 from assay.study.repo.files import words
-from assay.study.repo.helpers import Helpers
+from assay.study.repo.measures import Measures
 from assay.study.repo.syntax import draws, target_name
-from assay.study.repo.walk import Hit, Logged
+from assay.study.repo.walk import Hit
 from assay.study.repo.words import (
     CONFIGS,
-    LIBRARY_METRICS,
     LOADS,
-    METRIC_CALLS,
     METRIC_WORDS,
-    NOTES,
     OTHER_CONFIGS,
     OTHER_LOGGERS,
     OUTCOME_WORDS,
@@ -23,9 +20,6 @@ from assay.study.repo.words import (
     TERM,
     TRAINERS,
 )
-
-# The name of a metric in a group: `Loss / Policy loss`, `rewards/{name}`.
-_TAG = re.compile(r"[A-Za-z_][\w {}-]* ?/ ?[\w {}().%/-]+(?<!\.\w\w)(?<!\.\w\w\w)(?<!\.\w{4})")
 
 # Loggers that write to the screen.
 _SCREEN = re.compile(
@@ -36,7 +30,7 @@ _SCREEN = re.compile(
 _RESULTS = re.compile(r"(?:.*/)?\w*(?:metrics|scores|progress|results|log|stats)\w*\.(jsonl|csv)")
 
 
-class Calls(Helpers):
+class Calls(Measures):
     """The rules that look at calls."""
 
     def call(self, node: ast.Call) -> None:
@@ -60,7 +54,7 @@ class Calls(Helpers):
             self.option_call(node, full, root, tail)
             self._logging_call(node, full, root, receiver, tail)
             self._signal_call(node, full, root, receiver, tail)
-            self._metric_call(node, full, receiver, tail)
+            self.metric_call(node, full, receiver, tail)
             self.speaks(node, tail)
         self.label = ""
         self.children(node)
@@ -316,144 +310,6 @@ class Calls(Helpers):
             strings = [self.text(part) for part in ast.walk(node) if not isinstance(part, ast.Name)]
             if any(re.search(r"\btrain\w*\.py\b|^python3?\s+\S+\.py", text) for text in strings):
                 self.facts.launchers.setdefault("custom", Hit(full, line, 0.5))
-
-    def _metric_call(self, node: ast.Call, full: str, receiver: str, tail: str) -> None:
-        for name in LIBRARY_METRICS.get(f"{full.partition('.')[0]}:{tail}", ()):
-            self.metric(name, node.lineno, 0.7)
-        who = set(words(receiver))
-        logger = who & {"logger", "writer", "wandb", "run", "tb", "summary", "log", "tracker"}
-        several = len(node.args) + len(node.keywords) > 1
-        first = node.args[0] if node.args else None
-        if first is None:
-            tags = [k.value for k in node.keywords if k.arg in ("tag", "name", "key")]
-            first = tags[0] if tags else None
-        text = self.text(first)
-        named = {k.arg: k.value for k in node.keywords if k.arg}
-        if tail == "Value" and {"tag", "simple_value"} <= set(named):  # of TensorFlow 1
-            self._tagged(named["tag"], self.text(named["tag"]), node.lineno, 0.85)
-        elif tail in METRIC_CALLS or tail in self.metric_calls:
-            self._tagged(first, text, node.lineno, 0.95)
-            self.logged(node.args[:1], 0.9)
-        elif tail == "scalar" and who & {"summary", "writer", "logger", "tb"}:
-            self._tagged(first, text, node.lineno, 0.9)
-        elif tail == "record" and several and who & {"logger", "log", "writer", "tabular"}:
-            self._tagged(first, text, node.lineno, 0.95)
-        elif (
-            tail == "log"
-            and (text or (first is not None and self._key(first)))
-            and several
-            and " " not in text
-            and receiver not in ("math", "logging")
-        ):
-            # `log("fps", fps)`, where `log` is neither a method nor the logarithm.
-            if logger or receiver in ("self", ""):
-                self._tagged(first, text, node.lineno, 0.85)
-        elif tail in ("log", "log_metrics", "log_dict", "log_scalars", "write_scalars", "track"):
-            if receiver not in ("math", "np", "numpy", "torch", "jax.numpy", "numpy.random"):
-                sure = bool(logger) or tail != "log"
-                self.logged(node.args, 0.95 if "wandb" in who else 0.85 if sure else 0.6)
-        elif tail in ("store", "write", "add") and who & {"logger", "metrics"}:
-            group = [self.text(k.value) for k in node.keywords if k.arg == "prefix"]
-            self.logged(node.args[:1], 0.85, prefix=group[0] if group else "")
-            for keyword in node.keywords if tail == "store" else ():
-                self.metric(keyword.arg or "", node.lineno, 0.85)
-        elif tail == "report" and who & {"tune", "train", "session", "ray"}:
-            self.logged(node.args, 0.85)
-            for keyword in node.keywords:
-                self.metric(keyword.arg or "", node.lineno, 0.8)
-        elif tail == "update" and who & {"metrics", "aggregator", "meters"} and not who & {"self"}:
-            for keyword in node.keywords:
-                self.metric(keyword.arg or "", node.lineno, 0.65)
-            if several:
-                self._tagged(first, text, node.lineno, 0.8)
-        elif tail == "append" and isinstance(node.func, ast.Attribute):
-            holder = node.func.value  # `history["Reward / Total"].append(total)`
-            tag = self.text(holder.slice) if isinstance(holder, ast.Subscript) else ""
-            if _TAG.fullmatch(tag):
-                self.metric(tag, node.lineno, 0.7)
-        elif several and _TAG.fullmatch(text) and NOTES & set(words(tail)):
-            self._tagged(first, text, node.lineno, 0.75)  # `track_data("Loss / Policy", loss)`
-        elif several and logger and OUTCOME_WORDS & set(words(text)):
-            self._tagged(first, text, node.lineno, 0.75)  # `logger.create_signal("Reward", r)`
-        elif {"progress", "log", "report"} & set(words(tail)) and not full.startswith("logging"):
-            self.logged(node.args, 0.6, plain=False)
-
-    def _key(self, node: ast.expr) -> ast.expr | None:
-        """Return the dictionary whose keys a loop goes through, where a name holds such a key."""
-        for part in ast.walk(node):
-            if isinstance(part, ast.Name) and part.id in self.pairs:
-                return self.pairs[part.id]
-        return None
-
-    def _tagged(self, tag: ast.expr | None, text: str, line: int, confidence: float) -> None:
-        """Note what is logged under a tag, which may be made of the keys of a dictionary."""
-        source = self._key(tag) if tag is not None else None
-        if source is None:
-            if tag is None or not self.logs_argument(tag, text):
-                self.metric(text, line, confidence)
-            return
-        # `losses/{name}` and the bare `name` are both a place for a key.
-        keyed = [n.id for n in ast.walk(tag) if isinstance(n, ast.Name) and n.id in self.pairs]  # type: ignore[arg-type]
-        template = text.replace(f"{{{keyed[0]}}}", "{}", 1) if text else "{}"
-        template = template if "{}" in template else "{}"
-        if self.logs_keys(source, template):
-            return
-        hits = self.dicts.get(target_name(source), [])
-        made = self._maker(source)
-        for hit in hits:
-            self.metric(template.replace("{}", hit.name), hit.line, confidence - 0.1)
-        if made:
-            self.facts.logged.append(Logged(made, template, confidence - 0.1, line, text))
-        elif not hits:
-            self.metric(text, line, confidence)
-
-    def _maker(self, node: ast.AST) -> str:
-        """Return the function that made a dictionary, where that can be seen."""
-        if isinstance(node, ast.Call):
-            return ".".join(self.dotted(node.func).split(".")[-2:])
-        return self.made.get(target_name(node), "") if isinstance(node, ast.Name) else ""
-
-    def logged(
-        self, nodes: list[ast.expr], confidence: float, *, plain: bool = True, prefix: str = ""
-    ) -> None:
-        """Note the keys of dictionaries that are logged, also through a variable."""
-        template = f"{prefix}/{{}}" if prefix else "{}"
-        for node in nodes:
-            if self.logs_keys(node, template):
-                continue
-            if isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and plain):
-                hits = self.dict_keys(node)
-            elif isinstance(node, ast.Name | ast.Attribute):
-                hits = self.dicts.get(target_name(node), [])
-            else:
-                continue
-            for hit in hits:
-                self.metric(template.replace("{}", hit.name), hit.line, confidence)
-            joined = [v for k, v in zip(node.keys, node.values, strict=True) if k is None] if (
-                isinstance(node, ast.Dict)
-            ) else [node]  # fmt: skip
-            for part in joined:
-                if self._maker(part) and plain:
-                    self.facts.logged.append(Logged(self._maker(part), template, confidence - 0.1))
-                if part is not node:
-                    for hit in self.dicts.get(target_name(part), []):
-                        self.metric(template.replace("{}", hit.name), hit.line, confidence)
-
-    def metric(self, name: str, line: int, confidence: float) -> None:
-        """Note the name of a metric, if it looks like one."""
-        name = name.strip()
-        if is_metric(name):
-            unsure = 0.2 if "{" in name else 0.0
-            if "success" in name.lower() and any("success" in text for text in self.asked):
-                unsure = 0.3  # only some tasks have it
-            self.facts.metrics.append(Hit(name, line, max(confidence - unsure, 0.5)))
-
-
-def is_metric(name: str) -> bool:
-    """Return whether a string can be the name of a metric."""
-    return bool(
-        re.fullmatch(r"[\w./ %()@\-\[\]{}+:&#|]{2,80}", name) and re.sub(r"\{\w*\}|\W", "", name)
-    )
 
 
 def _loads(name: tuple[str, ...]) -> bool:

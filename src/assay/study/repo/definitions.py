@@ -5,21 +5,17 @@ from __future__ import annotations
 import ast
 import re
 
-from assay.study.repo.calls import Calls
 from assay.study.repo.files import words
+from assay.study.repo.steps import Steps
 from assay.study.repo.syntax import (
     asks,
-    assignments,
     computes,
-    is_computed,
     is_number,
-    target_name,
     works_out,
 )
 from assay.study.repo.walk import Hit, Owner
 from assay.study.repo.words import (
     CONFIGS,
-    DONE_NAMES,
     ENDINGS,
     FILE_NAMES,
     LIBRARY_METRICS,
@@ -28,7 +24,6 @@ from assay.study.repo.words import (
     NO_RANDOM,
     NO_REWARD,
     RANDOMIZES,
-    REWARD_NAMES,
     SIMULATED,
     STEPS,
     STORAGE,
@@ -42,7 +37,7 @@ REWARD_ENDS = {"reward", "rewards", "rew", "fn", "function", "func"}
 REWARD_VERBS = {"compute", "calc", "calculate", "get", "penalty", "shape"}
 
 
-class Definitions(Calls):
+class Definitions(Steps):
     """The rules that look at classes and functions."""
 
     def _class(self, node: ast.ClassDef) -> None:
@@ -260,9 +255,9 @@ class Definitions(Calls):
         )
         both = named & {"reward", "rew"} and named & {"terminated", "done"}
         if owner is not None and (both or (owner.environment and node.name in STEPS)):
-            self._step(node, qualified, owner)
+            self.step(node, qualified, owner)
         elif owner is not None and owner.environment and not named & {"reset", "init"}:
-            self._sets(node, qualified)
+            self.sets(node, qualified)
         no = NO_REWARD
         if owner is not None and owner.environment and name_words[0] in ("compute", "calc"):
             no = NO_REWARD - {"normalized"}  # `compute_normalized_reward` works it out
@@ -307,51 +302,6 @@ class Definitions(Calls):
             for slot, names in FILE_NAMES.items():
                 if stem & names and computes(node):
                     self.found(slot, node.name, node.lineno, 0.8)
-
-    def _sets(self, node: ast.FunctionDef | ast.AsyncFunctionDef, qualified: str) -> None:
-        """Note where a method works out `self.reward` or `self.done` before a step returns it."""
-        for item, _ in assignments(node.body, False):
-            target = item.targets[0] if isinstance(item, ast.Assign) else item.target
-            plain = isinstance(target, ast.Attribute) and isinstance(item.value, ast.BinOp)
-            compared = isinstance(target, ast.Attribute | ast.Name) and (
-                isinstance(item.value, ast.Compare | ast.BoolOp)
-                and is_computed(item.value, False, "termination")
-            )
-            if plain and target_name(target) in REWARD_NAMES:
-                self.found("reward", qualified, item.lineno, 0.75)
-            elif compared and target_name(target) in DONE_NAMES:
-                self.found("termination", qualified, item.lineno, 0.75)
-
-    def _step(
-        self, node: ast.FunctionDef | ast.AsyncFunctionDef, qualified: str, owner: Owner
-    ) -> None:
-        """Note where a step computes its reward and its end, not where it hands them on."""
-        found: dict[str, int] = {}
-        for item, branch in assignments(node.body, False):
-            targets = item.targets if isinstance(item, ast.Assign) else [item.target]
-            for target in targets:
-                name = target_name(target)
-                slot = (
-                    "reward" if name in REWARD_NAMES
-                    else "termination" if name in DONE_NAMES
-                    else ""
-                )  # fmt: skip
-                if owner.wrapper and (
-                    (isinstance(item.value, ast.Call) and _converts(item.value))
-                    or (isinstance(item, ast.AugAssign) and "reward" in ast.unparse(item.value))
-                ):
-                    continue  # a wrapper converts or sums what the environment gave it
-                if slot and item.value is not None and slot not in found:
-                    if is_computed(item.value, branch or isinstance(item, ast.AugAssign), slot):
-                        found[slot] = item.lineno
-        for slot, line in found.items():
-            self.found(slot, qualified, line, 0.6 if owner.wrapper else 0.8)
-
-
-def _converts(node: ast.Call) -> bool:
-    """Return whether a call only turns what it is given into another form."""
-    parts = [part for part in ast.walk(node) if isinstance(part, ast.Compare | ast.BinOp)]
-    return not parts
 
 
 def _called(name: str, part: str) -> bool:

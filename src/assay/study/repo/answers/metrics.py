@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from assay.study.files.records import Answer
 from assay.study.repo.answers import settings
 from assay.study.repo.answers.ranking import THRESHOLD, Found, ranked
-from assay.study.repo.calls import is_metric
 from assay.study.repo.files import words
+from assay.study.repo.measures import is_metric
 from assay.study.repo.repository import Repository
 from assay.study.repo.walk import Facts, Helper, Spoken
 from assay.study.repo.words import (
