@@ -26,6 +26,12 @@ _SCREEN = re.compile(
     r"(Terminal|Stdout|StdOut|Std|Console|Screen|Human|Print)(Logger|Output\w*|Writer)$"
 )
 
+# Words in the names of what is written to, but is no file of results.
+_SHOWS = {"stdout", "stderr", "wfile", "socket", "tqdm", "console"}
+
+# What is printed under a name: `Mean reward: {}`, `reward %.2f`.
+_SHOWN = re.compile(r"([A-Za-z][\w/ ]{1,30}?)\s*([:=]?)\s*(?:\{\w*\}|%[-+\d.]*[dfgs])")
+
 # A file that a writer of results is made with.
 _RESULTS = re.compile(r"(?:.*/)?\w*(?:metrics|scores|progress|results|log|stats)\w*\.(jsonl|csv)")
 
@@ -123,7 +129,7 @@ class Calls(Measures):
                     self._header(keyword.value)
             for argument in node.args[1:2]:
                 self._header(argument)
-        elif tail == "to_csv" and self._about_metrics(node):
+        elif tail == "to_csv" and (self._about_metrics(node) or self._filed(node)):
             self.sink("csv", full, line, 0.6)
         elif tail in ("Monitor", "VecMonitor") and root in ("stable_baselines3", "sb3_contrib"):
             if node.args[1:] or node.keywords:
@@ -133,8 +139,9 @@ class Calls(Measures):
         elif full == "json.dump" and self._about_metrics(node):
             self.sink("json", full, line, 0.75)
             self.logged(node.args[:1], 0.6)
-        elif tail in ("write", "writelines") and node.args:
-            self._json_line(node)
+        elif tail in ("write", "writelines", "write_text") and node.args:
+            self._json_line(node, lines=tail != "write_text")
+            self._joined_line(node)
             columns = self.text(node.args[0]).strip().split(",")
             if len(columns) > 1 and all(re.fullmatch(r"\s*[A-Za-z_][\w/]*\s*", c) for c in columns):
                 self.facts.metrics.extend(Hit(c.strip(), line, 0.7) for c in columns)
@@ -143,6 +150,8 @@ class Calls(Measures):
         elif full.endswith(".savetxt") and node.args:
             if any(self.text(part).endswith(".csv") for part in ast.walk(node.args[0])):
                 self.sink("csv", full, line, 0.65)
+        elif self._helped(node, tail):
+            pass
         elif full == "jsonlines.open":
             self.sink("jsonl", full, line, 0.8)
         elif tail[:4] in ("JSON", "Json") and tail.endswith(("Logger", "Output", "OutputFormat")):
@@ -207,8 +216,34 @@ class Calls(Measures):
             if all(names):
                 self.facts.metrics.extend(Hit(name, node.lineno, 0.75) for name in names)
 
-    def _json_line(self, node: ast.Call) -> None:
-        if {"stdout", "stderr", "wfile", "socket"} & set(words(self.dotted(node.func))):
+    def _filed(self, node: ast.Call) -> bool:
+        """Return whether a table is written to a file that is called after results."""
+        texts = [self.text(part) for part in ast.walk(node) if isinstance(part, ast.Constant)]
+        return bool(METRIC_WORDS & {word for text in texts for word in words(text)})
+
+    def _helped(self, node: ast.Call, tail: str) -> bool:
+        """Note a call of a helper that writes results: `save_json(metrics, path)`."""
+        named = set(words(tail))
+        kinds = [kind for kind in ("csv", "jsonl", "json") if kind in named]
+        if not kinds or not named & {"write", "save", "dump", "append", "log"}:
+            return False
+        if self._about_metrics(node):
+            self.sink(kinds[0], tail, node.lineno, 0.6)
+        return True
+
+    def _joined_line(self, node: ast.Call) -> None:
+        """Note a table that is written by hand: `file.write(",".join(row))`."""
+        if _SHOWS & set(words(self.dotted(node.func))):
+            return
+        for part in ast.walk(node):
+            if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
+                between = part.func.value
+                if part.func.attr == "join" and isinstance(between, ast.Constant):
+                    if between.value in ("\t", ",", ", ", ";") and self._about_metrics(node):
+                        self.sink("csv", "join", node.lineno, 0.65)
+
+    def _json_line(self, node: ast.Call, *, lines: bool) -> None:
+        if _SHOWS & set(words(self.dotted(node.func))):
             return
         for item in ast.walk(node):
             if isinstance(item, ast.Call) and self.dotted(item.func) == "json.dumps" and item.args:
@@ -221,7 +256,7 @@ class Calls(Measures):
                 spread = [part.id for part in ast.walk(what) if isinstance(part, ast.Name)]
                 keys = [hit.name for hit in hits]
                 about = set(words(" ".join([*keys, *spread, self.facts.path])))
-                if newline and (METRIC_WORDS & about or self._about_metrics(item)):
+                if newline and lines and (METRIC_WORDS & about or self._about_metrics(item)):
                     self.sink("jsonl", "json.dumps", node.lineno, 0.85)
                     self.logged(item.args[:1], 0.8)
                 elif self._about_metrics(item):
@@ -229,7 +264,7 @@ class Calls(Measures):
                     self.logged(item.args[:1], 0.6)
 
     def _printed(self, node: ast.Call) -> None:
-        text = "".join(self.text(argument) + " " for argument in node.args)
+        text = " ".join(self.text(argument) or "{}" for argument in node.args)
         filled = any(
             isinstance(part, ast.FormattedValue | ast.Name | ast.Subscript | ast.Call)
             for argument in node.args
@@ -237,11 +272,11 @@ class Calls(Measures):
         )
         if filled and OUTCOME_WORDS & set(words(re.sub(r"\{\w*\}", "", text))):
             self.sink("stdout", "print", node.lineno, 0.55)
-            for name in re.findall(
-                r"([A-Za-z][\w/ ]{1,30}?)\s*[:=]\s*(?:\{\w*\}|%[\d.]*[dfg])", text
-            ):
+            for name, mark in _SHOWN.findall(text):
+                # Without a colon the last words are the name: `after 10 games reward rate {}`.
+                name = name.strip() if mark else " ".join(name.split()[-3:])
                 if OUTCOME_WORDS & set(words(name)):
-                    self.facts.metrics.append(Hit("stdout:" + name.strip(), node.lineno, 0.5))
+                    self.facts.metrics.append(Hit("stdout:" + name, node.lineno, 0.5))
 
     def _signal_call(self, node: ast.Call, full: str, root: str, receiver: str, tail: str) -> None:
         line = node.lineno
@@ -256,6 +291,8 @@ class Calls(Measures):
             self.signal("env_step", line)
         elif tail == "learn" and receiver:
             self.signal("learn", line)
+        elif not receiver and {"trainer", "learner"} & set(words(self.made.get(tail, ""))):
+            self.signal("learn", line)  # `trainer = Trainer(env)`, `trainer(steps)`
         elif (tail == "tell" and given) or (
             tail in ("step", "run") and who & {"searcher", "solver"}
         ):
@@ -289,6 +326,8 @@ class Calls(Measures):
         if (tail in ("Tuner", "run_experiments") and root == "ray") or full == "ray.tune.run":
             self.signal("learn", line)
         if name[:1] in (("evaluate",), ("eval",), ("enjoy",)) and tail != "eval":
+            self.signal("evaluate_call", line)
+        elif tail == "test" and who & TRAINERS:
             self.signal("evaluate_call", line)
         elif name in (("rollout",), ("run", "episode"), ("run", "episodes")) and given:
             self.signal("evaluate_call", line)

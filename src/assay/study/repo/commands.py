@@ -178,6 +178,11 @@ def _split(text: str) -> list[str]:
     text = re.sub(r"^(\s*[-*]\s+)?(run|script|command):\s*[|>]?-?\s*", "", text.strip())
     text = re.sub(r"^(\$|>|%|>>>|-|@|\d+\.)\s*(?=\S)", "", text)
     text = re.sub(r"\s#\s.*$", "", text)
+    # `<number of GPUs>` is one word, and `<args>` stands for whatever one likes.
+    text = re.sub(r"<[A-Za-z][\w /.-]*>", lambda m: m[0].replace(" ", "_"), text)
+    text = re.sub(
+        r"\s(<(args|arguments|options|flags|overrides)>|\[(args|options)\])(?=\s|$)", "", text
+    )
     text = re.sub(r"\$\(date[^)]*\)|`date[^`]*`", "{timestamp}", text)
     if not text or text.startswith("#"):
         return []

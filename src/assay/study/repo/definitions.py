@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
+from collections.abc import Collection
 
 from assay.study.repo.files import words
 from assay.study.repo.steps import Steps
@@ -11,6 +13,7 @@ from assay.study.repo.syntax import (
     asks,
     computes,
     is_number,
+    never,
     works_out,
 )
 from assay.study.repo.walk import Hit, Owner
@@ -33,6 +36,8 @@ from assay.study.repo.words import (
 _COMPUTE = {
     "__call__", "compute", "compute_reward", "step_reward", "evaluate", "filter", "_step", "step",
 }  # fmt: skip
+# `getreward`, which has no word of its own.
+_JOINED = re.compile(r"(get|calc|compute|calculate|check|is)(reward|done|terminal)(?=$|_|[A-Z])")
 REWARD_ENDS = {"reward", "rewards", "rew", "fn", "function", "func"}
 REWARD_VERBS = {"compute", "calc", "calculate", "get", "penalty", "shape"}
 
@@ -198,9 +203,10 @@ class Definitions(Steps):
             self._decorator(decorator, node.name, node.lineno)
             made_by = decorator.func if isinstance(decorator, ast.Call) else decorator
             self.option_decorator(decorator, self.dotted(made_by), node)
-        outer = self.function, self.dicts, self.made, self.loops, self.scope
+        outer = self.function, self.dicts, self.made, self.renamed, self.loops, self.scope
         around = self.conditions, self.arguments, self.defaults
-        self.function, self.dicts, self.made, self.loops = node.name, {}, {}, 0
+        self.function, self.dicts, self.made, self.renamed = node.name, {}, {}, {}
+        self.loops = 0
         if not self.depth:
             self.conditions = []
         self.defaults = [
@@ -214,7 +220,7 @@ class Definitions(Steps):
         self.depth += 1
         self.children(node)
         self.depth -= 1
-        self.function, self.dicts, self.made, self.loops, self.scope = outer
+        self.function, self.dicts, self.made, self.renamed, self.loops, self.scope = outer
         self.conditions, self.arguments, self.defaults = around
 
     def _decorator(self, node: ast.AST, name: str, line: int) -> None:
@@ -235,7 +241,7 @@ class Definitions(Steps):
     def _named(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef, arguments: list[str], inside: bool
     ) -> None:
-        name_words = words(node.name)
+        name_words = words(_JOINED.sub(r"\1_\2", node.name))
         if not name_words:
             return
         self._in_place(node, arguments, inside)
@@ -254,24 +260,29 @@ class Definitions(Steps):
             or (owner is None and self.place and name_words[-1] == "reward")
         )
         both = named & {"reward", "rew"} and named & {"terminated", "done"}
-        if owner is not None and (both or (owner.environment and node.name in STEPS)):
+        if owner is not None and (both or (owner.environment and node.name.lower() in STEPS)):
             self.step(node, qualified, owner)
+        elif not self.classes and node.name in STEPS and tasked and self.place:
+            self.step(node, qualified, Owner(node.name, environment=True, wrapper=False))
         elif owner is not None and owner.environment and not named & {"reset", "init"}:
             self.sets(node, qualified)
         no = NO_REWARD
         if owner is not None and owner.environment and name_words[0] in ("compute", "calc"):
             no = NO_REWARD - {"normalized"}  # `compute_normalized_reward` works it out
+        called = _pair(name_words, {"reward", "rewards"})
+        if called and self.rewarding:
+            no = NO_REWARD - {"default", "format"}  # `format_reward_func`
         if named & {"reward", "rewards", "rew"} and not named & no and works_out(node):
             prefix = re.match(r"_?(reward|rew)_\w", node.name) and owner is not None
             if prefix and owner is not None and owner.environment:
                 self.found("reward", qualified, node.lineno, 0.95)
                 self.term("reward", re.sub(r"^_?(reward|rew)_", "", node.name), "", node.lineno)
-            elif tasked and (name_words[-1] in REWARD_ENDS or named & REWARD_VERBS):
+            elif tasked and (name_words[-1] in REWARD_ENDS or called or named & REWARD_VERBS):
                 self.found("reward", qualified, node.lineno, 0.85)
         ending = named & ENDINGS
         verb = name_words[0] in {
             "check", "compute", "get", "is", "should", "calc", "has", "evaluate", "termination",
-        } or len(name_words) == 1 or name_words[-1] in ("fn", "function", "func")  # fmt: skip
+        } or len(name_words) == 1 or _pair(name_words, ENDINGS)  # fmt: skip
         fetched = {"state", "states", "obs", "observation", "value", "values"}
         other = named & NO_ENDING or (name_words[0] == "get" and name_words[-1] in fetched)
         # `is_terminated` among reward functions pays for the end, it does not bring it about.
@@ -279,7 +290,7 @@ class Definitions(Steps):
         # What is handed the reward packs a step up.
         packs = owner is None and {"reward", "rewards"} & set(arguments)
         if ending and verb and not other and not paid and not packs and tasked:
-            if computes(node) or asks(node):
+            if (computes(node) and not never(node)) or asks(node):
                 self.found("termination", qualified, node.lineno, 0.85)
         if named & {"curriculum", "curricula"} and computes(node, strict=False):
             self.found("curriculum", qualified, node.lineno, 0.85)
@@ -302,6 +313,14 @@ class Definitions(Steps):
             for slot, names in FILE_NAMES.items():
                 if stem & names and computes(node):
                     self.found(slot, node.name, node.lineno, 0.8)
+
+
+def _pair(name: tuple[str, ...], about: Collection[str]) -> bool:
+    """Return whether a name says that it is a function of something: `reward_fn_batch`."""
+    return any(
+        first in about and second in ("fn", "func", "function")
+        for first, second in itertools.pairwise(name)
+    )
 
 
 def _called(name: str, part: str) -> bool:

@@ -15,6 +15,13 @@ from assay.study.repo.words import LIBRARY_METRICS, METRIC_CALLS, NOTES, OUTCOME
 _TAG = re.compile(r"[A-Za-z_][\w {}-]* ?/ ?[\w {}().%/-]+(?<!\.\w\w)(?<!\.\w\w\w)(?<!\.\w{4})")
 
 
+# Words in the names of lists and tables in which results are kept.
+_KEEPS = {
+    "rows", "row", "history", "records", "record", "results", "result", "log", "logs", "metrics",
+    "metric", "stats", "curve", "curves", "summary", "summaries", "scores", "progress",
+}  # fmt: skip
+
+
 class Measures(Helpers):
     """The rules that look for metrics."""
 
@@ -69,16 +76,36 @@ class Measures(Helpers):
             if several:
                 self._tagged(first, text, node.lineno, 0.8)
         elif tail == "append" and isinstance(node.func, ast.Attribute):
-            holder = node.func.value  # `history["Reward / Total"].append(total)`
-            tag = self.text(holder.slice) if isinstance(holder, ast.Subscript) else ""
-            if _TAG.fullmatch(tag):
-                self.metric(tag, node.lineno, 0.7)
+            self._kept(node, node.func.value)
         elif several and _TAG.fullmatch(text) and NOTES & set(words(tail)):
             self._tagged(first, text, node.lineno, 0.75)  # `track_data("Loss / Policy", loss)`
         elif several and logger and OUTCOME_WORDS & set(words(text)):
             self._tagged(first, text, node.lineno, 0.75)  # `logger.create_signal("Reward", r)`
         elif {"progress", "log", "report"} & set(words(tail)) and not full.startswith("logging"):
             self.logged(node.args, 0.6, plain=False)
+
+    def _kept(self, node: ast.Call, holder: ast.expr) -> None:
+        """Note what is kept to be written later: `history["Reward"].append(total)`, a row."""
+        base: ast.expr = holder
+        while isinstance(base, ast.Subscript):
+            base = base.value
+        about = bool(_KEEPS & set(words(target_name(base))))
+        tag = self.text(holder.slice) if isinstance(holder, ast.Subscript) else ""
+        if _TAG.fullmatch(tag) or (about and OUTCOME_WORDS & set(words(tag))):
+            self.metric(tag, node.lineno, 0.7)
+        for row in node.args[:1] if about and isinstance(holder, ast.Name | ast.Attribute) else ():
+            hits = self.dict_keys(row) or self.dicts.get(target_name(row), [])
+            if any(OUTCOME_WORDS & set(words(hit.name)) for hit in hits):
+                for hit in hits:
+                    self.metric(hit.name, hit.line, 0.65)
+
+    def tags(self, node: ast.Dict) -> None:
+        """Note the outcomes of a dictionary whose keys are tags: `"returns/mean"`."""
+        names = [(self.text(key), key.lineno) for key in node.keys if key is not None]
+        tagged = [(name, line) for name, line in names if _TAG.fullmatch(name)]
+        for name, line in tagged if len(tagged) > 1 else ():
+            if OUTCOME_WORDS & set(words(name)):
+                self.metric(name, line, 0.55)
 
     def _key(self, node: ast.expr) -> ast.expr | None:
         """Return the dictionary whose keys a loop goes through, where a name holds such a key."""
@@ -109,6 +136,17 @@ class Measures(Helpers):
         elif not hits:
             self.metric(text, line, confidence)
 
+    def _renames(self, node: ast.DictComp, confidence: float) -> None:
+        """Note what is logged under other names: `{f"eval/{k}": v for k, v in stats.items()}`."""
+        loop = node.generators[0]
+        called = loop.iter.func if isinstance(loop.iter, ast.Call) else None
+        if not isinstance(called, ast.Attribute) or called.attr != "items":
+            return
+        key = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target
+        outer, self.pairs = self.pairs, {**self.pairs, target_name(key): called.value}
+        self._tagged(node.key, self.text(node.key), node.lineno, confidence)
+        self.pairs = outer
+
     def _maker(self, node: ast.AST) -> str:
         """Return the function that made a dictionary, where that can be seen."""
         if isinstance(node, ast.Call):
@@ -121,6 +159,11 @@ class Measures(Helpers):
         """Note the keys of dictionaries that are logged, also through a variable."""
         template = f"{prefix}/{{}}" if prefix else "{}"
         for node in nodes:
+            if isinstance(node, ast.Name) and node.id in self.renamed:
+                node = self.renamed[node.id]
+            if isinstance(node, ast.DictComp):
+                self._renames(node, confidence)
+                continue
             if self.logs_keys(node, template):
                 continue
             if isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and plain):
@@ -148,7 +191,8 @@ class Measures(Helpers):
             unsure = 0.2 if "{" in name else 0.0
             if "success" in name.lower() and any("success" in text for text in self.asked):
                 unsure = 0.3  # only some tasks have it
-            self.facts.metrics.append(Hit(name, line, max(confidence - unsure, 0.5)))
+            under = tuple(self.conditions)
+            self.facts.metrics.append(Hit(name, line, max(confidence - unsure, 0.5), under))
 
 
 def is_metric(name: str) -> bool:

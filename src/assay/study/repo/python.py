@@ -35,7 +35,9 @@ from assay.study.repo.words import (
     TABLES,
 )
 
-_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from|import)[ \t]+([\w.]+)(?:[ \t]+import[ \t]+([^(\n]*|\([^)]*))?", re.MULTILINE
+)
 # Where a part begins: nothing that closes or goes on with the one before.
 _PART = re.compile(r"^(?!else\b|elif\b|except\b|finally\b)[A-Za-z_@]")
 
@@ -92,9 +94,21 @@ def read_imports(path: str, text: str, facts: Facts | None = None) -> Facts:
     """Return no more than what a file imports, which needs no syntax tree."""
     facts = facts or Facts(path)
     for found in _IMPORT.finditer(text):
-        if found[1] not in facts.modules:
-            note_import(facts, found[1], text.count("\n", 0, found.start(1)) + 1)
+        module = absolute(path, found[1])
+        if module not in facts.modules:
+            note_import(facts, module, text.count("\n", 0, found.start(1)) + 1)
+        if found[1].startswith("."):  # `from . import agent`
+            names = re.findall(r"\w+", (found[2] or "").partition("#")[0])
+            facts.modules.update(f"{module}.{name}" for name in names)
     return facts
+
+
+def absolute(path: str, module: str) -> str:
+    """Return the full name of what a file imports: `pkg.agents` for `.agents` in `pkg/run.py`."""
+    level = len(module) - len(module.lstrip("."))
+    if not level:
+        return module
+    return ".".join([*path.split("/")[:-level], *filter(None, [module[level:]])])
 
 
 def note_import(facts: Facts, module: str, line: int) -> None:
@@ -140,11 +154,8 @@ class _Reader(Definitions):
                 for target in node.targets:
                     if isinstance(target, ast.Name) and isinstance(node.value.value, str):
                         self.constants[target.id] = node.value.value
-        own = {
-            node.name
-            for node in tree.body
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-        }
+        self.local = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        own = {name for name in self.local if not name.startswith("_")}
         for node in tree.body:
             if isinstance(node, ast.Assign | ast.Expr) and isinstance(node.value, ast.Call):
                 if self.dotted(node.value.func).endswith(".parse_args"):
@@ -168,11 +179,8 @@ class _Reader(Definitions):
             note_import(self.facts, alias.name, node.lineno)
 
     def _import_from(self, node: ast.ImportFrom) -> None:
-        module = node.module or ""
-        if node.level:
-            self.facts.relative = True
-            package = self.facts.path.split("/")[: -node.level]
-            module = ".".join([*package, module] if module else package)
+        module = absolute(self.facts.path, "." * node.level + (node.module or ""))
+        self.facts.relative = self.facts.relative or node.level > 0
         for alias in node.names:
             self.facts.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
             self.facts.modules.add(f"{module}.{alias.name}")
@@ -199,6 +207,9 @@ class _Reader(Definitions):
             and test.left.id == "__name__"
         ):
             self.facts.main = node.lineno
+            for item in node.body:
+                self.visit(item)
+            return
         self.visit(test)
         before = len(self.conditions)
         spoken = {
@@ -261,7 +272,9 @@ class _Reader(Definitions):
             if value is not None and isinstance(target, ast.Name | ast.Attribute):
                 self._path(name, value)
             if isinstance(value, ast.Constant | ast.List) and isinstance(target, ast.Name):
-                self.facts.assigned.setdefault(name, literal(value))
+                # `wandb = None` after a failed import is no setting.
+                if name not in self.facts.modules and name not in self.facts.imports:
+                    self.facts.assigned.setdefault(name, literal(value))
             if isinstance(target, ast.Name | ast.Attribute) and value is not None:
                 keys = self.dict_keys(value)
                 if keys:
@@ -272,6 +285,8 @@ class _Reader(Definitions):
                         for hit in keys:
                             if "/" in hit.name or name == "metrics":
                                 self.metric(hit.name, hit.line, 0.65)
+            if isinstance(value, ast.DictComp):
+                self.renamed[name] = value
             if isinstance(value, ast.Call):
                 maker = ".".join(self.dotted(value.func).split(".")[-2:])
                 for part in target.elts if isinstance(target, ast.Tuple) else [target]:
@@ -369,6 +384,7 @@ class _Reader(Definitions):
                 self.term("reward", name, "", line)
 
     def _dict(self, node: ast.Dict) -> None:
+        self.tags(node)
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 self.label = key.value

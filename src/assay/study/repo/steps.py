@@ -3,54 +3,144 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from assay.study.repo.calls import Calls
-from assay.study.repo.syntax import assignments, is_computed, target_name
+from assay.study.repo.files import words
+from assay.study.repo.syntax import assignments, is_computed, is_number, target_name
 from assay.study.repo.walk import Owner
-from assay.study.repo.words import DONE_NAMES, REWARD_NAMES
+from assay.study.repo.words import DONE_NAMES, REWARD_NAMES, STEPS
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+# Words in the names of methods that only pass on what another program sent.
+_FETCHES = {
+    "receive", "recv", "read", "fetch", "wait", "send", "request", "unpack", "parse", "decode",
+    "convert", "unwrap", "call", "communicate", "exchange", "query",
+}  # fmt: skip
 
 
 class Steps(Calls):
     """The rules that look into steps."""
 
-    def sets(self, node: ast.FunctionDef | ast.AsyncFunctionDef, qualified: str) -> None:
-        """Note where a method works out `self.reward` or `self.done` before a step returns it."""
-        for item, _ in assignments(node.body, False):
+    def sets(self, node: Function, qualified: str) -> None:
+        """Note where a method works out the reward or the end before a step returns it."""
+        returned = {
+            part.id
+            for item in ast.walk(node)
+            if isinstance(item, ast.Return) and item.value is not None
+            for part in ast.walk(item.value)
+            if isinstance(part, ast.Name)
+        }
+        for item, branch in assignments(node.body, False):
             target = item.targets[0] if isinstance(item, ast.Assign) else item.target
-            plain = isinstance(target, ast.Attribute) and isinstance(item.value, ast.BinOp)
+            kept = isinstance(target, ast.Attribute)
+            handed = isinstance(target, ast.Name) and target.id in returned
+            name, value = target_name(target), item.value
+            plain = kept and isinstance(value, ast.BinOp)
+            plain = plain or (handed and (isinstance(item, ast.AugAssign) or _pays(value)))
             compared = isinstance(target, ast.Attribute | ast.Name) and (
-                isinstance(item.value, ast.Compare | ast.BoolOp)
-                and is_computed(item.value, False, "termination")
+                isinstance(value, ast.Compare | ast.BoolOp)
+                and is_computed(value, False, "termination")
             )
-            if plain and target_name(target) in REWARD_NAMES:
+            ends = (kept or handed) and branch and _is_true(value)
+            if plain and name in REWARD_NAMES:
                 self.found("reward", qualified, item.lineno, 0.75)
-            elif compared and target_name(target) in DONE_NAMES:
+            elif (compared or ends) and name in DONE_NAMES:
                 self.found("termination", qualified, item.lineno, 0.75)
 
-    def step(
-        self, node: ast.FunctionDef | ast.AsyncFunctionDef, qualified: str, owner: Owner
-    ) -> None:
+    def step(self, node: Function, qualified: str, owner: Owner) -> None:
         """Note where a step computes its reward and its end, not where it hands them on."""
         found: dict[str, int] = {}
+        known: dict[str, ast.expr] = {}  # what the step's variables were last set to
         for item, branch in assignments(node.body, False):
             targets = item.targets if isinstance(item, ast.Assign) else [item.target]
+            value = known.get(item.value.id) if isinstance(item.value, ast.Name) else item.value
             for target in targets:
-                name = target_name(target)
-                slot = (
-                    "reward" if name in REWARD_NAMES
-                    else "termination" if name in DONE_NAMES
-                    else ""
-                )  # fmt: skip
+                if isinstance(target, ast.Name) and isinstance(item.value, ast.BinOp):
+                    known[target.id] = item.value
+                if isinstance(target, ast.Tuple) and not owner.wrapper:
+                    for slot in self._unpacks(target, item.value):
+                        found.setdefault(slot, item.lineno)
+                    continue
+                slot = _slot(target_name(target))
                 if owner.wrapper and (
                     (isinstance(item.value, ast.Call) and _converts(item.value))
                     or (isinstance(item, ast.AugAssign) and "reward" in ast.unparse(item.value))
                 ):
                     continue  # a wrapper converts or sums what the environment gave it
-                if slot and item.value is not None and slot not in found:
-                    if is_computed(item.value, branch or isinstance(item, ast.AugAssign), slot):
+                if slot and value is not None and slot not in found:
+                    if is_computed(value, branch or isinstance(item, ast.AugAssign), slot):
                         found[slot] = item.lineno
+        if not owner.wrapper:
+            for slot, line in (*_returned(node), *self._packed(node)):
+                found.setdefault(slot, line)
         for slot, line in found.items():
             self.found(slot, qualified, line, 0.6 if owner.wrapper else 0.8)
+
+    def _unpacks(self, target: ast.Tuple, value: ast.AST | None) -> Iterable[str]:
+        """Yield what a step gets from a function of its own: `obs, reward = self._move(action)`."""
+        if not isinstance(value, ast.Call):
+            return
+        function = value.func
+        own = isinstance(function, ast.Name) and function.id in self.local
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            own = function.value.id == "self" and function.attr not in STEPS
+            own = own and not set(words(function.attr)) & _FETCHES
+        for item in target.elts if own else ():
+            if _slot(target_name(item)):
+                yield _slot(target_name(item))
+
+    def _packed(self, node: Function) -> Iterable[tuple[str, int]]:
+        """Yield what a step works out in a record: `TimeStep(reward=-distance, done=near)`."""
+        for part in ast.walk(node):
+            pairs: list[tuple[str, ast.expr]] = []
+            if isinstance(part, ast.Dict):
+                pairs = [
+                    (self.text(key) or target_name(key), value)
+                    for key, value in zip(part.keys, part.values, strict=True)
+                    if key is not None
+                ]
+            elif isinstance(part, ast.Call):
+                pairs = [(item.arg, item.value) for item in part.keywords if item.arg]
+            for name, value in pairs:
+                slot = _slot(name.lower())
+                if slot and not isinstance(value, ast.Call) and is_computed(value, False, slot):
+                    yield slot, value.lineno
+
+
+def _slot(name: str) -> str:
+    """Return what a variable of a step holds."""
+    return "reward" if name in REWARD_NAMES else "termination" if name in DONE_NAMES else ""
+
+
+def _is_true(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def _pays(node: ast.AST | None) -> bool:
+    """Return whether an expression works out a number."""
+    if isinstance(node, ast.IfExp):
+        return any(is_number(part) or _pays(part) for part in (node.body, node.orelse))
+    return isinstance(node, ast.BinOp) or (isinstance(node, ast.UnaryOp) and not is_number(node))
+
+
+def _returned(node: Function) -> Iterable[tuple[str, int]]:
+    """Yield what a step works out as it returns it: `return state, -1, True, {}`."""
+    for part in ast.walk(node):
+        if not isinstance(part, ast.Return) or not isinstance(part.value, ast.Tuple):
+            continue
+        items = part.value.elts
+        if not 3 <= len(items) <= 5:
+            continue
+        number = is_number(items[1]) and ast.unparse(items[1]).strip("-0.") != ""
+        if number or _pays(items[1]):
+            yield "reward", part.lineno
+        for item in items[2 : max(len(items) - 1, 3)]:
+            if _is_true(item) or (
+                isinstance(item, ast.Compare | ast.BoolOp)
+                and is_computed(item, False, "termination")
+            ):
+                yield "termination", part.lineno
 
 
 def _converts(node: ast.Call) -> bool:

@@ -22,6 +22,7 @@ from assay.study.repo.words import (
 )
 
 METRICS, GUARDRAILS = 250, 100
+_OFF = "off by default"
 _GUARDRAIL_PAIRS = (
     {"action", "rate"}, {"action", "smooth"}, {"dof", "acc"}, {"joint", "acc"}, {"out", "bounds"},
     {"off", "track"}, {"bad", "orientation"}, {"error", "vel"}, {"action", "acc"},
@@ -43,27 +44,34 @@ _EXTREME = {"max", "min", "std", "best", "worst", "last", "per", "step", "raw", 
 
 def metrics(repo: Repository) -> tuple[Answer, ...]:
     """Return the names under which results are logged, the most promising first."""
-    printed = [a.value for a in settings.logging(repo)][:1] == ["stdout"]
+    found = [*_logged(repo), *_handed_on(repo), *_helped(repo)]
+    # What is only printed counts where nothing else could decide a study.
+    recorded = any(is_outcome(str(item.value)) for item in found if item.confidence >= THRESHOLD)
+    if not recorded or [a.value for a in settings.logging(repo)][:1] == ["stdout"]:
+        found += _logged(repo, printed=True)
+    near = {
+        str(item.value)
+        for item in found
+        if item.place.rpartition(":")[0] in repo.near()
+        and item.confidence >= THRESHOLD
+        and item.note != _OFF
+    }
+    return ranked(found, METRICS, key=lambda name, sure: promise(name, sure, name in near))
+
+
+def _logged(repo: Repository, *, printed: bool = False) -> list[Found]:
+    """Return what files log by name, or what they print."""
+    holds = settings.by_default(repo)
     found = []
     for fact in repo.searched():
         nearby = fact.path in repo.own
         for hit in fact.metrics:
-            name = hit.name
-            if name.startswith("stdout:"):
-                if not printed:
-                    continue
-                name = name.removeprefix("stdout:")
-            if _measures(name):
+            name = hit.name.removeprefix("stdout:")
+            if (name != hit.name) is printed and _measures(name):
                 confidence = hit.confidence - (0.0 if nearby else 0.1)
-                found.append(Found(name, f"{fact.path}:{hit.line}", confidence))
-    found += _handed_on(repo)
-    found += _helped(repo)
-    near = {
-        str(item.value)
-        for item in found
-        if item.place.rpartition(":")[0] in repo.near() and item.confidence >= THRESHOLD
-    }
-    return ranked(found, METRICS, key=lambda name, sure: promise(name, sure, name in near))
+                note = _OFF if holds(hit.under) is False else ""
+                found.append(Found(name, f"{fact.path}:{hit.line}", confidence, note))
+    return found
 
 
 def _helped(repo: Repository) -> Iterable[Found]:
