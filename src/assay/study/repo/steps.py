@@ -37,7 +37,8 @@ class Steps(Calls):
             handed = isinstance(target, ast.Name) and target.id in returned
             name, value = target_name(target), item.value
             plain = kept and isinstance(value, ast.BinOp)
-            plain = plain or (handed and (isinstance(item, ast.AugAssign) or _pays(value)))
+            paid = isinstance(item, ast.AugAssign) and not _names(value, "reward")
+            plain = plain or (handed and (paid or _pays(value)))
             compared = isinstance(target, ast.Attribute | ast.Name) and (
                 isinstance(value, ast.Compare | ast.BoolOp)
                 and is_computed(value, False, "termination")
@@ -86,6 +87,8 @@ class Steps(Calls):
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
             own = function.value.id == "self" and function.attr not in STEPS
             own = own and not set(words(function.attr)) & _FETCHES
+        # What is given the reward passes it on.
+        own = own and not any(_names(argument, "reward") for argument in value.args)
         for item in target.elts if own else ():
             if _slot(target_name(item)):
                 yield _slot(target_name(item))
@@ -113,6 +116,20 @@ def _slot(name: str) -> str:
     return "reward" if name in REWARD_NAMES else "termination" if name in DONE_NAMES else ""
 
 
+def _names(node: ast.AST | None, word: str) -> bool:
+    """Return whether an expression has a variable that is called after something."""
+    parts = ast.walk(node) if node is not None else ()
+    return any(isinstance(part, ast.Name) and word in part.id.lower() for part in parts)
+
+
+def _ends(node: ast.AST) -> bool:
+    """Return whether an expression can say that an episode is over."""
+    flag = isinstance(node, ast.Constant) and isinstance(node.value, bool)
+    named = {word.rstrip("s") for word in words(target_name(node))}
+    named |= {word.rstrip("s") for word in words(target_name(getattr(node, "func", node)))}
+    return flag or isinstance(node, ast.Compare | ast.BoolOp) or bool(named & DONE_NAMES)
+
+
 def _is_true(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
 
@@ -130,7 +147,7 @@ def _returned(node: Function) -> Iterable[tuple[str, int]]:
         if not isinstance(part, ast.Return) or not isinstance(part.value, ast.Tuple):
             continue
         items = part.value.elts
-        if not 3 <= len(items) <= 5:
+        if not 3 <= len(items) <= 5 or not any(map(_ends, items[2:4])):
             continue
         number = is_number(items[1]) and ast.unparse(items[1]).strip("-0.") != ""
         if number or _pays(items[1]):
