@@ -235,6 +235,11 @@ class Definitions(Steps):
             self.facts.launchers.setdefault("ray", Hit(full, line, 0.8))
         if tail == "command":
             given = [a.value for a in getattr(node, "args", ()) if isinstance(a, ast.Constant)]
+            given += [
+                self.text(item.value)
+                for item in getattr(node, "keywords", ())
+                if item.arg == "name"
+            ]
             command = str(given[0]) if given else name.strip("_").replace("_", "-")
             self.facts.subcommands.setdefault(command, line)
 

@@ -38,6 +38,7 @@ from assay.study.repo.words import (
 _IMPORT = re.compile(
     r"^[ \t]*(?:from|import)[ \t]+([\w.]+)(?:[ \t]+import[ \t]+([^(\n]*|\([^)]*))?", re.MULTILINE
 )
+_PRINT = re.compile(r"^([ \t]*)print[ \t]+((?![(=.])[^\n]*?),?[ \t]*$", re.MULTILINE)
 # Where a part begins: nothing that closes or goes on with the one before.
 _PART = re.compile(r"^(?!else\b|elif\b|except\b|finally\b)[A-Za-z_@]")
 
@@ -58,7 +59,7 @@ def read_python(path: str, text: str, vocabulary: dict[str, Any] | None = None) 
                 tree = ast.parse(text)
             except SyntaxError:  # Python 2, templates, a newer Python
                 facts.broken = True
-                tree = _parse_parts(text)
+                tree = _parse_old(text)
                 read_imports(path, text, facts)
         facts.doc = ast.get_docstring(tree) or ""
         _Reader(facts, vocabulary or {}).module(tree)
@@ -67,6 +68,16 @@ def read_python(path: str, text: str, vocabulary: dict[str, Any] | None = None) 
         facts.broken = True
         return read_imports(path, text, facts)
     return facts
+
+
+def _parse_old(text: str) -> ast.Module:
+    """Return the tree of a file of Python 2, else of its parts that can be parsed."""
+    text = _PRINT.sub(r"\1print(\2)", text)
+    text = re.sub(r"^(\s*except\s+[\w.]+),\s*(\w+)\s*:", r"\1 as \2:", text, flags=re.MULTILINE)
+    try:
+        return ast.parse(text)
+    except SyntaxError:
+        return _parse_parts(text)
 
 
 def _parse_parts(text: str) -> ast.Module:

@@ -23,6 +23,7 @@ from assay.study.repo.purpose import (
     purpose,
     scoped,
     training_switch,
+    without_reward,
 )
 from assay.study.repo.repository import Repository
 from assay.study.repo.words import OTHER_WORDS
@@ -93,11 +94,22 @@ def _unnamed(repo: Repository) -> Iterable[_Ranked]:
         reached = {key for fact in repo.closure(command.target, 8) for key in fact.signals}
         if command.entry and repo.facts[command.target].subcommands:
             continue  # it says what it can do, and training is none of it
-        if _learns(reached) and not evaluates(command.argv) and not _verb_kind(_verb(command)):
+        named = set(words("/".join(command.target.split("/")[-2:])))
+        if named & OTHER_WORDS or evaluates(command.argv) or _verb_kind(_verb(command)):
+            continue
+        if _learns(reached):
             _choose(repo, "train", command.target, 0.6)
             places = [command.place]
             answer = _answer(repo, "train", command.argv, command.target, 0.6, places)
             yield -0.6, command.place, command.target, answer
+            return
+    for path, fact in repo.facts.items():
+        # Beside the package, such as among its benchmarks, but nothing else trains.
+        judged = _purpose(repo, path) if is_script(fact) else Purpose("", 0.0)
+        if judged.kind == "train" and judged.sure >= 0.7 and not repo.files.is_test(path):
+            _choose(repo, "train", path, 0.5)
+            argv, places = ("python", path), [f"{path}:{judged.line}"]
+            yield -0.5, path, path, _answer(repo, "train", argv, path, 0.5, places)
             return
     for name, entry in sorted(repo.scripts.entries.items()):
         reached = {key for fact in repo.closure(entry.target, 8) for key in fact.signals}
@@ -207,6 +219,8 @@ def _documented(repo: Repository, kind: str, target: str, commands: list[Command
         confidence -= 0.1  # it may train something else
     if best.bare:
         confidence -= 0.05  # how it is told what to do stands elsewhere
+    if kind == "train" and without_reward(target, best.argv):
+        confidence -= 0.15  # reinforcement learning comes first
     if confidence < THRESHOLD:
         return None
     _choose(repo, kind, target, confidence)
@@ -249,6 +263,7 @@ def _undocumented(
         # What runs on import as well is a script only if it says so by its name.
         sure = judged.sure - (0.15 if fact.main < 0 else 0.0)
         sure -= 0.3 if _ASIDE & set(path.split("/")) else 0.0
+        sure -= 0.1 if judged.kind == "train" and without_reward(path) else 0.0
         if path in imported and not fact.options and not fact.parsed:
             sure -= 0.2  # a module that can be run to try it out
         if judged.kind and sure >= 0.6:
