@@ -239,7 +239,10 @@ class Calls(Measures):
             if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
                 between = part.func.value
                 if part.func.attr == "join" and isinstance(between, ast.Constant):
-                    if between.value in ("\t", ",", ", ", ";") and self._about_metrics(node):
+                    about = METRIC_WORDS & set(words(ast.unparse(node)))
+                    if between.value in ("\t", ",", ", ", ";") and (
+                        about or self._about_metrics(node)
+                    ):
                         self.sink("csv", "join", node.lineno, 0.65)
 
     def _json_line(self, node: ast.Call, *, lines: bool) -> None:

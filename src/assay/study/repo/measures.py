@@ -9,7 +9,7 @@ from assay.study.repo.files import words
 from assay.study.repo.helpers import Helpers
 from assay.study.repo.syntax import target_name
 from assay.study.repo.walk import Hit, Logged
-from assay.study.repo.words import LIBRARY_METRICS, METRIC_CALLS, NOTES, OUTCOME_WORDS
+from assay.study.repo.words import LIBRARY_METRICS, METRIC_CALLS, NO_PRIMARY, NOTES, OUTCOME_WORDS
 
 # The name of a metric in a group: `Loss / Policy loss`, `rewards/{name}`.
 _TAG = re.compile(r"[A-Za-z_][\w {}-]* ?/ ?[\w {}().%/-]+(?<!\.\w\w)(?<!\.\w\w\w)(?<!\.\w{4})")
@@ -22,13 +22,21 @@ _KEEPS = {
 }  # fmt: skip
 
 
+# Words in the names of what sums an episode up, unlike the `reward` of a transition.
+_SUMS_UP = {
+    "mean", "avg", "average", "episode", "episodic", "ep", "total", "eval", "evaluation", "test",
+    "rate", "cumulative", "val", "validation", "final",
+}  # fmt: skip
+
+
 class Measures(Helpers):
     """The rules that look for metrics."""
 
     def metric_call(self, node: ast.Call, full: str, receiver: str, tail: str) -> None:
         """Note the names under which a call logs something."""
         for name in LIBRARY_METRICS.get(f"{full.partition('.')[0]}:{tail}", ()):
-            self.metric(name, node.lineno, 0.7)
+            # RLlib is often one of several that a repository offers.
+            self.metric(name, node.lineno, 0.65 if full.startswith("ray.") else 0.7)
         who = set(words(receiver))
         logger = who & {"logger", "writer", "wandb", "run", "tb", "summary", "log", "tracker"}
         several = len(node.args) + len(node.keywords) > 1
@@ -99,10 +107,19 @@ class Measures(Helpers):
                 for hit in hits:
                     self.metric(hit.name, hit.line, 0.65)
 
+    def keeps(self, name: str, line: int) -> None:
+        """Note a key such as `mean_reward`, which may be logged under a name made of it."""
+        named = set(words(name))
+        if OUTCOME_WORDS & named and _SUMS_UP & named and not NO_PRIMARY & named:
+            if is_metric(name) and " " not in name:
+                self.facts.kept.append(Hit(name, line, 0.5))
+
     def tags(self, node: ast.Dict) -> None:
         """Note the outcomes of a dictionary whose keys are tags: `"returns/mean"`."""
         names = [(self.text(key), key.lineno) for key in node.keys if key is not None]
         tagged = [(name, line) for name, line in names if _TAG.fullmatch(name)]
+        for name, line in names:
+            self.keeps(name, line)
         for name, line in tagged if len(tagged) > 1 else ():
             if OUTCOME_WORDS & set(words(name)):
                 self.metric(name, line, 0.55)

@@ -361,6 +361,7 @@ class _Reader(Definitions):
         elif not chain and name in ("info", "infos"):
             self.facts.infos.append(hit)
         elif not chain:
+            self.keeps(key, target.lineno)
             self.dicts.setdefault(name, []).append(hit)
             if name == "metrics":
                 self.metric(key, target.lineno, 0.6)

@@ -119,6 +119,7 @@ class Facts:
     helpers: dict[str, Helper] = field(default_factory=dict)  # functions that log what they get
     spoken: list[Spoken] = field(default_factory=list)  # calls that may be calls of such
     metrics: list[Hit] = field(default_factory=list)
+    kept: list[Hit] = field(default_factory=list)  # keys of dictionaries that speak of outcomes
     infos: list[Hit] = field(default_factory=list)
     returned: dict[str, list[Hit]] = field(default_factory=dict)  # keys, per function
     logged: list[Logged] = field(default_factory=list)

@@ -49,6 +49,8 @@ def metrics(repo: Repository) -> tuple[Answer, ...]:
     recorded = any(is_outcome(str(item.value)) for item in found if item.confidence >= THRESHOLD)
     if not recorded or [a.value for a in settings.logging(repo)][:1] == ["stdout"]:
         found += _logged(repo, printed=True)
+    if not any(is_outcome(str(item.value)) for item in found):
+        found += _kept(repo)
     near = {
         str(item.value)
         for item in found
@@ -57,6 +59,15 @@ def metrics(repo: Repository) -> tuple[Answer, ...]:
         and item.note != _OFF
     }
     return ranked(found, METRICS, key=lambda name, sure: promise(name, sure, name in near))
+
+
+def _kept(repo: Repository) -> list[Found]:
+    """Return the outcomes that training keeps, where nothing says under what name it logs them."""
+    return [
+        Found(hit.name, f"{fact.path}:{hit.line}", hit.confidence)
+        for fact in repo.relevant()
+        for hit in fact.kept
+    ]
 
 
 def _logged(repo: Repository, *, printed: bool = False) -> list[Found]:
@@ -190,14 +201,14 @@ def promise(name: str, confidence: float, near: bool) -> tuple[int, ...]:
     named = set(parts)
     if named & NO_PRIMARY:
         return (9,)
-    if named & {"evaluation", "eval"} and named <= {"evaluation", "eval", "mean"}:
-        named |= {"score"}  # `evaluation` alone is its outcome
+    outcome = not (named & {"evaluation", "eval"} and named <= {"evaluation", "eval", "mean"})
+    named |= set() if outcome else {"score"}  # `evaluation` alone is its outcome
     for rank, group in enumerate(_PROMISING):
         if named & group:
             held_out = not named & _HELD_OUT
             whole = not named & _WHOLE_EPISODES
             extreme = bool(named & _EXTREME) - bool(named & _MEAN)
-            unsure = confidence < 0.7 or "{" in name
+            unsure = confidence < 0.7 or "{" in name or not outcome
             late = held_out + 2 * (rank > 1)
             return not near, late, unsure, rank, extreme, whole, len(parts)
     return (8,)
