@@ -241,6 +241,20 @@ def test_metrics_have_names_in_many_places(tmp_path: Path, lines: str, name: str
     assert first(audit(tmp_path).metrics) == name
 
 
+def test_models_made_by_name_log_what_their_library_logs(tmp_path: Path) -> None:
+    put(tmp_path, train_dot_py="import stable_baselines3\n" + TRAIN)
+    assert first(audit(tmp_path).metrics) == "rollout/ep_rew_mean"
+    put(tmp_path, train_dot_py="import gym\nfrom ray import tune\n\ntune.run('PPO', config={})\n")
+    assert first(audit(tmp_path).metrics) == "episode_reward_mean"
+
+
+def test_a_usage_line_is_no_command_and_a_dash_no_module(tmp_path: Path) -> None:
+    usage = "```\npython my-pkg/train.py [-h] [--algo {ppo}]\n```\n"
+    text = "from . import core\n" + TRAIN
+    put(tmp_path, README_dot_md=usage, **{"my-pkg__train_dot_py": text})
+    assert first(audit(tmp_path).train) == "{python} my-pkg/train.py"
+
+
 def test_what_is_off_by_default_decides_no_study(tmp_path: Path) -> None:
     text = """
 import gymnasium

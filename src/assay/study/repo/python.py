@@ -182,6 +182,9 @@ class _Reader(Definitions):
                 made = f"{origin.partition('.')[0]}:{origin.rpartition('.')[2]}"
                 for name in LIBRARY_METRICS.get(made, ()):
                     self.metric(name, self.facts.signals["learn"], 0.7)
+            if "stable_baselines3" in {name.partition(".")[0] for name in self.facts.modules}:
+                for name in LIBRARY_METRICS["stable_baselines3:PPO"]:  # all of them log these
+                    self.metric(name, self.facts.signals["learn"], 0.65)
 
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:

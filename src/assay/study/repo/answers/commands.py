@@ -269,7 +269,8 @@ def _undocumented(
         if judged.kind and sure >= 0.6:
             _choose(repo, judged.kind, path, sure * 0.85)
             module = re.sub(r"(/__main__)?\.py$", "", path.removeprefix("src/"))
-            target = ("-m", module.replace("/", ".")) if fact.relative else (path,)
+            named = fact.relative and all(part.isidentifier() for part in module.split("/"))
+            target = ("-m", module.replace("/", ".")) if named else (path,)
             argv = (*runner, "python", *target)
             places = [f"{path}:{judged.line}", f"{path}:{abs(fact.main)}"]
             answer = _answer(repo, judged.kind, argv, path, sure * 0.85, places)

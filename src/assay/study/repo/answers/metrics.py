@@ -46,10 +46,10 @@ def metrics(repo: Repository) -> tuple[Answer, ...]:
     """Return the names under which results are logged, the most promising first."""
     found = [*_logged(repo), *_handed_on(repo), *_helped(repo)]
     # What is only printed counts where nothing else could decide a study.
-    recorded = any(is_outcome(str(item.value)) for item in found if item.confidence >= THRESHOLD)
+    recorded = any(_decides(str(item.value)) for item in found if item.confidence >= THRESHOLD)
     if not recorded or [a.value for a in settings.logging(repo)][:1] == ["stdout"]:
         found += _logged(repo, printed=True)
-    if not any(is_outcome(str(item.value)) for item in found):
+    if not any(_decides(str(item.value)) for item in found):
         found += _kept(repo)
     near = {
         str(item.value)
@@ -193,6 +193,12 @@ def _measures(name: str) -> bool:
 def is_outcome(name: str) -> bool:
     """Return whether a study could decide by a metric: success, return, score, length, error."""
     return len(promise(name, 1.0, True)) > 1
+
+
+def _decides(name: str) -> bool:
+    """Return whether a name that is known in full is a success, a return or a score."""
+    named = set(words(name))
+    return "{" not in name and bool(named & (_PROMISING[0] | _PROMISING[1])) and is_outcome(name)
 
 
 def promise(name: str, confidence: float, near: bool) -> tuple[int, ...]:
