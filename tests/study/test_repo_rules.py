@@ -50,7 +50,9 @@ return dict(obs=0, reward=-abs(action), done=self.time > 9)                     
 return {KEYS.REWARDS: -self.far}                                                   # r
 profit = self.price * action; reward = profit; return 0, reward, False, {}         # r
 reward = self.profits[action].sum(); return 0, reward, False, {}                   # r
+reward = self.step_score; return 0, reward, False, {}                              # r
 return 0, 0.0, False, {}                                                           # -
+return 0, self.total_reward, False, {}                                             # -
 obs, reward, done = self.receive(); return obs, reward, done, {}                   # -
 obs, reward, done, info = self.env.step(action); return obs, reward, done, info    # -
 obs, reward = self.after(reward); return obs, reward, False, {}                    # -
@@ -109,6 +111,36 @@ def test_functions_named_after_rewards_are_found_by_their_names(tmp_path: Path) 
         "env/terrain.py": ["Terrain.getreward"],
     }
     assert code(seen.termination) == {"static/models.py": ["Pendulum.terminate_fn_batch"]}
+
+
+def test_a_wrapper_pays_and_ends_by_what_it_returns(tmp_path: Path) -> None:
+    text = """
+import gymnasium as gym
+
+class Strict(gym.Wrapper):
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if info["legal"]:
+            return obs, reward, terminated, truncated, info
+        return obs, self._penalty, True, truncated, info
+"""
+    put(tmp_path, strict_dot_py=text)
+    seen = audit(tmp_path)
+    assert code(seen.reward) == code(seen.termination) == {"strict.py": ["Strict.step"]}
+    put(tmp_path, strict_dot_py=text.replace("self._penalty, True", "reward, terminated"))
+    assert audit(tmp_path).reward == audit(tmp_path).termination == ()
+
+
+def test_learners_that_change_rewards_are_reward_code(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        hook_dot_py="import gym\n\nclass Shaping:\n    def post(self, batch):\n"
+        "        batch['reward'].mul_(self.scale)\n        batch['value'].mul_(2)\n",
+        rnd_dot_py="import torch\n\ndef train(env):\n"
+        "    intrinsic_reward = torch.pow(guess - truth, 2).sum(-1)\n",
+        other_dot_py="def train(env):\n    intrinsic_reward = rnd.pay(obs)\n",
+    )
+    assert code(audit(tmp_path).reward) == {"hook.py": ["Shaping.post"], "rnd.py": ["train"]}
 
 
 # ---------------------------------------------------------------------- commands
@@ -193,6 +225,19 @@ def test_a_verb_may_be_named_by_keyword(tmp_path: Path) -> None:
     assert first(found.evaluate).startswith("tool eval")
 
 
+def test_a_module_may_be_told_what_to_do(tmp_path: Path) -> None:
+    lines = "python -m tool fetch --limit 9\npython -m tool train --env A\npython -m tool play -n 3"
+    main = "import argparse\nimport gymnasium\n\n\ndef main():\n"
+    main += "    parsers = argparse.ArgumentParser().add_subparsers()\n"
+    main += "".join(f"    parsers.add_parser('{verb}')\n" for verb in ("fetch", "play", "train"))
+    put(tmp_path, README_dot_md=f"```\n{lines}\n```\n", tool__agent_dot_py=TRAIN)
+    for name, text in {"__init__": "import gymnasium\n", "__main__": main + TRAIN}.items():
+        (tmp_path / "tool" / f"{name}.py").write_text(text)
+    found = audit(tmp_path)
+    assert first(found.train).startswith("{python} -m tool train --env A")
+    assert first(found.evaluate).startswith("{python} -m tool play -n 3")
+
+
 def test_relative_imports_of_a_package_lead_to_its_files(tmp_path: Path) -> None:
     put(
         tmp_path,
@@ -231,6 +276,8 @@ def test_relative_imports_of_a_package_lead_to_its_files(tmp_path: Path) -> None
             "wandb.log(new)",
             "eval/score",
         ),
+        ("info['Metric/episode_reward'] = score", "Metric/episode_reward"),
+        ("metrics['best_mean_score'] = 1\nmetrics['mean_score'] = score", "mean_score"),
         ("parts.append({'reward': score})", "none"),  # what is kept there is not said
     ],
 )  # fmt: skip
@@ -242,7 +289,10 @@ def test_metrics_have_names_in_many_places(tmp_path: Path, lines: str, name: str
 
 
 def test_models_made_by_name_log_what_their_library_logs(tmp_path: Path) -> None:
-    put(tmp_path, train_dot_py="import stable_baselines3\n" + TRAIN)
+    text = "import stable_baselines3\n" + TRAIN
+    put(tmp_path, train_dot_py=text)
+    assert first(audit(tmp_path).metrics) == "none"  # whoever learns here
+    put(tmp_path, train_dot_py=text.replace("total=1", "total_timesteps=1"))
     assert first(audit(tmp_path).metrics) == "rollout/ep_rew_mean"
     put(tmp_path, train_dot_py="import gym\nfrom ray import tune\n\ntune.run('PPO', config={})\n")
     assert first(audit(tmp_path).metrics) == "episode_reward_mean"
@@ -320,3 +370,39 @@ if __name__ == "__main__":
     found = audit(tmp_path).logging
     assert {answer.value for answer in found} == {"wandb", "tensorboard"}
     assert all(answer.confidence > 0.9 for answer in found)
+
+
+def test_what_goes_to_a_log_file_is_a_record(tmp_path: Path) -> None:
+    text = TRAIN + "\n\ndef report(score):\n    for _ in range(3):\n"
+    text += "        logger.info('mean score = %.2f', score)\n"
+    put(tmp_path, train_dot_py=text)
+    assert [answer.value for answer in audit(tmp_path).logging] == ["stdout"]
+    put(tmp_path, train_dot_py="import logging\nlogging.basicConfig(filename='a.log')\n" + text)
+    assert [answer.value for answer in audit(tmp_path).logging] == ["custom"]
+    assert first(audit(tmp_path).metrics) == "mean score"
+
+
+def test_loggers_that_settings_choose_are_offered(tmp_path: Path) -> None:
+    wandb = "import wandb\n\nclass WandbLogger:\n    def log(self):\n        wandb.init()\n"
+    put(tmp_path, train_dot_py=TRAIN, pkg__utils__logger_dot_py=wandb, pkg__other_dot_py=wandb)
+    found = audit(tmp_path).logging
+    assert [(a.value, a.evidence) for a in found] == [("wandb", ("pkg/utils/logger.py:5",))]
+
+
+def test_metrics_behind_a_logger_switch_decide(tmp_path: Path) -> None:
+    text = "import argparse\nparser = argparse.ArgumentParser()\n"
+    text += "parser.add_argument('--use_wandb', action='store_true')\nargs = parser.parse_args()\n"
+    text += TRAIN + "    if args.use_wandb:\n        wandb.log({'eval/return': 1, 'return': 1})\n"
+    put(tmp_path, train_dot_py=text)
+    assert first(audit(tmp_path).metrics) == "eval/return"
+
+
+def test_settings_may_be_a_class_of_constants_or_a_pydantic_model(tmp_path: Path) -> None:
+    fields = "".join(f"    a{number} = {number}\n" for number in range(5))
+    put(tmp_path, train_dot_py="class Config:\n" + fields + TRAIN)
+    assert [answer.value for answer in audit(tmp_path).config] == ["custom"]
+    put(tmp_path, train_dot_py="class Table:\n" + fields + TRAIN)
+    assert audit(tmp_path).config == ()
+    model = "from pydantic import BaseModel\n\nclass RunConfig(BaseModel):\n    lr: float = 1.0\n"
+    put(tmp_path, train_dot_py=model + TRAIN)
+    assert [answer.value for answer in audit(tmp_path).config] == ["custom"]

@@ -62,9 +62,17 @@ class Calls(Measures):
             self._signal_call(node, full, root, receiver, tail)
             self.metric_call(node, full, receiver, tail)
             self.speaks(node, tail)
+            if tail in ("add_", "sub_", "mul_") and isinstance(node.func, ast.Attribute):
+                self._shaped(node.func.value, node.lineno)
         self.label = ""
         self.children(node)
         self.label = label
+
+    def _shaped(self, node: ast.expr, line: int) -> None:
+        """Note a reward that is changed where it lies: `batch["reward"].add_(bonus)`."""
+        names = {self.text(part) or target_name(part) for part in ast.walk(node)}
+        if names & {"reward", "rewards"} and self.classes:
+            self.found("reward", f"{self.classes[-1].name}.{self.function}", line, 0.7)
 
     def _term_function(self, node: ast.Call) -> str:
         values = [k.value for k in node.keywords if k.arg == "func"] or node.args[:1]
@@ -106,7 +114,9 @@ class Calls(Measures):
 
     def _logging_call(self, node: ast.Call, full: str, root: str, receiver: str, tail: str) -> None:
         line = node.lineno
-        if root == "wandb" and tail in ("init", "log"):
+        if full == "logging.basicConfig":
+            self.log_file = any(item.arg == "filename" for item in node.keywords)
+        elif root == "wandb" and tail in ("init", "log"):
             self.sink("wandb", full, line, 0.95)
         elif tail in ("WandbLogger", "WandbCallback", "WandbOutputFormat", "WandbWriter"):
             self.sink("wandb", full, line, 0.85)
@@ -274,7 +284,10 @@ class Calls(Measures):
             for part in ast.walk(argument)
         )
         if filled and OUTCOME_WORDS & set(words(re.sub(r"\{\w*\}", "", text))):
-            self.sink("stdout", "print", node.lineno, 0.55)
+            if self.log_file and self.dotted(node.func).endswith(".info"):
+                self.sink("custom", "logging", node.lineno, 0.65)
+            else:
+                self.sink("stdout", "print", node.lineno, 0.55)
             for name, mark in _SHOWN.findall(text):
                 # Without a colon the last words are the name: `after 10 games reward rate {}`.
                 name = name.strip() if mark else " ".join(name.split()[-3:])
@@ -294,6 +307,8 @@ class Calls(Measures):
             self.signal("env_step", line)
         elif tail == "learn" and receiver:
             self.signal("learn", line)
+            if any(item.arg == "total_timesteps" for item in node.keywords):
+                self.signal("learn_steps", line)
         elif not receiver and {"trainer", "learner"} & set(words(self.made.get(tail, ""))):
             self.signal("learn", line)  # `trainer = Trainer(env)`, `trainer(steps)`
         elif (tail == "tell" and given) or (

@@ -255,6 +255,9 @@ def _command(
     target = files.module(module) if module else files.script(parts[index], near)
     if target is None or not target.endswith(".py"):
         return None
+    if module and target.endswith("/__init__.py"):  # `python -m package` runs its main module
+        main = target.removesuffix("__init__.py") + "__main__.py"
+        target = main if main in files else target
     distributed = name.endswith("torchrun") or "torch.distributed" in " ".join(parts[:4])
     tail = parts[index + 2 :] if module else parts[index + 1 :]
     run = [module and "-m", module] if module else [target]

@@ -140,7 +140,9 @@ class Definitions(Steps):
             if fields and name_words and name_words[-1] in CONFIGS:
                 self.facts.config.setdefault("dataclasses", Hit(node.name, node.lineno, 0.75))
         elif fields and bases & {"model", "settings"} and name_words[-1] in CONFIGS:
-            self.facts.config.setdefault("custom", Hit("pydantic", node.lineno, 0.6))
+            self.facts.config.setdefault("custom", Hit("pydantic", node.lineno, 0.75))
+        elif not bases and not methods and name_words[-1:] == ("config",) and len(fields) > 4:
+            self.facts.config.setdefault("custom", Hit("a class of constants", node.lineno, 0.7))
         if not self.classes:
             self._table(node, methods)
         nested = [item for item in node.body if isinstance(item, ast.ClassDef)]

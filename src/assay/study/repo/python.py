@@ -182,7 +182,8 @@ class _Reader(Definitions):
                 made = f"{origin.partition('.')[0]}:{origin.rpartition('.')[2]}"
                 for name in LIBRARY_METRICS.get(made, ()):
                     self.metric(name, self.facts.signals["learn"], 0.7)
-            if "stable_baselines3" in {name.partition(".")[0] for name in self.facts.modules}:
+            known = {name.partition(".")[0] for name in self.facts.modules}
+            if "stable_baselines3" in known and "learn_steps" in self.facts.signals:
                 for name in LIBRARY_METRICS["stable_baselines3:PPO"]:  # all of them log these
                     self.metric(name, self.facts.signals["learn"], 0.65)
 
@@ -312,6 +313,7 @@ class _Reader(Definitions):
                     self.sink(value.value, name, node.lineno, 0.7)
             if name == "curriculum" and isinstance(value, ast.Constant) and value.value is True:
                 self.found("curriculum", "curriculum = True", node.lineno, 0.75)
+            self._bonus(name, value, node.lineno)
             self.label = name
             if isinstance(target, ast.Subscript):
                 self.label = self.text(target.slice) or name
@@ -322,6 +324,14 @@ class _Reader(Definitions):
         self.label = ""
         for target in targets:
             self.visit(target)
+
+    def _bonus(self, name: str, value: ast.AST | None, line: int) -> None:
+        """Note a reward that a learner works out by itself: `intrinsic_reward = error ** 2`."""
+        named = words(name)
+        if named[-1:] in (("reward",), ("rewards",)) and set(named) & {"intrinsic", "style"}:
+            made = self.dotted(value.func) if isinstance(value, ast.Call) else ""
+            if isinstance(value, ast.BinOp) or made.startswith(("torch.", "numpy.", "jax.")):
+                self.found("reward", self.function or name, line, 0.65)
 
     def _path(self, name: str, value: ast.AST) -> None:
         """Note a variable that holds the path of a file of results."""
@@ -363,6 +373,8 @@ class _Reader(Definitions):
             self.facts.metrics.append(hit)
         elif not chain and name in ("info", "infos"):
             self.facts.infos.append(hit)
+            if "/" in key and OUTCOME_WORDS & set(words(key)):
+                self.metric(key, target.lineno, 0.65)  # `info["Metric/reward"]`
         elif not chain:
             self.keeps(key, target.lineno)
             self.dicts.setdefault(name, []).append(hit)

@@ -72,9 +72,8 @@ class Steps(Calls):
                 if slot and value is not None and slot not in found:
                     if is_computed(value, branch or isinstance(item, ast.AugAssign), slot):
                         found[slot] = item.lineno
-        if not owner.wrapper:
-            for slot, line in (*_returned(node), *self._packed(node)):
-                found.setdefault(slot, line)
+        for slot, line in (*_returned(node), *(() if owner.wrapper else self._packed(node))):
+            found.setdefault(slot, line)
         for slot, line in found.items():
             self.found(slot, qualified, line, 0.6 if owner.wrapper else 0.8)
 
@@ -150,7 +149,9 @@ def _returned(node: Function) -> Iterable[tuple[str, int]]:
         if not 3 <= len(items) <= 5 or not any(map(_ends, items[2:4])):
             continue
         number = is_number(items[1]) and ast.unparse(items[1]).strip("-0.") != ""
-        if number or _pays(items[1]):
+        penalty = isinstance(items[1], ast.Attribute) and target_name(items[1].value) == "self"
+        penalty = penalty and not {"total", "episode", "last"} & set(words(target_name(items[1])))
+        if number or _pays(items[1]) or (penalty and target_name(items[1]) not in REWARD_NAMES):
             yield "reward", part.lineno
         for item in items[2 : max(len(items) - 1, 3)]:
             if _is_true(item) or (

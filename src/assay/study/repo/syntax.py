@@ -189,6 +189,8 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
         return True
     if isinstance(node, ast.Subscript) and slot == "reward":
         return branch and _own(node)  # `self.prices[item]`, where an item was taken
+    if isinstance(node, ast.Attribute) and slot == "reward":
+        return _own(node) and "rew" not in node.attr  # `self.step_score`
     if isinstance(node, ast.BoolOp | ast.BinOp) and slot == "termination":
         names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         names |= {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}

@@ -157,6 +157,7 @@ class Walker:
         self.loops = 0
         self.label = ""
         self.constants: dict[str, str] = {}
+        self.log_file = False  # whether what is logged by `logging` goes to a file
         self.local: set[str] = set()  # functions at the top of this file
         self.dicts: dict[str, list[Hit]] = {}  # variables of this function that hold string keys
         self.renamed: dict[str, ast.DictComp] = {}  # variables with the keys of others

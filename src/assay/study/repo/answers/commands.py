@@ -50,7 +50,7 @@ def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
     for command in repo.scripts.commands:
         kind = _kind(repo, command)
         if kind:
-            verb = _verb(command)
+            verb = _verb(repo, command)
             documented.setdefault((kind, command.target, verb), []).append(command)
     found: dict[str, list[_Ranked]] = {"train": [], "evaluate": []}
     for (kind, target, _), commands in documented.items():
@@ -95,7 +95,7 @@ def _unnamed(repo: Repository) -> Iterable[_Ranked]:
         if command.entry and repo.facts[command.target].subcommands:
             continue  # it says what it can do, and training is none of it
         named = set(words("/".join(command.target.split("/")[-2:])))
-        if named & OTHER_WORDS or evaluates(command.argv) or _verb_kind(_verb(command)):
+        if named & OTHER_WORDS or evaluates(command.argv) or _verb_kind(_verb(repo, command)):
             continue
         if _learns(reached):
             _choose(repo, "train", command.target, 0.6)
@@ -187,11 +187,9 @@ def _purpose(repo: Repository, path: str, name: str = "", context: str = "") -> 
 
 
 def _kind(repo: Repository, command: Command) -> str:
-    verb = _verb(command)
-    if command.entry and verb:
-        subcommands = _subcommands(repo, command.target)
-        if verb in subcommands:
-            return _verb_kind(verb)
+    verb = _verb(repo, command)
+    if verb and verb in _subcommands(repo, command.target):
+        return _verb_kind(verb)
     judged = _purpose(repo, command.target, command.entry, command.context)
     if judged.kind == "train" and evaluates(command.argv):
         return "evaluate"
@@ -210,7 +208,8 @@ def _documented(repo: Repository, kind: str, target: str, commands: list[Command
     confidence = base.get(best.source, 0.75)
     if best.source == "readme" and "/" in best.place:
         confidence -= 0.02  # of a part of the repository
-    if judged.sure < THRESHOLD and not (best.entry and _verb(best)):
+    verb = _verb(repo, best)
+    if judged.sure < THRESHOLD and not verb:
         confidence -= 0.35
     if repo.files.is_test(target) or _ASIDE & set(target.split("/")):
         confidence -= 0.3
@@ -227,7 +226,7 @@ def _documented(repo: Repository, kind: str, target: str, commands: list[Command
     places = [command.place for command in commands]
     if judged.kind == kind:
         places.insert(1, f"{target}:{judged.line}")
-    return _answer(repo, kind, best.argv, target, confidence, places, _verb(best))
+    return _answer(repo, kind, best.argv, target, confidence, places, verb)
 
 
 def _undocumented(
@@ -326,12 +325,19 @@ def _module(repo: Repository, argv: tuple[str, ...], target: str) -> str:
     return entry.module if len({other.function for other in shared}) == 1 else ""
 
 
-def _verb(command: Command) -> str:
-    if not command.entry:
-        return ""
-    at = command.argv.index(command.entry) + 1
+def _verb(repo: Repository, command: Command) -> str:
+    """Return what a program is told to do: `train` in `tool train` and `python -m tool train`."""
+    if command.entry:
+        at = command.argv.index(command.entry) + 1
+    elif "-m" in command.argv[:4]:
+        at = command.argv.index("-m") + 2
+    else:
+        at = next((i + 1 for i, word in enumerate(command.argv) if word.endswith(".py")), 0)
     rest = command.argv[at : at + 1]
-    return rest[0] if rest and re.fullmatch(r"[a-z][\w-]*", rest[0]) else ""
+    if not rest or not re.fullmatch(r"[a-z][\w-]*", rest[0]):
+        return ""
+    known = command.entry or rest[0] in _subcommands(repo, command.target)
+    return rest[0] if known else ""
 
 
 def _verb_kind(verb: str) -> str:

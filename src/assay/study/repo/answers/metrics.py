@@ -23,6 +23,8 @@ from assay.study.repo.words import (
 
 METRICS, GUARDRAILS = 250, 100
 _OFF = "off by default"
+# Words of settings that turn a logger on, as whoever wants a metric does.
+_LOGGERS = {"wandb", "tensorboard", "track", "log", "logger", "logging", "writer", "tb", "verbose"}
 _GUARDRAIL_PAIRS = (
     {"action", "rate"}, {"action", "smooth"}, {"dof", "acc"}, {"joint", "acc"}, {"out", "bounds"},
     {"off", "track"}, {"bad", "orientation"}, {"error", "vel"}, {"action", "acc"},
@@ -80,7 +82,8 @@ def _logged(repo: Repository, *, printed: bool = False) -> list[Found]:
             name = hit.name.removeprefix("stdout:")
             if (name != hit.name) is printed and _measures(name):
                 confidence = hit.confidence - (0.0 if nearby else 0.1)
-                note = _OFF if holds(hit.under) is False else ""
+                asked = tuple(c for c in hit.under if not set(words(c[0])) & _LOGGERS)
+                note = _OFF if holds(asked) is False else ""
                 found.append(Found(name, f"{fact.path}:{hit.line}", confidence, note))
     return found
 
@@ -213,7 +216,7 @@ def promise(name: str, confidence: float, near: bool) -> tuple[int, ...]:
         if named & group:
             held_out = not named & _HELD_OUT
             whole = not named & _WHOLE_EPISODES
-            extreme = bool(named & _EXTREME) - bool(named & _MEAN)
+            extreme = bool(named & _EXTREME) - bool(named & _MEAN) + 2 * ("best" in named)
             unsure = confidence < 0.7 or "{" in name or not outcome
             late = held_out + 2 * (rank > 1)
             return not near, late, unsure, rank, extreme, whole, len(parts)

@@ -74,6 +74,7 @@ def logging(repo: Repository) -> tuple[Answer, ...]:
             if sink != "stdout" or (repo.own and fact.path in repo.near()):  # not a library's
                 found.append(Found(sink, f"{fact.path}:{hit.line}", hit.confidence, hit.name))
     found += _instances(repo) if near else []
+    found += _offered(repo) if repo.own else []
     found += _named(repo)
     if not found:
         # Metrics go somewhere, by a way that is none of the known ones.
@@ -89,6 +90,18 @@ def logging(repo: Repository) -> tuple[Answer, ...]:
     if recorded:  # what is printed beside a record is for people
         judged = [i for i in judged if i.value != "stdout" or i.note != "print"]
     return ranked(judged, 7, noted=("custom",))
+
+
+def _offered(repo: Repository) -> list[Found]:
+    """Return the sinks of a package's own loggers that nothing imports: settings choose them."""
+    found = []
+    for fact in repo.searched():
+        about = {"logger", "loggers", "logging"} & set(words("/".join(fact.path.split("/")[-2:])))
+        if about and fact.path not in repo.own and not is_script(fact):
+            for sink in set(_CHOSEN) & set(fact.logging):
+                hit = fact.logging[sink]
+                found.append(Found(sink, f"{fact.path}:{hit.line}", hit.confidence - 0.3, hit.name))
+    return found
 
 
 def _named(repo: Repository) -> list[Found]:
