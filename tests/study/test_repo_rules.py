@@ -51,7 +51,12 @@ return {KEYS.REWARDS: -self.far}                                                
 profit = self.price * action; reward = profit; return 0, reward, False, {}         # r
 reward = self.profits[action].sum(); return 0, reward, False, {}                   # r
 reward = self.step_score; return 0, reward, False, {}                              # r
+if action: reward = self.goal_reward; return 0, reward, False, {}                  # r
+done = bool(self._state["solved"]); return 0, 0, done, {}                          # t
+if action: self.terminations = {i: True for i in self.agents}                      # t
+return self.view(), reward, bool(reward)                                           # t
 return 0, 0.0, False, {}                                                           # -
+reward = self.last_reward; return 0, reward, bool(self.done), {}                   # -
 return 0, self.total_reward, False, {}                                             # -
 obs, reward, done = self.receive(); return obs, reward, done, {}                   # -
 obs, reward, done, info = self.env.step(action); return obs, reward, done, info    # -
@@ -97,6 +102,7 @@ def test_functions_named_after_rewards_are_found_by_their_names(tmp_path: Path) 
         tmp_path,
         rewards__text_dot_py="def format_reward_func(prompt, action):\n    return len(prompt)\n\n"
         "def load_reward_model(path, action):\n    return read(path)\n",
+        vision__shaper_dot_py="def shape_reward(env, action):\n    return 3 * look(action)\n",
         static__models_dot_py="import gym\n\nclass Pendulum:\n"
         "    def reward_fn_batch(states, actions):\n        return -states ** 2\n\n"
         "    def terminate_fn_batch(states, actions):\n        return states > 2\n",
@@ -109,6 +115,7 @@ def test_functions_named_after_rewards_are_found_by_their_names(tmp_path: Path) 
         "rewards/text.py": ["format_reward_func"],
         "static/models.py": ["Pendulum.reward_fn_batch"],
         "env/terrain.py": ["Terrain.getreward"],
+        "vision/shaper.py": ["shape_reward"],
     }
     assert code(seen.termination) == {"static/models.py": ["Pendulum.terminate_fn_batch"]}
 
@@ -238,6 +245,33 @@ def test_a_module_may_be_told_what_to_do(tmp_path: Path) -> None:
     assert first(found.evaluate).startswith("{python} -m tool play -n 3")
 
 
+def test_a_document_may_name_a_script_by_another_directory(tmp_path: Path) -> None:
+    put(tmp_path, pkg__examples__train_dqn_dot_py=TRAIN, pkg__old__copies__train_dqn_dot_py=TRAIN)
+    put(tmp_path, README_dot_md="```\npython examples_v1/train_dqn.py --epoch 5\n```\n")
+    assert first(audit(tmp_path).train).startswith("{python} pkg/examples/train_dqn.py --epoch 5")
+    put(tmp_path, pkg__other__train_dqn_dot_py=TRAIN)  # now it could be either
+    assert "--epoch" not in first(audit(tmp_path).train)
+
+
+def test_comments_of_a_script_say_how_it_is_run(tmp_path: Path) -> None:
+    note = "    # Train with 'python learn.py cartpole'.\n"
+    put(tmp_path, learn_dot_py=TRAIN + note)
+    assert first(audit(tmp_path).train) == "{python} learn.py cartpole"
+    put(tmp_path, learn_dot_py=TRAIN + note.replace("learn.py", "other.py"))
+    assert first(audit(tmp_path).train) == "{python} learn.py"
+
+
+def test_loops_without_an_environment_may_train(tmp_path: Path) -> None:
+    net = "def train_net(examples, reward):\n    loss.backward()\n"
+    main = "from net import Net\n\nif __name__ == '__main__':\n    model.train_net(games())\n"
+    put(tmp_path, net_dot_py=net, main_dot_py=main, README_dot_md="# AlphaZero for our game\n")
+    assert first(audit(tmp_path).train) == "{python} main.py"
+    rllib = "from ray.rllib.algorithms.ppo import PPOConfig\n\npolicy = PPOConfig().build()\n"
+    put(tmp_path, main_dot_py=rllib + "for _ in range(9):\n    policy.train()\n")
+    assert first(audit(tmp_path).train) == "{python} main.py"
+    assert first(audit(tmp_path).metrics) == "env_runners/episode_return_mean"
+
+
 def test_relative_imports_of_a_package_lead_to_its_files(tmp_path: Path) -> None:
     put(
         tmp_path,
@@ -338,6 +372,8 @@ if __name__ == "__main__":
         ("atomic_write_csv(path, results)", ["csv"]),
         ("log_file.write('\\t'.join(scores))", ["csv"]),
         ("frame.to_csv(os.path.join(out, 'actor_loss.csv'))", ["csv"]),
+        ("scores_file.write(str(episode) + ',' + str(score) + '\\n')", ["csv"]),
+        ("notes_file.write(str(episode) + ',' + str(path) + '\\n')", []),
         ("save_json(config, path)", []),
         ("tqdm.write(', '.join(scores))", []),
     ],
@@ -406,3 +442,12 @@ def test_settings_may_be_a_class_of_constants_or_a_pydantic_model(tmp_path: Path
     model = "from pydantic import BaseModel\n\nclass RunConfig(BaseModel):\n    lr: float = 1.0\n"
     put(tmp_path, train_dot_py=model + TRAIN)
     assert [answer.value for answer in audit(tmp_path).config] == ["custom"]
+
+
+def test_what_a_listener_prints_is_a_measure(tmp_path: Path) -> None:
+    listener = "class {}:\n    def done(self, event):\n"
+    listener += "        print('Trial ' + str(event.trial) + ', avg reward:' + str(event.reward))\n"
+    put(tmp_path, train_dot_py=listener.format("ConsoleListener") + TRAIN)
+    assert first(audit(tmp_path).metrics) == "avg reward"
+    put(tmp_path, train_dot_py=listener.format("Helper") + TRAIN)
+    assert first(audit(tmp_path).metrics) == "none"

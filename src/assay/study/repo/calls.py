@@ -183,7 +183,11 @@ class Calls(Measures):
             self.sink("custom", full, line, 0.75)
         elif (full == "print" or tail == "info" or full.endswith(".debug.print")) and node.args:
             named = set(words(self.function))
-            told = {"eval", "evaluate", "callback", "log", "progress", "report"} & named
+            named |= {word for owner in self.classes for word in words(owner.name)}
+            told = {
+                "eval", "evaluate", "callback", "log", "progress", "report", "episode", "epoch",
+                "listener", "logger", "monitor",
+            } & named  # fmt: skip
             if self.loops or told:
                 self._printed(node)
 
@@ -245,6 +249,9 @@ class Calls(Measures):
         """Note a table that is written by hand: `file.write(",".join(row))`."""
         if _SHOWS & set(words(self.dotted(node.func))):
             return
+        row = re.fullmatch(r"\{\w*\}(\s*[,;\t]\s*\{\w*\})+\s*", self.text(node.args[0]))
+        if row and METRIC_WORDS & set(words(self.dotted(node.func))):
+            self.sink("csv", "write", node.lineno, 0.65)
         for part in ast.walk(node):
             if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
                 between = part.func.value
@@ -331,6 +338,8 @@ class Calls(Measures):
                 self.signal("learn", line)
             elif tail == "train" and given and not _off(node) and root not in ("nn", "torch"):
                 self.signal("learn", line)
+            elif tail == "train" and self.loops and "ray.rllib" in " ".join(self.facts.modules):
+                self.signal("learn", line)  # one iteration of an algorithm of RLlib
         elif name[:1] == ("train",) and root in ("chainerrl", "pfrl"):
             self.signal("learn", line)
         elif name[:1] in (("train",), ("learn",)) or name[-1:] in (("training",), ("train",)):

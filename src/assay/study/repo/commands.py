@@ -91,10 +91,18 @@ def find_commands(files: Files, facts: dict[str, Facts]) -> Scripts:
             text = files.text(path)
             scripts.commands += _in_text(files, scripts, path, text, source)
     for path, fact in facts.items():
-        if fact.main and fact.doc and "python" in fact.doc:
-            found = _in_text(files, scripts, path, fact.doc, "docstring")
+        said = fact.doc + _remarks(files, path) if fact.main else ""
+        if "python" in said:
+            found = _in_text(files, scripts, path, said, "docstring")
             scripts.commands += [replace(c, place=f"{path}:1") for c in found if c.target == path]
     return scripts
+
+
+def _remarks(files: Files, path: str) -> str:
+    """Return how comments of a script say that it is run: `# python train.py cartpole`."""
+    name = re.escape(path.rpartition("/")[2])
+    pattern = rf"#[^\n]*?(python3? +(?:\S*/)?{name}(?: +[\w./=-]+)*)"
+    return "".join(f"\n{line}" for line in re.findall(pattern, files.text(path))[:5])
 
 
 def _source(path: str) -> str:

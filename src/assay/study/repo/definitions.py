@@ -276,6 +276,8 @@ class Definitions(Steps):
         no = NO_REWARD
         if owner is not None and owner.environment and name_words[0] in ("compute", "calc"):
             no = NO_REWARD - {"normalized"}  # `compute_normalized_reward` works it out
+        if name_words[0] == "shape":
+            no = NO_REWARD - {"shape"}
         called = _pair(name_words, {"reward", "rewards"})
         if called and self.rewarding:
             no = NO_REWARD - {"default", "format"}  # `format_reward_func`

@@ -30,7 +30,8 @@ _SPEAKS = tuple(
 )  # fmt: skip
 _ENOUGH = 6
 _NAMED = re.compile(
-    r"reinforcement[ -]learning|\b(RL|RLHF|GRPO|PPO|DQN)\b|Q-learning|policy gradients?",
+    r"reinforcement[ -]learning|\b(RL|RLHF|GRPO|PPO|DQN)\b|Q-learning|policy gradients?"
+    r"|Alpha ?Zero|MuZero|self-play",
     re.IGNORECASE,
 )
 

@@ -124,6 +124,7 @@ def _names(node: ast.AST | None, word: str) -> bool:
 def _ends(node: ast.AST) -> bool:
     """Return whether an expression can say that an episode is over."""
     flag = isinstance(node, ast.Constant) and isinstance(node.value, bool)
+    flag = flag or _tells(node)
     named = {word.rstrip("s") for word in words(target_name(node))}
     named |= {word.rstrip("s") for word in words(target_name(getattr(node, "func", node)))}
     return flag or isinstance(node, ast.Compare | ast.BoolOp) or bool(named & DONE_NAMES)
@@ -131,6 +132,11 @@ def _ends(node: ast.AST) -> bool:
 
 def _is_true(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
+
+
+def _tells(node: ast.AST) -> bool:
+    """Return whether an expression is `bool(reward)`, where a reward ends the episode."""
+    return isinstance(node, ast.Call) and target_name(node.func) == "bool" and _names(node, "rew")
 
 
 def _pays(node: ast.AST | None) -> bool:
@@ -154,9 +160,13 @@ def _returned(node: Function) -> Iterable[tuple[str, int]]:
         if number or _pays(items[1]) or (penalty and target_name(items[1]) not in REWARD_NAMES):
             yield "reward", part.lineno
         for item in items[2 : max(len(items) - 1, 3)]:
-            if _is_true(item) or (
-                isinstance(item, ast.Compare | ast.BoolOp)
-                and is_computed(item, False, "termination")
+            if (
+                _is_true(item)
+                or _tells(item)
+                or (
+                    isinstance(item, ast.Compare | ast.BoolOp)
+                    and is_computed(item, False, "termination")
+                )
             ):
                 yield "termination", part.lineno
 

@@ -180,6 +180,8 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
             return False  # `self.env.unwrapped.is_done()` is decided there
         if tail in ("sum", "mean") and _own(name) and "reward" not in ast.unparse(name):
             return True  # `self.profits[day].sum()`
+        if tail == "bool" and slot == "termination" and node.args and _own(node.args[0]):
+            return target_name(node.args[0]) not in DONE_NAMES  # `bool(self._state["solved"])`
         if set(words(tail)) & REPACKS:
             return any(
                 is_computed(argument, branch, slot)
@@ -190,7 +192,12 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
     if isinstance(node, ast.Subscript) and slot == "reward":
         return branch and _own(node)  # `self.prices[item]`, where an item was taken
     if isinstance(node, ast.Attribute) and slot == "reward":
-        return _own(node) and "rew" not in node.attr  # `self.step_score`
+        if not _own(node) or {"last", "prev", "total", "episode"} & set(words(node.attr)):
+            return False
+        # `self.step_score`, or `self.goal_reward` where the goal was reached.
+        return "rew" not in node.attr or (branch and node.attr not in REWARD_NAMES)
+    if isinstance(node, ast.DictComp) and slot == "termination":
+        return branch and isinstance(node.value, ast.Constant) and node.value.value is True
     if isinstance(node, ast.BoolOp | ast.BinOp) and slot == "termination":
         names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         names |= {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}

@@ -106,6 +106,10 @@ def _unnamed(repo: Repository) -> Iterable[_Ranked]:
     for path, fact in repo.facts.items():
         # Beside the package, such as among its benchmarks, but nothing else trains.
         judged = _purpose(repo, path) if is_script(fact) else Purpose("", 0.0)
+        if not judged.kind and fact.main > 0 and "train_call" in fact.signals:
+            # A loop of self-play steps no environment, but it trains.
+            if any("gradient" in item.signals for item in repo.closure(path, 8)):
+                judged = Purpose("train", 0.7, fact.signals["train_call"])
         if judged.kind == "train" and judged.sure >= 0.7 and not repo.files.is_test(path):
             _choose(repo, "train", path, 0.5)
             argv, places = ("python", path), [f"{path}:{judged.line}"]
