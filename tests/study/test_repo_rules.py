@@ -259,6 +259,8 @@ def test_comments_of_a_script_say_how_it_is_run(tmp_path: Path) -> None:
     assert first(audit(tmp_path).train) == "{python} learn.py cartpole"
     put(tmp_path, learn_dot_py=TRAIN + note.replace("learn.py", "other.py"))
     assert first(audit(tmp_path).train) == "{python} learn.py"
+    put(tmp_path, learn_dot_py=TRAIN + note.replace("cartpole", '--env="a b"'))
+    assert first(audit(tmp_path).train) == "{python} learn.py"  # only a part could be read
 
 
 def test_loops_without_an_environment_may_train(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ _STANDS_FOR = re.compile(r"(?:.*=)?(?:[a-z]+_(?:name|id|path)|[A-Z]+_[A-Z_]+)")
 _VARIABLE = re.compile(r"\$[\w@*#{(]|\{\{|%\w+%")
 _CONTINUED = re.compile(r"\\\s*$")
 # How much a place is believed about how a script is called, best first.
-_SOURCES = ("readme", "docs", "makefile", "script", "docstring", "ci")
+_SOURCES = ("readme", "docs", "makefile", "script", "docstring", "ci", "comment")
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,10 @@ def find_commands(files: Files, facts: dict[str, Facts]) -> Scripts:
             text = files.text(path)
             scripts.commands += _in_text(files, scripts, path, text, source)
     for path, fact in facts.items():
-        said = fact.doc + _remarks(files, path) if fact.main else ""
-        if "python" in said:
-            found = _in_text(files, scripts, path, said, "docstring")
+        if not fact.main:
+            continue
+        for source, said in (("docstring", fact.doc), ("comment", _remarks(files, path))):
+            found = _in_text(files, scripts, path, said, source) if "python" in said else []
             scripts.commands += [replace(c, place=f"{path}:1") for c in found if c.target == path]
     return scripts
 
@@ -101,8 +102,9 @@ def find_commands(files: Files, facts: dict[str, Facts]) -> Scripts:
 def _remarks(files: Files, path: str) -> str:
     """Return how comments of a script say that it is run: `# python train.py cartpole`."""
     name = re.escape(path.rpartition("/")[2])
-    pattern = rf"#[^\n]*?(python3? +(?:\S*/)?{name}(?: +[\w./=-]+)*)"
-    return "".join(f"\n{line}" for line in re.findall(pattern, files.text(path))[:5])
+    pattern = rf"#[^\n]*?(python3? +(?:\S*/)?{name}(?: +[\w./=-]+)*)[\"'`.]*$"
+    found = re.findall(pattern, files.text(path), re.MULTILINE)
+    return "\n".join(found[:5])
 
 
 def _source(path: str) -> str:
@@ -129,7 +131,7 @@ def _in_text(files: Files, scripts: Scripts, path: str, text: str, source: str) 
     cwd = ""
     heading = path if source == "script" else ""
     values: dict[str, str] = {}
-    fenced = source not in ("readme", "docs", "docstring")
+    fenced = source not in ("readme", "docs", "docstring", "comment")
     markdown = path.endswith((".md", ".txt"))
     for number, raw in _joined(text):
         line = raw.strip()
@@ -149,7 +151,9 @@ def _in_text(files: Files, scripts: Scripts, path: str, text: str, source: str) 
         looped = re.match(r"^\s*for\s+(\w+)\s+in\s+[\"'(]*([\w./-]+)", raw)
         if looped:  # the first of what a loop goes through stands for all
             values[looped[1]] = looped[2]
-        pieces = [line] if fenced or path.endswith(".rst") or source == "docstring" else []
+        pieces = (
+            [line] if fenced or path.endswith(".rst") or source in ("docstring", "comment") else []
+        )
         if source in ("readme", "docs"):
             pieces += re.findall(r"`{1,3}\s*([^`]+?)\s*`{1,3}", line)
         for piece in pieces:
