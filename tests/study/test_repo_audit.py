@@ -14,6 +14,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from audits import expected, items, table
+from made_repositories import put
 
 from assay.study.files.documents import StudyError
 from assay.study.files.records import Adapter
@@ -82,11 +83,11 @@ def test_a_dataclass_behind_a_command_line_is_no_second_system() -> None:
 
 def test_a_script_without_a_command_line_takes_no_settings(tmp_path: Path) -> None:
     flat = "import gymnasium as gym\n\n\ndef ppo():\n    trainer.train(n_epochs=3)\n\n\nppo()\n"
-    write(tmp_path, ppo_dot_py=flat, tool_dot_py="import argparse\nargparse.ArgumentParser()\n")
+    put(tmp_path, ppo_dot_py=flat, tool_dot_py="import argparse\nargparse.ArgumentParser()\n")
     found = audit(tmp_path).train
     assert items("train", found) == {"{python} ppo.py"}
     assert found[0].value["parameter_format"] == ""
-    write(tmp_path, README_dot_md="```\npython ppo.py --lr 0.1\n```\n")
+    put(tmp_path, README_dot_md="```\npython ppo.py --lr 0.1\n```\n")
     assert audit(tmp_path).train[0].value["parameter_format"] == "--{name}={value}"
 
 
@@ -102,12 +103,12 @@ class Runner:
     def run_train(self, agent):
         agent.learn(total=1)
 """
-    write(tmp_path, lib__runner_dot_py=library)
+    put(tmp_path, lib__runner_dot_py=library)
     assert audit(tmp_path).train == audit(tmp_path).launcher == ()
 
 
 def test_a_file_that_does_not_parse_is_read_in_parts(tmp_path: Path) -> None:
-    write(
+    put(
         tmp_path,
         train_dot_py="import gym\nprint 'old'\n\n@note\ndef main():\n    agent.learn(10)\n\n"
         "def old():\n    print 'older'\n\nif __name__ == '__main__':\n    main()\n",
@@ -119,7 +120,7 @@ def test_a_file_that_does_not_parse_is_read_in_parts(tmp_path: Path) -> None:
 
 
 def test_metrics_that_a_function_returns_and_another_logs(tmp_path: Path) -> None:
-    write(
+    put(
         tmp_path,
         agent_dot_py="class Agent:\n    def update(self, reward):\n"
         "        return loss, {'q_loss': 1, 'kind': 'sac', 'on': True}\n\n"
@@ -146,18 +147,11 @@ if __name__ == "__main__":
 
 
 def test_large_repositories_keep_all_their_files(tmp_path: Path) -> None:
-    write(tmp_path, **{f"envs__env_{number}_dot_py": STEP for number in range(60)})
+    put(tmp_path, **{f"envs__env_{number}_dot_py": STEP for number in range(60)})
     assert len(audit(tmp_path).reward) == 60
 
 
 # ---------------------------------------------------------------------- a repository can be odd
-
-
-def write(root: Path, **texts: str) -> None:
-    for name, text in texts.items():
-        path = root / name.replace("__", "/").replace("_dot_", ".")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 STEP = """
@@ -174,7 +168,7 @@ class Env(gym.Env):
 
 
 def test_what_cannot_be_read_does_no_harm(tmp_path: Path) -> None:
-    write(
+    put(
         tmp_path,
         env_dot_py=STEP,
         empty_dot_py="",
@@ -208,7 +202,7 @@ def test_what_cannot_be_read_does_no_harm(tmp_path: Path) -> None:
 def test_nothing_outside_of_the_repository_is_read(tmp_path: Path) -> None:
     outside, inside = tmp_path / "outside", tmp_path / "inside"
     inside.mkdir()
-    write(outside, env_dot_py=STEP)
+    put(outside, env_dot_py=STEP)
     (inside / "env.py").symlink_to(outside / "env.py")
     (inside / "package").symlink_to(outside)
     assert audit(inside) == Adapter()
@@ -218,7 +212,7 @@ def test_nothing_outside_of_the_repository_is_read(tmp_path: Path) -> None:
 
 
 def test_environments_caches_and_huge_files_are_skipped(tmp_path: Path) -> None:
-    write(
+    put(
         tmp_path,
         myenv__pyvenv_dot_cfg="home = /usr",
         myenv__lib__env_dot_py=STEP,
@@ -233,7 +227,7 @@ def test_environments_caches_and_huge_files_are_skipped(tmp_path: Path) -> None:
 def test_the_targets_code_is_never_imported_or_run(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     code = f"open({str(mark)!r}, 'w').write('ran')\n"
-    write(tmp_path, train_dot_py=code + STEP, setup_dot_py=code, conftest_dot_py=code)
+    put(tmp_path, train_dot_py=code + STEP, setup_dot_py=code, conftest_dot_py=code)
     before = set(sys.modules)
     audit(tmp_path)
     assert not mark.exists()
@@ -241,7 +235,7 @@ def test_the_targets_code_is_never_imported_or_run(tmp_path: Path) -> None:
 
 
 def test_rewards_that_are_handed_on_are_no_reward_code(tmp_path: Path) -> None:
-    write(
+    put(
         tmp_path,
         wrappers_dot_py="""
 import gymnasium as gym
@@ -305,7 +299,7 @@ def test_documents_may_call_a_script_in_many_ways(tmp_path: Path) -> None:
         ),
         "pip install -r train.py": "{python} tools/train.py",  # not from this line
     }.items():
-        write(tmp_path, tools__train_dot_py=train, README_dot_md=f"# A\n\n```bash\n{line}\n```\n")
+        put(tmp_path, tools__train_dot_py=train, README_dot_md=f"# A\n\n```bash\n{line}\n```\n")
         found = audit(tmp_path)
         assert items("train", found.train) == {command}, line
         assert found.train[0].evidence[0].startswith("tools" if "pip" in line else "README.md:4")
@@ -326,27 +320,27 @@ def test_profiles_are_packaged_and_known_by_name(tmp_path: Path) -> None:
 
 
 def test_a_profile_that_does_not_fit_is_a_named_trouble(tmp_path: Path) -> None:
-    write(tmp_path, env_dot_py=STEP)
+    put(tmp_path, env_dot_py=STEP)
     assert inspect(tmp_path).findings == inspect(tmp_path, "generic").findings == ()
     (finding,) = inspect(tmp_path, "mjlab").findings
     assert finding.startswith("profile mismatch: this does not look like 'mjlab'")
     assert "imports or needs mjlab" in finding and "read as 'generic'" in finding
     assert f"- **Trouble**: {finding}" in task_card(tmp_path, audit(tmp_path), (finding,))
     # Any one sign is enough: an import, a dependency, a file.
-    write(tmp_path, task_dot_py="from mjlab.envs import Env\n")
+    put(tmp_path, task_dot_py="from mjlab.envs import Env\n")
     assert inspect(tmp_path, "mjlab").findings == ()
     (finding,) = inspect(tmp_path, "holosoma").findings
     assert finding.startswith("profile mismatch")
-    write(tmp_path, requirements_dot_txt="holosoma\n")
+    put(tmp_path, requirements_dot_txt="holosoma\n")
     assert inspect(tmp_path, "holosoma").findings == ()
-    write(tmp_path, **{"adapter-hints_dot_yaml": "name: ours\nimports: [ours]\n"})
+    put(tmp_path, **{"adapter-hints_dot_yaml": "name: ours\nimports: [ours]\n"})
     assert (
         inspect(tmp_path).findings[0].startswith("profile mismatch: this does not look like 'our")
     )
 
 
 def test_a_repository_without_rl_says_so(tmp_path: Path) -> None:
-    write(tmp_path, shop_dot_py="print(1)\n")
+    put(tmp_path, shop_dot_py="print(1)\n")
     assert [text.partition(":")[0] for text in inspect(tmp_path).findings] == [
         "no reinforcement learning"
     ]
@@ -357,7 +351,7 @@ def test_the_seed_of_a_stack_goes_to_its_training_alone(tmp_path: Path) -> None:
     play = "import tyro\nimport mjlab\nmodel = Model.load(path)\nenv.step(1)\ntyro.cli(main)\n"
     other = "import argparse\nimport gym\nargparse.ArgumentParser()\nagent.learn(1)\n"
     readme = "```\npython train.py\npython play.py\npython learn.py\n```\n"
-    write(tmp_path, train_dot_py=train, play_dot_py=play, learn_dot_py=other, README_dot_md=readme)
+    put(tmp_path, train_dot_py=train, play_dot_py=play, learn_dot_py=other, README_dot_md=readme)
     found = audit(tmp_path, "mjlab")
     assert items("train", found.train) == {
         "{python} train.py --agent.seed {seed} {parameters}",
@@ -367,15 +361,15 @@ def test_the_seed_of_a_stack_goes_to_its_training_alone(tmp_path: Path) -> None:
 
 
 def test_a_profile_is_recognised_and_invents_nothing(tmp_path: Path) -> None:
-    write(tmp_path, pyproject_dot_toml='[project]\nname = "x"\ndependencies = ["mjlab>=1"]\n')
+    put(tmp_path, pyproject_dot_toml='[project]\nname = "x"\ndependencies = ["mjlab>=1"]\n')
     assert audit(tmp_path) == Adapter(profile="mjlab")
-    write(tmp_path, env_dot_py=STEP)
+    put(tmp_path, env_dot_py=STEP)
     assert audit(tmp_path, "mjlab").logging == audit(tmp_path, "holosoma").train == ()
 
 
 def test_a_new_stack_is_one_file(tmp_path: Path) -> None:
     source = STEP + "\nscore = Penalty(func=stumbles, weight=-1.0)\nledger.jot('eval/falls', 3)\n"
-    write(tmp_path, env_dot_py=source)
+    put(tmp_path, env_dot_py=source)
     assert audit(tmp_path).metrics == ()
     hints = {
         "name": "ours",

@@ -6,19 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_repositories import put
 
 from assay.study.files.contract import Baseline, MetricSource
 from assay.study.repo.audit import inspect
 from assay.study.repo.proposal import Proposal, propose
 
 LEARN = "import gymnasium\n{imports}\n{body}\nif __name__ == '__main__':\n    {main}\n"
-
-
-def put(root: Path, **files: str) -> None:
-    for name, text in files.items():
-        path = root / name.replace("__", "/").replace("_dot_", ".")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 def script(imports: str, body: str, main: str = "main()") -> str:

@@ -6,16 +6,13 @@ import ast
 import re
 
 from assay.study.repo.files import words
-from assay.study.repo.helpers import Helpers
+from assay.study.repo.measures import Measures
 from assay.study.repo.syntax import draws, target_name
-from assay.study.repo.walk import Hit, Logged
+from assay.study.repo.walk import Hit
 from assay.study.repo.words import (
     CONFIGS,
-    LIBRARY_METRICS,
     LOADS,
-    METRIC_CALLS,
     METRIC_WORDS,
-    NOTES,
     OTHER_CONFIGS,
     OTHER_LOGGERS,
     OUTCOME_WORDS,
@@ -24,19 +21,22 @@ from assay.study.repo.words import (
     TRAINERS,
 )
 
-# The name of a metric in a group: `Loss / Policy loss`, `rewards/{name}`.
-_TAG = re.compile(r"[A-Za-z_][\w {}-]* ?/ ?[\w {}().%/-]+(?<!\.\w\w)(?<!\.\w\w\w)(?<!\.\w{4})")
-
 # Loggers that write to the screen.
 _SCREEN = re.compile(
     r"(Terminal|Stdout|StdOut|Std|Console|Screen|Human|Print)(Logger|Output\w*|Writer)$"
 )
 
+# Words in the names of what is written to, but is no file of results.
+_SHOWS = {"stdout", "stderr", "wfile", "socket", "tqdm", "console"}
+
+# What is printed under a name: `Mean reward: {}`, `reward %.2f`.
+_SHOWN = re.compile(r"([A-Za-z][\w/ ]{1,30}?)\s*([:=]?)\s*(?:\{\w*\}|%[-+\d.]*[dfgs])")
+
 # A file that a writer of results is made with.
 _RESULTS = re.compile(r"(?:.*/)?\w*(?:metrics|scores|progress|results|log|stats)\w*\.(jsonl|csv)")
 
 
-class Calls(Helpers):
+class Calls(Measures):
     """The rules that look at calls."""
 
     def call(self, node: ast.Call) -> None:
@@ -60,11 +60,19 @@ class Calls(Helpers):
             self.option_call(node, full, root, tail)
             self._logging_call(node, full, root, receiver, tail)
             self._signal_call(node, full, root, receiver, tail)
-            self._metric_call(node, full, receiver, tail)
+            self.metric_call(node, full, receiver, tail)
             self.speaks(node, tail)
+            if tail in ("add_", "sub_", "mul_") and isinstance(node.func, ast.Attribute):
+                self._shaped(node.func.value, node.lineno)
         self.label = ""
         self.children(node)
         self.label = label
+
+    def _shaped(self, node: ast.expr, line: int) -> None:
+        """Note a reward that is changed where it lies: `batch["reward"].add_(bonus)`."""
+        names = {self.text(part) or target_name(part) for part in ast.walk(node)}
+        if names & {"reward", "rewards"} and self.classes:
+            self.found("reward", f"{self.classes[-1].name}.{self.function}", line, 0.7)
 
     def _term_function(self, node: ast.Call) -> str:
         values = [k.value for k in node.keywords if k.arg == "func"] or node.args[:1]
@@ -106,7 +114,9 @@ class Calls(Helpers):
 
     def _logging_call(self, node: ast.Call, full: str, root: str, receiver: str, tail: str) -> None:
         line = node.lineno
-        if root == "wandb" and tail in ("init", "log"):
+        if full == "logging.basicConfig":
+            self.log_file = any(item.arg == "filename" for item in node.keywords)
+        elif root == "wandb" and tail in ("init", "log"):
             self.sink("wandb", full, line, 0.95)
         elif tail in ("WandbLogger", "WandbCallback", "WandbOutputFormat", "WandbWriter"):
             self.sink("wandb", full, line, 0.85)
@@ -129,7 +139,7 @@ class Calls(Helpers):
                     self._header(keyword.value)
             for argument in node.args[1:2]:
                 self._header(argument)
-        elif tail == "to_csv" and self._about_metrics(node):
+        elif tail == "to_csv" and (self._about_metrics(node) or self._filed(node)):
             self.sink("csv", full, line, 0.6)
         elif tail in ("Monitor", "VecMonitor") and root in ("stable_baselines3", "sb3_contrib"):
             if node.args[1:] or node.keywords:
@@ -139,8 +149,9 @@ class Calls(Helpers):
         elif full == "json.dump" and self._about_metrics(node):
             self.sink("json", full, line, 0.75)
             self.logged(node.args[:1], 0.6)
-        elif tail in ("write", "writelines") and node.args:
-            self._json_line(node)
+        elif tail in ("write", "writelines", "write_text") and node.args:
+            self._json_line(node, lines=tail != "write_text")
+            self._joined_line(node)
             columns = self.text(node.args[0]).strip().split(",")
             if len(columns) > 1 and all(re.fullmatch(r"\s*[A-Za-z_][\w/]*\s*", c) for c in columns):
                 self.facts.metrics.extend(Hit(c.strip(), line, 0.7) for c in columns)
@@ -149,6 +160,8 @@ class Calls(Helpers):
         elif full.endswith(".savetxt") and node.args:
             if any(self.text(part).endswith(".csv") for part in ast.walk(node.args[0])):
                 self.sink("csv", full, line, 0.65)
+        elif self._helped(node, tail):
+            pass
         elif full == "jsonlines.open":
             self.sink("jsonl", full, line, 0.8)
         elif tail[:4] in ("JSON", "Json") and tail.endswith(("Logger", "Output", "OutputFormat")):
@@ -170,7 +183,11 @@ class Calls(Helpers):
             self.sink("custom", full, line, 0.75)
         elif (full == "print" or tail == "info" or full.endswith(".debug.print")) and node.args:
             named = set(words(self.function))
-            told = {"eval", "evaluate", "callback", "log", "progress", "report"} & named
+            named |= {word for owner in self.classes for word in words(owner.name)}
+            told = {
+                "eval", "evaluate", "callback", "log", "progress", "report", "episode", "epoch",
+                "listener", "logger", "monitor",
+            } & named  # fmt: skip
             if self.loops or told:
                 self._printed(node)
 
@@ -213,8 +230,40 @@ class Calls(Helpers):
             if all(names):
                 self.facts.metrics.extend(Hit(name, node.lineno, 0.75) for name in names)
 
-    def _json_line(self, node: ast.Call) -> None:
-        if {"stdout", "stderr", "wfile", "socket"} & set(words(self.dotted(node.func))):
+    def _filed(self, node: ast.Call) -> bool:
+        """Return whether a table is written to a file that is called after results."""
+        texts = [self.text(part) for part in ast.walk(node) if isinstance(part, ast.Constant)]
+        return bool(METRIC_WORDS & {word for text in texts for word in words(text)})
+
+    def _helped(self, node: ast.Call, tail: str) -> bool:
+        """Note a call of a helper that writes results: `save_json(metrics, path)`."""
+        named = set(words(tail))
+        kinds = [kind for kind in ("csv", "jsonl", "json") if kind in named]
+        if not kinds or not named & {"write", "save", "dump", "append", "log"}:
+            return False
+        if self._about_metrics(node):
+            self.sink(kinds[0], tail, node.lineno, 0.6)
+        return True
+
+    def _joined_line(self, node: ast.Call) -> None:
+        """Note a table that is written by hand: `file.write(",".join(row))`."""
+        if _SHOWS & set(words(self.dotted(node.func))):
+            return
+        row = re.fullmatch(r"\{\w*\}(\s*[,;\t]\s*\{\w*\})+\s*", self.text(node.args[0]))
+        if row and METRIC_WORDS & set(words(self.dotted(node.func))):
+            self.sink("csv", "write", node.lineno, 0.65)
+        for part in ast.walk(node):
+            if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
+                between = part.func.value
+                if part.func.attr == "join" and isinstance(between, ast.Constant):
+                    about = METRIC_WORDS & set(words(ast.unparse(node)))
+                    if between.value in ("\t", ",", ", ", ";") and (
+                        about or self._about_metrics(node)
+                    ):
+                        self.sink("csv", "join", node.lineno, 0.65)
+
+    def _json_line(self, node: ast.Call, *, lines: bool) -> None:
+        if _SHOWS & set(words(self.dotted(node.func))):
             return
         for item in ast.walk(node):
             if isinstance(item, ast.Call) and self.dotted(item.func) == "json.dumps" and item.args:
@@ -227,7 +276,7 @@ class Calls(Helpers):
                 spread = [part.id for part in ast.walk(what) if isinstance(part, ast.Name)]
                 keys = [hit.name for hit in hits]
                 about = set(words(" ".join([*keys, *spread, self.facts.path])))
-                if newline and (METRIC_WORDS & about or self._about_metrics(item)):
+                if newline and lines and (METRIC_WORDS & about or self._about_metrics(item)):
                     self.sink("jsonl", "json.dumps", node.lineno, 0.85)
                     self.logged(item.args[:1], 0.8)
                 elif self._about_metrics(item):
@@ -235,19 +284,22 @@ class Calls(Helpers):
                     self.logged(item.args[:1], 0.6)
 
     def _printed(self, node: ast.Call) -> None:
-        text = "".join(self.text(argument) + " " for argument in node.args)
+        text = " ".join(self.text(argument) or "{}" for argument in node.args)
         filled = any(
             isinstance(part, ast.FormattedValue | ast.Name | ast.Subscript | ast.Call)
             for argument in node.args
             for part in ast.walk(argument)
         )
         if filled and OUTCOME_WORDS & set(words(re.sub(r"\{\w*\}", "", text))):
-            self.sink("stdout", "print", node.lineno, 0.55)
-            for name in re.findall(
-                r"([A-Za-z][\w/ ]{1,30}?)\s*[:=]\s*(?:\{\w*\}|%[\d.]*[dfg])", text
-            ):
+            if self.log_file and self.dotted(node.func).endswith(".info"):
+                self.sink("custom", "logging", node.lineno, 0.65)
+            else:
+                self.sink("stdout", "print", node.lineno, 0.55)
+            for name, mark in _SHOWN.findall(text):
+                # Without a colon the last words are the name: `after 10 games reward rate {}`.
+                name = name.strip() if mark else " ".join(name.split()[-3:])
                 if OUTCOME_WORDS & set(words(name)):
-                    self.facts.metrics.append(Hit("stdout:" + name.strip(), node.lineno, 0.5))
+                    self.facts.metrics.append(Hit("stdout:" + name, node.lineno, 0.5))
 
     def _signal_call(self, node: ast.Call, full: str, root: str, receiver: str, tail: str) -> None:
         line = node.lineno
@@ -262,6 +314,10 @@ class Calls(Helpers):
             self.signal("env_step", line)
         elif tail == "learn" and receiver:
             self.signal("learn", line)
+            if any(item.arg == "total_timesteps" for item in node.keywords):
+                self.signal("learn_steps", line)
+        elif not receiver and {"trainer", "learner"} & set(words(self.made.get(tail, ""))):
+            self.signal("learn", line)  # `trainer = Trainer(env)`, `trainer(steps)`
         elif (tail == "tell" and given) or (
             tail in ("step", "run") and who & {"searcher", "solver"}
         ):
@@ -282,6 +338,8 @@ class Calls(Helpers):
                 self.signal("learn", line)
             elif tail == "train" and given and not _off(node) and root not in ("nn", "torch"):
                 self.signal("learn", line)
+            elif tail == "train" and self.loops and "ray.rllib" in " ".join(self.facts.modules):
+                self.signal("learn", line)  # one iteration of an algorithm of RLlib
         elif name[:1] == ("train",) and root in ("chainerrl", "pfrl"):
             self.signal("learn", line)
         elif name[:1] in (("train",), ("learn",)) or name[-1:] in (("training",), ("train",)):
@@ -295,6 +353,8 @@ class Calls(Helpers):
         if (tail in ("Tuner", "run_experiments") and root == "ray") or full == "ray.tune.run":
             self.signal("learn", line)
         if name[:1] in (("evaluate",), ("eval",), ("enjoy",)) and tail != "eval":
+            self.signal("evaluate_call", line)
+        elif tail == "test" and who & TRAINERS:
             self.signal("evaluate_call", line)
         elif name in (("rollout",), ("run", "episode"), ("run", "episodes")) and given:
             self.signal("evaluate_call", line)
@@ -316,144 +376,6 @@ class Calls(Helpers):
             strings = [self.text(part) for part in ast.walk(node) if not isinstance(part, ast.Name)]
             if any(re.search(r"\btrain\w*\.py\b|^python3?\s+\S+\.py", text) for text in strings):
                 self.facts.launchers.setdefault("custom", Hit(full, line, 0.5))
-
-    def _metric_call(self, node: ast.Call, full: str, receiver: str, tail: str) -> None:
-        for name in LIBRARY_METRICS.get(f"{full.partition('.')[0]}:{tail}", ()):
-            self.metric(name, node.lineno, 0.7)
-        who = set(words(receiver))
-        logger = who & {"logger", "writer", "wandb", "run", "tb", "summary", "log", "tracker"}
-        several = len(node.args) + len(node.keywords) > 1
-        first = node.args[0] if node.args else None
-        if first is None:
-            tags = [k.value for k in node.keywords if k.arg in ("tag", "name", "key")]
-            first = tags[0] if tags else None
-        text = self.text(first)
-        named = {k.arg: k.value for k in node.keywords if k.arg}
-        if tail == "Value" and {"tag", "simple_value"} <= set(named):  # of TensorFlow 1
-            self._tagged(named["tag"], self.text(named["tag"]), node.lineno, 0.85)
-        elif tail in METRIC_CALLS or tail in self.metric_calls:
-            self._tagged(first, text, node.lineno, 0.95)
-            self.logged(node.args[:1], 0.9)
-        elif tail == "scalar" and who & {"summary", "writer", "logger", "tb"}:
-            self._tagged(first, text, node.lineno, 0.9)
-        elif tail == "record" and several and who & {"logger", "log", "writer", "tabular"}:
-            self._tagged(first, text, node.lineno, 0.95)
-        elif (
-            tail == "log"
-            and (text or (first is not None and self._key(first)))
-            and several
-            and " " not in text
-            and receiver not in ("math", "logging")
-        ):
-            # `log("fps", fps)`, where `log` is neither a method nor the logarithm.
-            if logger or receiver in ("self", ""):
-                self._tagged(first, text, node.lineno, 0.85)
-        elif tail in ("log", "log_metrics", "log_dict", "log_scalars", "write_scalars", "track"):
-            if receiver not in ("math", "np", "numpy", "torch", "jax.numpy", "numpy.random"):
-                sure = bool(logger) or tail != "log"
-                self.logged(node.args, 0.95 if "wandb" in who else 0.85 if sure else 0.6)
-        elif tail in ("store", "write", "add") and who & {"logger", "metrics"}:
-            group = [self.text(k.value) for k in node.keywords if k.arg == "prefix"]
-            self.logged(node.args[:1], 0.85, prefix=group[0] if group else "")
-            for keyword in node.keywords if tail == "store" else ():
-                self.metric(keyword.arg or "", node.lineno, 0.85)
-        elif tail == "report" and who & {"tune", "train", "session", "ray"}:
-            self.logged(node.args, 0.85)
-            for keyword in node.keywords:
-                self.metric(keyword.arg or "", node.lineno, 0.8)
-        elif tail == "update" and who & {"metrics", "aggregator", "meters"} and not who & {"self"}:
-            for keyword in node.keywords:
-                self.metric(keyword.arg or "", node.lineno, 0.65)
-            if several:
-                self._tagged(first, text, node.lineno, 0.8)
-        elif tail == "append" and isinstance(node.func, ast.Attribute):
-            holder = node.func.value  # `history["Reward / Total"].append(total)`
-            tag = self.text(holder.slice) if isinstance(holder, ast.Subscript) else ""
-            if _TAG.fullmatch(tag):
-                self.metric(tag, node.lineno, 0.7)
-        elif several and _TAG.fullmatch(text) and NOTES & set(words(tail)):
-            self._tagged(first, text, node.lineno, 0.75)  # `track_data("Loss / Policy", loss)`
-        elif several and logger and OUTCOME_WORDS & set(words(text)):
-            self._tagged(first, text, node.lineno, 0.75)  # `logger.create_signal("Reward", r)`
-        elif {"progress", "log", "report"} & set(words(tail)) and not full.startswith("logging"):
-            self.logged(node.args, 0.6, plain=False)
-
-    def _key(self, node: ast.expr) -> ast.expr | None:
-        """Return the dictionary whose keys a loop goes through, where a name holds such a key."""
-        for part in ast.walk(node):
-            if isinstance(part, ast.Name) and part.id in self.pairs:
-                return self.pairs[part.id]
-        return None
-
-    def _tagged(self, tag: ast.expr | None, text: str, line: int, confidence: float) -> None:
-        """Note what is logged under a tag, which may be made of the keys of a dictionary."""
-        source = self._key(tag) if tag is not None else None
-        if source is None:
-            if tag is None or not self.logs_argument(tag, text):
-                self.metric(text, line, confidence)
-            return
-        # `losses/{name}` and the bare `name` are both a place for a key.
-        keyed = [n.id for n in ast.walk(tag) if isinstance(n, ast.Name) and n.id in self.pairs]  # type: ignore[arg-type]
-        template = text.replace(f"{{{keyed[0]}}}", "{}", 1) if text else "{}"
-        template = template if "{}" in template else "{}"
-        if self.logs_keys(source, template):
-            return
-        hits = self.dicts.get(target_name(source), [])
-        made = self._maker(source)
-        for hit in hits:
-            self.metric(template.replace("{}", hit.name), hit.line, confidence - 0.1)
-        if made:
-            self.facts.logged.append(Logged(made, template, confidence - 0.1, line, text))
-        elif not hits:
-            self.metric(text, line, confidence)
-
-    def _maker(self, node: ast.AST) -> str:
-        """Return the function that made a dictionary, where that can be seen."""
-        if isinstance(node, ast.Call):
-            return ".".join(self.dotted(node.func).split(".")[-2:])
-        return self.made.get(target_name(node), "") if isinstance(node, ast.Name) else ""
-
-    def logged(
-        self, nodes: list[ast.expr], confidence: float, *, plain: bool = True, prefix: str = ""
-    ) -> None:
-        """Note the keys of dictionaries that are logged, also through a variable."""
-        template = f"{prefix}/{{}}" if prefix else "{}"
-        for node in nodes:
-            if self.logs_keys(node, template):
-                continue
-            if isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and plain):
-                hits = self.dict_keys(node)
-            elif isinstance(node, ast.Name | ast.Attribute):
-                hits = self.dicts.get(target_name(node), [])
-            else:
-                continue
-            for hit in hits:
-                self.metric(template.replace("{}", hit.name), hit.line, confidence)
-            joined = [v for k, v in zip(node.keys, node.values, strict=True) if k is None] if (
-                isinstance(node, ast.Dict)
-            ) else [node]  # fmt: skip
-            for part in joined:
-                if self._maker(part) and plain:
-                    self.facts.logged.append(Logged(self._maker(part), template, confidence - 0.1))
-                if part is not node:
-                    for hit in self.dicts.get(target_name(part), []):
-                        self.metric(template.replace("{}", hit.name), hit.line, confidence)
-
-    def metric(self, name: str, line: int, confidence: float) -> None:
-        """Note the name of a metric, if it looks like one."""
-        name = name.strip()
-        if is_metric(name):
-            unsure = 0.2 if "{" in name else 0.0
-            if "success" in name.lower() and any("success" in text for text in self.asked):
-                unsure = 0.3  # only some tasks have it
-            self.facts.metrics.append(Hit(name, line, max(confidence - unsure, 0.5)))
-
-
-def is_metric(name: str) -> bool:
-    """Return whether a string can be the name of a metric."""
-    return bool(
-        re.fullmatch(r"[\w./ %()@\-\[\]{}+:&#|]{2,80}", name) and re.sub(r"\{\w*\}|\W", "", name)
-    )
 
 
 def _loads(name: tuple[str, ...]) -> bool:

@@ -24,14 +24,24 @@ _RUNNERS = {
 }
 _INTERPRETER = re.compile(r"^(.*/)?(python|python3|python3\.\d+|torchrun|ipython)$")
 _RUNS = re.compile(r"python|\.py|torchrun|\$|\bcd\s|-m\s")
-_ASKS = {"--help", "-h", "--version", "-V", "print_config", "--print_config", "--system_info"}
+_ASKS = {
+    "--help",
+    "-h",
+    "[-h]",
+    "[--help]",
+    "--version",
+    "-V",
+    "print_config",
+    "--print_config",
+    "--system_info",
+}
 _ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
 _PLACEHOLDER = re.compile(r"<[^>]*>|\.\.\.|\[[a-z_ ]+\]|/path/to|your[-_ ]", re.IGNORECASE)
 _STANDS_FOR = re.compile(r"(?:.*=)?(?:[a-z]+_(?:name|id|path)|[A-Z]+_[A-Z_]+)")
 _VARIABLE = re.compile(r"\$[\w@*#{(]|\{\{|%\w+%")
 _CONTINUED = re.compile(r"\\\s*$")
 # How much a place is believed about how a script is called, best first.
-_SOURCES = ("readme", "docs", "makefile", "script", "docstring", "ci")
+_SOURCES = ("readme", "docs", "makefile", "script", "docstring", "ci", "comment")
 
 
 @dataclass(frozen=True)
@@ -81,10 +91,20 @@ def find_commands(files: Files, facts: dict[str, Facts]) -> Scripts:
             text = files.text(path)
             scripts.commands += _in_text(files, scripts, path, text, source)
     for path, fact in facts.items():
-        if fact.main and fact.doc and "python" in fact.doc:
-            found = _in_text(files, scripts, path, fact.doc, "docstring")
+        if not fact.main:
+            continue
+        for source, said in (("docstring", fact.doc), ("comment", _remarks(files, path))):
+            found = _in_text(files, scripts, path, said, source) if "python" in said else []
             scripts.commands += [replace(c, place=f"{path}:1") for c in found if c.target == path]
     return scripts
+
+
+def _remarks(files: Files, path: str) -> str:
+    """Return how comments of a script say that it is run: `# python train.py cartpole`."""
+    name = re.escape(path.rpartition("/")[2])
+    pattern = rf"#[^\n]*?(python3? +(?:\S*/)?{name}(?: +[\w./=-]+)*)[\"'`.]*$"
+    found = re.findall(pattern, files.text(path), re.MULTILINE)
+    return "\n".join(found[:5])
 
 
 def _source(path: str) -> str:
@@ -111,7 +131,7 @@ def _in_text(files: Files, scripts: Scripts, path: str, text: str, source: str) 
     cwd = ""
     heading = path if source == "script" else ""
     values: dict[str, str] = {}
-    fenced = source not in ("readme", "docs", "docstring")
+    fenced = source not in ("readme", "docs", "docstring", "comment")
     markdown = path.endswith((".md", ".txt"))
     for number, raw in _joined(text):
         line = raw.strip()
@@ -131,7 +151,9 @@ def _in_text(files: Files, scripts: Scripts, path: str, text: str, source: str) 
         looped = re.match(r"^\s*for\s+(\w+)\s+in\s+[\"'(]*([\w./-]+)", raw)
         if looped:  # the first of what a loop goes through stands for all
             values[looped[1]] = looped[2]
-        pieces = [line] if fenced or path.endswith(".rst") or source == "docstring" else []
+        pieces = (
+            [line] if fenced or path.endswith(".rst") or source in ("docstring", "comment") else []
+        )
         if source in ("readme", "docs"):
             pieces += re.findall(r"`{1,3}\s*([^`]+?)\s*`{1,3}", line)
         for piece in pieces:
@@ -178,6 +200,11 @@ def _split(text: str) -> list[str]:
     text = re.sub(r"^(\s*[-*]\s+)?(run|script|command):\s*[|>]?-?\s*", "", text.strip())
     text = re.sub(r"^(\$|>|%|>>>|-|@|\d+\.)\s*(?=\S)", "", text)
     text = re.sub(r"\s#\s.*$", "", text)
+    # `<number of GPUs>` is one word, and `<args>` stands for whatever one likes.
+    text = re.sub(r"<[A-Za-z][\w /.-]*>", lambda m: m[0].replace(" ", "_"), text)
+    text = re.sub(
+        r"\s(<(args|arguments|options|flags|overrides)>|\[(args|options)\])(?=\s|$)", "", text
+    )
     text = re.sub(r"\$\(date[^)]*\)|`date[^`]*`", "{timestamp}", text)
     if not text or text.startswith("#"):
         return []
@@ -240,6 +267,9 @@ def _command(
     target = files.module(module) if module else files.script(parts[index], near)
     if target is None or not target.endswith(".py"):
         return None
+    if module and target.endswith("/__init__.py"):  # `python -m package` runs its main module
+        main = target.removesuffix("__init__.py") + "__main__.py"
+        target = main if main in files else target
     distributed = name.endswith("torchrun") or "torch.distributed" in " ".join(parts[:4])
     tail = parts[index + 2 :] if module else parts[index + 1 :]
     run = [module and "-m", module] if module else [target]

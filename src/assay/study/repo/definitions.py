@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
+from collections.abc import Collection
 
-from assay.study.repo.calls import Calls
 from assay.study.repo.files import words
+from assay.study.repo.steps import Steps
 from assay.study.repo.syntax import (
     asks,
-    assignments,
     computes,
-    is_computed,
     is_number,
-    target_name,
+    never,
     works_out,
 )
 from assay.study.repo.walk import Hit, Owner
 from assay.study.repo.words import (
     CONFIGS,
-    DONE_NAMES,
     ENDINGS,
     FILE_NAMES,
     LIBRARY_METRICS,
@@ -28,7 +27,6 @@ from assay.study.repo.words import (
     NO_RANDOM,
     NO_REWARD,
     RANDOMIZES,
-    REWARD_NAMES,
     SIMULATED,
     STEPS,
     STORAGE,
@@ -38,11 +36,13 @@ from assay.study.repo.words import (
 _COMPUTE = {
     "__call__", "compute", "compute_reward", "step_reward", "evaluate", "filter", "_step", "step",
 }  # fmt: skip
+# `getreward`, which has no word of its own.
+_JOINED = re.compile(r"(get|calc|compute|calculate|check|is)(reward|done|terminal)(?=$|_|[A-Z])")
 REWARD_ENDS = {"reward", "rewards", "rew", "fn", "function", "func"}
 REWARD_VERBS = {"compute", "calc", "calculate", "get", "penalty", "shape"}
 
 
-class Definitions(Calls):
+class Definitions(Steps):
     """The rules that look at classes and functions."""
 
     def _class(self, node: ast.ClassDef) -> None:
@@ -140,7 +140,9 @@ class Definitions(Calls):
             if fields and name_words and name_words[-1] in CONFIGS:
                 self.facts.config.setdefault("dataclasses", Hit(node.name, node.lineno, 0.75))
         elif fields and bases & {"model", "settings"} and name_words[-1] in CONFIGS:
-            self.facts.config.setdefault("custom", Hit("pydantic", node.lineno, 0.6))
+            self.facts.config.setdefault("custom", Hit("pydantic", node.lineno, 0.75))
+        elif not bases and not methods and name_words[-1:] == ("config",) and len(fields) > 4:
+            self.facts.config.setdefault("custom", Hit("a class of constants", node.lineno, 0.7))
         if not self.classes:
             self._table(node, methods)
         nested = [item for item in node.body if isinstance(item, ast.ClassDef)]
@@ -203,9 +205,10 @@ class Definitions(Calls):
             self._decorator(decorator, node.name, node.lineno)
             made_by = decorator.func if isinstance(decorator, ast.Call) else decorator
             self.option_decorator(decorator, self.dotted(made_by), node)
-        outer = self.function, self.dicts, self.made, self.loops, self.scope
+        outer = self.function, self.dicts, self.made, self.renamed, self.loops, self.scope
         around = self.conditions, self.arguments, self.defaults
-        self.function, self.dicts, self.made, self.loops = node.name, {}, {}, 0
+        self.function, self.dicts, self.made, self.renamed = node.name, {}, {}, {}
+        self.loops = 0
         if not self.depth:
             self.conditions = []
         self.defaults = [
@@ -219,7 +222,7 @@ class Definitions(Calls):
         self.depth += 1
         self.children(node)
         self.depth -= 1
-        self.function, self.dicts, self.made, self.loops, self.scope = outer
+        self.function, self.dicts, self.made, self.renamed, self.loops, self.scope = outer
         self.conditions, self.arguments, self.defaults = around
 
     def _decorator(self, node: ast.AST, name: str, line: int) -> None:
@@ -234,13 +237,18 @@ class Definitions(Calls):
             self.facts.launchers.setdefault("ray", Hit(full, line, 0.8))
         if tail == "command":
             given = [a.value for a in getattr(node, "args", ()) if isinstance(a, ast.Constant)]
+            given += [
+                self.text(item.value)
+                for item in getattr(node, "keywords", ())
+                if item.arg == "name"
+            ]
             command = str(given[0]) if given else name.strip("_").replace("_", "-")
             self.facts.subcommands.setdefault(command, line)
 
     def _named(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef, arguments: list[str], inside: bool
     ) -> None:
-        name_words = words(node.name)
+        name_words = words(_JOINED.sub(r"\1_\2", node.name))
         if not name_words:
             return
         self._in_place(node, arguments, inside)
@@ -259,24 +267,31 @@ class Definitions(Calls):
             or (owner is None and self.place and name_words[-1] == "reward")
         )
         both = named & {"reward", "rew"} and named & {"terminated", "done"}
-        if owner is not None and (both or (owner.environment and node.name in STEPS)):
-            self._step(node, qualified, owner)
+        if owner is not None and (both or (owner.environment and node.name.lower() in STEPS)):
+            self.step(node, qualified, owner)
+        elif not self.classes and node.name in STEPS and tasked and self.place:
+            self.step(node, qualified, Owner(node.name, environment=True, wrapper=False))
         elif owner is not None and owner.environment and not named & {"reset", "init"}:
-            self._sets(node, qualified)
+            self.sets(node, qualified)
         no = NO_REWARD
         if owner is not None and owner.environment and name_words[0] in ("compute", "calc"):
             no = NO_REWARD - {"normalized"}  # `compute_normalized_reward` works it out
+        if name_words[0] == "shape":
+            no = NO_REWARD - {"shape"}
+        called = _pair(name_words, {"reward", "rewards"})
+        if called and self.rewarding:
+            no = NO_REWARD - {"default", "format"}  # `format_reward_func`
         if named & {"reward", "rewards", "rew"} and not named & no and works_out(node):
             prefix = re.match(r"_?(reward|rew)_\w", node.name) and owner is not None
             if prefix and owner is not None and owner.environment:
                 self.found("reward", qualified, node.lineno, 0.95)
                 self.term("reward", re.sub(r"^_?(reward|rew)_", "", node.name), "", node.lineno)
-            elif tasked and (name_words[-1] in REWARD_ENDS or named & REWARD_VERBS):
+            elif tasked and (name_words[-1] in REWARD_ENDS or called or named & REWARD_VERBS):
                 self.found("reward", qualified, node.lineno, 0.85)
         ending = named & ENDINGS
         verb = name_words[0] in {
             "check", "compute", "get", "is", "should", "calc", "has", "evaluate", "termination",
-        } or len(name_words) == 1 or name_words[-1] in ("fn", "function", "func")  # fmt: skip
+        } or len(name_words) == 1 or _pair(name_words, ENDINGS)  # fmt: skip
         fetched = {"state", "states", "obs", "observation", "value", "values"}
         other = named & NO_ENDING or (name_words[0] == "get" and name_words[-1] in fetched)
         # `is_terminated` among reward functions pays for the end, it does not bring it about.
@@ -284,7 +299,7 @@ class Definitions(Calls):
         # What is handed the reward packs a step up.
         packs = owner is None and {"reward", "rewards"} & set(arguments)
         if ending and verb and not other and not paid and not packs and tasked:
-            if computes(node) or asks(node):
+            if (computes(node) and not never(node)) or asks(node):
                 self.found("termination", qualified, node.lineno, 0.85)
         if named & {"curriculum", "curricula"} and computes(node, strict=False):
             self.found("curriculum", qualified, node.lineno, 0.85)
@@ -308,50 +323,13 @@ class Definitions(Calls):
                 if stem & names and computes(node):
                     self.found(slot, node.name, node.lineno, 0.8)
 
-    def _sets(self, node: ast.FunctionDef | ast.AsyncFunctionDef, qualified: str) -> None:
-        """Note where a method works out `self.reward` or `self.done` before a step returns it."""
-        for item, _ in assignments(node.body, False):
-            target = item.targets[0] if isinstance(item, ast.Assign) else item.target
-            plain = isinstance(target, ast.Attribute) and isinstance(item.value, ast.BinOp)
-            compared = isinstance(target, ast.Attribute | ast.Name) and (
-                isinstance(item.value, ast.Compare | ast.BoolOp)
-                and is_computed(item.value, False, "termination")
-            )
-            if plain and target_name(target) in REWARD_NAMES:
-                self.found("reward", qualified, item.lineno, 0.75)
-            elif compared and target_name(target) in DONE_NAMES:
-                self.found("termination", qualified, item.lineno, 0.75)
 
-    def _step(
-        self, node: ast.FunctionDef | ast.AsyncFunctionDef, qualified: str, owner: Owner
-    ) -> None:
-        """Note where a step computes its reward and its end, not where it hands them on."""
-        found: dict[str, int] = {}
-        for item, branch in assignments(node.body, False):
-            targets = item.targets if isinstance(item, ast.Assign) else [item.target]
-            for target in targets:
-                name = target_name(target)
-                slot = (
-                    "reward" if name in REWARD_NAMES
-                    else "termination" if name in DONE_NAMES
-                    else ""
-                )  # fmt: skip
-                if owner.wrapper and (
-                    (isinstance(item.value, ast.Call) and _converts(item.value))
-                    or (isinstance(item, ast.AugAssign) and "reward" in ast.unparse(item.value))
-                ):
-                    continue  # a wrapper converts or sums what the environment gave it
-                if slot and item.value is not None and slot not in found:
-                    if is_computed(item.value, branch or isinstance(item, ast.AugAssign), slot):
-                        found[slot] = item.lineno
-        for slot, line in found.items():
-            self.found(slot, qualified, line, 0.6 if owner.wrapper else 0.8)
-
-
-def _converts(node: ast.Call) -> bool:
-    """Return whether a call only turns what it is given into another form."""
-    parts = [part for part in ast.walk(node) if isinstance(part, ast.Compare | ast.BinOp)]
-    return not parts
+def _pair(name: tuple[str, ...], about: Collection[str]) -> bool:
+    """Return whether a name says that it is a function of something: `reward_fn_batch`."""
+    return any(
+        first in about and second in ("fn", "func", "function")
+        for first, second in itertools.pairwise(name)
+    )
 
 
 def _called(name: str, part: str) -> bool:

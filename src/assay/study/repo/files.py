@@ -163,7 +163,12 @@ class Files:
             for path in self._by_name.get(name.rpartition("/")[2], ())
             if path == name or path.endswith("/" + name.lstrip("/"))
         ]
-        return found[0] if len(found) == 1 else None
+        if not found and re.search(r"[_-]", name.rpartition("/")[2]):
+            # A document may be older than the directory; `train_cartpole.py` is told by its name.
+            found = list(self._by_name.get(name.rpartition("/")[2], ()))
+        found.sort(key=lambda path: path.count("/"))
+        near = [path for path in found if path.count("/") == found[0].count("/")]
+        return near[0] if len(near) == 1 else None
 
     def module(self, name: str, near: str = "") -> str | None:
         """Return the file of a dotted module name, or None if it is not in this repository.

@@ -22,6 +22,11 @@ _OTHER_MODELS = {
     "vae", "classifier", "tokenizer", "encoder", "autoencoder", "reward", "discriminator", "bc",
     "predictor", "estimator", "detector", "perception", "adapter",
 }  # fmt: skip
+# Names of scripts that learn from examples or preferences rather than from rewards.
+_WITHOUT_REWARD = {
+    "sft", "dpo", "kto", "orpo", "cpo", "simpo", "rm", "distill", "distillation", "bc",
+    "supervised", "cloning", "tokenizer", "vae", "pretrain", "reward", "classifier", "autoencoder",
+}  # fmt: skip
 _TRUE, _FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}
 
 
@@ -129,6 +134,14 @@ def purpose(
     if "test" in named and ({"evaluate_call", "load"} & set(signals) or "env_step" in signals):
         return Purpose("evaluate", 0.6, abs(fact.main) or 1)
     return Purpose("", 0.0)
+
+
+def without_reward(path: str, argv: Iterable[str] = ()) -> bool:
+    """Return whether a script, or the verb that it is called with, trains by no reward."""
+    stem = path.rpartition("/")[2].removesuffix(".py")
+    verbs = [word for word in list(argv)[1:3] if re.fullmatch(r"[a-z][\w-]*", word)]
+    named = {word for name in (stem, *verbs) for word in words(name)}
+    return bool(named & _WITHOUT_REWARD) and not named & {"rl", "ppo", "grpo"}
 
 
 def evaluates(argv: Iterable[str]) -> bool:

@@ -35,7 +35,10 @@ from assay.study.repo.words import (
     TABLES,
 )
 
-_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from|import)[ \t]+([\w.]+)(?:[ \t]+import[ \t]+([^(\n]*|\([^)]*))?", re.MULTILINE
+)
+_PRINT = re.compile(r"^([ \t]*)print[ \t]+((?![(=.])[^\n]*?),?[ \t]*$", re.MULTILINE)
 # Where a part begins: nothing that closes or goes on with the one before.
 _PART = re.compile(r"^(?!else\b|elif\b|except\b|finally\b)[A-Za-z_@]")
 
@@ -56,7 +59,7 @@ def read_python(path: str, text: str, vocabulary: dict[str, Any] | None = None) 
                 tree = ast.parse(text)
             except SyntaxError:  # Python 2, templates, a newer Python
                 facts.broken = True
-                tree = _parse_parts(text)
+                tree = _parse_old(text)
                 read_imports(path, text, facts)
         facts.doc = ast.get_docstring(tree) or ""
         _Reader(facts, vocabulary or {}).module(tree)
@@ -65,6 +68,16 @@ def read_python(path: str, text: str, vocabulary: dict[str, Any] | None = None) 
         facts.broken = True
         return read_imports(path, text, facts)
     return facts
+
+
+def _parse_old(text: str) -> ast.Module:
+    """Return the tree of a file of Python 2, else of its parts that can be parsed."""
+    text = _PRINT.sub(r"\1print(\2)", text)
+    text = re.sub(r"^(\s*except\s+[\w.]+),\s*(\w+)\s*:", r"\1 as \2:", text, flags=re.MULTILINE)
+    try:
+        return ast.parse(text)
+    except SyntaxError:
+        return _parse_parts(text)
 
 
 def _parse_parts(text: str) -> ast.Module:
@@ -92,9 +105,21 @@ def read_imports(path: str, text: str, facts: Facts | None = None) -> Facts:
     """Return no more than what a file imports, which needs no syntax tree."""
     facts = facts or Facts(path)
     for found in _IMPORT.finditer(text):
-        if found[1] not in facts.modules:
-            note_import(facts, found[1], text.count("\n", 0, found.start(1)) + 1)
+        module = absolute(path, found[1])
+        if module not in facts.modules:
+            note_import(facts, module, text.count("\n", 0, found.start(1)) + 1)
+        if found[1].startswith("."):  # `from . import agent`
+            names = re.findall(r"\w+", (found[2] or "").partition("#")[0])
+            facts.modules.update(f"{module}.{name}" for name in names)
     return facts
+
+
+def absolute(path: str, module: str) -> str:
+    """Return the full name of what a file imports: `pkg.agents` for `.agents` in `pkg/run.py`."""
+    level = len(module) - len(module.lstrip("."))
+    if not level:
+        return module
+    return ".".join([*path.split("/")[:-level], *filter(None, [module[level:]])])
 
 
 def note_import(facts: Facts, module: str, line: int) -> None:
@@ -140,11 +165,8 @@ class _Reader(Definitions):
                 for target in node.targets:
                     if isinstance(target, ast.Name) and isinstance(node.value.value, str):
                         self.constants[target.id] = node.value.value
-        own = {
-            node.name
-            for node in tree.body
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-        }
+        self.local = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        own = {name for name in self.local if not name.startswith("_")}
         for node in tree.body:
             if isinstance(node, ast.Assign | ast.Expr) and isinstance(node.value, ast.Call):
                 if self.dotted(node.value.func).endswith(".parse_args"):
@@ -160,6 +182,10 @@ class _Reader(Definitions):
                 made = f"{origin.partition('.')[0]}:{origin.rpartition('.')[2]}"
                 for name in LIBRARY_METRICS.get(made, ()):
                     self.metric(name, self.facts.signals["learn"], 0.7)
+            known = {name.partition(".")[0] for name in self.facts.modules}
+            if "stable_baselines3" in known and "learn_steps" in self.facts.signals:
+                for name in LIBRARY_METRICS["stable_baselines3:PPO"]:  # all of them log these
+                    self.metric(name, self.facts.signals["learn"], 0.65)
 
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -168,11 +194,8 @@ class _Reader(Definitions):
             note_import(self.facts, alias.name, node.lineno)
 
     def _import_from(self, node: ast.ImportFrom) -> None:
-        module = node.module or ""
-        if node.level:
-            self.facts.relative = True
-            package = self.facts.path.split("/")[: -node.level]
-            module = ".".join([*package, module] if module else package)
+        module = absolute(self.facts.path, "." * node.level + (node.module or ""))
+        self.facts.relative = self.facts.relative or node.level > 0
         for alias in node.names:
             self.facts.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
             self.facts.modules.add(f"{module}.{alias.name}")
@@ -199,6 +222,9 @@ class _Reader(Definitions):
             and test.left.id == "__name__"
         ):
             self.facts.main = node.lineno
+            for item in node.body:
+                self.visit(item)
+            return
         self.visit(test)
         before = len(self.conditions)
         spoken = {
@@ -261,7 +287,9 @@ class _Reader(Definitions):
             if value is not None and isinstance(target, ast.Name | ast.Attribute):
                 self._path(name, value)
             if isinstance(value, ast.Constant | ast.List) and isinstance(target, ast.Name):
-                self.facts.assigned.setdefault(name, literal(value))
+                # `wandb = None` after a failed import is no setting.
+                if name not in self.facts.modules and name not in self.facts.imports:
+                    self.facts.assigned.setdefault(name, literal(value))
             if isinstance(target, ast.Name | ast.Attribute) and value is not None:
                 keys = self.dict_keys(value)
                 if keys:
@@ -272,6 +300,8 @@ class _Reader(Definitions):
                         for hit in keys:
                             if "/" in hit.name or name == "metrics":
                                 self.metric(hit.name, hit.line, 0.65)
+            if isinstance(value, ast.DictComp):
+                self.renamed[name] = value
             if isinstance(value, ast.Call):
                 maker = ".".join(self.dotted(value.func).split(".")[-2:])
                 for part in target.elts if isinstance(target, ast.Tuple) else [target]:
@@ -283,6 +313,7 @@ class _Reader(Definitions):
                     self.sink(value.value, name, node.lineno, 0.7)
             if name == "curriculum" and isinstance(value, ast.Constant) and value.value is True:
                 self.found("curriculum", "curriculum = True", node.lineno, 0.75)
+            self._bonus(name, value, node.lineno)
             self.label = name
             if isinstance(target, ast.Subscript):
                 self.label = self.text(target.slice) or name
@@ -293,6 +324,14 @@ class _Reader(Definitions):
         self.label = ""
         for target in targets:
             self.visit(target)
+
+    def _bonus(self, name: str, value: ast.AST | None, line: int) -> None:
+        """Note a reward that a learner works out by itself: `intrinsic_reward = error ** 2`."""
+        named = words(name)
+        if named[-1:] in (("reward",), ("rewards",)) and set(named) & {"intrinsic", "style"}:
+            made = self.dotted(value.func) if isinstance(value, ast.Call) else ""
+            if isinstance(value, ast.BinOp) or made.startswith(("torch.", "numpy.", "jax.")):
+                self.found("reward", self.function or name, line, 0.65)
 
     def _path(self, name: str, value: ast.AST) -> None:
         """Note a variable that holds the path of a file of results."""
@@ -334,7 +373,10 @@ class _Reader(Definitions):
             self.facts.metrics.append(hit)
         elif not chain and name in ("info", "infos"):
             self.facts.infos.append(hit)
+            if "/" in key and OUTCOME_WORDS & set(words(key)):
+                self.metric(key, target.lineno, 0.65)  # `info["Metric/reward"]`
         elif not chain:
+            self.keeps(key, target.lineno)
             self.dicts.setdefault(name, []).append(hit)
             if name == "metrics":
                 self.metric(key, target.lineno, 0.6)
@@ -369,6 +411,7 @@ class _Reader(Definitions):
                 self.term("reward", name, "", line)
 
     def _dict(self, node: ast.Dict) -> None:
+        self.tags(node)
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 self.label = key.value

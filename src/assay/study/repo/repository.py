@@ -29,7 +29,11 @@ _SPEAKS = tuple(
         "agents?", "obs|observations?", "gamma|discount", "done|terminated", "rollouts?", "returns")
 )  # fmt: skip
 _ENOUGH = 6
-_NAMED = re.compile(r"reinforcement[ -]learning|\bRL\b|Q-learning|policy gradients?", re.IGNORECASE)
+_NAMED = re.compile(
+    r"reinforcement[ -]learning|\b(RL|RLHF|GRPO|PPO|DQN)\b|Q-learning|policy gradients?"
+    r"|Alpha ?Zero|MuZero|self-play",
+    re.IGNORECASE,
+)
 
 
 class Repository:

@@ -10,6 +10,8 @@ from typing import Any
 from assay.study.repo.files import words
 from assay.study.repo.words import DONE_NAMES, REPACKS, REWARD_NAMES
 
+# What an environment wraps or asks is called one of these.
+INNER = {"env", "envs", "environment", "unwrapped", "wrapped"}
 LEAVES = frozenset({ast.Constant, ast.Name, ast.alias, ast.Pass, ast.Break, ast.Continue})
 # Parts of a node in which nothing is looked for.
 BARE = {
@@ -101,6 +103,13 @@ def works_out(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return computes(node) and not (len(body) == 1 and (called == node.name or elsewhere))
 
 
+def never(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function says no to everything: `return np.zeros(len(states))`."""
+    body = [item for item in body_of(node) if not isinstance(item, ast.Import | ast.ImportFrom)]
+    value = body[0].value if len(body) == 1 and isinstance(body[0], ast.Return) else None
+    return isinstance(value, ast.Call) and target_name(value.func) in ("zeros", "zeros_like")
+
+
 def asks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Return whether a function gives back what a part of its object knows: `self.car.crashed`."""
     body = body_of(node)
@@ -147,6 +156,9 @@ def assignments(
             inner = getattr(item, name, None)
             if isinstance(inner, list):
                 yield from assignments(inner, branch or isinstance(item, ast.If))
+        # What an exception or a pattern leads to is a branch as well.
+        for part in (*getattr(item, "handlers", ()), *getattr(item, "cases", ())):
+            yield from assignments(part.body, True)
 
 
 def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
@@ -164,6 +176,12 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
             return False  # it is computed there
         if isinstance(name, ast.Attribute) and words(tail)[-1:] in (("fn",), ("function",)):
             return False  # `self.reward_fn(...)`, which was given to it or stands elsewhere
+        if isinstance(name, ast.Attribute) and target_name(name.value).strip("_") in INNER:
+            return False  # `self.env.unwrapped.is_done()` is decided there
+        if tail in ("sum", "mean") and _own(name) and "reward" not in ast.unparse(name):
+            return True  # `self.profits[day].sum()`
+        if tail == "bool" and slot == "termination" and node.args and _own(node.args[0]):
+            return target_name(node.args[0]) not in DONE_NAMES  # `bool(self._state["solved"])`
         if set(words(tail)) & REPACKS:
             return any(
                 is_computed(argument, branch, slot)
@@ -171,6 +189,15 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
                 if isinstance(argument, ast.BinOp | ast.Compare | ast.BoolOp)
             )
         return True
+    if isinstance(node, ast.Subscript) and slot == "reward":
+        return branch and _own(node)  # `self.prices[item]`, where an item was taken
+    if isinstance(node, ast.Attribute) and slot == "reward":
+        if not _own(node) or {"last", "prev", "total", "episode"} & set(words(node.attr)):
+            return False
+        # `self.step_score`, or `self.goal_reward` where the goal was reached.
+        return "rew" not in node.attr or (branch and node.attr not in REWARD_NAMES)
+    if isinstance(node, ast.DictComp) and slot == "termination":
+        return branch and isinstance(node.value, ast.Constant) and node.value.value is True
     if isinstance(node, ast.BoolOp | ast.BinOp) and slot == "termination":
         names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         names |= {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
@@ -178,6 +205,13 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
     if isinstance(node, ast.BoolOp):  # `step.reward or 0.0`
         return any(is_computed(part, False, slot) for part in node.values)
     return isinstance(node, ast.BinOp | ast.Compare | ast.IfExp | ast.UnaryOp)
+
+
+def _own(node: ast.AST) -> bool:
+    """Return whether an expression is a part of the object: `self.prices[item]`."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def conditions(test: ast.AST, *, holds: bool = True) -> list[tuple[str, Any]]:
@@ -193,6 +227,8 @@ def conditions(test: ast.AST, *, holds: bool = True) -> list[tuple[str, Any]]:
             left, right = right, left  # `"wandb" in args.loggers`
         if not isinstance(right, ast.Constant) or not _setting(left):
             return []
+        if not isinstance(operator, ast.Eq | ast.NotEq | ast.Is | ast.IsNot | ast.In | ast.NotIn):
+            return []  # `x > 0` asks for no one value
         positive = isinstance(operator, ast.Eq | ast.Is | ast.In) == holds
         if right.value is None:
             return [(_setting(left), None if positive else ...)]

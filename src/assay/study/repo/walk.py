@@ -16,6 +16,10 @@ from assay.study.repo.words import PLACES, SLOTS
 RUNS = {"learn", "gradient", "env_step", "train_call", "evaluate_call"}
 
 
+# A setting, and the value that it has to have; `...` stands for any that is not None.
+Condition = tuple[str, Any]
+
+
 @dataclass(frozen=True)
 class Hit:
     """Something that was found, and how sure that is."""
@@ -23,6 +27,7 @@ class Hit:
     name: str
     line: int
     confidence: float = 0.8
+    under: tuple[Condition, ...] = ()  # what has to hold for it
 
 
 @dataclass(frozen=True)
@@ -37,10 +42,6 @@ class Option:
     flag: bool = False  # takes no value
     about: str = ""
     path: str = ""  # its file, once it is known
-
-
-# A setting, and the value that it has to have; `...` stands for any that is not None.
-Condition = tuple[str, Any]
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ class Facts:
     helpers: dict[str, Helper] = field(default_factory=dict)  # functions that log what they get
     spoken: list[Spoken] = field(default_factory=list)  # calls that may be calls of such
     metrics: list[Hit] = field(default_factory=list)
+    kept: list[Hit] = field(default_factory=list)  # keys of dictionaries that speak of outcomes
     infos: list[Hit] = field(default_factory=list)
     returned: dict[str, list[Hit]] = field(default_factory=dict)  # keys, per function
     logged: list[Logged] = field(default_factory=list)
@@ -155,7 +157,10 @@ class Walker:
         self.loops = 0
         self.label = ""
         self.constants: dict[str, str] = {}
+        self.log_file = False  # whether what is logged by `logging` goes to a file
+        self.local: set[str] = set()  # functions at the top of this file
         self.dicts: dict[str, list[Hit]] = {}  # variables of this function that hold string keys
+        self.renamed: dict[str, ast.DictComp] = {}  # variables with the keys of others
         self.made: dict[str, str] = {}  # variables of this function, and what function made them
         self.asked: list[str] = []  # the words of the tests that the walk is inside of
         self.files: dict[str, str] = {}  # variables that hold the path of a file of results
@@ -284,6 +289,8 @@ class Walker:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "format":  # `"losses/{}".format(name)`
                 return re.sub(r"\{[^}]*\}", "{}", self.text(node.func.value))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            return self.text(node.left)  # `"reward %d" % reward`
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             left = self.text(node.left) or placeholder(node.left)
             right = self.text(node.right) or placeholder(node.right)

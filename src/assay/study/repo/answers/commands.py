@@ -23,6 +23,7 @@ from assay.study.repo.purpose import (
     purpose,
     scoped,
     training_switch,
+    without_reward,
 )
 from assay.study.repo.repository import Repository
 from assay.study.repo.words import OTHER_WORDS
@@ -49,7 +50,7 @@ def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
     for command in repo.scripts.commands:
         kind = _kind(repo, command)
         if kind:
-            verb = _verb(command)
+            verb = _verb(repo, command)
             documented.setdefault((kind, command.target, verb), []).append(command)
     found: dict[str, list[_Ranked]] = {"train": [], "evaluate": []}
     for (kind, target, _), commands in documented.items():
@@ -93,11 +94,26 @@ def _unnamed(repo: Repository) -> Iterable[_Ranked]:
         reached = {key for fact in repo.closure(command.target, 8) for key in fact.signals}
         if command.entry and repo.facts[command.target].subcommands:
             continue  # it says what it can do, and training is none of it
-        if _learns(reached) and not evaluates(command.argv) and not _verb_kind(_verb(command)):
+        named = set(words("/".join(command.target.split("/")[-2:])))
+        if named & OTHER_WORDS or evaluates(command.argv) or _verb_kind(_verb(repo, command)):
+            continue
+        if _learns(reached):
             _choose(repo, "train", command.target, 0.6)
             places = [command.place]
             answer = _answer(repo, "train", command.argv, command.target, 0.6, places)
             yield -0.6, command.place, command.target, answer
+            return
+    for path, fact in repo.facts.items():
+        # Beside the package, such as among its benchmarks, but nothing else trains.
+        judged = _purpose(repo, path) if is_script(fact) else Purpose("", 0.0)
+        if not judged.kind and fact.main > 0 and "train_call" in fact.signals:
+            # A loop of self-play steps no environment, but it trains.
+            if any("gradient" in item.signals for item in repo.closure(path, 8)):
+                judged = Purpose("train", 0.7, fact.signals["train_call"])
+        if judged.kind == "train" and judged.sure >= 0.7 and not repo.files.is_test(path):
+            _choose(repo, "train", path, 0.5)
+            argv, places = ("python", path), [f"{path}:{judged.line}"]
+            yield -0.5, path, path, _answer(repo, "train", argv, path, 0.5, places)
             return
     for name, entry in sorted(repo.scripts.entries.items()):
         reached = {key for fact in repo.closure(entry.target, 8) for key in fact.signals}
@@ -175,11 +191,9 @@ def _purpose(repo: Repository, path: str, name: str = "", context: str = "") -> 
 
 
 def _kind(repo: Repository, command: Command) -> str:
-    verb = _verb(command)
-    if command.entry and verb:
-        subcommands = _subcommands(repo, command.target)
-        if verb in subcommands:
-            return _verb_kind(verb)
+    verb = _verb(repo, command)
+    if verb and verb in _subcommands(repo, command.target):
+        return _verb_kind(verb)
     judged = _purpose(repo, command.target, command.entry, command.context)
     if judged.kind == "train" and evaluates(command.argv):
         return "evaluate"
@@ -198,7 +212,8 @@ def _documented(repo: Repository, kind: str, target: str, commands: list[Command
     confidence = base.get(best.source, 0.75)
     if best.source == "readme" and "/" in best.place:
         confidence -= 0.02  # of a part of the repository
-    if judged.sure < THRESHOLD and not (best.entry and _verb(best)):
+    verb = _verb(repo, best)
+    if judged.sure < THRESHOLD and not verb:
         confidence -= 0.35
     if repo.files.is_test(target) or _ASIDE & set(target.split("/")):
         confidence -= 0.3
@@ -207,13 +222,15 @@ def _documented(repo: Repository, kind: str, target: str, commands: list[Command
         confidence -= 0.1  # it may train something else
     if best.bare:
         confidence -= 0.05  # how it is told what to do stands elsewhere
+    if kind == "train" and without_reward(target, best.argv):
+        confidence -= 0.15  # reinforcement learning comes first
     if confidence < THRESHOLD:
         return None
     _choose(repo, kind, target, confidence)
     places = [command.place for command in commands]
     if judged.kind == kind:
         places.insert(1, f"{target}:{judged.line}")
-    return _answer(repo, kind, best.argv, target, confidence, places, _verb(best))
+    return _answer(repo, kind, best.argv, target, confidence, places, verb)
 
 
 def _undocumented(
@@ -249,12 +266,14 @@ def _undocumented(
         # What runs on import as well is a script only if it says so by its name.
         sure = judged.sure - (0.15 if fact.main < 0 else 0.0)
         sure -= 0.3 if _ASIDE & set(path.split("/")) else 0.0
+        sure -= 0.1 if judged.kind == "train" and without_reward(path) else 0.0
         if path in imported and not fact.options and not fact.parsed:
             sure -= 0.2  # a module that can be run to try it out
         if judged.kind and sure >= 0.6:
             _choose(repo, judged.kind, path, sure * 0.85)
             module = re.sub(r"(/__main__)?\.py$", "", path.removeprefix("src/"))
-            target = ("-m", module.replace("/", ".")) if fact.relative else (path,)
+            named = fact.relative and all(part.isidentifier() for part in module.split("/"))
+            target = ("-m", module.replace("/", ".")) if named else (path,)
             argv = (*runner, "python", *target)
             places = [f"{path}:{judged.line}", f"{path}:{abs(fact.main)}"]
             answer = _answer(repo, judged.kind, argv, path, sure * 0.85, places)
@@ -310,12 +329,19 @@ def _module(repo: Repository, argv: tuple[str, ...], target: str) -> str:
     return entry.module if len({other.function for other in shared}) == 1 else ""
 
 
-def _verb(command: Command) -> str:
-    if not command.entry:
-        return ""
-    at = command.argv.index(command.entry) + 1
+def _verb(repo: Repository, command: Command) -> str:
+    """Return what a program is told to do: `train` in `tool train` and `python -m tool train`."""
+    if command.entry:
+        at = command.argv.index(command.entry) + 1
+    elif "-m" in command.argv[:4]:
+        at = command.argv.index("-m") + 2
+    else:
+        at = next((i + 1 for i, word in enumerate(command.argv) if word.endswith(".py")), 0)
     rest = command.argv[at : at + 1]
-    return rest[0] if rest and re.fullmatch(r"[a-z][\w-]*", rest[0]) else ""
+    if not rest or not re.fullmatch(r"[a-z][\w-]*", rest[0]):
+        return ""
+    known = command.entry or rest[0] in _subcommands(repo, command.target)
+    return rest[0] if known else ""
 
 
 def _verb_kind(verb: str) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from assay.study.files.records import Answer
 from assay.study.repo.answers import settings
 from assay.study.repo.answers.ranking import THRESHOLD, Found, ranked
-from assay.study.repo.calls import is_metric
 from assay.study.repo.files import words
+from assay.study.repo.measures import is_metric
 from assay.study.repo.repository import Repository
 from assay.study.repo.walk import Facts, Helper, Spoken
 from assay.study.repo.words import (
@@ -22,6 +22,9 @@ from assay.study.repo.words import (
 )
 
 METRICS, GUARDRAILS = 250, 100
+_OFF = "off by default"
+# Words of settings that turn a logger on, as whoever wants a metric does.
+_LOGGERS = {"wandb", "tensorboard", "track", "log", "logger", "logging", "writer", "tb", "verbose"}
 _GUARDRAIL_PAIRS = (
     {"action", "rate"}, {"action", "smooth"}, {"dof", "acc"}, {"joint", "acc"}, {"out", "bounds"},
     {"off", "track"}, {"bad", "orientation"}, {"error", "vel"}, {"action", "acc"},
@@ -43,27 +46,46 @@ _EXTREME = {"max", "min", "std", "best", "worst", "last", "per", "step", "raw", 
 
 def metrics(repo: Repository) -> tuple[Answer, ...]:
     """Return the names under which results are logged, the most promising first."""
-    printed = [a.value for a in settings.logging(repo)][:1] == ["stdout"]
+    found = [*_logged(repo), *_handed_on(repo), *_helped(repo)]
+    # What is only printed counts where nothing else could decide a study.
+    recorded = any(_decides(str(item.value)) for item in found if item.confidence >= THRESHOLD)
+    if not recorded or [a.value for a in settings.logging(repo)][:1] == ["stdout"]:
+        found += _logged(repo, printed=True)
+    if not any(_decides(str(item.value)) for item in found):
+        found += _kept(repo)
+    near = {
+        str(item.value)
+        for item in found
+        if item.place.rpartition(":")[0] in repo.near()
+        and item.confidence >= THRESHOLD
+        and item.note != _OFF
+    }
+    return ranked(found, METRICS, key=lambda name, sure: promise(name, sure, name in near))
+
+
+def _kept(repo: Repository) -> list[Found]:
+    """Return the outcomes that training keeps, where nothing says under what name it logs them."""
+    return [
+        Found(hit.name, f"{fact.path}:{hit.line}", hit.confidence)
+        for fact in repo.relevant()
+        for hit in fact.kept
+    ]
+
+
+def _logged(repo: Repository, *, printed: bool = False) -> list[Found]:
+    """Return what files log by name, or what they print."""
+    holds = settings.by_default(repo)
     found = []
     for fact in repo.searched():
         nearby = fact.path in repo.own
         for hit in fact.metrics:
-            name = hit.name
-            if name.startswith("stdout:"):
-                if not printed:
-                    continue
-                name = name.removeprefix("stdout:")
-            if _measures(name):
+            name = hit.name.removeprefix("stdout:")
+            if (name != hit.name) is printed and _measures(name):
                 confidence = hit.confidence - (0.0 if nearby else 0.1)
-                found.append(Found(name, f"{fact.path}:{hit.line}", confidence))
-    found += _handed_on(repo)
-    found += _helped(repo)
-    near = {
-        str(item.value)
-        for item in found
-        if item.place.rpartition(":")[0] in repo.near() and item.confidence >= THRESHOLD
-    }
-    return ranked(found, METRICS, key=lambda name, sure: promise(name, sure, name in near))
+                asked = tuple(c for c in hit.under if not set(words(c[0])) & _LOGGERS)
+                note = _OFF if holds(asked) is False else ""
+                found.append(Found(name, f"{fact.path}:{hit.line}", confidence, note))
+    return found
 
 
 def _helped(repo: Repository) -> Iterable[Found]:
@@ -176,20 +198,26 @@ def is_outcome(name: str) -> bool:
     return len(promise(name, 1.0, True)) > 1
 
 
+def _decides(name: str) -> bool:
+    """Return whether a name that is known in full is a success, a return or a score."""
+    named = set(words(name))
+    return "{" not in name and bool(named & (_PROMISING[0] | _PROMISING[1])) and is_outcome(name)
+
+
 def promise(name: str, confidence: float, near: bool) -> tuple[int, ...]:
     """Order names by how well a study could decide by them: evaluation, outcome, mean."""
     parts = words(name)
     named = set(parts)
     if named & NO_PRIMARY:
         return (9,)
-    if named & {"evaluation", "eval"} and named <= {"evaluation", "eval", "mean"}:
-        named |= {"score"}  # `evaluation` alone is its outcome
+    outcome = not (named & {"evaluation", "eval"} and named <= {"evaluation", "eval", "mean"})
+    named |= set() if outcome else {"score"}  # `evaluation` alone is its outcome
     for rank, group in enumerate(_PROMISING):
         if named & group:
             held_out = not named & _HELD_OUT
             whole = not named & _WHOLE_EPISODES
-            extreme = bool(named & _EXTREME) - bool(named & _MEAN)
-            unsure = confidence < 0.7 or "{" in name
+            extreme = bool(named & _EXTREME) - bool(named & _MEAN) + 2 * ("best" in named)
+            unsure = confidence < 0.7 or "{" in name or not outcome
             late = held_out + 2 * (rank > 1)
             return not near, late, unsure, rank, extreme, whole, len(parts)
     return (8,)

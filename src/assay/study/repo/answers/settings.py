@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from assay.study.repo.files import words
 from assay.study.repo.parameters import command_line
 from assay.study.repo.purpose import is_script
 from assay.study.repo.repository import Repository
+from assay.study.repo.walk import Condition
 
 _SINKS = {
     "tensorboardlogger": "tensorboard", "summarywriter": "tensorboard", "wandblogger": "wandb",
@@ -72,6 +74,7 @@ def logging(repo: Repository) -> tuple[Answer, ...]:
             if sink != "stdout" or (repo.own and fact.path in repo.near()):  # not a library's
                 found.append(Found(sink, f"{fact.path}:{hit.line}", hit.confidence, hit.name))
     found += _instances(repo) if near else []
+    found += _offered(repo) if repo.own else []
     found += _named(repo)
     if not found:
         # Metrics go somewhere, by a way that is none of the known ones.
@@ -87,6 +90,18 @@ def logging(repo: Repository) -> tuple[Answer, ...]:
     if recorded:  # what is printed beside a record is for people
         judged = [i for i in judged if i.value != "stdout" or i.note != "print"]
     return ranked(judged, 7, noted=("custom",))
+
+
+def _offered(repo: Repository) -> list[Found]:
+    """Return the sinks of a package's own loggers that nothing imports: settings choose them."""
+    found = []
+    for fact in repo.searched():
+        about = {"logger", "loggers", "logging"} & set(words("/".join(fact.path.split("/")[-2:])))
+        if about and fact.path not in repo.own and not is_script(fact):
+            for sink in set(_CHOSEN) & set(fact.logging):
+                hit = fact.logging[sink]
+                found.append(Found(sink, f"{fact.path}:{hit.line}", hit.confidence - 0.3, hit.name))
+    return found
 
 
 def _named(repo: Repository) -> list[Found]:
@@ -165,6 +180,12 @@ def defaults(repo: Repository, sinks: set[str]) -> dict[str, str]:
     return states
 
 
+def by_default(repo: Repository) -> Callable[[tuple[Condition, ...]], bool | None]:
+    """Return what tells whether conditions hold for the first train command as it is."""
+    known, _ = _known(repo, repo.chosen["train"][:1], variables=False)
+    return lambda under: _holds(under, known)
+
+
 def _add_yaml(repo: Repository, known: dict[str, Any]) -> None:
     """Add the defaults that YAML files give to what a sink depends on, the most frequent one."""
     asked = {
@@ -190,7 +211,9 @@ def _targets(repo: Repository) -> list[tuple[str, str]]:
     return [(item.place.rpartition(":")[0], str(item.value)) for item in _instances(repo)]
 
 
-def _known(repo: Repository, scripts: list[str]) -> tuple[dict[str, Any], set[str]]:
+def _known(
+    repo: Repository, scripts: list[str], *, variables: bool = True
+) -> tuple[dict[str, Any], set[str]]:
     """Return the defaults of all settings by the last part of their names, and Hydra's files."""
     known: dict[str, Any] = {}
     files: set[str] = set()
@@ -210,7 +233,7 @@ def _known(repo: Repository, scripts: list[str]) -> tuple[dict[str, Any], set[st
                     other = _CHOOSERS.match(name) and not name.startswith("logger")
                     if not option.required and not other:
                         known.setdefault(name, option.default)
-            for name, value in fact.assigned.items():
+            for name, value in fact.assigned.items() if variables else ():
                 if not _CHOOSERS.match(name):
                     known.setdefault(name, value)
     return known, files

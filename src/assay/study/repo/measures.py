@@ -1,0 +1,219 @@
+"""The names under which a foreign file logs what it measures."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from assay.study.repo.files import words
+from assay.study.repo.helpers import Helpers
+from assay.study.repo.syntax import target_name
+from assay.study.repo.walk import Hit, Logged
+from assay.study.repo.words import LIBRARY_METRICS, METRIC_CALLS, NO_PRIMARY, NOTES, OUTCOME_WORDS
+
+# The name of a metric in a group: `Loss / Policy loss`, `rewards/{name}`.
+_TAG = re.compile(r"[A-Za-z_][\w {}-]* ?/ ?[\w {}().%/-]+(?<!\.\w\w)(?<!\.\w\w\w)(?<!\.\w{4})")
+
+
+# Words in the names of lists and tables in which results are kept.
+_KEEPS = {
+    "rows", "row", "history", "records", "record", "results", "result", "log", "logs", "metrics",
+    "metric", "stats", "curve", "curves", "summary", "summaries", "scores", "progress",
+}  # fmt: skip
+
+
+# Words in the names of what sums an episode up, unlike the `reward` of a transition.
+_SUMS_UP = {
+    "mean", "avg", "average", "episode", "episodic", "ep", "total", "eval", "evaluation", "test",
+    "rate", "cumulative", "val", "validation", "final",
+}  # fmt: skip
+
+
+class Measures(Helpers):
+    """The rules that look for metrics."""
+
+    def metric_call(self, node: ast.Call, full: str, receiver: str, tail: str) -> None:
+        """Note the names under which a call logs something."""
+        for name in LIBRARY_METRICS.get(f"{full.partition('.')[0]}:{tail}", ()):
+            # RLlib is often one of several that a repository offers.
+            self.metric(name, node.lineno, 0.65 if full.startswith("ray.") else 0.7)
+        who = set(words(receiver))
+        logger = who & {"logger", "writer", "wandb", "run", "tb", "summary", "log", "tracker"}
+        several = len(node.args) + len(node.keywords) > 1
+        first = node.args[0] if node.args else None
+        if first is None:
+            tags = [k.value for k in node.keywords if k.arg in ("tag", "name", "key")]
+            first = tags[0] if tags else None
+        text = self.text(first)
+        named = {k.arg: k.value for k in node.keywords if k.arg}
+        if tail == "Value" and {"tag", "simple_value"} <= set(named):  # of TensorFlow 1
+            self._tagged(named["tag"], self.text(named["tag"]), node.lineno, 0.85)
+        elif tail in METRIC_CALLS or tail in self.metric_calls:
+            self._tagged(first, text, node.lineno, 0.95)
+            self.logged(node.args[:1], 0.9)
+        elif tail == "scalar" and who & {"summary", "writer", "logger", "tb"}:
+            self._tagged(first, text, node.lineno, 0.9)
+        elif tail == "record" and several and who & {"logger", "log", "writer", "tabular"}:
+            self._tagged(first, text, node.lineno, 0.95)
+        elif (
+            tail == "log"
+            and (text or (first is not None and self._key(first)))
+            and several
+            and " " not in text
+            and receiver not in ("math", "logging")
+        ):
+            # `log("fps", fps)`, where `log` is neither a method nor the logarithm.
+            if logger or receiver in ("self", ""):
+                self._tagged(first, text, node.lineno, 0.85)
+        elif tail in ("log", "log_metrics", "log_dict", "log_scalars", "write_scalars", "track"):
+            if receiver not in ("math", "np", "numpy", "torch", "jax.numpy", "numpy.random"):
+                sure = bool(logger) or tail != "log"
+                self.logged(node.args, 0.95 if "wandb" in who else 0.85 if sure else 0.6)
+        elif tail in ("store", "write", "add") and who & {"logger", "metrics"}:
+            group = [self.text(k.value) for k in node.keywords if k.arg == "prefix"]
+            self.logged(node.args[:1], 0.85, prefix=group[0] if group else "")
+            for keyword in node.keywords if tail == "store" else ():
+                self.metric(keyword.arg or "", node.lineno, 0.85)
+        elif tail == "report" and who & {"tune", "train", "session", "ray"}:
+            self.logged(node.args, 0.85)
+            for keyword in node.keywords:
+                self.metric(keyword.arg or "", node.lineno, 0.8)
+        elif tail == "update" and who & {"metrics", "aggregator", "meters"} and not who & {"self"}:
+            for keyword in node.keywords:
+                self.metric(keyword.arg or "", node.lineno, 0.65)
+            if several:
+                self._tagged(first, text, node.lineno, 0.8)
+        elif tail == "append" and isinstance(node.func, ast.Attribute):
+            self._kept(node, node.func.value)
+        elif several and _TAG.fullmatch(text) and NOTES & set(words(tail)):
+            self._tagged(first, text, node.lineno, 0.75)  # `track_data("Loss / Policy", loss)`
+        elif several and logger and OUTCOME_WORDS & set(words(text)):
+            self._tagged(first, text, node.lineno, 0.75)  # `logger.create_signal("Reward", r)`
+        elif {"progress", "log", "report"} & set(words(tail)) and not full.startswith("logging"):
+            self.logged(node.args, 0.6, plain=False)
+
+    def _kept(self, node: ast.Call, holder: ast.expr) -> None:
+        """Note what is kept to be written later: `history["Reward"].append(total)`, a row."""
+        base: ast.expr = holder
+        while isinstance(base, ast.Subscript):
+            base = base.value
+        about = bool(_KEEPS & set(words(target_name(base))))
+        tag = self.text(holder.slice) if isinstance(holder, ast.Subscript) else ""
+        if _TAG.fullmatch(tag) or (about and OUTCOME_WORDS & set(words(tag))):
+            self.metric(tag, node.lineno, 0.7)
+        for row in node.args[:1] if about and isinstance(holder, ast.Name | ast.Attribute) else ():
+            hits = self.dict_keys(row) or self.dicts.get(target_name(row), [])
+            if any(OUTCOME_WORDS & set(words(hit.name)) for hit in hits):
+                for hit in hits:
+                    self.metric(hit.name, hit.line, 0.65)
+
+    def keeps(self, name: str, line: int) -> None:
+        """Note a key such as `mean_reward`, which may be logged under a name made of it."""
+        named = set(words(name))
+        if OUTCOME_WORDS & named and _SUMS_UP & named and not NO_PRIMARY & named:
+            if is_metric(name) and " " not in name:
+                self.facts.kept.append(Hit(name, line, 0.5))
+
+    def tags(self, node: ast.Dict) -> None:
+        """Note the outcomes of a dictionary whose keys are tags: `"returns/mean"`."""
+        names = [(self.text(key), key.lineno) for key in node.keys if key is not None]
+        tagged = [(name, line) for name, line in names if _TAG.fullmatch(name)]
+        for name, line in names:
+            self.keeps(name, line)
+        for name, line in tagged if len(tagged) > 1 else ():
+            if OUTCOME_WORDS & set(words(name)):
+                self.metric(name, line, 0.55)
+
+    def _key(self, node: ast.expr) -> ast.expr | None:
+        """Return the dictionary whose keys a loop goes through, where a name holds such a key."""
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and part.id in self.pairs:
+                return self.pairs[part.id]
+        return None
+
+    def _tagged(self, tag: ast.expr | None, text: str, line: int, confidence: float) -> None:
+        """Note what is logged under a tag, which may be made of the keys of a dictionary."""
+        source = self._key(tag) if tag is not None else None
+        if source is None:
+            if tag is None or not self.logs_argument(tag, text):
+                self.metric(text, line, confidence)
+            return
+        # `losses/{name}` and the bare `name` are both a place for a key.
+        keyed = [n.id for n in ast.walk(tag) if isinstance(n, ast.Name) and n.id in self.pairs]  # type: ignore[arg-type]
+        template = text.replace(f"{{{keyed[0]}}}", "{}", 1) if text else "{}"
+        template = template if "{}" in template else "{}"
+        if self.logs_keys(source, template):
+            return
+        hits = self.dicts.get(target_name(source), [])
+        made = self._maker(source)
+        for hit in hits:
+            self.metric(template.replace("{}", hit.name), hit.line, confidence - 0.1)
+        if made:
+            self.facts.logged.append(Logged(made, template, confidence - 0.1, line, text))
+        elif not hits:
+            self.metric(text, line, confidence)
+
+    def _renames(self, node: ast.DictComp, confidence: float) -> None:
+        """Note what is logged under other names: `{f"eval/{k}": v for k, v in stats.items()}`."""
+        loop = node.generators[0]
+        called = loop.iter.func if isinstance(loop.iter, ast.Call) else None
+        if not isinstance(called, ast.Attribute) or called.attr != "items":
+            return
+        key = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target
+        outer, self.pairs = self.pairs, {**self.pairs, target_name(key): called.value}
+        self._tagged(node.key, self.text(node.key), node.lineno, confidence)
+        self.pairs = outer
+
+    def _maker(self, node: ast.AST) -> str:
+        """Return the function that made a dictionary, where that can be seen."""
+        if isinstance(node, ast.Call):
+            return ".".join(self.dotted(node.func).split(".")[-2:])
+        return self.made.get(target_name(node), "") if isinstance(node, ast.Name) else ""
+
+    def logged(
+        self, nodes: list[ast.expr], confidence: float, *, plain: bool = True, prefix: str = ""
+    ) -> None:
+        """Note the keys of dictionaries that are logged, also through a variable."""
+        template = f"{prefix}/{{}}" if prefix else "{}"
+        for node in nodes:
+            if isinstance(node, ast.Name) and node.id in self.renamed:
+                node = self.renamed[node.id]
+            if isinstance(node, ast.DictComp):
+                self._renames(node, confidence)
+                continue
+            if self.logs_keys(node, template):
+                continue
+            if isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and plain):
+                hits = self.dict_keys(node)
+            elif isinstance(node, ast.Name | ast.Attribute):
+                hits = self.dicts.get(target_name(node), [])
+            else:
+                continue
+            for hit in hits:
+                self.metric(template.replace("{}", hit.name), hit.line, confidence)
+            joined = [v for k, v in zip(node.keys, node.values, strict=True) if k is None] if (
+                isinstance(node, ast.Dict)
+            ) else [node]  # fmt: skip
+            for part in joined:
+                if self._maker(part) and plain:
+                    self.facts.logged.append(Logged(self._maker(part), template, confidence - 0.1))
+                if part is not node:
+                    for hit in self.dicts.get(target_name(part), []):
+                        self.metric(template.replace("{}", hit.name), hit.line, confidence)
+
+    def metric(self, name: str, line: int, confidence: float) -> None:
+        """Note the name of a metric, if it looks like one."""
+        name = name.strip()
+        if is_metric(name):
+            unsure = 0.2 if "{" in name else 0.0
+            if "success" in name.lower() and any("success" in text for text in self.asked):
+                unsure = 0.3  # only some tasks have it
+            under = tuple(self.conditions)
+            self.facts.metrics.append(Hit(name, line, max(confidence - unsure, 0.5), under))
+
+
+def is_metric(name: str) -> bool:
+    """Return whether a string can be the name of a metric."""
+    return bool(
+        re.fullmatch(r"[\w./ %()@\-\[\]{}+:&#|]{2,80}", name) and re.sub(r"\{\w*\}|\W", "", name)
+    )
