@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,16 +54,29 @@ REDIRECTOR = """
 """
 
 
+def finder(name: str, mapping: dict[str, str]) -> str:
+    """Return the finder that setuptools writes.
+
+    A child asks it: it cannot be imported where something imported `distutils` before.
+    """
+    if importlib.util.find_spec("setuptools") is None:
+        pytest.skip("setuptools is not installed")
+    ask = "from setuptools.command.editable_wheel import _finder_template as write"
+    ask += f"; print(write({name!r}, {mapping!r}, {{}}))"
+    return subprocess.run(
+        [sys.executable, "-c", ask], check=True, capture_output=True, text=True
+    ).stdout
+
+
 def install(site: Path, root: Path, how: str) -> None:
     """Install the package as pip does with -e, by one of the ways of its build backends."""
     src = root / "src"
     if how == "pth":
         (site / "_toyrl.pth").write_text(f"{src}\n")
     elif how == "finder":
-        wheel = pytest.importorskip("setuptools.command.editable_wheel")
         mapping = {"toyrl": str(src / "toyrl"), "yaml_like": str(src / "yaml_like")}
         name = "__editable___toyrl_0_1_finder"
-        (site / f"{name}.py").write_text(wheel._finder_template(name, mapping, {}))
+        (site / f"{name}.py").write_text(finder(name, mapping))
         (site / "__editable__.toyrl-0.1.pth").write_text(f"import {name}; {name}.install()\n")
     elif how == "redirector":  # as hatchling does where a path is not enough
         write(site, {"editables/__init__.py": "", "editables/redirector.py": REDIRECTOR})
