@@ -22,6 +22,7 @@ EXTRAS = {
     "atari": ("ale_py", "Atari games"),
     "box2d": ("Box2D", "LunarLander, BipedalWalker, CarRacing"),
     "classic": ("pygame", "rendering CartPole and the other small tasks"),
+    "data": ("pyarrow", "datasets as HDF5 or Parquet"),
     "dm-control": ("dm_control", "the DeepMind Control Suite"),
     "minari": ("h5py", "a server's experience as a Minari dataset"),
     "minatar": ("minatar", "MinAtar: five Atari games in small"),
