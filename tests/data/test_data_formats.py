@@ -15,13 +15,25 @@ from assay import data
 from assay.core.errors import AssayError, DataError, RunError
 from assay.data.formats import npz
 
-ENDINGS = [".npz", ".hdf5"]
+NEEDS = {".npz": "numpy", ".hdf5": "h5py", ".parquet": "pyarrow", "-v0": "h5py"}
 
 
-@pytest.fixture(params=ENDINGS)
+@pytest.fixture(params=NEEDS)
+def every_ending(request: pytest.FixtureRequest) -> str:
+    pytest.importorskip(NEEDS[request.param])
+    return request.param
+
+
+@pytest.fixture(params=[".npz", ".hdf5", ".parquet"])
 def ending(request: pytest.FixtureRequest) -> str:
-    if request.param == ".hdf5":
-        pytest.importorskip("h5py")
+    """Return what the name of a format of one file ends with."""
+    pytest.importorskip(NEEDS[request.param])
+    return request.param
+
+
+@pytest.fixture(params=[".npz", ".hdf5"])
+def mapped(request: pytest.FixtureRequest) -> str:
+    pytest.importorskip(NEEDS[request.param])
     return request.param
 
 
@@ -34,15 +46,30 @@ def load_refused(path: Path) -> str:
 
 class TestRoundTrip:
     @pytest.mark.parametrize("make", [sample, parts])
-    def test_content_and_hash(self, tmp_path: Path, ending: str, make: Any) -> None:
+    def test_content_and_hash(self, tmp_path: Path, every_ending: str, make: Any) -> None:
         original = make()
-        path = data.save(original, tmp_path / f"set{ending}")
+        path = data.save(original, tmp_path / f"set{every_ending}")
         loaded = data.load(path)
         assert_same(original, loaded)
         assert loaded.content_hash == original.content_hash
-        assert loaded.metadata == original.metadata
+        assert original.metadata.items() <= loaded.metadata.items()
+        rows = loaded.transitions(np.arange(len(loaded)))
+        np.testing.assert_array_equal(rows["reward"], original._flat()["reward"])
+        assert data.validate(loaded) == data.validate(original)
 
-    def test_large_rows_are_mapped(self, tmp_path: Path, ending: str) -> None:
+    def test_a_few_episodes_at_a_time(self, tmp_path: Path, every_ending: str) -> None:
+        """Whatever blocks a file was written in, any others can be read."""
+        original = sample(20)
+        blocks = original.blocks
+        original.blocks = lambda names=None: blocks(names, rows=30)  # type: ignore[method-assign]
+        loaded = data.load(data.save(original, tmp_path / f"set{every_ending}"))
+        assert loaded.content_hash == sample(20).content_hash
+        for first, last in ((0, 20), (3, 9), (19, 20), (7, 8)):
+            ours, theirs = sample(20).block(first, last), loaded.block(first, last)
+            for name, rows in ours.columns.items():
+                np.testing.assert_array_equal(rows, theirs.columns[name])
+
+    def test_large_rows_are_mapped(self, tmp_path: Path, mapped: str) -> None:
         rng = np.random.default_rng(0)
         steps = 200_000
         one = data.Episode(
@@ -53,7 +80,7 @@ class TestRoundTrip:
             np.arange(steps) == steps - 1,
         )
         original = data.from_episodes([one], OBS, CHOICE)
-        loaded = data.load(data.save(original, tmp_path / f"set{ending}"))
+        loaded = data.load(data.save(original, tmp_path / f"set{mapped}"))
         columns = loaded._source.columns()
         assert columns is not None and isinstance(columns["obs"], np.memmap)
         index = np.array([0, 7, steps - 1])
@@ -293,3 +320,116 @@ class TestBadHdf5:
             del file["obs"]
             file.create_dataset("obs", data=rows, chunks=(4, 2), compression="gzip")
         assert data.load(path).content_hash == sample().content_hash
+
+
+class TestMinari:
+    """Minari reads what we write, and we what Minari writes."""
+
+    @pytest.fixture
+    def minari(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+        monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+        pytest.importorskip("h5py")
+        return pytest.importorskip("minari")
+
+    @pytest.mark.parametrize("make", [sample, parts])
+    def test_reads_what_we_write(self, minari: Any, make: Any) -> None:
+        data.save(make(), "minari:robot/moves-v0")
+        assert list(minari.list_local_datasets()) == ["robot/moves-v0"]
+        theirs = minari.load_dataset("robot/moves-v0")
+        assert (theirs.total_episodes, theirs.total_steps) == (make().num_episodes, len(make()))
+        for one, other in zip(make().episodes(), theirs.iterate_episodes(), strict=True):
+            np.testing.assert_array_equal(one.reward, other.rewards)
+            np.testing.assert_array_equal(one.action, other.actions)
+            np.testing.assert_array_equal(one.truncated, other.truncations)
+            np.testing.assert_array_equal(one.extras["log_prob"], other.infos["log_prob"][1:])
+            if make is parts:
+                arm = other.observations["arm"]["joints"]
+                np.testing.assert_array_equal(one.obs["arm/joints"], arm)
+                assert theirs.observation_space["arm"]["joints"].contains(arm[0])
+            else:
+                np.testing.assert_array_equal(one.obs, other.observations)
+        assert data.load("robot/moves-v0").content_hash == make().content_hash
+
+    def test_is_read(self, minari: Any) -> None:
+        from gymnasium.spaces import Dict, Tuple
+        from minari.data_collector import EpisodeBuffer
+
+        space = Dict({"pair": Tuple((OBS, CHOICE))})
+        wanted = sample(3)
+        buffers = [
+            EpisodeBuffer(
+                id=number,
+                observations={"pair": (one.obs, np.full(one.steps + 1, 2))},
+                actions=one.action,
+                rewards=one.reward,
+                terminations=one.terminated,
+                truncations=one.truncated,
+                infos={"note": ["text"] * (one.steps + 1), "speed": np.arange(one.steps + 1.0)},
+            )
+            for number, one in enumerate(wanted.episodes())
+        ]
+        minari.create_dataset_from_buffers(
+            dataset_id="their/own-v3", buffer=buffers, observation_space=space, action_space=CHOICE
+        )
+        loaded = data.load("minari:their/own-v3")
+        assert sorted(loaded.schema.extras) == ["extra/speed"]
+        for one, other in zip(wanted.episodes(), loaded.episodes(), strict=True):
+            np.testing.assert_array_equal(one.obs, other.obs["pair/0"])
+            np.testing.assert_array_equal(one.reward, other.reward)
+            np.testing.assert_array_equal(other.extras["speed"], np.arange(1.0, one.steps + 1))
+
+    def test_names(self, minari: Any) -> None:
+        data.save(sample(), "minari:robot/moves-v0")
+        with pytest.raises(DataError, match="There is a dataset"):
+            data.save(sample(), "minari:robot/moves-v0")
+        for name in ("minari:../../etc-v0", "minari:robot", "minari:a..b-v0"):
+            with pytest.raises(DataError, match="cannot be the id"):
+                data.save(sample(), name)
+
+    def test_observations_that_are_too_few(self, minari: Any, tmp_path: Path) -> None:
+        h5py = pytest.importorskip("h5py")
+        path = data.save(sample(), "minari:robot/moves-v0")
+        with h5py.File(path / "data/main_data.hdf5", "a") as file:
+            rows = file["episode_2/observations"][:-1]
+            del file["episode_2/observations"]
+            file["episode_2/observations"] = rows
+        message = r"'obs' of episode 2 of '.*moves-v0' has 5 rows; expected 6: .*T \+ 1"
+        with pytest.raises(DataError, match=message):
+            assert data.load(path).content_hash
+
+    def test_a_missing_field(self, minari: Any) -> None:
+        h5py = pytest.importorskip("h5py")
+        path = data.save(sample(), "minari:robot/moves-v0")
+        with h5py.File(path / "data/main_data.hdf5", "a") as file:
+            del file["episode_1/actions"]
+        (found,) = data.validate(path)
+        assert found.code == "unreadable" and "episode 1 of" in found.message
+        assert "lacks actions" in found.message
+
+    def test_a_link(self, minari: Any) -> None:
+        h5py = pytest.importorskip("h5py")
+        path = data.save(sample(), "minari:robot/moves-v0")
+        with h5py.File(path / "data/main_data.hdf5", "a") as file:
+            del file["episode_1/actions"]
+            file["episode_1/actions"] = h5py.ExternalLink("other.hdf5", "/a")
+        assert "external link" in load_refused(path)
+
+
+class TestParquet:
+    def test_a_table_of_others(self, tmp_path: Path) -> None:
+        arrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        path = tmp_path / "log.parquet"
+        parquet.write_table(arrow.table({"speed": [1.0], "next": [2.0]}), path)
+        assert "its columns are speed, next" in load_refused(path)
+
+    def test_empty_cells(self, tmp_path: Path) -> None:
+        pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        path = data.save(sample(), tmp_path / "set.parquet")
+        table = parquet.read_table(path)
+        at = table.column_names.index("reward")
+        empty = table["reward"].combine_chunks().slice(0, 3).take([0, None] + [1] * 28)
+        parquet.write_table(table.set_column(at, table.schema.field("reward"), empty), path)
+        (found,) = data.validate(path)
+        assert found.code == "unreadable" and "'reward' of" in found.message

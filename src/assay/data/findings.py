@@ -68,11 +68,11 @@ def validate(source: str | Path | Dataset, env: Any = None) -> list[Finding]:
     """
     try:
         dataset = load(source)
-    except DataError as error:
+        observations, actions = _maps(dataset, env)
+        found = list(errors(dataset, observations, actions))
+        return found + list(_warnings(dataset)) if not found else found
+    except DataError as error:  # of the file, or of an episode that is read later
         return [Finding("error", "unreadable", error.message)]
-    observations, actions = _maps(dataset, env)
-    found = list(errors(dataset, observations, actions))
-    return found + list(_warnings(dataset)) if not found else found
 
 
 def require_valid(dataset: Dataset, observations: ObservationMap, actions: ActionMap) -> None:

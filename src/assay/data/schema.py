@@ -143,7 +143,7 @@ def check_columns(
             f"Leave them out, or call them {EXTRA}NAME; known are {', '.join(schema.fields)}.",
         )
     for name, field in schema.fields.items():
-        _check_column(name, field, columns[name], lengths, where)
+        check_column(name, field, columns[name], lengths, where)
     return {name: columns[name] for name in schema.fields}
 
 
@@ -170,7 +170,12 @@ def check_lengths(lengths: Array, where: str) -> NDArray[np.int64]:
     return lengths.astype(np.int64)
 
 
-def _check_column(name: str, field: Field, array: Array, lengths: Array, where: str) -> None:
+def check_column(name: str, field: Field, array: Array, lengths: Array, where: str) -> None:
+    """Refuse rows that are not what the field says.
+
+    Raises:
+        DataError: They are of another type or shape, or too many or too few.
+    """
     if array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, field.dtype, "same_kind"):
         raise DataError(
             f"'{name}' of {where} is of type {array.dtype}; expected {field.dtype}.",
