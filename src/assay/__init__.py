@@ -22,6 +22,7 @@ _HOME = {
     "resume": "assay.api",
     "load": "assay.api",
     "open_run": "assay.api",
+    "record": "assay.recording",
     "Agent": "assay.api",
     "Run": "assay.api",
     "register_network": "assay.networks.custom",

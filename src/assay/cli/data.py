@@ -1,15 +1,16 @@
-"""`assay data`: look at recorded data, check it, convert it, put it together. No torch here."""
+"""`assay data`: record data, look at it, check it, convert it, put it together."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from assay.cli import output
-from assay.cli.shared_options import AsJson
-from assay.core.errors import EXIT_USER_ERROR
+from assay.cli.find_run import locate
+from assay.cli.shared_options import AsJson, RunName, RunsRoot
+from assay.core.errors import EXIT_USER_ERROR, ConfigError
 from assay.evaluation.formatting import few, number
 
 if TYPE_CHECKING:
@@ -34,6 +35,92 @@ Out = Annotated[
         help="Ends in .npz, .hdf5 or .parquet; like -v0: a Minari dataset, minari:ID in its place.",
     ),
 ]
+
+
+@app.command("record")
+def record(
+    run: RunName,
+    out: Out,
+    episodes: Annotated[
+        int | None,
+        typer.Option("--episodes", min=1, help="How many; 100, or all of a replay, by default."),
+    ] = None,
+    quality: Annotated[
+        Literal["random", "medium", "replay", "expert"],
+        typer.Option("--quality", help="Who acts."),
+    ] = "expert",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes the episodes.")] = 0,
+    root: RunsRoot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Record a dataset from a run.
+
+    random: uniform actions. expert: the deterministic policy of the last checkpoint. medium: about
+    half-way between the returns of these two, by an earlier checkpoint if one is near, else by
+    random actions in between. replay: what the run collected and still holds.
+    """
+    from assay.recording import record as play
+
+    made = play(locate(run, root), out, episodes=episodes, quality=quality, seed=seed)
+    _tell(made, as_json)
+    if not as_json and "medium" in made.metadata:
+        facts = made.metadata
+        output.note(f"Medium: {facts['medium']}, {facts['share']:.0%} of the way.")
+
+
+@app.command("build")
+def build(
+    logs: Annotated[list[str], typer.Argument(metavar="LOG...", help=".csv, .jsonl, .parquet.")],
+    out: Annotated[str, typer.Option("--out", metavar="OUT", help="Where to, as of `convert`.")],
+    columns: Annotated[
+        list[str],
+        typer.Option(
+            "--column",
+            metavar="FIELD=NAME[,NAME...]",
+            help="Which columns are obs, action, reward, terminated; also truncated, episode, "
+            "next_obs, extra/NAME.",
+        ),
+    ],
+    env: Annotated[
+        str | None, typer.Option("--env", metavar="ID", help="The environment with these spaces.")
+    ] = None,
+    actions: Annotated[
+        str | None,
+        typer.Option(
+            "--actions", metavar="N or LOW:HIGH", help="Choices, or bounds, without --env."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a dataset of the logs of a real system."""
+    from assay.data.tables import build as make
+
+    pairs = [_pair(text) for text in columns]
+    fields = dict(pairs)
+    space = None if actions is None else _action_space(actions, len(fields.get("action", ())))
+    _tell(make(logs, fields, out, env=env, actions=space), as_json)
+
+
+def _pair(text: str) -> tuple[str, list[str]]:
+    name, equals, names = text.partition("=")
+    found = [one.strip() for one in names.split(",") if one.strip()]
+    if not name or not equals or not found:
+        raise ConfigError(f"--column '{text}': expected FIELD=NAME or FIELD=NAME,NAME.")
+    return name.strip(), found
+
+
+def _action_space(text: str, width: int) -> Any:
+    """Read `3` as three choices and `-1:1` as a Box of that many components."""
+    from gymnasium.spaces import Box, Discrete
+
+    low, colon, high = text.partition(":")
+    try:
+        return Box(float(low), float(high), (width,)) if colon else Discrete(int(text))
+    except (ValueError, AssertionError):
+        raise ConfigError(
+            f"--actions '{text}': expected a number of choices, or LOW:HIGH.",
+            "Write --actions 3, or --actions=-1:1",
+        ) from None
 
 
 @app.command("inspect")
@@ -183,14 +270,13 @@ def split(
     from assay.data.combine import split as divide
     from assay.data.files import save
 
-    parts = divide(source, fraction, seed=seed)
-    facts = []
-    for part, path in zip(parts, (first, second), strict=True):
-        facts.append({"path": str(save(part, path)), **part.facts()})
-        if not as_json:
-            output.say(f"{path}: {part.describe()}")
+    parts = zip(divide(source, fraction, seed=seed), (first, second), strict=True)
+    facts = [{"path": str(save(part, path)), **part.facts()} for part, path in parts]
     if as_json:
         output.print_json(facts)
+        return
+    for one in facts:
+        output.say(f"{one['path']}: {one['episodes']:,} episodes with {one['steps']:,} steps")
 
 
 @app.command("list")
@@ -226,10 +312,14 @@ def list_sets(
 
 def _write(dataset: Dataset, out: str, as_json: bool) -> None:
     """Save a dataset and say so."""
-    from assay.data.files import save
+    from assay.data.files import load, save
 
-    path = save(dataset, out)
+    _tell(load(save(dataset, out)), as_json)
+
+
+def _tell(dataset: Dataset, as_json: bool) -> None:
+    """Print where a dataset is, and what is in it."""
     if as_json:
-        output.print_json({"path": str(path), **dataset.facts()})
+        output.print_json({"path": dataset.name.strip("'"), **dataset.facts()})
     else:
-        output.say(f"{path}: {dataset.describe()}")
+        output.say(f"{dataset.name}: {dataset.describe()}")

@@ -82,6 +82,17 @@ def save(dataset: Dataset, path: str | Path) -> Path:
     return place
 
 
+def directory_of(path: str | Path) -> Path:
+    """Return the directory in which `save` would write.
+
+    Raises:
+        DataError: There is no such format.
+    """
+    place, _ = _target(str(path))
+    _format(place)
+    return place.parent
+
+
 def convert(source: str | Path | Dataset, path: str | Path) -> Path:
     """Write a dataset in another format, a few episodes at a time.
 

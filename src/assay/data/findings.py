@@ -231,9 +231,14 @@ def _warnings(dataset: Dataset) -> Iterator[Finding]:
 def _maps(dataset: Dataset, env: Any) -> tuple[ObservationMap, ActionMap]:
     if env is None:
         return ObservationMap(dataset.schema.observation), ActionMap(dataset.schema.action)
+    return spaces_of(env)
+
+
+def spaces_of(env: Any) -> tuple[ObservationMap, ActionMap]:
+    """Return what an environment sees and does; one that is given as an object stays open."""
     from assay.envs.make import make_vector
 
     vector = make_vector(env, 1, training=False)
-    if not isinstance(env, gym.Env | gym.vector.VectorEnv):  # the caller's own stays open
+    if not isinstance(env, gym.Env | gym.vector.VectorEnv):
         vector.close()
     return vector.observations, vector.actions
