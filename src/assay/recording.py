@@ -17,7 +17,7 @@ from assay.core.seeding import derive_rng
 from assay.core.types import Spaces
 from assay.data.collect import collected, from_transitions
 from assay.data.dataset import Dataset, Episode
-from assay.data.files import directory_of, save
+from assay.data.files import check_target, save
 from assay.data.files import load as load_data
 from assay.envs.vector import Vector
 from assay.evaluation.evaluate import evaluate
@@ -70,6 +70,7 @@ def record(
         )
     if episodes is not None and episodes < 1:
         raise ConfigError(f"episodes={episodes}: expected at least 1.")
+    directory = check_target(out)
     opened = run if isinstance(run, Run) else open_run(run, env)
     agent = load(opened.path)
     count = _EPISODES if episodes is None else episodes
@@ -83,7 +84,6 @@ def record(
             source = play(actor, vector, episodes=count, seed=seed)
         metadata = _metadata(opened, agent) | {"quality": quality, "seed": seed, **how}
         spaces = recorded_space(vector.observations), vector.actions.source
-        directory = directory_of(out)
         with collected(
             source, *spaces, directory=directory, metadata=metadata, name=f"'{out}'"
         ) as made:

@@ -67,29 +67,33 @@ def save(dataset: Dataset, path: str | Path) -> Path:
 
     Raises:
         DataError: There is no such format, or a Minari dataset of this name exists.
+        MissingExtraError: The format needs a package that is not installed.
         RunError: It cannot be written.
     """
+    check_target(path)
     place, identity = _target(str(path))
     writer = _format(place)
     if writer is not minari:
         with replacing(place) as temporary:
             writer.write(dataset, temporary)
         return place
-    if place.exists():
-        raise DataError(f"There is a dataset '{place}' already.", "Choose a higher version.")
     with _new_directory(place) as temporary:
         minari.write(dataset, temporary, identity)
     return place
 
 
-def directory_of(path: str | Path) -> Path:
-    """Return the directory in which `save` would write.
+def check_target(path: str | Path) -> Path:
+    """Return the directory in which `save` would write, before hours are spent on the data.
 
     Raises:
-        DataError: There is no such format.
+        DataError: There is no such format, or a Minari dataset of this name exists.
+        MissingExtraError: The format needs a package that is not installed.
     """
     place, _ = _target(str(path))
-    _format(place)
+    writer = _format(place)
+    writer.require()
+    if writer is minari and place.exists():
+        raise DataError(f"There is a dataset '{place}' already.", "Choose a higher version.")
     return place.parent
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from assay.core.errors import ConfigError, DataError, nearest
 from assay.data.collect import collected
 from assay.data.dataset import Dataset, Episode
-from assay.data.files import directory_of, load, save
+from assay.data.files import check_target, load, save
 from assay.data.findings import spaces_of
 from assay.data.formats.parquet import import_pyarrow
 from assay.data.schema import EXTRA, OBS, Array
@@ -72,7 +72,7 @@ def build(
     episodes = (one for source in sources for one in reader.episodes(Path(source)))
     metadata = {"built_from": [str(source) for source in sources]}
     with collected(
-        episodes, *spaces, directory=directory_of(out), metadata=metadata, name=f"'{out}'"
+        episodes, *spaces, directory=check_target(out), metadata=metadata, name=f"'{out}'"
     ) as made:
         return load(save(made, out))
 

@@ -31,6 +31,15 @@ def import_h5py() -> Any:
     return h5py
 
 
+def require() -> None:
+    """Refuse to go on without h5py.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    import_h5py()
+
+
 def read(path: Path) -> Dataset:
     """Open a file.
 

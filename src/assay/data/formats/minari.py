@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from assay.core.errors import AssayError, DataError
 from assay.data.dataset import Dataset
-from assay.data.formats.hdf5 import import_h5py, plain_arrays
+from assay.data.formats.hdf5 import import_h5py, plain_arrays, require
 from assay.data.schema import (
     EXTRA,
     OBS,
@@ -32,6 +32,8 @@ from assay.data.schema import (
     make_schema,
 )
 from assay.runs.files import read_json_object, write_synced
+
+__all__ = ["dataset_ids", "is_minari", "read", "require", "write"]
 
 _FILE, _FACTS = "main_data.hdf5", "metadata.json"
 _VERSION = "0.5.3"  # of the layout that is written

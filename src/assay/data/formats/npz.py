@@ -23,6 +23,10 @@ from assay.data.schema import MAX_HEADER, Array, header_json, read_header
 MAX_UNPACKED = 4 << 30  # bytes that compressed arrays of a file may take in memory
 
 
+def require() -> None:
+    """Need nothing but NumPy."""
+
+
 def read(path: Path) -> Dataset:
     """Open a file.
 

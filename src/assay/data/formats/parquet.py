@@ -48,6 +48,15 @@ def import_pyarrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
+def require() -> None:
+    """Refuse to go on without pyarrow.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    import_pyarrow()
+
+
 def read(path: Path) -> Dataset:
     """Open a file; row groups are read as they are needed.
 
