@@ -166,7 +166,7 @@ def test_command(log: Path) -> None:
     words = ["data", "build", "log.csv", "--out", "set.npz", "--actions", "2", *mapped]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    assert "'set.npz': 2 episodes with 4 steps" in done.output
+    assert "set.npz: 2 episodes with 4 steps" in done.output
     assert_built(data.load("set.npz"))
     for wrong in ("--column=x", "--actions=many"):
         refused = CliRunner().invoke(app, [*words, wrong])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -187,6 +189,44 @@ class TestBrokenFiles:
         with pytest.raises(RunError, match=r"Cannot write '.*set.*': the disk is full"):
             data.save(broken, path)
         assert path.read_bytes() == before and os.listdir(tmp_path) == [path.name]
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from data_samples import sample
+from assay import data
+slow = sample(30)
+blocks = slow.blocks
+def pause(names=None):
+    for number, block in enumerate(blocks(names, rows=4)):
+        yield block
+        if number == 3:
+            print("writing", flush=True)
+            time.sleep(600)
+slow.blocks = pause
+data.save(slow, sys.argv[2])
+"""
+
+
+def test_a_killed_writer_leaves_the_old_file(tmp_path: Path, every_ending: str) -> None:
+    path = tmp_path / f"set{every_ending}"
+    if every_ending != "-v0":
+        data.save(sample(), path)
+    here = str(Path(__file__).parent)
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, here, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline() == "writing\n"
+        child.kill()
+    if every_ending == "-v0":
+        assert not path.exists() and data.find(tmp_path) == []
+    else:
+        assert data.load(path).content_hash == sample().content_hash
+        assert data.find(tmp_path) == [path]
 
 
 def rewrite(path: Path, change: Any) -> Path:

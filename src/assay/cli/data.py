@@ -320,6 +320,6 @@ def _write(dataset: Dataset, out: str, as_json: bool) -> None:
 def _tell(dataset: Dataset, as_json: bool) -> None:
     """Print where a dataset is, and what is in it."""
     if as_json:
-        output.print_json({"path": dataset.name.strip("'"), **dataset.facts()})
+        output.print_json({"path": str(dataset.path), **dataset.facts()})
     else:
-        output.say(f"{dataset.name}: {dataset.describe()}")
+        output.say(f"{dataset.path}: {dataset.describe()}")

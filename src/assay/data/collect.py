@@ -68,7 +68,7 @@ def from_episodes(
         >>> one = Episode(np.zeros((3, 1)), np.array([0, 1]), np.ones(2), np.array([0, 1], bool),
         ...               np.zeros(2, bool))
         >>> from_episodes([one], Box(-1, 1, (1,)), Discrete(2))
-        Dataset('the dataset', episodes=1, steps=2)
+        Dataset(the dataset, episodes=1, steps=2)
     """
     parts: dict[str, list[Array]] = {}
     lengths: list[int] = []

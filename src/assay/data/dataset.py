@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -96,6 +97,7 @@ class Dataset:
         lengths: [E] the steps of each episode.
         metadata: What is known of where it came from; not part of the content.
         name: The file, as messages name it.
+        path: The file, of one that was loaded.
     """
 
     def __init__(
@@ -109,11 +111,12 @@ class Dataset:
     ) -> None:
         self.schema, self.lengths, self._source = schema, lengths, source
         self.metadata, self.name = dict(metadata or {}), name
+        self.path: Path | None = None
         self._starts = np.concatenate([[0], np.cumsum(lengths)])
         self._columns: Columns | None = None
 
     def __repr__(self) -> str:
-        return f"Dataset({self.name!r}, episodes={self.num_episodes}, steps={len(self)})"
+        return f"Dataset({self.name}, episodes={self.num_episodes}, steps={len(self)})"
 
     def __len__(self) -> int:
         """Return the number of transitions."""
@@ -230,9 +233,9 @@ class Dataset:
     def _flat(self) -> Columns:
         """Return all rows, reading them now if they are not in memory or mapped yet."""
         if self._columns is None:
-            self._columns = self._source.columns()
-        if self._columns is None:
-            self._columns = self._read()
+            found = self._source.columns() or self._read()
+            # Plain arrays: rows of a `memmap` are drawn more slowly.
+            self._columns = {name: np.asarray(rows) for name, rows in found.items()}
         return self._columns
 
     def _read(self) -> Columns:
@@ -248,12 +251,16 @@ class Dataset:
             name: np.empty((steps + one.more * episodes, *one.shape), one.dtype)
             for name, one in self.schema.fields.items()
         }
-        at = dict.fromkeys(made, 0)
+        self.copy_into(made)
+        return made
+
+    def copy_into(self, targets: Mapping[str, Any]) -> None:
+        """Write all rows of the fields into arrays that have room for them, in their order."""
+        at = dict.fromkeys(targets, 0)
         for block in self.blocks():
             for name, rows in block.columns.items():
-                made[name][at[name] : at[name] + len(rows)] = rows
+                targets[name][at[name] : at[name] + len(rows)] = rows
                 at[name] += len(rows)
-        return made
 
     def _typed(self, rows: Columns) -> Columns:
         fields = self.schema.fields

@@ -56,6 +56,7 @@ def load(source: str | Path | Dataset) -> Dataset:
     path = locate(source)
     with _readable(path):
         opened: Dataset = _format(path).read(path)
+        opened.path = path
         return opened
 
 
@@ -113,14 +114,16 @@ def find(root: str | Path | None = None) -> list[Path]:
     files = [
         path
         for path in place.rglob("*")
-        if path.suffix in FORMATS and path.is_file() and not path.name.startswith(".")
+        if path.suffix in FORMATS and path.is_file() and _is_shown(path, place)
     ]
-    inside = [place / one for one in minari.dataset_ids(place)]
-    return sorted([one for one in files if _not_below(one, inside)] + inside)
+    inside = [one for one in minari.datasets_below(place) if _is_shown(one, place)]
+    own = [one for one in files if not any(one.is_relative_to(other) for other in inside)]
+    return sorted(own + inside)
 
 
-def _not_below(path: Path, places: list[Path]) -> bool:
-    return not any(path.is_relative_to(place) for place in places)
+def _is_shown(path: Path, place: Path) -> bool:
+    """Return whether no part of its name begins with a dot, as what is being written does."""
+    return not any(part.startswith(".") for part in path.relative_to(place).parts)
 
 
 def locate(source: str | Path) -> Path:

@@ -75,11 +75,7 @@ def write(dataset: Dataset, path: Path) -> None:
             name: file.create_dataset(name, (steps + one.more * episodes, *one.shape), one.dtype)
             for name, one in dataset.schema.fields.items()
         }
-        at = dict.fromkeys(made, 0)
-        for block in dataset.blocks():
-            for name, rows in block.columns.items():
-                made[name][at[name] : at[name] + len(rows)] = rows
-                at[name] += len(rows)
+        dataset.copy_into(made)
 
 
 def plain_arrays(group: Any, name: str, prefix: str = "") -> dict[str, Any]:

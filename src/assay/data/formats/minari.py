@@ -33,7 +33,7 @@ from assay.data.schema import (
 )
 from assay.runs.files import read_json_object, write_synced
 
-__all__ = ["dataset_ids", "is_minari", "read", "require", "write"]
+__all__ = ["datasets_below", "is_minari", "read", "require", "write"]
 
 _FILE, _FACTS = "main_data.hdf5", "metadata.json"
 _VERSION = "0.5.3"  # of the layout that is written
@@ -265,7 +265,7 @@ def _dict_space(tree: dict[str, Any]) -> gym.spaces.Dict:
     )
 
 
-def dataset_ids(root: Path) -> Iterator[str]:
-    """Yield the ids of the datasets below a directory."""
+def datasets_below(root: Path) -> Iterator[Path]:
+    """Yield the directories of the datasets below one."""
     for facts in sorted(root.rglob(f"data/{_FACTS}")):
-        yield facts.parents[1].relative_to(root).as_posix()
+        yield facts.parents[1]
