@@ -13,7 +13,7 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 import assay
-from assay import data
+from assay import data, recording
 from assay.cli.app import app
 from assay.core.errors import ConfigError, DataError
 from assay.testing.envs import Identity
@@ -80,6 +80,13 @@ def test_medium_is_half_way(dqn: Path, tmp_path: Path) -> None:
     assert 0.25 < share < 0.75
 
 
+@pytest.mark.parametrize("power", [0.25, 1.0, 4.0])
+def test_the_noise_that_leads_half_way_is_found(power: float) -> None:
+    """Random actions cost much at once (0.25), in proportion, or little at first (4)."""
+    epsilon, share = recording._half_way(lambda x: 10 - 8 * x**power, low=2.0, high=10.0)
+    assert abs(share - 0.5) <= 0.1 and share == pytest.approx(1 - epsilon**power)
+
+
 def test_replay_is_what_the_run_collected(dqn: Path, tmp_path: Path) -> None:
     made = assay.record(dqn, tmp_path / "replay.npz", quality="replay")
     assert len(made) == 500  # its size; 600 steps were taken
@@ -110,8 +117,6 @@ def test_the_last_observation_is_the_true_one(ppo: Path, tmp_path: Path) -> None
 def test_nothing_is_half_way_for_a_policy_that_is_no_better(
     dqn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from assay import recording
-
     monkeypatch.setattr(recording, "evaluate", lambda *a, **k: type("Result", (), {"mean": 1.0})())
     with pytest.raises(DataError, match="nothing is half-way"):
         assay.record(dqn, tmp_path / "a.npz", quality="medium")
