@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -234,6 +235,9 @@ class Dataset:
         """Return all rows, reading them now if they are not in memory or mapped yet."""
         if self._columns is None:
             found = self._source.columns() or self._read()
+            for rows in found.values():
+                if isinstance(rows.base, mmap.mmap):  # read no pages around those that are drawn
+                    rows.base.madvise(mmap.MADV_RANDOM)
             # Plain arrays: rows of a `memmap` are drawn more slowly.
             self._columns = {name: np.asarray(rows) for name, rows in found.items()}
         return self._columns
