@@ -131,7 +131,11 @@ def test_mistakes(dqn: Path, tmp_path: Path) -> None:
         assay.record(dqn, tmp_path / "a.txt", episodes=1)
 
 
-def test_command(ppo: Path, tmp_path: Path) -> None:
+def test_command(ppo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path / "sets"))
+    plain = CliRunner().invoke(app, ["data", "record", str(ppo), "--episodes", "2"])
+    assert plain.exit_code == 0, plain.output
+    assert data.load("ppo-expert").metadata["quality"] == "expert"
     out = tmp_path / "a.npz"
     words = ["data", "record", str(ppo), str(out), "--episodes", "3", "--quality", "random"]
     done = CliRunner().invoke(app, [*words, "--json"])

@@ -40,7 +40,12 @@ Out = Annotated[
 @app.command("record")
 def record(
     run: RunName,
-    out: Out,
+    out: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[OUT]", help="Where to, as of `convert`; data/RUN-QUALITY.npz by default."
+        ),
+    ] = None,
     episodes: Annotated[
         int | None,
         typer.Option("--episodes", min=1, help="How many; 100, or all of a replay, by default."),
@@ -59,9 +64,12 @@ def record(
     half-way between the returns of these two, by an earlier checkpoint if one is near, else by
     random actions in between. replay: what the run collected and still holds.
     """
+    from assay.data.files import data_root
     from assay.recording import record as play
 
-    made = play(locate(run, root), out, episodes=episodes, quality=quality, seed=seed)
+    place = locate(run, root)
+    target = str(data_root() / f"{place.name}-{quality}.npz") if out is None else out
+    made = play(place, target, episodes=episodes, quality=quality, seed=seed)
     _tell(made, as_json)
     if not as_json and "medium" in made.metadata:
         facts = made.metadata
@@ -143,7 +151,7 @@ def inspect(
         output.print_json(summary.to_json())
         return
     for name, line in _lines(dataset, summary).items():
-        output.say(f"{name + ':':<12}{line}")
+        output.say(f"{name + ':':<13}{line}")
     columns = ("field", "shape", "type", "min>", "mean>", "max>")
     output.show(output.table(columns, _rows(dataset, summary)))
     if plot is not None:
