@@ -87,6 +87,21 @@ def test_the_noise_that_leads_half_way_is_found(power: float) -> None:
     assert abs(share - 0.5) <= 0.1 and share == pytest.approx(1 - epsilon**power)
 
 
+@pytest.mark.parametrize(("older", "chosen"), [(5.9, True), (7.0, False)])
+def test_a_kept_checkpoint_is_taken_if_it_is_near_half_way(
+    dqn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: float, chosen: bool
+) -> None:
+    means = iter([0.0, 10.0, older, 5.0])  # at random, at the end, before, with noise
+    monkeypatch.setattr(
+        recording, "evaluate", lambda *a, **k: type("Result", (), {"mean": next(means)})()
+    )
+    made = assay.record(dqn, tmp_path / "a.npz", episodes=2, quality="medium")
+    kept = sorted(path.name for path in (dqn / "checkpoints").iterdir() if path.is_dir())
+    expected = f"checkpoint {kept[-2]}" if chosen else "a random action at 50.0% of the steps"
+    assert made.metadata["medium"] == expected
+    assert made.metadata["share"] == pytest.approx(older / 10 if chosen else 0.5)
+
+
 def test_replay_is_what_the_run_collected(dqn: Path, tmp_path: Path) -> None:
     made = assay.record(dqn, tmp_path / "replay.npz", quality="replay")
     assert len(made) == 500  # its size; 600 steps were taken
