@@ -22,9 +22,11 @@ _HOME = {
     "resume": "assay.api",
     "load": "assay.api",
     "open_run": "assay.api",
+    "record": "assay.recording",
     "Agent": "assay.api",
     "Run": "assay.api",
     "register_network": "assay.networks.custom",
+    "data": "assay.data",
     "connect": "assay.server.client.connect",
     "connect_env": "assay.server.client.adapter",
     "compare": "assay.evaluation.compare",
@@ -33,6 +35,7 @@ _HOME = {
     "STOP": "assay.loops.events",
     "AssayError": "assay.core.errors",
 }
+_MODULES = ("data", "events")
 __all__ = ["__version__", *_HOME]
 
 
@@ -40,9 +43,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'assay' has no attribute '{name}'")
     module = importlib.import_module(_HOME[name])
-    return (
-        module if _HOME[name].endswith(f".{name}") and name == "events" else getattr(module, name)
-    )
+    return module if name in _MODULES else getattr(module, name)
 
 
 def __dir__() -> list[str]:

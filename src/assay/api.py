@@ -266,7 +266,7 @@ def resume(
             f"The run '{path}' is done: it reached {config.run.unit}={config.run.total}.",
             f"Start a new run with a larger {config.run.unit}.",
         )
-    provenance.refuse_changed_files(directory.provenance)
+    provenance.refuse_changed_files(directory.provenance, config.run.files())
     directory.lock()
     try:
         start = checkpoint.latest(directory.checkpoints_path)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from offline_data import record
 
+from assay.data.files import save
+
 THIRD_PARTY = Path(__file__).parent / "third_party"
 
 
@@ -35,5 +37,4 @@ def balance(tmp_path: Path) -> Path:
         right = int(obs[2] + obs[3] > 0)  # angle and its speed
         return right if rng.random() < 0.9 else 1 - right
 
-    np.savez(path, **record(gym.make("CartPole-v1"), push, 1000))
-    return path
+    return save(record(gym.make("CartPole-v1"), push, 1000), path)

@@ -8,11 +8,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from assay.data.collect import from_transitions
+from assay.data.dataset import Dataset
 from assay.testing.envs import Identity
 
 
-def record(env: gym.Env, policy: Callable[[Any], Any], steps: int) -> dict[str, np.ndarray]:
-    """Play and return the transitions, as a file of data has them."""
+def record(env: gym.Env, policy: Callable[[Any], Any], steps: int) -> Dataset:
+    """Play and return what happened."""
     rows: dict[str, list[Any]] = {}
     obs, _ = env.reset(seed=0)
     for _ in range(steps):
@@ -25,9 +27,10 @@ def record(env: gym.Env, policy: Callable[[Any], Any], steps: int) -> dict[str, 
         for name, value in row.items():
             rows.setdefault(name, []).append(value)
         obs = after if not terminated and not truncated else env.reset()[0]
-    return {name: np.array(values) for name, values in rows.items()}
+    spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
+    return from_transitions(**{name: np.array(values) for name, values in rows.items()}, **spaces)
 
 
-def answers(env: Identity) -> dict[str, np.ndarray]:
-    """Return transitions of somebody who always knows the right answer."""
+def answers(env: Identity) -> Dataset:
+    """Return episodes of somebody who always knows the right answer."""
     return record(env, lambda obs: env.answers[env.context], 200)

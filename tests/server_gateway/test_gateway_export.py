@@ -1,4 +1,4 @@
-"""Experience as episodes, and as a Minari dataset."""
+"""Experience as episodes, and as a dataset in every format."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from gateway_support import SPEC, Client, batch, refused, running
 from typer.testing import CliRunner
 
+from assay import data
 from assay.cli.app import app
 from assay.server.errors import Reason
 from assay.server.gateway.export import Episode, episodes
@@ -187,17 +188,41 @@ def test_a_damaged_batch_is_left_out_and_named(
         assert json.loads(again.stdout)["damaged"] == [name]
 
 
-def test_without_minari_the_refusal_names_the_extra(
+@pytest.mark.parametrize("ending", [".npz", ".hdf5", ".parquet"])
+def test_a_policy_in_every_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    pytest.importorskip({".npz": "numpy", ".hdf5": "h5py", ".parquet": "pyarrow"}[ending])
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path / "sets"))
+    with running(tmp_path / "data") as server:
+        ada = server.client()
+        ada.register()
+        ada.put(batch(ada.open().epoch, 1, ends=[1], rewards=[1, 2, 3, 4]))
+        reply = export(ada, f"queue/served{ending}")
+        assert Path(reply.path) == tmp_path / "sets" / "queue" / f"served{ending}"
+        made = data.load(f"queue/served{ending}")
+        assert [one.reward.tolist() for one in made.episodes()] == [[1, 2], [3, 4]]
+        assert [bool(one.truncated[-1]) for one in made.episodes()] == [False, True]
+        assert sorted(made.schema.extras) == ["extra/flags", "extra/log_prob", "extra/version"]
+        assert refused(export, ada, f"queue/served{ending}").reason is Reason.MALFORMED
+        for name in (f"../served{ending}", f"/tmp/served{ending}", "served.txt"):
+            assert refused(export, ada, name).reason is Reason.MALFORMED, name
+
+
+def test_without_h5py_the_refusal_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sys
 
     import grpc
 
-    monkeypatch.setitem(sys.modules, "minari", None)
-    with running(tmp_path) as server:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with running(tmp_path / "data") as server:
         ada = server.client()
         ada.register()
-        with pytest.raises(grpc.RpcError, match=r"assay\[minari\]") as error:
+        ada.put(batch(ada.open().epoch, 1))
+        with pytest.raises(grpc.RpcError, match=r"assay\[data\]") as error:
             export(ada, "queue/served-v0")
         assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert not list((tmp_path / "sets").rglob("*"))

@@ -63,6 +63,11 @@ def tree_bytes(tree: Tree, count: int = 1) -> int:
     return count * sum(spec.nbytes for spec in tree_leaves(specs))
 
 
+def stacked(specs: Tree, count: int) -> Tree:
+    """Return the specs of `count` elements in one array each."""
+    return tree_map(lambda spec: Spec((count, *spec.shape), spec.dtype), specs)
+
+
 def allocate(specs: Tree) -> Tree:
     """Return zero-filled arrays for a tree of specs; pages are committed as they are written."""
     return tree_map(lambda spec: np.zeros(spec.shape, spec.dtype), specs)

@@ -19,7 +19,14 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from assay.buffers.allocation import Spec, allocate, require_memory, space_spec, tree_bytes
+from assay.buffers.allocation import (
+    Spec,
+    allocate,
+    require_memory,
+    space_spec,
+    stacked,
+    tree_bytes,
+)
 from assay.buffers.frames import FrameColumn, has_byte_images, make_column, observation_plan
 from assay.buffers.prioritized import Priorities, PrioritizedOptions, SumTree
 from assay.buffers.storage import (
@@ -208,6 +215,16 @@ class ReplayBuffer(Sectioned):
             flat = column.reshape(-1, *column.shape[2:])
             flat.take(first, axis=0, out=out["extras"][name], mode="clip")
         return staging, first
+
+    def history(self, env: int) -> Transition:
+        """Return what is held of one environment, [K, ...] in the order of time."""
+        heads, tails = self._bounds()
+        rows = np.arange(tails[env], heads[env]) % self.slots * self.num_envs + env
+        obs, after = (allocate(stacked(self._spec, len(rows))) for _ in range(2))
+        for leaf, first, last in self._by_leaf(obs, after):
+            leaf.gather(rows, rows, first, last)
+        fixed = {n: c.reshape(-1, *c.shape[2:])[rows] for n, c in self._fixed.items()}
+        return Transition(obs, next_obs=after, **fixed)
 
     def update(self, index: Array, **columns: Tree) -> None:
         """Write to sampled transitions; those that were overwritten since are left out.

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from assay.cli import (
     algorithms,
     compare,
+    data,
     demo,
     doctor,
     envs,
@@ -60,6 +61,7 @@ app.add_typer(runs.app, name="runs")
 app.command("algorithms")(algorithms.algorithms)
 app.add_typer(envs.app, name="envs")
 app.command("export")(export.export)
+app.add_typer(data.app, name="data")
 app.add_typer(study.app, name="study")
 app.add_typer(serve.app, name="serve")
 app.add_typer(server.app, name="server")

@@ -162,11 +162,10 @@ def make_plan(
     Raises:
         AssayError: The run could not start; the message says why.
     """
-    import numpy as np
-
     from assay.algorithms.base import ReplayNeeds
-    from assay.buffers.dataset import load_dataset
     from assay.buffers.replay import replay_bytes
+    from assay.data.files import load
+    from assay.data.findings import require_valid
     from assay.envs.make import look_at, make_vector
     from assay.loops import config as settings_module
     from assay.loops.training import build_algorithm, choose_device
@@ -195,8 +194,8 @@ def make_plan(
         )
     source = "1 environment" if run.num_envs == 1 else f"{run.num_envs} environments"
     if isinstance(run, settings_module.OfflineSettings):
-        rng = np.random.default_rng(0)  # nothing is drawn
-        data = load_dataset(run.data, observations, actions, gamma=1.0, rng=rng)
+        data = load(run.data)
+        require_valid(data, observations, actions)
         source = f"{len(data):,} transitions of {run.data.name}"
     shipped = settings_module.preset(config.algorithm, config.env)
     return Plan(

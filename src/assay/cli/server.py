@@ -347,13 +347,19 @@ def _tell_model(info: Any, as_json: bool, what: str) -> None:
 def export(
     server: AdminClient,
     name: Name,
-    dataset: Annotated[str, typer.Argument(help="Id of the dataset, such as queue/served-v0.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(help="A Minari id such as queue/served-v0, or queue/served.hdf5 and alike."),
+    ],
     after: Annotated[
         int, typer.Option("--after", min=0, help="Leave out everything up to this position.")
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write a policy's experience as a Minari dataset, on the server's machine."""
+    """Write a policy's experience as a dataset, on the server's machine.
+
+    A name that ends in .npz, .hdf5 or .parquet is a file in the server's $ASSAY_DATA (data).
+    """
     reply = server.export(name, dataset, after)
     facts = {"path": reply.path, "episodes": reply.episodes, "steps": reply.steps}
     line = f"{reply.episodes:,} episodes with {reply.steps:,} steps: {reply.path}"

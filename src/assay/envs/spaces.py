@@ -88,6 +88,14 @@ class Leaf:
             array = array.reshape(array.shape[0], *self.shape)
         return array
 
+    def restore(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return canonical observations [N, ...] as the environment gave them.
+
+        What it gave as float64 has been rounded.
+        """
+        raw = rows if self.start is None else rows + self.start
+        return raw.reshape(len(rows), *(self.source.shape or ())).astype(self.source.dtype)
+
     def row(self, raw: Any) -> NDArray[Any]:
         """Convert this leaf of one environment's raw observation."""
         array = np.asarray(raw)
@@ -116,6 +124,10 @@ class TextLeaf(Leaf):
     """A text of an observation, as an array."""
 
     __slots__ = ()
+
+    def restore(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the arrays: what was written cannot be told from them."""
+        return rows
 
     def batch(self, raw: Any) -> NDArray[Any]:
         """Convert the texts of several environments."""

@@ -301,12 +301,12 @@ def _play_round(
         if not playing.any():
             break
         # A new episode must not start with the carry of an old one, counted or not.
-        carry = _restart(agent, action.carry, over if valid is None else over | ~valid)
+        carry = restart_carry(agent, action.carry, over if valid is None else over | ~valid)
     columns = returns, lengths, ended, cut_off | playing, success, playing
     return tuple(column[:wanted] for column in columns)
 
 
-def _restart(agent: Agent, carry: Tree, rows: NDArray[np.bool_]) -> Tree:
+def restart_carry(agent: Agent, carry: Tree, rows: NDArray[np.bool_]) -> Tree:
     """Return `carry` with the initial one in `rows`."""
     if carry is None or not rows.any():
         return carry

@@ -42,6 +42,7 @@ _INK, _FAINT = "#333333", "#D9D9D9"
 _LONG_NAME = 24
 _SUFFIXES = (".png", ".svg")
 _MARKS = "●○▲△■□◆◇"
+_BARS = " ▁▂▃▄▅▆▇█"
 _METRIC_WORDS = {
     "eval/return_mean": "evaluation return",
     "eval/return_iqm": "evaluation return (IQM of episodes)",
@@ -234,7 +235,46 @@ def plot_comparison(comparison: Comparison, path: Path) -> Path:
     return _save(figure, path)
 
 
+def plot_histograms(panels: Mapping[str, NDArray[Any]], path: Path, *, title: str = "") -> Path:
+    """Draw distributions side by side and return the file's path.
+
+    Args:
+        panels: By the name of each panel, its values.
+        path: Where to, ending in `.png` or `.svg`; its directory is made.
+        title: Of the whole.
+
+    Raises:
+        ConfigError: The file's ending is not known.
+        RunError: The file cannot be written.
+    """
+    _check_suffix(path)
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = _figure(3.4 * columns, 2.6 * rows)
+    places = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, (name, values) in zip(places, panels.items(), strict=False):
+        axes.hist(values, bins=30, color=_COLOURS[0])
+        axes.set_title(_shorten(name), loc="left", fontsize=10, fontweight="bold")
+        _tidy(axes, grid="y")
+    for axes in places[len(panels) :]:
+        axes.remove()
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    return _save(figure, path)
+
+
 # In the terminal
+
+
+def text_histogram(values: NDArray[Any], width: int = 40) -> str:
+    """Render a distribution as one line of bars, from its least to its greatest value.
+
+    Example:
+        >>> text_histogram(np.array([0, 1, 1, 3]), width=3)
+        '▅█▅'
+    """
+    counts, _ = np.histogram(values, bins=width)
+    steps = np.ceil(counts / max(1, counts.max()) * (len(_BARS) - 1)).astype(int)
+    return "".join(_BARS[step] for step in steps)
 
 
 def text_chart(

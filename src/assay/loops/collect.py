@@ -17,6 +17,7 @@ from assay.algorithms.base import Algorithm
 from assay.buffers.replay_protocol import Replay
 from assay.buffers.rollout import Rollout
 from assay.core import seeding
+from assay.core.errors import SpaceError
 from assay.core.types import Clock, Collected, State, Transition, Tree, action_mask, tree_map
 from assay.policies.exploration import GreedyActions
 
@@ -168,7 +169,8 @@ class Collector:
             choice = algorithm.act(obs, self.carry, True)
             action, carry, extras = choice.action, choice.carry, choice.extras or None
         if random:
-            action = self._random_actions()
+            space, n = self.env.spaces.action, self.env.num_envs
+            action = random_actions(self.rng, space, n, action_mask(self.obs))
         next_obs, reward, terminated, truncated, valid, final = self.env.step(action)
         done, successor = None, next_obs
         if final is not None:
@@ -187,19 +189,6 @@ class Collector:
         steps = len(reward) if valid is None else int(valid.sum())
         # Without a final observation no episode is over, and `terminated` says so.
         return Collected(obs, reward, terminated if done is None else done, valid, steps)
-
-    def _random_actions(self) -> np.ndarray:
-        space, n = self.env.spaces.action, self.env.num_envs
-        if isinstance(space, gym.spaces.Box):
-            draw = self.rng.uniform(space.low, space.high, (n, *space.shape))
-            return draw.astype(space.dtype)
-        mask = action_mask(self.obs)
-        if isinstance(space, gym.spaces.MultiDiscrete):
-            if mask is not None:
-                return _allowed_choices(self.rng, space.nvec, mask)
-            return self.rng.integers(space.nvec, size=(n, *space.shape))
-        assert isinstance(space, gym.spaces.Discrete)
-        return GreedyActions(space).random(self.rng, n, mask)
 
     def state(self) -> State:
         """Return where the environments and the collector are; `env` is None if it cannot say."""
@@ -225,6 +214,29 @@ class Collector:
             self.env.reset(self.seed)
             self.env.set_state(state["env"])
             self.obs, self.carry = state["obs"], state["carry"]
+
+
+def random_actions(
+    rng: np.random.Generator, space: gym.Space[Any], n: int, mask: np.ndarray | None
+) -> np.ndarray:
+    """Return uniform actions [n, ...] of a canonical space, among those that the mask allows.
+
+    Raises:
+        SpaceError: A Box has no bounds to draw between.
+    """
+    if isinstance(space, gym.spaces.Box):
+        if not space.is_bounded():
+            raise SpaceError(f"Cannot draw uniform actions: {space} has no bounds.")
+        return rng.uniform(space.low, space.high, (n, *space.shape)).astype(space.dtype)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        if mask is not None:
+            return _allowed_choices(rng, space.nvec, mask)
+        return rng.integers(space.nvec, size=(n, *space.shape))
+    if isinstance(space, gym.spaces.MultiBinary):
+        bits = rng.integers(2, size=(n, *space.shape))
+        return (bits if mask is None else bits * mask).astype(np.int8)
+    assert isinstance(space, gym.spaces.Discrete)
+    return GreedyActions(space).random(rng, n, mask)
 
 
 def _allowed_choices(rng: np.random.Generator, sizes: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -108,8 +108,8 @@ class RunSettings(Model):
         """Return the clock of a run that begins."""
         return Clock(self.total, unit=self.unit)
 
-    def files(self) -> dict[str, Path]:
-        """Return the files that the run reads, by setting."""
+    def files(self) -> dict[str, dict[str, Any]]:
+        """Return the facts of the files that the run reads, by setting."""
         return {}
 
     def resolved(self) -> Self:
@@ -133,7 +133,7 @@ class _Collecting(Model):
 
 class _FromData(Model):
     updates: int = Field(100_000, gt=0, description="Updates to train for.")
-    data: Path = Field(description="NPZ file of transitions to learn from.")
+    data: Path = Field(description="Dataset to learn from: a path or a name.")
 
 
 # Pydantic puts the fields of the last base first, and the budget is what people look for.
@@ -151,13 +151,17 @@ class OfflineSettings(RunSettings, _FromData):
     unit: ClassVar[Unit] = "updates"
     num_envs: ClassVar[int] = 1
 
-    def files(self) -> dict[str, Path]:
-        """Return the files that the run reads, by setting."""
-        return {"data": self.data}
+    def files(self) -> dict[str, dict[str, Any]]:
+        """Return the facts of the files that the run reads, by setting."""
+        from assay.data.files import load
+
+        return {"data": {"path": str(self.data), **load(self.data).facts()}}
 
     def resolved(self) -> Self:
         """Return a copy in which every interval is a number and the path is absolute."""
-        path = self.data.expanduser().absolute()  # a resumed run may start elsewhere
+        from assay.data.files import locate
+
+        path = locate(self.data).absolute()  # a resumed run may start elsewhere
         return super().resolved().model_copy(update={"data": path})
 
 

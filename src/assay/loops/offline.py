@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from assay.algorithms.base import Algorithm, DatasetNeeds
-from assay.buffers.dataset import load_dataset
+from assay.buffers.dataset import DatasetBuffer
 from assay.core import seeding
 from assay.core.errors import AssayError
 from assay.core.types import Metrics, State
+from assay.data.files import load
+from assay.data.findings import require_valid
 from assay.envs.vector import Vector
 from assay.loops.config import OfflineSettings, RunSettings
 from assay.runs.checkpoint import Section
+
+_AT_ONCE = 1 << 16  # transitions that normalisers see at once
 
 
 class OfflineLoop:
@@ -23,8 +29,10 @@ class OfflineLoop:
         assert isinstance(needs, DatasetNeeds) and isinstance(run, OfflineSettings)
         self.algorithm = algorithm
         self.clock = algorithm.clock
-        self.dataset = load_dataset(
-            run.data,
+        recorded = load(run.data)
+        require_valid(recorded, env.observations, env.actions)
+        self.dataset = DatasetBuffer(
+            recorded,
             env.observations,
             env.actions,
             gamma=needs.gamma,
@@ -34,11 +42,14 @@ class OfflineLoop:
 
     def start(self) -> None:
         """Show all data to the normalisers, in the order of the file; they do not move again."""
-        data, algorithm = self.dataset, self.algorithm
-        if algorithm.has_running_stats:
-            done = (data.terminated + data.truncated) > 0
-            algorithm.update_reward_stats(data.reward[:, None], done[:, None])
-            algorithm.update_obs_stats(data.obs)
+        if not self.algorithm.has_running_stats:
+            return
+        for first in range(0, len(self.dataset), _AT_ONCE):
+            index = np.arange(first, min(first + _AT_ONCE, len(self.dataset)))
+            rows = self.dataset.dataset.transitions(index)
+            done = rows["terminated"] | rows["truncated"]
+            self.algorithm.update_reward_stats(rows["reward"][:, None], done[:, None])
+            self.algorithm.update_obs_stats(self.dataset.canonical(rows["obs"]))
 
     def iterate(self) -> None:
         """Update once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import platform
@@ -65,7 +64,7 @@ def collect(
     argv: Sequence[str] | None = None,
     *,
     seeds: Mapping[str, int] | None = None,
-    files: Mapping[str, Path] | None = None,
+    files: Mapping[str, Mapping[str, Any]] | None = None,
     cwd: Path | None = None,
 ) -> dict[str, Any]:
     """Return what is needed to repeat the run.
@@ -73,17 +72,14 @@ def collect(
     Args:
         argv: The command line; this process's own if None.
         seeds: The run's seeds by what they are for.
-        files: What the run reads, by what it is for; each is hashed.
+        files: What the run reads, by what it is for: the `path` and `sha256` of each, and more.
         cwd: Whose Git repository to describe; the working directory if None.
-
-    Raises:
-        RunError: A file cannot be read.
     """
     cwd = Path.cwd() if cwd is None else cwd
     return {
         "argv": _redact_arguments(list(sys.argv if argv is None else argv)),
         "seeds": dict(seeds or {}),
-        "files": {name: _file_facts(path) for name, path in (files or {}).items()},
+        "files": {name: dict(facts) for name, facts in (files or {}).items()},
         "cwd": str(cwd),
         "git": _git(cwd),
         "assay": assay_version(),
@@ -95,32 +91,26 @@ def collect(
     }
 
 
-def refuse_changed_files(recorded: Mapping[str, Any]) -> None:
-    """Refuse to go on where a file is no longer what `collect` recorded at the start.
+def refuse_changed_files(
+    recorded: Mapping[str, Any], present: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Refuse to go on where what a run reads is no longer what `collect` recorded at the start.
+
+    Args:
+        recorded: The provenance of the run.
+        present: What `collect` would be given now.
 
     Raises:
-        RunError: A file has changed or cannot be read; it is named.
+        RunError: A file has changed; it is named.
     """
     for name, then in recorded.get("files", {}).items():
-        now = _file_facts(Path(then["path"]))
+        now = present[name]
         if now["sha256"] != then["sha256"]:
             raise RunError(
                 f"{name}='{then['path']}' has changed since the run was started: its SHA-256 is "
                 f"{now['sha256'][:12]}..., it was {then['sha256'][:12]}....",
                 "Put the file back as it was, or start a new run.",
             )
-
-
-def _file_facts(path: Path) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return {"path": str(path), "bytes": file.tell(), "sha256": digest}
-    except OSError as error:
-        raise RunError(
-            f"Cannot read the file '{path}': {error.strerror or error}.",
-            "Check the path, and that the file may be read.",
-        ) from None
 
 
 def hardware() -> dict[str, Any]:

@@ -106,7 +106,7 @@ class AdminClient(AbstractContextManager["AdminClient"]):
         return self._about(pb.PolicyInfo, self._admin.Delete, pb.PolicyRequest(policy=name))
 
     def export(self, name: str, dataset: str, after: int = 0) -> pb.ExportReply:
-        """Write a policy's experience as a Minari dataset, on the server's machine."""
+        """Write a policy's experience as a dataset, on the server's machine."""
         request = pb.ExportRequest(policy=name, dataset_id=dataset, after_position=after)
         return self._about(pb.ExportReply, self._admin.Export, request, _EXPORT_SECONDS)
 

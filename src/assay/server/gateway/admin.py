@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from assay.server.errors import Reason, RejectionError
-from assay.server.gateway.export import export_minari
+from assay.server.gateway.export import export_experience
 from assay.server.gateway.hosted import Hosted, finite, model_info
 from assay.server.gateway.hub import Hub, answers
 from assay.server.gateway.metrics import quantile
@@ -131,10 +131,10 @@ class Admin(AdminServicer):
 
     @answers
     async def Export(self, request: pb.ExportRequest, context: Any) -> pb.ExportReply:
-        """Write a policy's experience as a Minari dataset, on the server."""
+        """Write a policy's experience as a dataset, on the server."""
         hosted = await self.hub.operate("export", request, context)
         return await self.hub.wait(
-            export_minari,
+            export_experience,
             self.hub.store,
             hosted.spec,
             request.dataset_id,

@@ -1,4 +1,4 @@
-"""Experience as a Minari dataset: batches are put together to the episodes of each client.
+"""Experience as a dataset: batches are put together to the episodes of each client.
 
 An episode whose beginning was trimmed away, or that a gap has cut, is a shorter one of its own. One
 that was cut or goes on ends truncated, with the observation that the client sent to bootstrap from.
@@ -12,22 +12,30 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from assay.core.errors import MissingExtraError
+from assay.core.errors import DataError
 from assay.core.types import unpack
+from assay.data import dataset as data
+from assay.data.collect import collected
+from assay.data.files import FORMATS, MINARI, check_target, data_root, minari_root, save
 from assay.server.errors import Reason, RejectionError
 from assay.server.protocol import assay_pb2 as pb
-from assay.server.spec import Leaf, MultiBinary, PolicySpec, gym_space, leaves_of
+from assay.server.spec import PolicySpec, gym_space, leaves_of
 from assay.server.store.store import Store, Stored, iterate
 from assay.server.tensors import BOOTSTRAP, EVENT, OBS, Array, Experience, Layout, decode, parts_of
 
 log = logging.getLogger("assay.server")
 
-_ID = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.-]*/){0,3}[A-Za-z0-9][A-Za-z0-9_.-]*-v[0-9]{1,9}")
+_NAME = re.compile(
+    r"(?:[A-Za-z0-9][A-Za-z0-9_.-]*/){0,3}[A-Za-z0-9][A-Za-z0-9_.-]*"
+    rf"(?:-v[0-9]{{1,9}}|{'|'.join(map(re.escape, FORMATS))})"
+)
 _AT_ONCE = 64 << 20  # bytes of episodes that are held before they are written
 _EXTRAS = ("log_prob", "version", "flags")
 
@@ -147,88 +155,91 @@ def _cut(
         number, start = number + 1, 0
 
 
-def export_minari(
-    store: Store, spec: PolicySpec, dataset_id: str, *, after: int = 0
+def export_experience(
+    store: Store, spec: PolicySpec, name: str, *, after: int = 0
 ) -> pb.ExportReply:
-    """Write a policy's experience as a Minari dataset where Minari keeps them on this machine.
+    """Write a policy's experience as a dataset on this machine, in any format of `assay.data`.
 
     Args:
         store: Has the experience.
         spec: Of the policy.
-        dataset_id: Such as `queue/served-v0`.
+        name: `queue/served-v0` is a Minari dataset where Minari keeps them; `queue/served.hdf5`,
+            or another ending, a file in `assay.data.files.data_root`.
         after: Leave out what stands up to this position.
 
     Raises:
-        MissingExtraError: Minari is not installed.
+        MissingExtraError: The format needs a package that is not installed.
         RejectionError: The name is taken or not allowed, or there is nothing to write.
     """
-    try:
-        import h5py  # noqa: F401  (what Minari's own format needs)
-        import minari
-        from minari.data_collector import EpisodeBuffer
-    except ImportError:
-        raise MissingExtraError("minari[hdf5]", "minari", "Exporting experience") from None
-    if not _ID.fullmatch(dataset_id) or ".." in dataset_id:
-        raise RejectionError(
-            Reason.MALFORMED,
-            f"'{dataset_id[:80]}' cannot be the id of a dataset.",
-            "Write it like queue/served-v0.",
-        )
-    if dataset_id in minari.list_local_datasets():
-        raise RejectionError(
-            Reason.MALFORMED,
-            f"There is a dataset '{dataset_id}' already.",
-            "Choose another name or a higher version.",
-        )
-    dataset: Any = None
-    waiting: list[Episode] = []
+    target = _target(name)
     damaged: list[str] = []
-    count = steps = held = 0
 
     def leave_out(batch: Stored) -> None:
         damaged.append(str(batch))
         log.warning("%s: %s is not exported. %s", spec.name, batch, batch.damage)
 
-    def write() -> None:
-        nonlocal dataset, held
-        buffers = [
-            _buffer(EpisodeBuffer, one, number)
-            for number, one in enumerate(waiting, count - len(waiting))
-        ]
-        if dataset is None:
-            dataset = minari.create_dataset_from_buffers(
-                dataset_id=dataset_id,
-                buffer=buffers,
-                observation_space=_observation_space(spec),
-                action_space=_space(spec.action),
-                algorithm_name=spec.algorithm,
-                description=f"Experience of the policy '{spec.name}' on an Assay server.",
-                jpeg_encoding=False,
-            )
-        else:
-            dataset.update_dataset_from_buffer(buffers)
-        waiting.clear()
-        held = 0
+    metadata = {
+        "algorithm_name": spec.algorithm,
+        "description": f"Experience of the policy '{spec.name}' on an Assay server.",
+    }
+    source = _settled(store, spec, after, leave_out)
+    try:
+        first = next(source, None)
+        if first is None:
+            also = f", and {len(damaged)} damaged batches" if damaged else ""
+            raise DataError(f"'{spec.name}' has no experience behind position {after}{also}.")
+        with collected(
+            chain([first], source),
+            _observation_space(spec),
+            gym_space(spec.action),
+            directory=check_target(target),
+            metadata=metadata,
+            name=f"the experience of '{spec.name}'",
+        ) as made:
+            path = save(made, target)
+            counts = {"episodes": made.num_episodes, "steps": len(made)}
+    except DataError as error:
+        raise RejectionError(Reason.MALFORMED, error.message, error.fix or "") from None
+    return pb.ExportReply(path=str(path), damaged=damaged, **counts)
 
-    for episode, events in episodes(store, spec, after=after, on_damage=leave_out):
-        waiting.append(episode)
-        count, steps, held = count + 1, steps + episode.steps, held + episode.size
-        if held > _AT_ONCE:
-            write()
-            events.clear()
-    if not count:
-        also = f", and {len(damaged)} damaged batches" if damaged else ""
+
+def _target(name: str) -> str:
+    """Return where a dataset of this name goes; a client cannot choose the directory."""
+    if not _NAME.fullmatch(name) or ".." in name:
         raise RejectionError(
-            Reason.MALFORMED, f"'{spec.name}' has no experience behind position {after}{also}."
+            Reason.MALFORMED,
+            f"'{name[:80]}' cannot be the id of a dataset.",
+            f"Write it like queue/served-v0 for Minari, or end it with {', '.join(FORMATS)}.",
         )
-    if waiting:
-        write()
-    return pb.ExportReply(
-        path=str(dataset.storage.data_path), episodes=count, steps=steps, damaged=damaged
-    )
+    ending = Path(name).suffix in FORMATS
+    target = str(data_root() / name) if ending else f"{MINARI}{name}"
+    if (data_root() if ending else minari_root()).joinpath(name).exists():
+        raise RejectionError(
+            Reason.MALFORMED,
+            f"There is a dataset '{name}' already.",
+            "Choose another name or a higher version.",
+        )
+    return target
 
 
-def _buffer(make: Any, episode: Episode, number: int) -> Any:
+def _settled(
+    store: Store, spec: PolicySpec, after: int, on_damage: Callable[[Stored], None]
+) -> Iterator[data.Episode]:
+    """Yield episodes when so many are held that late rewards are no longer waited for."""
+    waiting: list[Episode] = []
+    held = 0
+    for episode, events in episodes(store, spec, after=after, on_damage=on_damage):
+        waiting.append(episode)
+        held += episode.size
+        if held > _AT_ONCE:
+            yield from map(_recorded, waiting)
+            waiting.clear()
+            events.clear()
+            held = 0
+    yield from map(_recorded, waiting)
+
+
+def _recorded(episode: Episode) -> data.Episode:
     names = [name for name in episode.parts[0] if name.split("/")[0] == OBS]
     observations = {
         name: np.concatenate(
@@ -236,29 +247,18 @@ def _buffer(make: Any, episode: Episode, number: int) -> Any:
         )
         for name in names
     }
-    truncated = episode.column("truncated").copy()
+    truncated = episode.column("truncated").astype(np.bool_)
     truncated[-1] |= episode.truncated
-    return make(
-        id=number,
-        observations=unpack(OBS, observations),
-        actions=episode.column("action"),
-        rewards=episode.rewards(),
-        terminations=episode.column("terminated"),
-        truncations=truncated,
-        # One more than steps, as Minari has it: the first belongs to the reset.
-        infos={
-            name: np.concatenate([np.zeros_like(column[:1]), column])
-            for name in _EXTRAS
-            for column in (episode.column(name),)
-        },
+    return data.Episode(
+        unpack(OBS, observations),
+        episode.column("action"),
+        episode.rewards(),
+        episode.column("terminated").astype(np.bool_),
+        truncated,
+        {name: episode.column(name) for name in _EXTRAS},
     )
 
 
 def _observation_space(spec: PolicySpec) -> gym.Space[Any]:
-    parts = {name: _space(leaf) for name, leaf in leaves_of(spec.observation)}
+    parts = {name: gym_space(leaf) for name, leaf in leaves_of(spec.observation)}
     return parts[""] if "" in parts else gym.spaces.Dict(parts)
-
-
-def _space(leaf: Leaf) -> gym.Space[Any]:
-    # In a dataset the shape of bits is written as such, also where it has one axis.
-    return gym.spaces.MultiBinary(leaf.shape) if isinstance(leaf, MultiBinary) else gym_space(leaf)

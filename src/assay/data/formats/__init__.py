@@ -1,0 +1,1 @@
+"""The file formats of datasets, by what their names end with."""

@@ -1,0 +1,121 @@
+"""HDF5: the fields as contiguous datasets of one file, with `lengths` and `header`.
+
+Contiguous rows are mapped, and read when they are used. Links and storage outside of the file are
+refused: a file of data must not name other files to read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from assay.buffers.allocation import require_memory
+from assay.core.errors import DataError, MissingExtraError
+from assay.data.collect import from_columns, map_rows
+from assay.data.dataset import Dataset
+from assay.data.schema import MAX_HEADER, Array, header_json, read_header
+
+
+def import_h5py() -> Any:
+    """Return the package h5py.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        import h5py
+    except ImportError:
+        raise MissingExtraError("h5py", "data", "Reading or writing HDF5") from None
+    return h5py
+
+
+def require() -> None:
+    """Refuse to go on without h5py.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    import_h5py()
+
+
+def read(path: Path) -> Dataset:
+    """Open a file.
+
+    Raises:
+        DataError: It lacks a field, or holds one that is not plain.
+    """
+    h5py, name = import_h5py(), f"'{path}'"
+    with h5py.File(path, "r") as file:
+        found = plain_arrays(file, name)
+        if "header" not in found or "lengths" not in found:
+            raise DataError(
+                f"{name} lacks header and lengths; it holds {', '.join(found) or 'nothing'}.",
+                "Write it with assay.data.save.",
+            )
+        needed = sum(one.nbytes for one in found.values() if not _is_mapped(one))
+        require_memory(needed, f"The data in {name}")
+        if found["header"].nbytes > MAX_HEADER:
+            raise DataError(f"The header of {name} has {found['header'].nbytes:,} bytes.")
+        arrays = {key: _array(one, path) for key, one in found.items()}
+    header, lengths = arrays.pop("header"), arrays.pop("lengths")
+    observation, action, metadata = read_header(header.tobytes(), name)
+    return from_columns(arrays, lengths, observation, action, metadata=metadata, name=name)
+
+
+def write(dataset: Dataset, path: Path) -> None:
+    """Write a file whose arrays can be mapped."""
+    h5py = import_h5py()
+    steps, episodes = len(dataset), dataset.num_episodes
+    with h5py.File(path, "w") as file:
+        file["header"] = np.frombuffer(header_json(dataset.schema, dataset.metadata), np.uint8)
+        file["lengths"] = dataset.lengths
+        made = {
+            name: file.create_dataset(name, (steps + one.more * episodes, *one.shape), one.dtype)
+            for name, one in dataset.schema.fields.items()
+        }
+        dataset.copy_into(made)
+
+
+def plain_arrays(group: Any, name: str, prefix: str = "") -> dict[str, Any]:
+    """Return all datasets of a group by their paths.
+
+    Raises:
+        DataError: There is a link, or rows that are kept outside of the file, or no numbers.
+    """
+    h5py = import_h5py()
+    found: dict[str, Any] = {}
+    for key in group:
+        path, link = f"{prefix}{key}", group.get(key, getlink=True)
+        if not isinstance(link, h5py.HardLink):
+            kind = "external" if isinstance(link, h5py.ExternalLink) else "soft"
+            raise DataError(
+                f"'{path}' of {name} is an {kind} link; expected data in the file itself."
+                if kind == "external"
+                else f"'{path}' of {name} is a soft link; expected data.",
+                "Copy what it links to into the file; links are not followed.",
+            )
+        item = group[key]
+        if isinstance(item, h5py.Group):
+            found |= plain_arrays(item, name, f"{path}/")
+            continue
+        if getattr(item, "external", None) or getattr(item, "is_virtual", False):
+            raise DataError(
+                f"The rows of '{path}' of {name} are in another file.",
+                "Copy them into the file; others are not read.",
+            )
+        found[path] = item
+    return found
+
+
+def _is_mapped(dataset: Any) -> bool:
+    return dataset.chunks is None and dataset.id.get_offset() is not None
+
+
+def _array(dataset: Any, path: Path) -> Array:
+    if dataset.dtype.hasobject:
+        return np.empty(dataset.shape, object)  # refused by name where the fields are checked
+    if dataset.nbytes < (1 << 20) or not _is_mapped(dataset):
+        return np.asarray(dataset[()])
+    return map_rows(path, dataset.dtype, dataset.shape, dataset.id.get_offset())

@@ -1,0 +1,345 @@
+"""Datasets from the logs of a real system: CSV, JSON lines or Parquet, with a map of columns.
+
+A row is a step, in the order of time. The last observation of an episode, which a log often lacks,
+comes from the first of these that there is: the columns of `next_obs`; a last row whose action is
+empty. Otherwise the observation of a terminated step is repeated, since nothing is learned from
+what follows it; and where the episode goes on, its last row gives the observation alone, so that
+the episode has a step less.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from assay.core.errors import ConfigError, DataError, nearest
+from assay.data.collect import collected
+from assay.data.dataset import Dataset, Episode
+from assay.data.files import check_target, load, save
+from assay.data.findings import spaces_of
+from assay.data.formats.parquet import import_pyarrow
+from assay.data.schema import EXTRA, OBS, Array
+from assay.envs.spaces import ObservationMap
+from assay.runs.files import run_error
+
+NEXT, EPISODE = "next_obs", "episode"
+_REQUIRED = ("action", "reward", "terminated")
+_WORDS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
+_EMPTY = ("", None)
+
+Row = Mapping[str, Any]
+
+
+def build(
+    sources: Sequence[str | Path],
+    columns: Mapping[str, Sequence[str]],
+    out: str | Path,
+    *,
+    env: Any = None,
+    actions: gym.Space[Any] | None = None,
+) -> Dataset:
+    """Make a dataset of logs, write it and return it.
+
+    Args:
+        sources: Files that end in .csv, .jsonl or .parquet; an episode may not span two of them.
+        columns: The columns of each field: `obs` (or `obs/PART`), `action`, `reward` and
+            `terminated`, and if there are such `truncated`, `episode`, `next_obs` (or
+            `next_obs/PART`) and `extra/NAME`. Several columns, and lists in a cell, are put one
+            after the other. Without `episode`, an episode ends where a step is terminated or
+            truncated.
+        out: Where to, as of `assay.data.save`.
+        env: The environment whose spaces these are, as of `assay.train`.
+        actions: The action space, where there is no environment; an unbounded Box by default.
+
+    Raises:
+        ConfigError: The map lacks a field, or has one that does not exist.
+        DataError: A column is missing, or a cell cannot be read: the file, the line and the column
+            are named.
+    """
+    _check_map(columns)
+    if not sources:
+        raise ConfigError("No logs are given.", "Give at least one file.")
+    spaces = _spaces(sources, columns, env, actions)
+    reader = _Reader(columns, spaces)
+    episodes = (one for source in sources for one in reader.episodes(Path(source)))
+    metadata = {"built_from": [str(source) for source in sources]}
+    with collected(
+        episodes, *spaces, directory=check_target(out), metadata=metadata, name=f"'{out}'"
+    ) as made:
+        return load(save(made, out))
+
+
+def _check_map(columns: Mapping[str, Sequence[str]]) -> None:
+    missing = [name for name in _REQUIRED if not columns.get(name)]
+    if not any(name.split("/")[0] == OBS for name in columns):
+        missing.insert(0, OBS)
+    if missing:
+        raise ConfigError(
+            f"The map of columns lacks {', '.join(missing)}.",
+            f"Say which columns they are, such as {missing[0]}=COLUMN.",
+        )
+    known = (OBS, NEXT, EPISODE, "truncated", *_REQUIRED)
+    for name in columns:
+        if name.split("/")[0] not in (OBS, NEXT) and name not in known and EXTRA not in name:
+            hint = nearest(name, [*known, f"{EXTRA}NAME"])
+            raise ConfigError(f"The map of columns has the unknown field '{name}'.", hint)
+    parts = {name.removeprefix("next_") for name in columns if name.split("/")[0] == NEXT}
+    if parts and parts != {name for name in columns if name.split("/")[0] == OBS}:
+        raise ConfigError(
+            "The map of columns has next_obs of other parts than obs.", "Map the same parts."
+        )
+
+
+def _spaces(
+    sources: Sequence[str | Path], columns: Mapping[str, Sequence[str]], env: Any, actions: Any
+) -> tuple[gym.Space[Any], gym.Space[Any]]:
+    """Return the spaces: those of the environment, or as wide as the columns."""
+    if env is not None:
+        if actions is not None:
+            raise ConfigError("Both an environment and actions are given.", "Give one of them.")
+        observations, own = spaces_of(env)
+        return observations.source, own.source
+    first = Path(sources[0])
+    number, row = next(rows_of(first), (0, None))
+    if row is None:
+        raise DataError(f"'{first}' holds no rows.", "Give a log with at least one step.")
+    widths = {
+        name: len(_numbers(row, names, f"line {number} of '{first}'"))
+        for name, names in columns.items()
+        if name.split("/")[0] in (OBS, "action")
+    }
+    boxes = {name: gym.spaces.Box(-np.inf, np.inf, (width,)) for name, width in widths.items()}
+    action = boxes.pop("action") if actions is None else actions
+    boxes.pop("action", None)
+    if OBS in boxes:
+        return boxes[OBS], action
+    return gym.spaces.Dict(
+        {name.removeprefix(f"{OBS}/"): box for name, box in boxes.items()}
+    ), action
+
+
+# Rows
+
+
+def rows_of(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of a log with their lines, or their numbers in a Parquet file.
+
+    Raises:
+        DataError: The file is missing, or cannot be read; the line is named.
+    """
+    readers = {".csv": _csv_rows, ".jsonl": _json_rows, ".parquet": _parquet_rows}
+    if path.suffix.lower() not in readers:
+        raise DataError(
+            f"'{path}' is no log that can be read.", f"Give a file in {', '.join(readers)}."
+        )
+    try:
+        yield from readers[path.suffix.lower()](path)
+    except OSError as error:
+        failure = run_error(error, f"read '{path}'")
+        raise DataError(failure.message, failure.fix) from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"'{path}' is not a text in UTF-8: {error.reason}.") from None
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file)
+        if not reader.fieldnames:
+            raise DataError(f"'{path}' is empty: it has no line with the columns' names.")
+        try:
+            for row in reader:
+                yield reader.line_num, row
+        except csv.Error as error:
+            raise DataError(f"Line {reader.line_num} of '{path}' is no CSV: {error}.") from None
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise DataError(f"Line {number} of '{path}' is not JSON: {error}.") from None
+            if not isinstance(row, dict):
+                raise DataError(f"Line {number} of '{path}' is not a JSON object.")
+            yield number, row
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    arrow, parquet = import_pyarrow()
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(4096):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except arrow.ArrowInvalid as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise DataError(f"'{path}' is not a whole Parquet file: {reason}.") from None
+
+
+# Episodes
+
+
+@dataclass(slots=True)
+class _Steps:
+    """The rows of an episode as they come."""
+
+    fields: dict[str, list[Array]] = field(default_factory=dict)
+    last: dict[str, Array] | None = None  # the observation after the last step
+
+    def add(self, values: Mapping[str, Array]) -> None:
+        for name, value in values.items():
+            self.fields.setdefault(name, []).append(value)
+
+
+class _Reader:
+    """Cut rows into episodes."""
+
+    def __init__(
+        self,
+        columns: Mapping[str, Sequence[str]],
+        spaces: tuple[gym.Space[Any], gym.Space[Any]],
+    ) -> None:
+        self._columns = columns
+        self._obs = [name for name in columns if name.split("/")[0] == OBS]
+        self._next = [name for name in columns if name.split("/")[0] == NEXT]
+        self._episode = columns.get(EPISODE, ())
+        self._others = [n for n in columns if n not in (*self._obs, *self._next, EPISODE)]
+        self._shapes = self._row_shapes(*spaces)
+
+    def _row_shapes(
+        self, observation: gym.Space[Any], action: gym.Space[Any]
+    ) -> dict[str, tuple[int, ...]]:
+        leaves = ObservationMap(observation).fields(OBS)
+        shapes = {name: tuple(leaf.source.shape or ()) for name, leaf in leaves.items()}
+        shapes |= {f"next_{name}": shape for name, shape in shapes.items()}
+        for name in (*self._obs, *self._next):
+            if name not in shapes:
+                listed = ", ".join(one for one in leaves)
+                raise ConfigError(
+                    f"The map of columns has '{name}'; the observations are {listed}.",
+                    "Name the parts as the environment does.",
+                )
+        shapes |= {"action": tuple(action.shape or ()), "reward": ()}
+        return shapes | {"terminated": (), "truncated": ()}
+
+    def episodes(self, path: Path) -> Iterator[Episode]:
+        """Yield the episodes of a log."""
+        steps, current = _Steps(), None
+        for number, row in rows_of(path):
+            where = f"line {number} of '{path}'"
+            key = tuple(_cell(row, name, where) for name in self._episode)
+            if steps.fields and key != current:
+                yield from self._finished(steps)
+                steps = _Steps()
+            current = key
+            values = {name: self._value(row, name, where) for name in self._obs}
+            if all(_cell(row, name, where) in _EMPTY for name in self._columns["action"]):
+                steps.last = values
+                yield from self._finished(steps)
+                steps = _Steps()
+                continue
+            values |= {name: self._value(row, name, where) for name in self._others}
+            steps.add(values)
+            steps.last = None
+            if self._next:
+                after = {name: self._value(row, name, where) for name in self._next}
+                steps.last = {name.removeprefix("next_"): value for name, value in after.items()}
+            if not self._episode and (values["terminated"] or values.get("truncated")):
+                yield from self._finished(steps)
+                steps = _Steps()
+        yield from self._finished(steps)
+
+    def _value(self, row: Row, name: str, where: str) -> Array:
+        values = _numbers(row, self._columns[name], where)
+        if name in ("terminated", "truncated") and any(v not in (0.0, 1.0) for v in values):
+            raise DataError(
+                f"'{name}' in {where} is {values[0]:g}; expected true or false, or 1 or 0.",
+                "Correct the cell.",
+            )
+        shape = self._shapes.get(name, () if len(values) == 1 else (len(values),))
+        if math.prod(shape) != len(values):
+            raise DataError(
+                f"'{name}' in {where} has {len(values)} numbers; expected {math.prod(shape)}.",
+                "Map as many columns as the space has components.",
+            )
+        return np.array(values).reshape(shape)
+
+    def _finished(self, steps: _Steps) -> Iterator[Episode]:
+        """Yield the episode, if it has a step whose next observation is known."""
+        if not steps.fields:
+            return
+        found = {name: np.array(values) for name, values in steps.fields.items()}
+        terminated = found.pop("terminated") > 0
+        truncated = found.pop("truncated", np.zeros(len(terminated))) > 0
+        last = steps.last
+        count = len(terminated)
+        if last is None and not terminated[-1]:
+            count -= 1  # its observation is all that the last row can give
+        last = {name: found[name][-1] for name in self._obs} if last is None else last
+        if not count:
+            return
+        truncated, terminated = truncated[:count], terminated[:count]
+        truncated[-1] |= not terminated[-1]
+        obs = {
+            name.removeprefix(f"{OBS}/"): np.concatenate([found[name][:count], last[name][None]])
+            for name in self._obs
+        }
+        yield Episode(
+            obs[OBS] if OBS in obs else obs,
+            _typed(found["action"][:count]),
+            found["reward"][:count],
+            terminated,
+            truncated,
+            {n.removeprefix(EXTRA): v[:count] for n, v in found.items() if n.startswith(EXTRA)},
+        )
+
+
+def _typed(actions: Array) -> Array:
+    """Return whole numbers as integers: a Discrete takes no others."""
+    whole = actions.astype(np.int64)
+    return whole if (whole == actions).all() else actions
+
+
+def _numbers(row: Row, names: Sequence[str], where: str) -> list[float]:
+    found: list[float] = []
+    for name in names:
+        _flatten(_cell(row, name, where), name, where, found)
+    return found
+
+
+def _cell(row: Row, name: str, where: str) -> Any:
+    if name not in row:
+        hint = nearest(name, [str(key) for key in row if key is not None])
+        raise DataError(f"{where[0].upper()}{where[1:]} has no column '{name}'.", hint)
+    return row[name]
+
+
+def _flatten(cell: Any, name: str, where: str, found: list[float]) -> None:
+    if isinstance(cell, list | tuple):
+        for part in cell:
+            _flatten(part, name, where, found)
+        return
+    try:
+        if isinstance(cell, str) and cell.strip().lower() in _WORDS:
+            found.append(_WORDS[cell.strip().lower()])
+        else:
+            found.append(float(cell))
+    except (TypeError, ValueError):
+        shown = "an empty cell" if cell in _EMPTY else f"{str(cell)[:40]!r}"
+        raise DataError(
+            f"The column '{name}' in {where} has {shown}; expected a number.",
+            "Correct the cell, or leave the row out.",
+        ) from None

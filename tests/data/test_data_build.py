@@ -1,0 +1,173 @@
+"""Datasets from the logs of a real system."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymnasium.spaces import Discrete
+from typer.testing import CliRunner
+
+from assay import data
+from assay.cli.app import app
+from assay.core.errors import ConfigError, DataError
+
+LOG = """run,angle,speed,torque,gain,failed
+1,0.1,1,0,1.0,0
+1,0.2,2,1,2.0,0
+1,0.3,3,0,3.0,1
+2,0.4,4,1,4.0,false
+2,0.5,5,1,5.0,False
+"""
+PUSH = Discrete(2)
+COLUMNS = {
+    "obs": ["angle", "speed"],
+    "action": ["torque"],
+    "reward": ["gain"],
+    "terminated": ["failed"],
+    "episode": ["run"],
+}
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "log.csv"
+    path.write_text(LOG)
+    return path
+
+
+def build(*logs: Path, actions: Any = PUSH, **columns: list[str]) -> data.Dataset:
+    return data.build(logs, COLUMNS | columns, "out.npz", actions=actions)
+
+
+def assert_built(made: data.Dataset) -> None:
+    """The first episode failed; of the second, the last row is where it was cut."""
+    assert made.lengths.tolist() == [3, 1]
+    first, second = made.episodes()
+    assert first.obs[:, 1].tolist() == [1, 2, 3, 3] and first.reward.tolist() == [1, 2, 3]
+    assert first.action.tolist() == [0, 1, 0]
+    assert first.terminated.tolist() == [False, False, True] and not first.truncated.any()
+    assert second.obs[:, 1].tolist() == [4, 5] and second.reward.tolist() == [4]
+    assert second.truncated.tolist() == [True] and not second.terminated.any()
+
+
+def test_csv(log: Path) -> None:
+    made = build(log)
+    assert_built(made)
+    assert made.schema.action == Discrete(2)
+    assert [one.level for one in data.validate(made)] == []
+
+
+def test_json_lines(log: Path) -> None:
+    names, *rows = (line.split(",") for line in LOG.lower().split())
+    lines = []
+    for row in rows:
+        cells = dict(zip(names, map(json.loads, row), strict=True))
+        lines.append(json.dumps(cells | {"state": [cells["angle"], [cells["speed"]]]}))
+    path = log.with_suffix(".jsonl")
+    path.write_text("\n".join(lines) + "\n\n")
+    assert_built(build(path, obs=["state"]))
+
+
+def test_parquet(log: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from pyarrow import csv, parquet
+
+    parquet.write_table(csv.read_csv(log), log.with_suffix(".parquet"))
+    assert_built(build(log.with_suffix(".parquet")))
+
+
+def test_several_logs(log: Path) -> None:
+    other = log.with_name("other.csv")
+    other.write_text(LOG)
+    assert build(log, other).lengths.tolist() == [3, 1, 3, 1]
+
+
+def test_the_next_observation_in_columns(log: Path) -> None:
+    made = build(log, next_obs=["speed", "angle"])
+    assert made.lengths.tolist() == [3, 2]
+    assert made.episode(1).obs[-1].tolist() == pytest.approx([5.0, 0.5])
+
+
+def test_the_last_observation_in_a_row_of_its_own(log: Path) -> None:
+    log.write_text(LOG + "2,0.6,6,,,\n")
+    made = build(log)
+    assert made.lengths.tolist() == [3, 2]
+    assert made.episode(1).obs[:, 1].tolist() == [4, 5, 6]
+    assert made.episode(1).truncated.tolist() == [False, True]
+
+
+def test_without_numbers_of_episodes(log: Path) -> None:
+    columns = {name: names for name, names in COLUMNS.items() if name != "episode"}
+    assert_built(data.build([log], columns, "out.npz", actions=Discrete(2)))
+
+
+def test_spaces_of_an_environment(log: Path) -> None:
+    columns = COLUMNS | {"obs": ["angle", "speed", "angle", "speed"]}
+    made = data.build([log], columns, "out.npz", env="CartPole-v1")
+    assert made.schema.action == Discrete(2) and made.schema.observation.shape == (4,)
+    with pytest.raises(
+        DataError, match=r"'obs' in line 2 of '.*log.csv' has 2 numbers; expected 4"
+    ):
+        data.build([log], COLUMNS, "out2.npz", env="CartPole-v1")
+    assert not Path("out2.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("angle,", "angel,", r"Line 2 of '.*log.csv' has no column 'angle'"),
+        ("0.3,3", "0.3,fast", r"The column 'speed' in line 4 of '.*log.csv' has 'fast'"),
+        ("0.5,5", "0.5,", r"The column 'speed' in line 6 of '.*' has an empty cell"),
+        ("3.0,1\n", "3.0,7\n", r"'terminated' in line 4 of '.*' is 7; expected true or false"),
+        ("2.0,0\n", "2.0\n", r"The column 'failed' in line 3 of '.*' has an empty cell"),
+    ],
+)
+def test_what_cannot_be_read(log: Path, before: str, after: str, message: str) -> None:
+    log.write_text(LOG.replace(before, after))
+    with pytest.raises(DataError, match=message):
+        build(log)
+    assert [path.name for path in log.parent.iterdir()] == ["log.csv"]
+
+
+def test_files_that_cannot_be_read(log: Path) -> None:
+    log.write_text("")
+    with pytest.raises(DataError, match=r"'.*log.csv' is empty"):
+        build(log)
+    log.write_text(LOG.splitlines()[0])
+    with pytest.raises(DataError, match=r"'.*log.csv' holds no rows"):
+        build(log, actions=None)
+    with pytest.raises(DataError, match=r"Cannot read '.*none.csv'"):
+        build(log.with_name("none.csv"))
+    lines = log.with_suffix(".jsonl")
+    lines.write_text('{"a": 1}\n{"a": \n')
+    with pytest.raises(DataError, match=r"Line 2 of '.*log.jsonl' is not JSON"):
+        data.build([lines], COLUMNS | {k: ["a"] for k in COLUMNS}, "out.npz")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"reward": []}, "lacks reward"),
+        ({"rewrd": ["gain"]}, "unknown field 'rewrd'"),
+        ({"next_obs/arm": ["speed"]}, "other parts than obs"),
+    ],
+)
+def test_a_wrong_map(log: Path, columns: dict[str, list[str]], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(log, **columns)
+
+
+def test_command(log: Path) -> None:
+    mapped = [f"--column={name}={','.join(names)}" for name, names in COLUMNS.items()]
+    words = ["data", "build", "log.csv", "--out", "set.npz", "--actions", "2", *mapped]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "set.npz: 2 episodes with 4 steps" in done.output
+    assert_built(data.load("set.npz"))
+    for wrong in ("--column=x", "--actions=many"):
+        refused = CliRunner().invoke(app, [*words, wrong])
+        assert refused.exit_code == 2 and "expected" in refused.stderr
