@@ -20,6 +20,8 @@ import assay
 from assay.cli.app import app
 from assay.cli.plan import make_plan, read_settings, split_words
 from assay.core.errors import EnvError, MissingExtraError
+from assay.data.files import save
+from assay.testing.offline import record
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -92,8 +94,16 @@ def test_commands_parse_against_the_real_command_line(line: str) -> None:
     parsed(line)
 
 
+def stand_in(env: str, path: Path) -> Path:
+    """Write an episode of an environment to a file of data."""
+    try:
+        return save(record(env, episodes=1), path)
+    except (MissingExtraError, EnvError) as error:
+        pytest.skip(str(error))
+
+
 @pytest.mark.parametrize("line", [line for line in commands() if line.startswith("assay train ")])
-def test_what_is_to_be_trained_can_be_built(line: str) -> None:
+def test_what_is_to_be_trained_can_be_built(line: str, tmp_path: Path) -> None:
     """Settings are known, none is without effect, and the algorithm takes the environment."""
     context = parsed(line)
     given = context.params
@@ -105,6 +115,8 @@ def test_what_is_to_be_trained_can_be_built(line: str) -> None:
         pytest.skip("an environment that stands for the reader's own")
     options = {"seed": given["seed"], "device": given["device"]}
     file_settings, settings = read_settings(items, None, options)
+    if str(settings.get("data", "")).startswith("my_"):  # the reader's own
+        settings["data"] = str(stand_in(env, tmp_path / "data.npz"))
     try:
         plan = make_plan(algorithm, env, file_settings, settings)
     except MissingExtraError as error:

@@ -22,7 +22,7 @@ from assay.networks.normalize import RunningNormalizer
 from assay.optim.noise import NoiseSpec
 from assay.optim.update import Objective, Step
 from assay.policies.heads import DeterministicHead
-from assay.testing.algorithms import CannedReplay, make_algorithm, make_batch
+from assay.testing.algorithms import CannedReplay, make_algorithm, make_batch, plain_budget
 
 BOX, OBS = spaces.Box(-1.0, 1.0, (1,), np.float32), spaces.Box(-9.0, 9.0, (2,), np.float32)
 ITEMS = make_batch(
@@ -380,7 +380,8 @@ def test_an_unbounded_box_has_a_clear_answer(name: str) -> None:
     if "Box" not in cls.spec.actions:
         pytest.skip("no Box")
     free = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    config = resolve(name, "none", {"device": "cpu", "hidden": (4,)}, use_preset=False)
+    run = {"device": "cpu", **plain_budget(name, 100)}
+    config = resolve(name, "none", run, {"hidden": (4,)}, use_preset=False)
     if cls.spec.loop == "on_policy":
         algorithm = build_algorithm(config, Spaces(OBS, free), Clock(100))
         carry = algorithm.initial_carry(3)

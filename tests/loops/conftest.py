@@ -1,4 +1,4 @@
-"""An algorithm of another package, and data for it."""
+"""Data for the offline loop."""
 
 from __future__ import annotations
 
@@ -10,21 +10,6 @@ import pytest
 from offline_data import record
 
 from assay.data.files import save
-
-THIRD_PARTY = Path(__file__).parent / "third_party"
-
-
-@pytest.fixture
-def bc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Install the algorithm `bc`, for this process and for those that it starts."""
-    facts = tmp_path / "site" / "their_package-1.0.dist-info"
-    facts.mkdir(parents=True)
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: their_package\nVersion: 1.0\n")
-    (facts / "entry_points.txt").write_text("[assay.algorithms]\nbc = bc\n")
-    for place in (facts.parent, THIRD_PARTY):
-        monkeypatch.syspath_prepend(place)
-        monkeypatch.setenv("PYTHONPATH", str(place), prepend=":")
-    return "bc"
 
 
 @pytest.fixture

@@ -42,7 +42,8 @@ from assay.testing.envs import Identity
 PATIENCE = 120.0  # seconds that a process may take, on a machine that is busy with other things
 BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([0.5, 10.0], np.float32))
 SMALL: dict[str, Any] = {
-    "updates": 100, "eval_episodes": 2, "sinks": (), "compile": False, "device": "cpu",
+    "lr": 1e-2, "hidden": (16,), "batch_size": 32, "updates": 100, "eval_episodes": 2,
+    "sinks": (), "compile": False, "device": "cpu",
 }  # fmt: skip
 OFTEN = {"log_every": 20, "eval_every": 40, "checkpoint_every": 30}
 
@@ -50,7 +51,7 @@ Train = Callable[..., Any]
 
 
 @pytest.fixture
-def train(bc: str, tmp_path: Path) -> Train:
+def train(tmp_path: Path) -> Train:
     """Return a function that trains BC on the right answers of an `Identity` environment."""
 
     def run(name: str, env: Any = Identity, **options: Any) -> Any:
@@ -59,7 +60,7 @@ def train(bc: str, tmp_path: Path) -> Train:
             save(answers(env()), path)
         settings = {"data": path, **SMALL, **options}
         settings["data"] = str(settings["data"])
-        return assay.train(bc, env, name=name, root=tmp_path, **settings)
+        return assay.train("bc", env, name=name, root=tmp_path, **settings)
 
     return run
 
@@ -297,19 +298,19 @@ class TestSettings:
         assert nested.hyperparameters["updates"] == 3
         assert resolve("dqn", "CartPole-v1", config.to_dict()) == config
 
-    def test_no_data(self, bc: str, tmp_path: Path) -> None:
+    def test_no_data(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"bc learns from recorded data, and no file"):
-            assay.train(bc, Identity, updates=10, root=tmp_path)
+            assay.train("bc", Identity, updates=10, root=tmp_path)
 
-    def test_missing_data_leaves_nothing_behind(self, bc: str, tmp_path: Path) -> None:
+    def test_missing_data_leaves_nothing_behind(self, tmp_path: Path) -> None:
         with pytest.raises(AssayError, match=r"nowhere.npz"):
-            assay.train(bc, Identity, name="a", root=tmp_path, updates=9, data="nowhere.npz")
+            assay.train("bc", Identity, name="a", root=tmp_path, updates=9, data="nowhere.npz")
         assert not (tmp_path / "a").exists()
 
-    def test_data_of_another_environment(self, bc: str, balance: Path, tmp_path: Path) -> None:
+    def test_data_of_another_environment(self, balance: Path, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"has the value 1 in 'action'; expected"):
             one = partial(Identity, spaces.Discrete(1))
-            assay.train(bc, one, name="a", root=tmp_path, updates=9, data=str(balance))
+            assay.train("bc", one, name="a", root=tmp_path, updates=9, data=str(balance))
         assert not (tmp_path / "a").exists()
 
     def test_what_a_run_wrote_starts_an_equal_run(self, train: Train) -> None:
@@ -362,7 +363,7 @@ class TestReaders:
 
 
 @pytest.fixture
-def cli(bc: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Return `cli(*arguments) -> result`, which runs the command in this process."""
     monkeypatch.setenv("ASSAY_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("COLUMNS", "200")
@@ -374,7 +375,10 @@ def cli(bc: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     return call
 
 
-TRAIN = ("train", "bc", "CartPole-v1", "data=balance.npz", "eval_episodes=4", "sinks=[]")
+TRAIN = (
+    "train", "bc", "CartPole-v1", "data=balance.npz", "eval_episodes=4", "sinks=[]", "lr=1e-2",
+    "hidden=[16]", "batch_size=32",
+)  # fmt: skip
 
 
 class TestCommandLine:
@@ -455,7 +459,7 @@ class TestCommandLine:
 def killed(arguments: tuple[str, ...], path: Path) -> bool:
     """Start a run, kill it after a checkpoint, and return whether it came in time."""
     source = str(Path(assay.__file__).parents[1])
-    paths = os.pathsep.join([source, os.environ["PYTHONPATH"]])
+    paths = os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])
     child = subprocess.Popen(
         [sys.executable, "-m", "assay", *arguments],
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
@@ -474,13 +478,13 @@ def killed(arguments: tuple[str, ...], path: Path) -> bool:
     return code != 0
 
 
-def test_a_server_has_no_use_for_it(bc: str) -> None:
+def test_a_server_has_no_use_for_it() -> None:
     pytest.importorskip("grpc")
     from assay.server.client.spaces import make_spec
     from assay.server.learner.building import configure, read_settings
 
     env = Identity()
-    spec = make_spec("p", env.observation_space, env.action_space, bc, {})
+    spec = make_spec("p", env.observation_space, env.action_space, "bc", {})
     with pytest.raises(ConfigError, match="'bc' learns from a file, not from clients"):
         configure(spec, read_settings(""))
 

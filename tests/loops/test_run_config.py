@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete
 import assay.presets
 from assay.core import registry
 from assay.core.errors import ConfigError
-from assay.core.types import Clock, Spaces
+from assay.core.types import Spaces
 from assay.envs.make import look_at
 from assay.loops import config
 from assay.loops.config import (
@@ -154,10 +154,11 @@ CONTINUOUS = re.compile("Continuous|Pendulum|HalfCheetah|Hopper|Walker2d|Ant|Hum
     ("algorithm", "env"), [(name, env) for name, table in PRESETS.items() for env in table]
 )
 def test_every_preset_is_valid(algorithm: str, env: str) -> None:
-    config = resolve(algorithm, env)
+    given = {"data": __file__} if registry.get(algorithm).spec.loop == "offline" else {}
+    config = resolve(algorithm, env, given)
     table = PRESETS[algorithm]
     assert config == resolve(
-        algorithm, env, table.get("default", {}) | table[env], use_preset=False
+        algorithm, env, table.get("default", {}) | table[env] | given, use_preset=False
     )
     # Settings that do not go together (a minibatch that does not divide the rollout) show here.
     action = Box(-1.0, 1.0, (2,), np.float32) if CONTINUOUS.search(env) else Discrete(2)
@@ -168,7 +169,7 @@ def test_every_preset_is_valid(algorithm: str, env: str) -> None:
     )  # fmt: skip
     run = config.run.model_copy(update={"device": "cpu", "compile": False})
     spaces = Spaces(seen, action)
-    build_algorithm(config.model_copy(update={"run": run}), spaces, Clock(run.env_steps))
+    build_algorithm(config.model_copy(update={"run": run}), spaces, run.clock())
 
 
 def test_presets_are_of_algorithms() -> None:

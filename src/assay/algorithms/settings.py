@@ -19,7 +19,7 @@ from gymnasium.spaces import Box
 from pydantic import AfterValidator, Field
 from torch import nn
 
-from assay.algorithms.base import ReplayNeeds, RolloutNeeds
+from assay.algorithms.base import DatasetNeeds, ReplayNeeds, RolloutNeeds
 from assay.buffers.hindsight import HindsightOptions, Strategy
 from assay.core.config import Settings
 from assay.core.errors import ConfigError
@@ -144,6 +144,16 @@ class HindsightSettings(Settings):
                     f"Leave {name} out, or leave her out.",
                 )
         return HindsightOptions(self.her, self.her_ratio)
+
+
+class DatasetSettings(LearningSettings):
+    """Learning from recorded data alone."""
+
+    batch_size: int = Field(256, gt=0, description="Transitions per gradient step.")
+
+    def needs(self) -> DatasetNeeds:
+        """Return the data that these settings ask for."""
+        return DatasetNeeds(self.gamma)
 
 
 class RolloutSettings(LearningSettings):
@@ -351,20 +361,32 @@ class ValueSettings(
         return super().needs(prioritized=self.priority(), **more)
 
 
-class ActorCriticSettings(NetworkSettings, ReplaySettings):
-    """An actor and critics that learn from a replay."""
+class CriticSettings(NetworkSettings):
+    """The networks of an actor and critics."""
 
     critic_lr: Schedule | None = Field(
         None, description="Learning rate of the critics; null: the same as lr."
     )
-    max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
-    batch_size: int = Field(256, gt=0, description="Transitions per gradient step.")
-    train_every: int = Field(1, gt=0, description="Environment steps per round of updates.")
     hidden: tuple[int, ...] = Field((256, 256), description="Widths of the hidden layers.")
 
     def encoder_only(self) -> tuple[str, ...]:
         """Return nothing: the critics have hidden layers behind the CNN."""
         return ()
+
+
+class ActorCriticSettings(CriticSettings, ReplaySettings):
+    """An actor and critics that learn from a replay."""
+
+    max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
+    batch_size: int = Field(256, gt=0, description="Transitions per gradient step.")
+    train_every: int = Field(1, gt=0, description="Environment steps per round of updates.")
+
+
+class OfflineActorCriticSettings(NormalizeSettings, CriticSettings, DatasetSettings):
+    """An actor and critics that learn from recorded data, with targets that follow."""
+
+    max_grad_norm: float | None = Field(None, gt=0, description="Global gradient clip.")
+    tau: float = Field(0.005, gt=0, le=1, description="Polyak rate of the targets.")
 
 
 class PolicyGradientSettings(NormalizeSettings, NetworkSettings, RolloutSettings):

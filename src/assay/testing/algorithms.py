@@ -93,13 +93,20 @@ def make_algorithm(
         action: Its action space.
         seed: The run's seed.
         num_envs: The number of environments that it is built for.
-        env_steps: The budget, which schedules refer to.
+        env_steps: The budget, which schedules refer to; of an offline algorithm, in updates.
         **settings: Hyperparameters.
     """
-    run = {"seed": seed, "num_envs": num_envs, "env_steps": env_steps}
-    plain = {"device": "cpu", "compile": False}
-    config = resolve(name, "none", run | plain, settings, use_preset=False)
-    return build_algorithm(config, Spaces(observation, action), Clock(env_steps))
+    run = {"seed": seed, "device": "cpu", "compile": False}
+    run |= plain_budget(name, env_steps, num_envs)
+    config = resolve(name, "none", run, settings, use_preset=False)
+    return build_algorithm(config, Spaces(observation, action), config.run.clock())
+
+
+def plain_budget(name: str, total: int, num_envs: int = 1) -> dict[str, Any]:
+    """Return the budget of an algorithm that is built by itself, in the unit of its loop."""
+    if registry.get(name).spec.loop != "offline":
+        return {"env_steps": total, "num_envs": num_envs}
+    return {"updates": total, "data": __file__}  # a file that exists: nobody will read it
 
 
 class Rig:
@@ -297,6 +304,7 @@ class AlgorithmContract:
     settings: ClassVar[Mapping[str, Any]] = {}
     updates: ClassVar[int] = 4
     compiled_settings: ClassVar[Mapping[str, Any]] = {}
+    make_rig: ClassVar[type[Rig]] = Rig
 
     def cases(self) -> Iterator[Case]:
         """Yield the environments to try."""
@@ -332,13 +340,17 @@ class AlgorithmContract:
         settings = dict(self.settings)
         while True:
             try:
-                return Rig(self.algorithm, env, **{"num_envs": 2, **settings, **options})
+                return self.make_rig(self.algorithm, env, **{"num_envs": 2, **settings, **options})
             except (
                 UnusedSettingError
             ) as error:  # without use in this case, such as layers where images are
                 if error.setting not in settings:
                     raise
                 del settings[error.setting]
+
+    def budget(self, factory: Callable[[], Any], directory: Path, total: int) -> dict[str, Any]:
+        """Return the run settings that say how long to train, and on what."""
+        return {"env_steps": total, "num_envs": 2}
 
     def first_case(self) -> Case:
         """Return the case of the first declared action space."""
@@ -415,7 +427,8 @@ class AlgorithmContract:
         others = {k: next(iter(v.values())) for k, v in ACTION_SPACES.items() if k not in declared}
         others["Tuple"] = spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2)))
         observation = spaces.Box(-1.0, 1.0, (2,), np.float32)
-        config = resolve(self.algorithm, "none", self.settings, use_preset=False)
+        budget = plain_budget(self.algorithm, 100)
+        config = resolve(self.algorithm, "none", budget, self.settings, use_preset=False)
         for kind, action in others.items():
             with pytest.raises(SpaceError, match=kind) as caught:
                 build_algorithm(config, Spaces(observation, action), Clock(100))
@@ -480,13 +493,13 @@ class AlgorithmContract:
         monkeypatch.setattr("os.fsync", lambda descriptor: None)
         factory = self.first_case().factory(saves=saves)
         options: dict[str, Any] = {
-            "env_steps": 160, "num_envs": 2, "checkpoint_every": 48, "log_every": 20,
+            **self.budget(factory, tmp_path, 160), "checkpoint_every": 48, "log_every": 20,
             "eval_every": 80, "eval_episodes": 2, "sinks": (), "compile": False, "preset": False,
             "root": tmp_path, **self.settings, **self.normalised(self.first_case()),
         }  # fmt: skip
 
         def die(event: Event) -> None:
-            if isinstance(event, Logged) and event.clock.env_steps >= 120:
+            if isinstance(event, Logged) and event.clock.count >= 120:
                 raise KeyError("the power is out")
 
         whole = assay.train(self.algorithm, factory, name="whole", **options)
@@ -509,7 +522,8 @@ class AlgorithmContract:
         case = self.first_case()
         options = {**self.settings, **self.compiled_settings}
         eager, compiled = (
-            Rig(self.algorithm, case.factory(), compile=on, **options) for on in (False, True)
+            self.make_rig(self.algorithm, case.factory(), compile=on, **options)
+            for on in (False, True)
         )
         with quick_compiler():
             metrics = [rig.learn(self.updates) for rig in (eager, compiled)]

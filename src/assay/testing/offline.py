@@ -1,0 +1,131 @@
+"""The contract tests of algorithms that learn from recorded data, and data for them.
+
+class TestContract(OfflineContract):
+    algorithm = "iql"
+    settings = {"hidden": (16,), "batch_size": 8}
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from assay.core.types import Action, Tree, action_mask
+from assay.data.collect import from_episodes
+from assay.data.dataset import Dataset
+from assay.data.files import save
+from assay.envs.make import EnvLike, make_vector
+from assay.evaluation.play import play, recorded_space
+from assay.loops.collect import Collector, random_actions
+from assay.loops.config import resolve
+from assay.loops.table import make_loop
+from assay.loops.training import build_algorithm
+from assay.testing.algorithms import AlgorithmContract, Rig
+
+Behaviour = Callable[[Any, np.random.Generator], Any]
+
+
+class _Actor:
+    """Chooses by a function of all observations, or uniformly among what is allowed."""
+
+    def __init__(self, space: Any, behaviour: Behaviour | None, seed: int) -> None:
+        self.space, self.behaviour = space, behaviour
+        self.rng = np.random.default_rng(seed)
+
+    def initial_carry(self, n: int) -> Tree:
+        return None
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        if self.behaviour is not None:
+            return Action(self.behaviour(obs, self.rng), None, {})
+        count = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+        drawn = random_actions(self.rng, self.space, count, action_mask(obs))
+        return Action(drawn, None, {})
+
+
+def record(
+    env: EnvLike, *, episodes: int = 25, seed: int = 0, behaviour: Behaviour | None = None
+) -> Dataset:
+    """Play episodes and return them.
+
+    Args:
+        env: What `make_vector` takes.
+        episodes: How many.
+        seed: Fixes all of it.
+        behaviour: Gives canonical actions for observations [N, ...] and a generator; without it,
+            actions are uniform.
+    """
+    vector = make_vector(env, 1)
+    actor = _Actor(vector.spaces.action, behaviour, seed)
+    try:
+        played = play(actor, vector, episodes=episodes, seed=seed)
+        return from_episodes(played, recorded_space(vector.observations), vector.actions.source)
+    finally:
+        vector.close()
+
+
+class OfflineRig(Rig):
+    """An offline algorithm with its loop and data, and environments to act in.
+
+    The data and the environments' episodes are the same for every seed: a run's seed does not
+    choose what was recorded.
+
+    Args:
+        algorithm: Registry name.
+        env: What `make_vector` takes.
+        data: What to learn from; by default uniform actions in the environment.
+        seed: The run's seed.
+        num_envs: Environments that are acted in.
+        updates: The budget, which schedules refer to.
+        compile: Whether optimizer steps are compiled.
+        **settings: Hyperparameters.
+    """
+
+    def __init__(
+        self,
+        algorithm: str,
+        env: EnvLike,
+        *,
+        data: Dataset | None = None,
+        seed: int = 1,
+        num_envs: int = 2,
+        updates: int = 10_000,
+        compile: bool = False,
+        **settings: Any,
+    ) -> None:
+        torch.set_num_threads(1)  # as training does for small networks
+        self._directory = tempfile.TemporaryDirectory()
+        path = save(record(env) if data is None else data, Path(self._directory.name) / "data.npz")
+        run = {"seed": seed, "updates": updates, "compile": compile, "data": str(path)}
+        config = resolve(algorithm, "rig", {**run, "device": "cpu"}, settings, use_preset=False)
+        self.clock = config.run.clock()
+        self.source = env
+        self.env: Any = make_vector(env, num_envs)
+        self.algorithm = build_algorithm(config, self.env.spaces, self.clock)
+        self.loop: Any = make_loop(self.algorithm, self.env, config.run)
+        self.loop.start()
+        self.collector = Collector(self.env, self.algorithm, self.clock, 0)
+        self.collector.start()
+
+    def train(self, count: int | None = None) -> OfflineRig:
+        """Update `count` times in all (by default the whole budget), and return the rig."""
+        self.learn((self.clock.total if count is None else count) - self.clock.updates)
+        return self
+
+
+class OfflineContract(AlgorithmContract):
+    """The checks of `AlgorithmContract` for an algorithm that learns from recorded data."""
+
+    make_rig: ClassVar[type[Rig]] = OfflineRig
+
+    def budget(self, factory: Callable[[], Any], directory: Path, total: int) -> dict[str, Any]:
+        """Return a number of updates, and a file of data."""
+        path = directory / "data.npz"
+        if not path.exists():
+            save(record(factory), path)
+        return {"updates": total, "data": str(path)}
