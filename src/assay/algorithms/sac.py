@@ -32,30 +32,16 @@ from assay.algorithms.settings import (
 )
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
-from assay.core.types import Batch, Spaces, Tree, action_mask, unpack
+from assay.core.types import Batch, Spaces, action_mask, unpack
 from assay.functional import targets
 from assay.functional.distributions import policy_distribution
 from assay.networks.encoders import make_encoder
-from assay.networks.heads import QEnsemble, make_ensemble
+from assay.networks.heads import QEnsemble, ValueEnsemble
 from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Temperature
 from assay.optim.rules import Adam
 from assay.optim.update import Objective, Polyak, Step
 from assay.policies.heads import Head, SquashedHead, StochasticHead
-
-
-class DiscreteCritic(nn.Module):
-    """Twin critics that value every action: observation -> [2, B, A]."""
-
-    def __init__(self, space: Any, actions: int, hp: Any) -> None:
-        super().__init__()
-        self.encoder = make_encoder(space, **hp.encoder(hidden=()), init="torch")
-        sizes = (self.encoder.out_features, *hp.hidden, actions)
-        self.members = make_ensemble(2, sizes, activation=hp.activation, network=hp.network)
-
-    def forward(self, obs: Tree) -> Tensor:
-        """Return Q of every action for both members."""
-        return self.members(self.encoder(obs))
 
 
 @register(
@@ -103,7 +89,7 @@ class SAC(Algorithm):
         else:
             self.distribution, size = policy_distribution(spaces.action), int(spaces.action.n)
             network = actor = nn.Sequential(encoder, nn.Linear(encoder.out_features, size))
-            critic = DiscreteCritic(spaces.observation, size, hp)
+            critic = ValueEnsemble(spaces.observation, size, **hp.encoder())
             head = StochasticHead(spaces.action, log_prob=False)
             default_entropy = hp.target_entropy_share * math.log(size)
         self.actor: Any = actor.to(self.device)

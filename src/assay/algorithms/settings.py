@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from gymnasium.spaces import Box
 from pydantic import AfterValidator, Field
-from torch import nn
+from torch import Tensor, nn
 
 from assay.algorithms.base import DatasetNeeds, ReplayNeeds, RolloutNeeds
 from assay.buffers.hindsight import HindsightOptions, Strategy
@@ -283,6 +283,27 @@ class PolyakSettings(Settings):
         fit = super().fitted(problem, given)
         short = problem.env_steps <= SHORT and isinstance(problem.spaces.action, Box)
         return fit | {"n_step": 3} if short and not given.get("her") else fit
+
+
+class SmoothingSettings(Settings):
+    """Noise of the target action and delayed updates of the actor (arXiv:1802.09477)."""
+
+    target_noise: float = Field(0.2, ge=0, description="Noise of the target action.")
+    target_noise_clip: float = Field(0.5, ge=0, description="Bound of that noise.")
+    policy_delay: int = Field(2, gt=0, description="Critic updates per actor update.")
+
+    def unused(self, spaces: Spaces) -> Unused:
+        """Yield what a noise of 0 leaves without effect."""
+        if self.target_noise == 0:
+            yield "target_noise_clip", "with target_noise=0"
+        if self.target_noise_clip == 0:
+            yield "target_noise", "with target_noise_clip=0"
+
+    def smoothed(self, action: Tensor, noise: Tensor) -> Tensor:
+        """Return unit actions with standard normal noise, scaled and clipped."""
+        # a' = clip(mu'(s') + clip(eps, -c, c), -1, 1)
+        bound = self.target_noise_clip
+        return (action + (noise * self.target_noise).clamp(-bound, bound)).clamp(-1.0, 1.0)
 
 
 # ---------------------------------------------------------------------- exploration

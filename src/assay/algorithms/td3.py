@@ -22,7 +22,7 @@ from assay.algorithms.settings import (
     HindsightSettings,
     NormalizeSettings,
     PolyakSettings,
-    Unused,
+    SmoothingSettings,
 )
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
@@ -42,7 +42,7 @@ class TD3(Algorithm):
     """Deterministic actor-critic: clipped double-Q targets, delayed updates. Cheaper than SAC."""
 
     class Hyperparameters(
-        HindsightSettings, NormalizeSettings, PolyakSettings, ActorCriticSettings
+        SmoothingSettings, HindsightSettings, NormalizeSettings, PolyakSettings, ActorCriticSettings
     ):
         """Settings of TD3."""
 
@@ -50,16 +50,6 @@ class TD3(Algorithm):
         exploration_noise: Schedule = Field(
             constant(0.1), description="Noise of acting, in units of the action scale."
         )
-        target_noise: float = Field(0.2, ge=0, description="Noise of the target action.")
-        target_noise_clip: float = Field(0.5, ge=0, description="Bound of that noise.")
-        policy_delay: int = Field(2, gt=0, description="Critic updates per actor update.")
-
-        def unused(self, spaces: Spaces) -> Unused:
-            """Yield what a noise of 0 leaves without effect."""
-            if self.target_noise == 0:
-                yield "target_noise_clip", "with target_noise=0"
-            if self.target_noise_clip == 0:
-                yield "target_noise", "with target_noise_clip=0"
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
@@ -97,14 +87,10 @@ class TD3(Algorithm):
         step(batch, self.hp.rates(step, self.clock.progress))
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        hp = self.hp
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
         with torch.no_grad():
             # a' = clip(mu'(s') + clip(eps, -c, c), -1, 1)
-            noise = (batch["noise"] * hp.target_noise).clamp(
-                -hp.target_noise_clip, hp.target_noise_clip
-            )
-            next_action = (self.target_actor(next_obs) + noise).clamp(-1.0, 1.0)
+            next_action = self.hp.smoothed(self.target_actor(next_obs), batch["noise"])
             next_q = self.target_critic(next_obs, next_action).amin(0)
             y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], next_q)
         q = self.critic(obs, self.scale.to_unit(batch["action"]))  # q: [2, B]

@@ -117,6 +117,17 @@ def huber(x: Tensor, delta: float = 1.0) -> Tensor:
     return inner * (size - 0.5 * inner)
 
 
+def expectile(error: Tensor, tau: float) -> Tensor:
+    """Return the asymmetric squared error of each item (arXiv:2110.06169).
+
+    Args:
+        error: Target less prediction, of any shape.
+        tau: The expectile: above 1/2, a target above the prediction counts more.
+    """
+    # L(u) = |tau - 1{u < 0}| u^2
+    return (tau - (error.detach() < 0).to(error.dtype)).abs() * error.square()
+
+
 def quantile_huber(
     predicted: Tensor,
     target: Tensor,

@@ -268,6 +268,36 @@ class QEnsemble(nn.Module):
         return self.ensemble(x, members).squeeze(-1)
 
 
+class ValueEnsemble(nn.Module):
+    """Functions of the observation alone, such as Q of every action: obs -> [members, B, outputs].
+
+    Images go through one CNN that the members share. The other arguments are those of
+    `make_encoder` and `make_ensemble`.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        outputs: int,
+        *,
+        members: int = 2,
+        hidden: Sequence[int] = (256, 256),
+        activation: str = "relu",
+        cnn: str = "nature",
+        network: str = DEFAULT,
+    ) -> None:
+        super().__init__()
+        self.encoder = make_encoder(
+            observation_space, hidden=(), cnn=cnn, network=network, init="torch"
+        )
+        sizes = (self.encoder.out_features, *hidden, outputs)
+        self.members = make_ensemble(members, sizes, activation=activation, network=network)
+
+    def forward(self, obs: Tree) -> Tensor:
+        """Return the outputs of every member."""
+        return self.members(self.encoder(obs))
+
+
 class ActionScale(nn.Module):
     """The affine map from a bounded Box to the unit box [-1, 1]; policies have its inverse.
 

@@ -26,6 +26,7 @@ from assay.loops.config import resolve
 from assay.loops.table import make_loop
 from assay.loops.training import build_algorithm
 from assay.testing.algorithms import AlgorithmContract, Rig
+from assay.testing.envs import Reach
 
 Behaviour = Callable[[Any, np.random.Generator], Any]
 
@@ -67,6 +68,14 @@ def record(
         return from_episodes(played, recorded_space(vector.observations), vector.actions.source)
     finally:
         vector.close()
+
+
+def torn(obs: Any, rng: np.random.Generator) -> Any:
+    """Act in `Reach`: as often away from the goal as towards it, so that the mean stands still."""
+    half = obs.shape[1] // 2
+    move = np.clip(obs[:, half:] - obs[:, :half], -0.5, 0.5)
+    move = np.where(rng.random((len(obs), 1)) < 0.5, move, -move) + rng.normal(0, 0.1, move.shape)
+    return np.clip(1.0 + 4.0 * move, Reach.low, Reach.high).astype(np.float32)
 
 
 class OfflineRig(Rig):

@@ -1,0 +1,95 @@
+"""TD3+BC (Fujimoto & Gu 2021, arXiv:2106.06860): TD3 on recorded data, held near its actions.
+
+The actor maximises lambda Q(s, mu(s)) - (mu(s) - a)^2 with lambda = alpha / mean|Q|, so that alpha
+weighs values of any scale against imitation. Observations are standardised with the statistics of
+the dataset, which stay part of the policy.
+
+Deviations: an observation is divided by its standard deviation, without the constant 1e-3, and
+clipped at 10 deviations. Actions and target noise are in the unit box (-1, 1).
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.settings import OfflineActorCriticSettings, SmoothingSettings
+from assay.core.registry import register
+from assay.core.types import Spaces, unpack
+from assay.functional import targets
+from assay.networks.encoders import make_encoder
+from assay.networks.heads import ActionScale, QEnsemble
+from assay.networks.mlp import mlp
+from assay.optim.rules import Adam
+from assay.optim.update import Objective, Polyak
+from assay.policies.heads import DeterministicHead
+
+_SMALLEST = 1e-8  # of mean |Q|, which is 0 only where nothing was learned
+
+
+@register(loop="offline", actions=("Box",), family="actor-critic", paper="arXiv:2106.06860")
+class TD3BC(Algorithm):
+    """TD3 that stays near recorded actions. Simple and fast; for data of decent quality."""
+
+    class Hyperparameters(SmoothingSettings, OfflineActorCriticSettings):
+        """Settings of TD3+BC."""
+
+        normalize_obs: bool = Field(True, description="Standardise float observations.")
+        alpha: float = Field(2.5, gt=0, description="Weight of values against imitation.")
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        super().__init__(spaces, hp, context)
+        self.needs = hp.needs()
+        size = int(np.prod(spaces.action.shape))
+        encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
+        head = mlp((encoder.out_features, size), init="torch")
+        self.actor = nn.Sequential(encoder, head, nn.Tanh()).to(self.device)
+        self.critic = QEnsemble(spaces.observation, size, members=2, **hp.encoder()).to(self.device)
+        self.target_actor = copy.deepcopy(self.actor)
+        self.target_critic = copy.deepcopy(self.critic)
+        self.scale = ActionScale(spaces.action).to(self.device)
+        rule = Adam(max_grad_norm=hp.max_grad_norm)
+        critic = Objective("critic", self.critic, self._critic_loss, rule)
+        actor = Objective("actor", self.actor, self._actor_loss, rule)
+        soft = [
+            Polyak(self.target_critic, self.critic, hp.tau),
+            Polyak(self.target_actor, self.actor, hp.tau),
+        ]
+        self.critic_step = self.make_step([critic])
+        self.full_step = self.make_step([critic, actor], polyak=soft, share=self.critic_step)
+        self.policy = self.make_policy(self.actor, DeterministicHead(spaces.action, lambda: 0.0))
+
+    def update(self, data: Any) -> None:
+        """Move the critics; every `policy_delay` updates also the actor and the targets."""
+        batch = self.replay_tensors(data.sample(self.hp.batch_size))
+        batch["action"] = self.scale.to_unit(batch["action"]).flatten(1)
+        batch["noise"] = self.noise(*batch["action"].shape)
+        due = (self.updates + 1) % self.hp.policy_delay == 0
+        step = self.full_step if due else self.critic_step
+        step(batch, self.hp.rates(step, self.clock.progress))
+
+    def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
+        with torch.no_grad():
+            # y = r + gamma (1 - d) min_i Q'_i(s', a'), a' = mu'(s') with clipped noise
+            next_action = self.hp.smoothed(self.target_actor(next_obs), batch["noise"])
+            next_q = self.target_critic(next_obs, next_action).amin(0)
+            y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], next_q)
+        q = self.critic(obs, batch["action"])  # q: [2, B]
+        return (q - y).square().mean(1).sum(), {"q_mean": q.mean()}
+
+    def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        obs = unpack("obs", batch)
+        action = self.actor(obs)
+        q = self.critic(obs, action)[0]  # q: [B]
+        # lambda = alpha / mean|Q|, without gradient
+        weight = self.hp.alpha / q.detach().abs().mean().clamp(min=_SMALLEST)
+        imitation = (action - batch["action"]).square().mean()
+        # J = -lambda E[Q_1(s, mu(s))] + E[(mu(s) - a)^2]
+        return -weight * q.mean() + imitation, {"bc_loss": imitation.detach()}
