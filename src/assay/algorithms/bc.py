@@ -54,7 +54,7 @@ class BC(Algorithm):
         self.continuous = isinstance(spaces.action, Box)
         size = int(np.prod(spaces.action.shape) if self.continuous else spaces.action.n)
         encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
-        parts = [encoder, mlp((encoder.out_features, size), init="torch")]
+        parts: list[nn.Module] = [encoder, mlp((encoder.out_features, size), init="torch")]
         if self.continuous:
             self.scale = ActionScale(spaces.action).to(self.device)
             head: Head = DeterministicHead(spaces.action, lambda: 0.0)
