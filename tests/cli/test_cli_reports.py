@@ -14,7 +14,7 @@ from PIL import Image
 import assay
 from assay.cli.doctor import EXTRAS
 from assay.core import registry
-from assay.loops.config import OnlineSettings
+from assay.loops.config import settings_model
 from assay.runs.directory import RunDirectory
 
 BROKEN = """
@@ -128,9 +128,11 @@ def test_algorithms_are_listed_with_all_their_settings(cli: Cli) -> None:
     assert sorted(listed) == registry.names()
     for name, facts in listed.items():
         assert f" {name} " in shown.stdout
-        fields = registry.get(name).Hyperparameters.model_fields
+        algorithm = registry.get(name)
+        fields = algorithm.Hyperparameters.model_fields
         assert set(facts["hyperparameters"]) == set(fields)
-        assert set(facts["run_settings"]) == set(OnlineSettings.model_fields)
+        run_settings = settings_model(algorithm.spec.loop).model_fields
+        assert set(facts["run_settings"]) == set(run_settings)
         for setting in [*facts["hyperparameters"].values(), *facts["run_settings"].values()]:
             assert setting["meaning"] and setting["type"]
 
