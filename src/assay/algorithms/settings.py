@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from gymnasium.spaces import Box
 from pydantic import AfterValidator, Field
-from torch import Tensor, nn
+from torch import nn
 
 from assay.algorithms.base import DatasetNeeds, ReplayNeeds, RolloutNeeds
 from assay.buffers.hindsight import HindsightOptions, Strategy
@@ -298,12 +298,6 @@ class SmoothingSettings(Settings):
             yield "target_noise_clip", "with target_noise=0"
         if self.target_noise_clip == 0:
             yield "target_noise", "with target_noise_clip=0"
-
-    def smoothed(self, action: Tensor, noise: Tensor) -> Tensor:
-        """Return unit actions with standard normal noise, scaled and clipped."""
-        # a' = clip(mu'(s') + clip(eps, -c, c), -1, 1)
-        bound = self.target_noise_clip
-        return (action + (noise * self.target_noise).clamp(-bound, bound)).clamp(-1.0, 1.0)
 
 
 # ---------------------------------------------------------------------- exploration

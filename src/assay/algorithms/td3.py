@@ -87,10 +87,13 @@ class TD3(Algorithm):
         step(batch, self.hp.rates(step, self.clock.progress))
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        hp = self.hp
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
         with torch.no_grad():
             # a' = clip(mu'(s') + clip(eps, -c, c), -1, 1)
-            next_action = self.hp.smoothed(self.target_actor(next_obs), batch["noise"])
+            next_action = targets.smoothed_action(
+                self.target_actor(next_obs), batch["noise"], hp.target_noise, hp.target_noise_clip
+            )
             next_q = self.target_critic(next_obs, next_action).amin(0)
             y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], next_q)
         q = self.critic(obs, self.scale.to_unit(batch["action"]))  # q: [2, B]

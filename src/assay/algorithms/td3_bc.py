@@ -75,10 +75,13 @@ class TD3BC(Algorithm):
         step(batch, self.hp.rates(step, self.clock.progress))
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        hp = self.hp
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
         with torch.no_grad():
             # y = r + gamma (1 - d) min_i Q'_i(s', a'), a' = mu'(s') with clipped noise
-            next_action = self.hp.smoothed(self.target_actor(next_obs), batch["noise"])
+            next_action = targets.smoothed_action(
+                self.target_actor(next_obs), batch["noise"], hp.target_noise, hp.target_noise_clip
+            )
             next_q = self.target_critic(next_obs, next_action).amin(0)
             y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], next_q)
         q = self.critic(obs, batch["action"])  # q: [2, B]

@@ -128,6 +128,16 @@ def expectile(error: Tensor, tau: float) -> Tensor:
     return (tau - (error.detach() < 0).to(error.dtype)).abs() * error.square()
 
 
+def conservative_gap(values: Tensor, recorded: Tensor) -> Tensor:
+    """Return by how much Q of any action exceeds Q of the recorded one (arXiv:2006.04779).
+
+    Args:
+        values: [..., N], Q of all actions; of sampled ones less the log-density that drew them.
+        recorded: [...], Q of the recorded action.
+    """
+    return values.logsumexp(-1) - recorded
+
+
 def quantile_huber(
     predicted: Tensor,
     target: Tensor,

@@ -19,6 +19,18 @@ def td_target(reward: Tensor, discount: Tensor, terminated: Tensor, next_value: 
     return (reward + discount * (1.0 - terminated.to(reward.dtype)) * next_value).detach()
 
 
+def smoothed_action(action: Tensor, noise: Tensor, scale: float, bound: float) -> Tensor:
+    """Return unit actions with noise that is scaled and clipped (arXiv:1802.09477).
+
+    Args:
+        action: In the unit box [-1, 1].
+        noise: Standard normal, of the same shape.
+        scale: Standard deviation of the noise.
+        bound: Of the scaled noise.
+    """
+    return (action + (noise * scale).clamp(-bound, bound)).clamp(-1.0, 1.0)
+
+
 def action_value(q: Tensor, action: Tensor) -> Tensor:
     """Return q [B] of the actions taken.
 
