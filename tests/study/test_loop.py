@@ -25,7 +25,7 @@ from assay.study.record.book import Book
 from assay.study.record.history import History
 from assay.study.record.study import Study
 from assay.study.run import planning, switch
-from assay.study.steps import agenda, candidates
+from assay.study.steps import advice, agenda, candidates
 from assay.study.steps.agenda import Step
 from assay.study.steps.loop import Loop
 
@@ -200,7 +200,10 @@ class TestLoop:
         loop(study)
         propose(study, "better", lr=0.009)
         reason, lines = loop(study)
-        assert reason == "the study's error rate is spent on 1 candidates, as many as expected"
+        assert reason.startswith(
+            "a person is needed: better cannot be judged any more: the study's"
+        )
+        assert advice.next_step(study).command == "assay study discard better --why TEXT"
         assert now(study)["better"] == "validated" and lines == [
             "better keeps to the contract and is frozen"
         ]

@@ -243,7 +243,8 @@ def check(call: Call) -> None:
         checkout.refuse_obstacles(found.root)
         interpreter.refuse_unmapped(found.root, agreed, planning.environment(agreed, found.root))
     devices = gpus.usable(agreed)
-    void = agenda.voided(found, found.book()[0], agreed)
+    book = found.book()[0]
+    void, vain = agenda.voided(found, book, agreed), agenda.in_vain(book, agreed)
     seen = power.shown(agreed.evaluation)
     measured = protocol.protocol_hash(found.root, agreed)
     imported = sorted(protocol.measuring_imports(found.root, agreed))
@@ -274,8 +275,8 @@ def check(call: Call) -> None:
             f"budget.parallel is {agreed.budget.parallel}, and the {len(devices)} GPUs that runs "
             f"may use here hold {gpus.at_once(agreed, devices)} at once (hardware.runs_per_gpu)"
         )
-    if void is not None:
-        warnings.append(void.reason)
+    warnings += [void.reason] if void is not None else []
+    warnings += [vain] if vain else []
     facts = {
         "valid": True, "protocol": measured, "protected": sorted(kept), "missing": reasons,
         "imported_by_evaluation": imported, "loaded_by_python": startup,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from assay.core.errors import AssayError
-from assay.study.agree import approvals
+from assay.study.agree import approvals, spending
+from assay.study.files.contract import Contract
 from assay.study.record import kinds
 from assay.study.record.book import Book
 from assay.study.record.ledger import Problem
@@ -84,7 +85,16 @@ def advise(study: Study, book: Book, damage: list[Problem]) -> Advice:
     if book.held:
         run = next(iter(book.held))
         return Advice("monitor", f"nothing else is left until {run} ends", f"{STUDY} monitor {run}")
-    return Advice("propose", "everything that was proposed is decided", f"{STUDY} propose FILE")
+    return _nothing_left(book, agreed)
+
+
+def _nothing_left(book: Book, agreed: Contract) -> Advice:
+    decided = "everything that was proposed is decided"
+    spent = spending.exhausted(book, agreed)
+    if spent:
+        reason = f"{decided}. {spent}; further candidates need a new study"
+        return Advice("report", reason, f"{STUDY} report")
+    return Advice("propose", decided, f"{STUDY} propose --set KEY=VALUE")
 
 
 def _watch(book: Book) -> Advice:
@@ -110,5 +120,7 @@ def _command(step: agenda.Step) -> str:
             return f"{STUDY} probe summarise {name}"
         case "promote":
             return f"{STUDY} queue promote"
+        case "discard":
+            return f"{STUDY} discard {name} --why TEXT"
         case _:
             return ""

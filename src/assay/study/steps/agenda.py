@@ -13,7 +13,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Literal
 
-from assay.study.agree import protocol
+from assay.study.agree import protocol, spending
 from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
@@ -23,8 +23,9 @@ from assay.study.record.study import Study
 
 Action = Literal[
     "baseline", "validate", "run", "promote", "audit", "judge", "summarise", "debug", "extend",
+    "discard",
 ]  # fmt: skip
-PERSONAL = ("debug", "extend")  # a person has to think first
+PERSONAL = ("debug", "extend", "discard")  # a person has to think first
 AA, GAPS = "aa-test", "failed-baseline"  # exceptions of the contract
 _UNREMARKABLE = 2.5  # standard errors; no t-test calls less than 2.57 significant at 1 %
 
@@ -43,14 +44,17 @@ class Step:
 def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list[Step]:
     """Return all steps that can be taken now, the most urgent first, `without` some candidates.
 
-    Until the baseline is complete nothing else is on it: candidates are compared with it.
+    Until the baseline is complete nothing else is on it: candidates are compared with it. Seeds
+    that nobody can be judged on are not waited for.
     """
     names = book.baselines()
     if not names:
         first = [Step("baseline", "there is no baseline to compare candidates with")]
         return [step for step in first if step.candidate not in without]
-    first = _baseline(book, agreed, names[0])
-    if first or not all(book.complete(agreed, names[0], phase) for phase in DECIDING):
+    judgeable = _judgeable(book, agreed)
+    first = _baseline(book, agreed, names[0]) if judgeable else []
+    complete = all(book.complete(agreed, names[0], phase) for phase in DECIDING)
+    if first or (judgeable and not complete):
         return [step for step in first if step.candidate not in without]
     steps: list[Step] = []
     for name, status in book.status.items():
@@ -60,6 +64,36 @@ def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list
     steps = [step for step in steps if step.candidate not in without]
     steps += _trials(book, agreed, without)
     return sorted(steps, key=lambda step: step.action in PERSONAL)
+
+
+def _judgeable(book: Book, agreed: Contract) -> bool:
+    """Return whether anybody can be judged: a share is left or held, or validation waits."""
+    if not spending.exhausted(book, agreed):
+        return True
+    waiting = [name for name, status in book.status.items() if status not in DECIDED]
+    return any(
+        book.share(name) is not None or book.judged.get((name, "promotion")) == "accept"
+        for name in waiting
+    )
+
+
+def in_vain(book: Book, agreed: Contract) -> str:
+    """Return which seeds of the promotion pool nobody can be judged on, and why, or ""."""
+    names = book.baselines()
+    if not names or _judgeable(book, agreed):
+        return ""
+    seeds = book.left(agreed, names[0], "promotion")
+    if not seeds:
+        return ""
+    return (
+        f"nobody can be judged on the seeds {list(seeds)} of evaluation.pools.promotion: "
+        f"{_uncapitalised(spending.exhausted(book, agreed))}. A larger pool is another look, which "
+        "costs another share; take them out, and begin a new study for further evidence"
+    )
+
+
+def _uncapitalised(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def voided(study: Study, book: Book, agreed: Contract) -> Step | None:
@@ -151,20 +185,23 @@ def _one(book: Book, agreed: Contract, name: str, status: Status) -> list[Step]:
     if book.kind[name] == "dr-probe":
         return _probe(book, agreed, name)
     if not book.goes_on(name):
-        return []
+        return _barred(book, agreed, name)
     for phase in DECIDING:
+        outcome = book.judged.get((name, phase))
+        if phase == "promotion" and outcome in (None, "inconclusive"):
+            barred = _barred(book, agreed, name)
+            if barred:
+                return barred
         if not book.complete(agreed, name, phase):
             return _runs(book, agreed, name, phase)
         if (name, phase) not in book.audited:
             reason = f"the {phase} runs of {name} are complete and not audited"
             return [Step("audit", reason, name, phase)]
-        outcome = book.judged.get((name, phase))
         if outcome is None:
             reason = f"the {phase} runs of {name} are audited and not judged"
             return [Step("judge", reason, name, phase)]
         if outcome == "inconclusive":
-            reason = f"{name} is inconclusive and the {phase} pool is used up; a larger one needs "
-            return [Step("extend", reason + "an approval, or discard it", name, phase)]
+            return [Step("extend", _larger(agreed, name, phase), name, phase)]
         if outcome == "invalid":
             reason = (
                 f"the {phase} evidence of {name} is invalid (assay study report says why); remove "
@@ -172,6 +209,33 @@ def _one(book: Book, agreed: Contract, name: str, status: Status) -> list[Step]:
             )
             return [Step("debug", reason, name, phase)]
     return []
+
+
+def _larger(agreed: Contract, name: str, phase: Phase) -> str:
+    """Return how a person gets more evidence on an inconclusive candidate, and what it costs."""
+    field = f"evaluation.pools.{phase}"
+    seeds = ", ".join(map(str, agreed.evaluation.pools.of(phase)))
+    cost = ", which costs another share of the error rate" if phase == "promotion" else ""
+    return (
+        f"{name} is inconclusive and the {phase} pool is used up; add seeds to it (assay study "
+        f"contract set '{field}=[{seeds}, ...]', assay study contract approve evaluation --by NAME)"
+        f"{cost}; or discard it (assay study discard {name} --why TEXT)"
+    )
+
+
+def _barred(book: Book, agreed: Contract, name: str) -> list[Step]:
+    """Return what a person can do with a candidate that cannot be judged any more, if so."""
+    why = spending.barred(book, agreed, name)
+    if not why:
+        return []
+    what = f"{name} cannot be judged any more"
+    if book.status[name] == "inconclusive":
+        what = f"{name} is inconclusive, and more seeds are another look, which costs another share"
+    reason = (
+        f"{what}: {_uncapitalised(why)}; discard it (assay study discard {name} --why TEXT), and "
+        "begin a new study for further evidence (assay study init --study NAME --activate)"
+    )
+    return [Step("discard", reason, name)]
 
 
 def _unready(book: Book, name: str) -> Step | None:
@@ -210,6 +274,8 @@ def _probe(book: Book, agreed: Contract, name: str) -> list[Step]:
 
 def _trials(book: Book, agreed: Contract, without: Container[str]) -> list[Step]:
     """Return what the short trials wait for: runs, or their ranking."""
+    if spending.exhausted(book, agreed):
+        return []  # a person is asked about each
     cohort = [name for name in book.cohort() if name not in without]
     smoke: tuple[Phase, ...] = ("smoke",) if "smoke" in agreed.baseline.shortened else ()
     steps = []
