@@ -16,6 +16,7 @@ from assay.study.files.documents import StudyError, write_yaml_document
 from assay.study.judge import audit, verdict, verify
 from assay.study.record.book import Book
 from assay.study.record.study import Study
+from assay.study.report.standings import standings
 from assay.study.run import planning
 from assay.study.steps import advice, agenda, candidates
 
@@ -184,6 +185,17 @@ class TestAnExtendedPool:
         assert steps(study) == [("judge", "c1")]
         assert verdict.judge(study, "c1", "promotion", "agent").outcome == "accept"
         assert steps(study) == [("run", "c1")]  # in validation
+
+    def test_status_shows_the_seeds_that_the_effect_is_of(self, study: Study) -> None:
+        add(study, "c1")
+        fake(study, "c1", "promotion", gain=3.0)
+        assert judged(study, "c1") == "inconclusive"
+        agree(study, pools=POOLS | {"promotion": list(range(1, 10))})
+        fake(study, "base", "promotion", gain=50.0, seeds=(6, 7, 8, 9))
+        row = standings(study.history(), study.contract().metrics.primary)[-1]
+        assert (row.name, row.seeds) == ("c1", 5)
+        assert row.mean is not None and row.rival_mean == 100.0
+        assert row.mean - row.rival_mean == pytest.approx(row.effect)
 
     def test_a_verdict_never_rests_on_an_audit_of_fewer_runs(self, study: Study) -> None:
         self.extended(study)

@@ -175,6 +175,29 @@ def test_a_curve_alone_is_the_training_reward(tmp_path: Path) -> None:
     assert "metrics.primary.training_reward" in {row["field"] for row in facts["decide"]}
 
 
+def test_episodes_that_nobody_named_are_not_on_record(tmp_path: Path) -> None:
+    root = repository(tmp_path, "")
+    facts = json.loads(start(root, "--json"))
+    assert open_study(root).contract().evaluation.episodes is None
+    assert "evaluation.episodes" in {row["field"] for row in facts["decide"]}
+    study(root, "report")
+    report = (open_study(root).path / "report.md").read_text()
+    assert "no evaluation apart from training" in report and "episodes per seed" not in report
+    study(root, "contract", "set", "evaluation.episodes=7")
+    study(root, "report")
+    assert "7 episodes per seed" in (open_study(root).path / "report.md").read_text()
+
+
+def test_a_command_that_needs_episodes_asks_for_them(tmp_path: Path) -> None:
+    root = repository(tmp_path)
+    start(root)
+    study(root, "contract", "set", "evaluation.files=[train.py]",
+          "evaluation.command=[python, train.py, --n, '{episodes}']")  # fmt: skip
+    made = open_study(root)
+    with pytest.raises(StudyError, match=r"has {episodes}, and evaluation.episodes is empty"):
+        planning._filled(made.contract().evaluation.command, "evaluation", 0, root, made.contract())
+
+
 def test_five_commands_from_a_script_to_an_answer(tmp_path: Path) -> None:
     root = repository(tmp_path)
     start(root, "--minimum-effect", "5", "--candidates", "1", "--seeds", "5")

@@ -31,7 +31,7 @@ def next_step(call: Call) -> None:
     if seen.command:
         lines.append(f"  {seen.command}")
     if not seen.safe:
-        lines.append("  A person has to decide this.")
+        lines.append(f"  {seen.asks}")
     call.show(facts, lines)
 
 
@@ -100,7 +100,7 @@ def status(call: Call) -> None:
     if rows:
         name = metric.name if metric else "score"
         columns = ("candidate", "state", "phase", "seeds>", f"mean {name}>", "against>",
-                   "effect [95 % limits]>")  # fmt: skip
+                   "effect [one-sided 95 % limits]>")  # fmt: skip
         output.show(output.table(columns, [_standing_row(row) for row in rows]))
         for row in rows:
             if row.reason:

@@ -337,7 +337,12 @@ class Evaluation(Grown):
     command: tuple[str, ...] = Field(
         (), description="Run after training; empty where training itself writes the metric."
     )
-    episodes: int = Field(gt=0, description="Per seed, averaged inside it.")
+    episodes: int | None = Field(
+        None,
+        gt=0,
+        description="Per seed, averaged inside it; empty where there is no evaluation apart from "
+        "training, or nobody knows.",
+    )
     deterministic: bool = Field(
         True,
         description="Whether the policy acts greedily; recorded and hashed, for people: the "

@@ -208,8 +208,14 @@ def _filled(
     words: Sequence[str], what: str, seed: int, out: Path, agreed: Contract
 ) -> tuple[str, ...]:
     """Fill in the words of a command."""
-    values = {"seed": seed, "out": out, "python": sys.executable}
-    values["episodes"] = agreed.evaluation.episodes
+    values: dict[str, Any] = {"seed": seed, "out": out, "python": sys.executable}
+    if agreed.evaluation.episodes is not None:
+        values["episodes"] = agreed.evaluation.episodes
+    elif any("{episodes}" in word for word in words):
+        raise StudyError(
+            f"The {what} command has {{episodes}}, and evaluation.episodes is empty.",
+            "Say how many: assay study contract set evaluation.episodes=20",
+        )
     filled = []
     for word in words:
         try:

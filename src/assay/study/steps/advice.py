@@ -30,6 +30,13 @@ class Advice:
     command: str = ""  # what to type, or "" where a person has to think first
     safe: bool = True  # whether an agent may do it without asking; starting a run is not
 
+    @property
+    def asks(self) -> str:
+        """Return what a step needs of a person, for one that is not safe."""
+        if self.action in ("run", "baseline"):
+            return "It starts runs; an agent asks a person first."
+        return "A person has to decide this."
+
 
 def next_step(study: Study) -> Advice:
     """Return the next safe action and the reason for it.

@@ -168,7 +168,7 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
     made.put("experiment.mode", "supervised")
     made.put("experiment.keep", 1.0)
     made.ask("metrics.primary.minimum_effect", "how much better is worth having? --minimum-effect")
-    made.ask("evaluation.episodes", "how many episodes one score averages, for the record")
+    _episodes(made, train.command)
     if not any("{out}" in word for word in train.command):
         made.ask("baseline.outputs", "the script writes to its working directory: name what it "
                  "writes, such as [runs/**/*], or let a trial find it")  # fmt: skip
@@ -182,6 +182,14 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
         _primary(made, best.name, best.source, "the code names it; no run has shown it yet")
         made.put("metrics.primary.direction", best.direction)
     return made
+
+
+def _episodes(made: Draft, command: Sequence[str]) -> None:
+    """Ask how many episodes a score averages; a number that nobody said is not written down."""
+    if not any("{episodes}" in word for word in command):
+        made.put("evaluation.episodes", None)
+    made.ask("evaluation.episodes", "how many episodes one score averages, for the record; empty "
+             "where the script evaluates nothing")  # fmt: skip
 
 
 def _script(command: Sequence[str]) -> str:
