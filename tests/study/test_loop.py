@@ -188,11 +188,13 @@ class TestLoop:
         propose(study, "wild", lr=5.0)
         propose(study, "better", lr=0.009)
         reason, lines = loop(study)
-        assert "wild is left alone: lr=5.0 is out of scope: expected 0.0001 to 0.01." in lines
-        assert now(study)["wild"] == "draft"
-        assert reason == "nothing is left but what was refused: " + (
-            "lr=5.0 is out of scope: expected 0.0001 to 0.01."
+        refusal = (
+            "lr=5.0 is out of scope: expected 0.0001 to 0.01. To allow it: assay study contract set "
+            "'scope.parameters.lr.high=5', and have the scope approved."
         )
+        assert f"wild is left alone: {refusal}" in lines
+        assert now(study)["wild"] == "draft"
+        assert reason == f"nothing is left but what was refused: {refusal}"
 
     def test_nothing_is_run_that_could_not_be_judged(self, study: Study) -> None:
         change(study, "evaluation", expected_candidates=1)

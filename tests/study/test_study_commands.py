@@ -299,7 +299,62 @@ class TestBadInput:
         (repository / "other.py").write_text("x = 1\n")
         subprocess.run(["git", "add", "other.py"], cwd=repository, check=True)
         said = study("run", "baseline", "--phase", "promotion", "--seed", 1, code=2)
-        assert "uncommitted changes (other.py)" in said
+        assert "uncommitted changes (other.py)" in said and "Commit or stash them" in said
+        assert "experiment.exceptions.dirty-tree=WHY" in said
+        seen = told("next")
+        assert (seen["action"], seen["command"]) == ("commit", "git status")
+        assert "uncommitted changes (other.py)" in seen["reason"] and "stash" in seen["reason"]
+        ended = study("loop", "--execute", "--confirm", "RUN_CANDIDATE", code=3)
+        assert "Commit or stash them" in ended
+
+    def test_a_budget_that_does_not_suffice_for_the_baseline(self, repository: Path) -> None:
+        study("contract", "set", "budget.runs=3")
+        refused = "budget.runs is 3, and the baseline alone takes 10 (5 seeds of the promotion pool"
+        for words in (["contract", "check"], ["baseline"]):
+            said = " ".join(self.refused(repository, *words).split())
+            assert refused in said and "assay study contract set budget.runs=21" in said
+
+    def test_a_budget_in_which_no_candidate_can_be_accepted(self, repository: Path) -> None:
+        study("contract", "approve", "all", "--by", "Ada")
+        assert not any(
+            "budget.runs" in warning for warning in told("contract", "check")["warnings"]
+        )
+        study("contract", "set", "budget.runs=20")
+        study("contract", "approve", "budget", "--by", "Ada")
+        (warning,) = told("contract", "check")["warnings"]
+        assert warning.startswith(
+            "budget.runs is 20: the baseline takes 10 and a candidate that is"
+        )
+
+    def test_a_share_of_the_hours_that_the_trial_exceeds(self, repository: Path) -> None:
+        tried = {"argv": [], "seconds": 90.0, "exit_code": 0}
+        Ledger(place(repository) / "ledger.jsonl").append("study.tried", tried, actor="ada")
+        study("contract", "set", "budget.wall_clock_hours=0.6")  # 36 s for each of 60 runs
+        said = " ".join(self.refused(repository, "contract", "check").split())
+        assert "A run would be stopped after 54 s, and the trial took 90 s" in said
+        assert "assay study contract set budget.wall_clock_hours=3" in said
+
+    def test_a_file_that_is_protected_and_open_to_patches(self, repository: Path) -> None:
+        said = told("contract", "set", "scope.files=[train.py]", "evaluation.changeable=[train.py]")
+        assert [warning.split(" names")[0] for warning in said["warnings"]] == [
+            "scope.files", "evaluation.changeable",
+        ]  # fmt: skip
+        assert "contract set 'evaluation.files=[]'" in said["warnings"][0]
+        study("contract", "approve", "all", "--by", "Ada")
+        assert set(said["warnings"]) <= set(told("contract", "check")["warnings"])
+        # A glob that allows other files too is no contradiction.
+        (repository / "agent.py").write_text("x = 1\n")
+        said = told("contract", "set", "scope.files=['*.py']", "evaluation.changeable=[]")
+        assert said["warnings"] == []
+        patch = repository / "change.diff"
+        patch.write_text(
+            "--- a/train.py\n+++ b/train.py\n@@ -1,1 +1,1 @@\n"
+            "-import argparse, json, pathlib, random\n+import argparse, json, random, pathlib\n"
+        )
+        change = ("propose", "--patch", patch, "--hypothesis", "It is faster.")
+        said = " ".join(self.refused(repository, *change).split())
+        assert "'train.py' is protected: it measures the result, by evaluation.files" in said
+        assert "assay study contract set 'evaluation.files=[]'" in said
 
     def test_a_patch_without_git(self, repository: Path) -> None:
         study("contract", "approve", "all", "--by", "Ada")

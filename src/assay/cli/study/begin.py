@@ -185,12 +185,15 @@ def set_fields(
     """Set fields of the contract; approvals of the parts that change are void."""
     from assay.core.config import parse_assignments
     from assay.study.agree.edit import assign
+    from assay.study.agree.scope import overlaps
 
     given = parse_assignments(fields)
     found = call.read()
     lack = assign(found, given)
+    odd = [] if lack else overlaps(found.root, found.contract())
     lines = [f"{name} = {value}" for name, value in given.items()]
-    call.show({"set": given, "lacks": lack or None}, [*lines, *([lack] if lack else [])])
+    lines += [*filter(None, [lack]), *(f"Warning: {warning}" for warning in odd)]
+    call.show({"set": given, "lacks": lack or None, "warnings": odd}, lines)
 
 
 @contract.command("show")
@@ -224,13 +227,14 @@ def _word(agreed: Any, item: str) -> str:
 def check(call: Call) -> None:
     """Check the contract against its schema and the repository; exit 2 if it is not ready."""
     from assay.core.errors import EXIT_USER_ERROR
-    from assay.study.agree import checkout, interpreter, protocol
+    from assay.study.agree import budget, checkout, interpreter, protocol
     from assay.study.agree.approvals import missing
     from assay.study.agree.rules import refuse_network, refuse_unguarded
-    from assay.study.agree.scope import pinned
+    from assay.study.agree.scope import overlaps, pinned
     from assay.study.agree.setup import without_git
     from assay.study.judge import power
     from assay.study.run import gpus, planning
+    from assay.study.run.trial import trial_seconds
     from assay.study.steps import agenda
 
     found = call.read()
@@ -239,6 +243,7 @@ def check(call: Call) -> None:
     planning.command(agreed, 0, found.path, changeable | agreed.baseline.parameters)
     refuse_network(agreed)
     refuse_unguarded(found.root, agreed)
+    budget.refuse_small(agreed, trial_seconds(found))
     if pinned(found.root):
         checkout.refuse_obstacles(found.root)
         interpreter.refuse_unmapped(found.root, agreed, planning.environment(agreed, found.root))
@@ -276,7 +281,7 @@ def check(call: Call) -> None:
             f"may use here hold {gpus.at_once(agreed, devices)} at once (hardware.runs_per_gpu)"
         )
     warnings += [void.reason] if void is not None else []
-    warnings += [vain] if vain else []
+    warnings += [*filter(None, (vain, budget.warning(agreed))), *overlaps(found.root, agreed)]
     facts = {
         "valid": True, "protocol": measured, "protected": sorted(kept), "missing": reasons,
         "imported_by_evaluation": imported, "loaded_by_python": startup,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.runs.git import GitError, git, repository
+from assay.runs.git import GitError, git
 from assay.study.agree import (
     approvals,
     checkout,
@@ -25,7 +25,7 @@ from assay.study.agree.scope import refuse_scope
 from assay.study.files.base import POOLS, Phase
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
-from assay.study.files.documents import ROOT, StudyError
+from assay.study.files.documents import StudyError
 from assay.study.record.history import History, Run
 from assay.study.record.kinds import DECIDING, MOST_LOST
 from assay.study.record.study import Study
@@ -91,7 +91,7 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
         )
     refuse_scope(study, agreed, candidate)
     devices = gpus.usable(agreed)
-    refuse_dirty(study, agreed)
+    rules.refuse_dirty(study.root, agreed)
     if agreed.baseline.outputs and not registered["base"]:
         raise StudyError(
             "baseline.outputs needs a Git repository with a commit: without one all runs write to "
@@ -165,20 +165,6 @@ def _refuse_void(study: Study, agreed: Contract, history: History, name: str) ->
             f"'{rival}' was measured by another protocol, and nothing could be compared with it: "
             f"{', '.join(odd)} changed since.",
             f"Put it back, or discard {rival} and measure a baseline again.",
-        )
-
-
-def refuse_dirty(study: Study, agreed: Contract) -> None:
-    """Refuse a working tree with changes that no candidate declared."""
-    if repository(study.root) is None or "dirty-tree" in agreed.experiment.exceptions:
-        return
-    out = git(study.root, "status", "--porcelain", "-z", "--untracked-files=no")
-    changed = [entry[3:] for entry in out.split("\0") if entry]
-    changed = [path for path in changed if not path.startswith(f"{ROOT}/")]
-    if changed:
-        raise StudyError(
-            f"The working tree has uncommitted changes ({changed[0]}).",
-            "Commit or stash them: a run must say exactly which code it ran.",
         )
 
 

@@ -262,7 +262,8 @@ def _watch(
         if time.monotonic() - started > limit:
             end(process)
             times = f"{agreed.experiment.stop.overrun:g} times"
-            return "killed", f"it ran longer than {times} its request"
+            asked = f"{request * 3600:.3g} s (its share of budget.wall_clock_hours, or --hours)"
+            return "killed", f"it ran longer than {times} its request of {asked}"
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_SECONDS)
     over = quota.exceeded(agreed.experiment.stop, place)

@@ -68,6 +68,13 @@ def try_once(study: Study, agreed: Contract, seed: int, limit: float, actor: str
     return Trial(argv, out, log, seconds, code, tuple(outputs))
 
 
+def trial_seconds(study: Study) -> float | None:
+    """Return how long the last trial took that ended by itself, or None."""
+    tried = [event.data for event in study.ledger.events() if event.kind == TRIED]
+    ended = [data["seconds"] for data in tried if data["exit_code"] == 0]
+    return float(ended[-1]) if ended else None
+
+
 @contextmanager
 def _tree(study: Study, agreed: Contract) -> Iterator[Path]:
     """Yield where to run: a worktree of the last commit, or the directory as it is without Git."""

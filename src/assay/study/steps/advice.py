@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from assay.core.errors import AssayError
-from assay.study.agree import approvals, spending
+from assay.study.agree import approvals, rules, spending
 from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError
 from assay.study.record import kinds
 from assay.study.record.book import Book
 from assay.study.record.ledger import Problem
@@ -39,7 +40,7 @@ class Advice:
 
 
 def next_step(study: Study) -> Advice:
-    """Return the next safe action and the reason for it.
+    """Return the next safe action and the reason for it; before a launch, what stands in its way.
 
     Raises:
         StudyError: It is a launch, and the GPUs that the contract asks for are not there.
@@ -49,6 +50,10 @@ def next_step(study: Study) -> Advice:
     if seen.action not in ("run", "baseline"):
         return seen
     agreed = study.contract()
+    try:
+        rules.refuse_dirty(study.root, agreed)
+    except StudyError as error:
+        return Advice("commit", f"{error.message} {error.fix}", "git status", False)
     if agreed.hardware.kind == "gpu":
         from assay.study.run import gpus  # which looks at the machine
 

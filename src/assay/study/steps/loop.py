@@ -150,10 +150,10 @@ class Loop:
         except StudyError as error:
             # Another loop may have been faster, which is no fault of the candidate.
             if step in agenda.steps_of(self.study.history(), self.study.contract()):
-                self._leave(step.candidate, error.message)
+                self._leave(step.candidate, error)
 
-    def _leave(self, candidate: str, why: str) -> None:
-        self._stuck[candidate] = why
+    def _leave(self, candidate: str, error: AssayError) -> None:
+        why = self._stuck[candidate] = " ".join(filter(None, (error.message, error.fix)))
         self.say(f"{candidate or 'the baseline'} is left alone: {why}")
 
     def _launch(self, queue: Queue, runs: Sequence[agenda.Step], free: int) -> Ending | None:
@@ -169,7 +169,7 @@ class Loop:
                 self.wait(BUSY_SECONDS)  # for a GPU that another study uses
                 return None
             except Refused as error:
-                self._leave(error.candidate, error.message)
+                self._leave(error.candidate, error)
                 queue.cancel(error.candidate)
                 return None
             if begun is None:
