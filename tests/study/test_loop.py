@@ -189,8 +189,8 @@ class TestLoop:
         propose(study, "better", lr=0.009)
         reason, lines = loop(study)
         refusal = (
-            "lr=5.0 is out of scope: expected 0.0001 to 0.01. To allow it: assay study contract set "
-            "'scope.parameters.lr.high=5', and have the scope approved."
+            "lr=5.0 is out of scope: expected 0.0001 to 0.01. To allow it: assay study contract "
+            "set 'scope.parameters.lr.high=5', and have the scope approved."
         )
         assert f"wild is left alone: {refusal}" in lines
         assert now(study)["wild"] == "draft"

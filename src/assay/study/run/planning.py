@@ -26,9 +26,11 @@ from assay.study.files.base import POOLS, Phase
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
+from assay.study.record.book import DECIDED
 from assay.study.record.history import History, Run
 from assay.study.record.kinds import DECIDING, MOST_LOST
 from assay.study.record.study import Study
+from assay.study.record.transaction import OVER
 from assay.study.run import gpus
 from assay.study.run.switch import refuse_stopped
 
@@ -78,7 +80,7 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
     if status not in _LAUNCHABLE:
         raise StudyError(
             f"Candidate '{name}' is {status or 'not registered'}; it cannot be launched.",
-            "Validate it first: assay study validate.",
+            OVER if status in DECIDED else "Validate it first: assay study validate.",
         )
     registered = history.registration(name).data
     _refuse_void(study, agreed, history, name)

@@ -169,8 +169,10 @@ class Loop:
                 self.wait(BUSY_SECONDS)  # for a GPU that another study uses
                 return None
             except Refused as error:
-                self._leave(error.candidate, error)
                 queue.cancel(error.candidate)
+                # What was discarded while its runs waited is nobody's concern any more.
+                if self.study.history().status.get(error.candidate) not in DECIDED:
+                    self._leave(error.candidate, error)
                 return None
             if begun is None:
                 return None
