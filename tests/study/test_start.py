@@ -127,9 +127,47 @@ def test_a_trial_that_fails_shows_its_log(tmp_path: Path) -> None:
 
 def test_the_repository_may_have_an_interpreter_of_its_own(tmp_path: Path) -> None:
     root = repository(tmp_path)
-    assert "'no-python' was not found" in start(root, "--python", "no-python", code=2)
+    for words in (["--execute", "--confirm", "RUN_ONCE"], []):
+        for python in ("no-python", "/no/such/python"):
+            said = study(root, "start", "train.py", "--python", python, *words, code=2)
+            assert f"--python: the interpreter '{python}' was not found." in said
+    assert not (root / ".rlxp").exists()
     start(root, "--python", sys.executable)
     assert open_study(root).contract().baseline.command[0] == sys.executable
+    study(root, "contract", "set", "baseline.command=/no/such/python train.py {seed}")
+    said = study(root, "contract", "check", code=2)
+    assert "'/no/such/python', which baseline.command starts, was not found" in said
+
+
+def test_ranges_follow_the_declared_type_and_the_value_of_the_study(tmp_path: Path) -> None:
+    root = repository(tmp_path)
+    path = root / "train.py"
+    options = (
+        'parser.add_argument("--start-e", type=float, default=1)\n'
+        'parser.add_argument("--end-e", type=float, default=0.05)\n'
+        'parser.add_argument("--exploration-fraction", type=float, default=0.5)\n'
+        'parser.add_argument("--batch-size", type=int, default=128)\n'
+        "args = parser"
+    )
+    path.write_text(path.read_text().replace("args = parser", options))
+    facts = json.loads(
+        study(root, "start", "train.py", "--task", "t", "--json", "--set", "batch_size=16",
+              "--set", "lr=3.0", "--set", "nonsense=3")
+    )  # fmt: skip
+    values = yaml.safe_load(open_study(root).contract_path.read_text())
+    scope = values["scope"]["parameters"]
+    share = {"kind": "float", "low": 0.0, "high": 1.0}
+    assert scope["start-e"] == scope["end-e"] == scope["exploration-fraction"] == share
+    assert scope["batch-size"] == {"kind": "int", "low": 2, "high": 128}
+    assert (scope["lr"]["low"], scope["lr"]["high"]) == (0.1, 90.0)
+    assert values["baseline"]["parameters"] == {"batch-size": 16, "lr": 3.0, "nonsense": 3}
+    (odd,) = [warning for warning in facts["warnings"] if warning.startswith("--set")]
+    assert odd.startswith("--set nonsense: the audit read no such option of the script. Known: ")
+
+
+def test_an_option_that_the_script_does_not_take(tmp_path: Path) -> None:
+    text = start(repository(tmp_path), "--set", "nonsense=3", code=2)
+    assert "The script does not take one of the options: look at --set" in " ".join(text.split())
 
 
 def test_a_trial_that_takes_too_long_is_stopped_and_what_it_wrote_is_used(tmp_path: Path) -> None:

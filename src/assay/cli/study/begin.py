@@ -244,16 +244,17 @@ def check(call: Call) -> None:
     refuse_network(agreed)
     refuse_unguarded(found.root, agreed)
     budget.refuse_small(agreed, trial_seconds(found))
+    given = planning.environment(agreed, found.root)
+    interpreter.refuse_missing(found.root, agreed, given)
     if pinned(found.root):
         checkout.refuse_obstacles(found.root)
-        interpreter.refuse_unmapped(found.root, agreed, planning.environment(agreed, found.root))
+        interpreter.refuse_unmapped(found.root, agreed, given)
     devices = gpus.usable(agreed)
     book = found.book()[0]
     void, vain = agenda.voided(found, book, agreed), agenda.in_vain(book, agreed)
     seen = power.shown(agreed.evaluation)
     measured = protocol.protocol_hash(found.root, agreed)
     imported = sorted(protocol.measuring_imports(found.root, agreed))
-    given = planning.environment(agreed, found.root)
     startup = list(
         interpreter.startup_files(interpreter.interpreters(found.root, agreed, given), given)
     )

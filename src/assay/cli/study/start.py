@@ -72,7 +72,7 @@ def start(
     from assay.study.repo.card import task_card
     from assay.study.repo.proposal import propose
     from assay.study.run.trial import CONFIRM
-    from assay.study.steps import start
+    from assay.study.steps import ranges, start
 
     if execute != (confirm == CONFIRM):
         raise StudyError(
@@ -80,7 +80,10 @@ def start(
             "Leave both out to fill in the contract without running anything.",
         )
     place = (root or Path.cwd()).resolve()
+    start.refuse_python(place, python)
     seen = inspect(place, profile, script)
+    found = propose(seen.adapter)
+    given, odd = ranges.as_spelt(found.parameters, parse_assignments(settings or []))
     actor = common.actor(by)
     made = start.unapproved(place, task, study)
     filled_before = made is not None
@@ -89,12 +92,11 @@ def start(
         made = initialise(place, name, study or "first", actor=actor, activate=activate)
     write_yaml_document(made.task_path / "adapter.yaml", seen.adapter)
     write_text(made.task_path / "task_card.md", task_card(place, seen.adapter, seen.findings))
-    given = parse_assignments(settings or [])
     wishes = start.Wishes(question, minimum_effect, candidates, seeds, python, given)
     if execute and filled_before and script is None:
         filled = start.again(made, wishes)  # what was changed by hand since stays
     else:
-        filled = start.draft(made, propose(seen.adapter), wishes)
+        filled = start.draft(made, found, wishes)
     start.write(made, filled)
     trial = None
     if execute:
@@ -102,7 +104,7 @@ def start(
         trial = start.learn(filled, made, minutes * 60, actor)
         start.write(made, filled)
     made.sync()
-    warnings = [*without_git(place), *seen.findings]
+    warnings = [*without_git(place), *seen.findings, *odd]
     facts = {
         "task": made.task, "study": made.name, "contract": made.contract_path,
         "decide": [dataclasses.asdict(decision) for decision in filled.decisions],

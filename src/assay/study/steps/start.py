@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from assay.core.config import parse
+from assay.study.agree import interpreter
 from assay.study.agree.scope import pinned
 from assay.study.agree.setup import contract_template
 from assay.study.files.contract import PLACEHOLDER, Contract, MetricSource
@@ -22,9 +23,10 @@ from assay.study.files.documents import StudyError, read_yaml, write_text
 from assay.study.measure.discover import Written, discover
 from assay.study.record.study import Study, open_study
 from assay.study.repo.answers.metrics import promise
-from assay.study.repo.proposal import Proposal, ProposedParameter
+from assay.study.repo.proposal import Proposal
 from assay.study.run.recovery import log_tail
 from assay.study.run.trial import Trial, try_once
+from assay.study.steps.ranges import ranges
 
 _HEAD = (
     "# The contract of a study, filled in by `assay study start`. Change a field with\n"
@@ -36,14 +38,10 @@ _ROOM = 2.0  # times the trial's time that a run may use
 _SPARE = 60.0  # seconds beyond that, for a machine that is busy
 _EVALUATED = {"eval", "evaluation", "evaluations", "test", "success", "solved"}
 _ENVIRONMENTS = {"env", "env_id", "env_name", "environment", "gym_id", "game"}
-_SHARES = {"gamma", "tau", "lam", "lambda", "gae_lambda", "discount", "polyak"}
-# What a run costs, and what makes it another task.
-_NO_CHANGE = {
-    "total_timesteps", "timesteps", "total_steps", "env_steps", "steps", "epochs", "iterations",
-    "num_iterations", "max_steps", "max_timesteps", "num_env_steps", "episodes", "num_episodes",
-    "eval_episodes", "threads", "workers", "num_workers", "cuda", "gpu", "device", "save_every",
-    "log_every", "eval_every",
-}  # fmt: skip
+_UNKNOWN_OPTION = re.compile(
+    r"unrecognized (arguments|options)|no such option|unknown (command line flag|option|argument)",
+    re.IGNORECASE,
+)
 _NOT_A_SCORE = 8  # of `promise`
 _WITHOUT_GIT = (
     " In a Git repository with a commit, what runs write to their working directory is kept apart."
@@ -109,6 +107,20 @@ class Draft:
         self.decisions.append(Decision(name, value, why))
 
 
+def refuse_python(root: Path, python: str) -> None:
+    """Refuse an interpreter that is not there.
+
+    Raises:
+        StudyError: Names it.
+    """
+    if not interpreter.is_there(root, python):
+        raise StudyError(
+            f"--python: the interpreter '{python}' was not found.",
+            "Give the path of the repository's own, such as --python .venv/bin/python, or leave it "
+            "out for the one that runs Assay.",
+        )
+
+
 def unapproved(root: Path, task: str | None, name: str | None) -> Study | None:
     """Return a study that was only started yet, so that it can be filled in again.
 
@@ -163,8 +175,9 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
         made.ask("baseline.command", f"it needs {', '.join(train.missing)} as well")
     made.put("baseline.parameter_format", train.parameter_format or "--{name}={value}")
     _measured_by(made, found, script)
-    ranges = {one.name: bounds for one in found.parameters if (bounds := _bounds(one))}
-    made.put("scope.parameters", ranges, "what candidates may change; ranges around the defaults")
+    scope = ranges(found.parameters, wishes.settings)
+    why = "what candidates may change; ranges around the values that runs get"
+    made.put("scope.parameters", scope, why)
     made.put("experiment.mode", "supervised")
     made.put("experiment.keep", 1.0)
     made.ask("metrics.primary.minimum_effect", "how much better is worth having? --minimum-effect")
@@ -223,23 +236,6 @@ def _environment(found: Proposal) -> str:
     return ""
 
 
-def _bounds(one: ProposedParameter) -> dict[str, Any] | None:
-    """Return a range around a setting's default, or None where there is no sensible one."""
-    value, name = one.default, one.name.rpartition(".")[2].replace("-", "_").lower()
-    if one.choices:
-        return {"kind": "choice", "choices": list(one.choices)}
-    if isinstance(value, bool) or name in _NO_CHANGE:
-        return None  # switches are often other tasks, renderers or loggers
-    if isinstance(value, int) and value > 0:
-        return {"kind": "int", "low": max(1, value // 8), "high": value * 8}
-    if isinstance(value, float) and value > 0:
-        if value < 1 and name in _SHARES:
-            return {"kind": "float", "low": 0.0, "high": 1.0}
-        low, high = (float(f"{value * factor:.1g}") for factor in (1 / 30, 30))
-        return {"kind": "float", "low": low, "high": high, "log": True}
-    return None
-
-
 def _primary(made: Draft, name: str, source: MetricSource, why: str) -> None:
     clean = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:60]
     made.put("metrics.primary.name", clean or "score")
@@ -274,13 +270,25 @@ def learn(made: Draft, study: Study, limit: float, actor: str) -> Trial:
         ended = f"exited with {trial.exit_code}"
         if trial.exit_code is None:
             ended = f"did not end within {limit / 60:g} minutes and was stopped"
+        tail = log_tail(trial.log.parent)
         raise StudyError(
-            f"The training command {ended}: {' '.join(trial.argv)}\n{log_tail(trial.log.parent)}",
-            "Make it shorter by an option of the script (--set total-timesteps=2000), give it more "
-            "time (--minutes 60), or name the repository's own interpreter (--python PATH).",
+            f"The training command {ended}: {' '.join(trial.argv)}\n{tail}", _after_failure(tail)
         )
     _learn_budget(made, agreed, trial.seconds)
     return trial
+
+
+def _after_failure(log: str) -> str:
+    """Return what helps after a trial that failed, judged by the end of its log."""
+    if _UNKNOWN_OPTION.search(log):
+        return (
+            "The script does not take one of the options: look at --set and at baseline.command; "
+            "assay study audit --json lists the options that it found (proposal.parameters)."
+        )
+    return (
+        "Make it shorter by an option of the script (--set total-timesteps=2000), give it more "
+        "time (--minutes 60), or name the repository's own interpreter (--python PATH)."
+    )
 
 
 def _learn_metrics(made: Draft, written: Sequence[Written]) -> None:
