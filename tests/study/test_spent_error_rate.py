@@ -49,7 +49,7 @@ def test_neither_an_extension_nor_runs_are_offered(study: Study, expected: int) 
     seen = advice.next_step(study)
     assert seen.command == "assay study discard c1 --why TEXT" and not seen.safe
     assert seen.reason.startswith("c1 is inconclusive, and more seeds are another look, which")
-    assert "the study's error rate of 0.05 is spent: 1 candidates" in seen.reason
+    assert "the study's error rate of 0.05 is spent (decided or looked at: 1 c" in seen.reason
     assert "assay study init --study NAME --activate" in seen.reason
 
 

@@ -222,6 +222,18 @@ def test_audit_without_a_study_writes_nothing(tmp_path: Path, monkeypatch) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
 
 
+def test_a_second_study_belongs_to_the_active_task(repository: Path) -> None:
+    assert told("init", "--study", "second", "--activate")["task"] == "toy"
+    said = study("start", "train.py", "--root", repository, "--study", "third", "--activate")
+    assert open_study(repository).task == "toy"
+    assert f"assay study start --root {repository} --study third --execute" in said
+
+
+def test_discard_takes_a_reason_by_either_name(repository: Path) -> None:
+    study("propose", "--set", "lr=0.2", "--name", "a", "--hypothesis", "It learns more.")
+    assert "a is discarded." in study("discard", "a", "--reason", "enough")
+
+
 class TestBadInput:
     """One clear message, exit code 2, and nothing is changed."""
 
@@ -250,6 +262,15 @@ class TestBadInput:
         path.write_text(path.read_text().replace("schema_version: 1", "schema_version: 7"))
         said = self.refused(repository, "status")
         assert "schema version 7" in said and "version of Assay that wrote it" in said
+
+    def test_a_value_that_no_field_takes(self, repository: Path) -> None:
+        said = self.refused(repository, "contract", "set", "metrics.primary.direction=up")
+        assert "'maximize' or 'minimize'" in said and "The contract stays as it was" in said
+
+    def test_a_setting_that_is_spelt_otherwise(self, repository: Path) -> None:
+        study("contract", "set", "scope.parameters.learning-rate={kind: float, low: 0, high: 1}")
+        change = ("propose", "--set", "learning_rate=0.1", "--hypothesis", "It learns more.")
+        assert "Did you mean 'learning-rate'?" in self.refused(repository, *change)
 
     def test_a_second_active_study(self, repository: Path) -> None:
         said = self.refused(repository, "init", "--task", "toy", "--study", "other")

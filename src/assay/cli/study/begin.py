@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +11,13 @@ from assay.cli import output
 from assay.cli.shared_options import AsJson
 from assay.cli.study import common
 from assay.cli.study.common import By, Call, Root, on_study
-from assay.evaluation.formatting import number
+from assay.evaluation.formatting import counted, number
 
 if TYPE_CHECKING:
     from assay.study.files.contract import Contract
     from assay.study.files.records import Adapter
 
+_ALL_APPROVED = "Everything is approved."
 contract = typer.Typer(
     help="The agreed contract: create it, read it, approve it.", no_args_is_help=True
 )
@@ -36,11 +36,12 @@ def init(
 ) -> None:
     """Start a study in a repository. No code of the repository is run."""
     from assay.study.agree.checkout import obstacles
-    from assay.study.agree.setup import initialise, without_git
+    from assay.study.agree.setup import initialise, task_name, without_git
 
     place = (root or Path.cwd()).resolve()
-    name = task or re.sub(r"[^A-Za-z0-9._-]+", "-", place.name).strip("-.") or "task"
-    made = initialise(place, name, study, actor=common.actor(by), activate=activate)
+    made = initialise(
+        place, task_name(place, task), study, actor=common.actor(by), activate=activate
+    )
     made.sync()
     warnings = [*without_git(place), *obstacles(place)]
     facts = {
@@ -338,7 +339,7 @@ def approve(
     lines = [f"{item}: approved by {a.by}, {a.hash[:12]}" for item, a in given.items()]
     if "baseline" in given and given["baseline"].commit:
         lines.append(f"The code that is approved with it: commit {given['baseline'].commit[:12]}")
-    lines.append(f"{len(left)} approvals are missing." if left else "Everything is approved.")
+    lines.append(f"Still missing: {counted(len(left), 'approval')}." if left else _ALL_APPROVED)
     call.show(facts, lines)
 
 

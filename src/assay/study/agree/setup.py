@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import json
 import os
+import re
 from pathlib import Path
 
 from assay.runs.files import dump_json, run_error, write_atomic
@@ -64,6 +65,15 @@ def initialise(root: Path, task: str, study: str, *, actor: str, activate: bool 
     made.sync()
     write_yaml_document(registry_path, Registry(task=task, study=study))
     return made
+
+
+def task_name(root: Path, given: str | None) -> str:
+    """Return the task that a new study belongs to: the given, the active, or the directory's."""
+    if given:
+        return given
+    path = root / ROOT / "registry.yaml"
+    active = read_yaml_document(path, Registry).task if path.exists() else None
+    return active or re.sub(r"[^A-Za-z0-9._-]+", "-", root.name).strip("-.") or "task"
 
 
 def without_git(root: Path) -> list[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 
+from assay.evaluation.formatting import counted
 from assay.study.files.base import Phase
 from assay.study.files.contract import Contract, Evaluation
 from assay.study.files.documents import StudyError
@@ -59,8 +60,8 @@ def spend(evaluation: Evaluation, decided: int, used: float | None = None) -> fl
     way_out = "Close this study with its report, and begin a new one for further candidates."
     if decided >= evaluation.expected_candidates:
         raise StudyError(
-            f"The study's error rate of {evaluation.alpha:g} is spent: {decided} candidates were "
-            f"decided or looked at, and the contract expects {evaluation.expected_candidates}.",
+            f"The study's error rate of {evaluation.alpha:g} is spent (decided or looked at: "
+            f"{counted(decided, 'candidate')}; expected: {evaluation.expected_candidates}).",
             way_out,
         )
     share = evaluation.alpha / evaluation.expected_candidates
@@ -69,8 +70,8 @@ def spend(evaluation: Evaluation, decided: int, used: float | None = None) -> fl
     left = evaluation.alpha - used
     if left <= evaluation.alpha * 1e-9:
         raise StudyError(
-            f"The study's error rate of {evaluation.alpha:g} is spent: {decided} candidates were "
-            f"decided or looked at, at {used:g} in all.",
+            f"The study's error rate of {evaluation.alpha:g} is spent (decided or looked at: "
+            f"{counted(decided, 'candidate')}, at {used:g} in all).",
             way_out,
         )
     to_come = evaluation.expected_candidates - decided

@@ -27,7 +27,7 @@ from assay.study.files.base import (
 PLACEHOLDER = "FILL IN"
 APPROVALS: dict[str, str] = {
     "task": "the task definition",
-    "metrics": "the primary metric and the guardrails",
+    "metrics": "the primary metric with its guardrails",
     "scope": "the tuning scope",
     "budget": "the wall-clock and GPU budget",
     "hardware": "the hardware target",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from assay.evaluation.formatting import counted
 from assay.study.agree import budget
 from assay.study.files.contract import APPROVALS, Contract
 from assay.study.files.documents import StudyError
@@ -89,7 +90,7 @@ def _contract_part(facts: Facts, plots: bool) -> list[Block]:
     if agreed is None:
         return [Heading(2, "Contract"), Text("There is no contract that can be read.")]
     primary, evaluation = agreed.metrics.primary, agreed.evaluation
-    pools = evaluation.pools
+    pools, candidates = evaluation.pools, counted(evaluation.expected_candidates, "candidate")
     rows: list[list[Cell]] = [
         ["task", f"{agreed.task.id}: {agreed.task.description} ({agreed.task.env})"],
         ["primary metric", f"{primary.name}, {primary.direction}, minimum effect "
@@ -98,7 +99,7 @@ def _contract_part(facts: Facts, plots: bool) -> list[Block]:
         ["scope", ", ".join([*agreed.scope.parameters, *agreed.scope.files]) or "nothing"],
         ["baseline command", " ".join(agreed.baseline.command)],
         ["evaluation", f"{_measured(agreed)}, test {evaluation.test}, alpha "
-         f"{evaluation.alpha:g} over {evaluation.expected_candidates} candidates; seeds: "
+         f"{evaluation.alpha:g} over {candidates}; seeds: "
          f"promotion {_seeds(pools.promotion)}, validation {_seeds(pools.validation)}"],
         ["hardware", f"{agreed.hardware.kind}, {agreed.hardware.launcher}"],
         ["mode", agreed.experiment.mode],

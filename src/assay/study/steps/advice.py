@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from assay.core.errors import AssayError
+from assay.evaluation.formatting import counted
 from assay.study.agree import approvals, rules, spending
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
@@ -77,7 +78,7 @@ def advise(study: Study, book: Book, damage: list[Problem]) -> Advice:
         item, reason = next(iter(unapproved.items()))
         command = f"{STUDY} contract approve {item} --by NAME"
         return Advice(
-            "approve", f"{len(unapproved)} approvals are missing: {reason}", command, False
+            "approve", f"{counted(len(unapproved), 'approval')} missing: {reason}", command, False
         )
     void = agenda.voided(study, book, agreed)
     if void is not None:
