@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faked_runs import add, agree, fake, judged, measured, state
+from faked_runs import add, agree, contract, fake, judged, measured, state
 from study_samples import POOLS, make_study
 
 from assay.study.agree import protocol
@@ -164,6 +164,17 @@ class TestInvalidIsNotTheEnd:
         for phase in ("promotion", "validation"):
             fake(study, "base2", phase)
         assert judged(study, "c1") == "accept"
+
+
+def test_status_says_of_a_baseline_what_was_run(tmp_path: Path) -> None:
+    study = Study(tmp_path, "cartpole", "lr")
+    study.path.mkdir(parents=True)
+    write_yaml_document(study.contract_path, contract())
+    add(study, "base", kind="baseline", change={})
+    fake(study, "base", "promotion", seeds=(1, 2))
+    (row,) = standings(study.history(), study.contract().metrics.primary)
+    assert row.state == "completed"
+    assert row.reason == "none of its runs is under way (2 done)"
 
 
 class TestAnExtendedPool:

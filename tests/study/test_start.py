@@ -389,6 +389,39 @@ with open(out / "progress.csv", "w", newline="") as file:
 '''
 
 
+def test_what_git_refuses_is_said_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    script = SCRIPT.replace('parser.add_argument("--log-dir", default="runs")\n', "")
+    (tmp_path / "train.py").write_text(
+        script.replace("args.log_dir", "'runs'").replace("{evaluation}", "")
+    )
+    said = study(tmp_path, "start", "train.py", code=2)
+    assert "cannot be studied as it is" in said and not (tmp_path / ".rlxp").exists()
+    (tmp_path / ".git").write_text("gitdir: /no/such/directory\n")
+    said = " ".join(study(tmp_path, "start", "train.py", code=2).split())
+    assert "Git cannot be used in" in said and "/no/such/directory" in said
+    assert "safe.directory" in said and not (tmp_path / ".rlxp").exists()
+
+
+def test_a_dry_start_says_that_its_metric_is_a_reward_of_training(tmp_path: Path) -> None:
+    root = repository(tmp_path, "")
+    facts = json.loads(study(root, "start", "train.py", "--task", "t", "--json"))
+    (row,) = [row for row in facts["decide"] if row["field"] == "metrics.primary.source"]
+    assert "it is a reward of training" in row["why"]
+
+
+def test_a_metric_that_the_trial_did_not_write_is_named_before_it_decides(tmp_path: Path) -> None:
+    root = repository(tmp_path)
+    start(root)
+    said = json.loads(study(root, "contract", "approve", "all", "--by", "Ada", "--json"))
+    assert said["warnings"] == []
+    study(root, "contract", "set", "metrics.primary.source.key=eval_retrun")
+    said = json.loads(study(root, "contract", "approve", "all", "--by", "Ada", "--json"))
+    (warning,) = said["warnings"]
+    assert "Did you mean 'eval_return'?" in warning and "assay study metrics --out" in warning
+    assert "contract set metrics.primary.source.key=KEY" in warning
+    assert warning in json.loads(study(root, "contract", "check", "--json"))["warnings"]
+
+
 def test_a_script_without_an_option_for_its_output(tmp_path: Path) -> None:
     """What it writes to its working directory is found by the trial, and moved by every run."""
     root = repository(tmp_path)

@@ -234,6 +234,17 @@ def test_discard_takes_a_reason_by_either_name(repository: Path) -> None:
     assert "a is discarded." in study("discard", "a", "--reason", "enough")
 
 
+def test_a_contract_that_waits_for_approval_is_not_called_damaged(repository: Path) -> None:
+    study("contract", "approve", "all", "--by", "Ada")
+    assert "intact" in study("verify")
+    study("contract", "set", "metrics.primary.minimum_effect=2")
+    said = study("verify", code=1)
+    assert "the contract waits for approval" in said and "DAMAGED" not in said
+    path = place(repository) / "ledger.jsonl"
+    path.write_text(path.read_text().replace('"Ada"', '"Eve"'))
+    assert "DAMAGED" in study("verify", code=1)
+
+
 class TestBadInput:
     """One clear message, exit code 2, and nothing is changed."""
 

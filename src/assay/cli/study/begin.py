@@ -235,7 +235,7 @@ def check(call: Call) -> None:
     from assay.study.agree.setup import without_git
     from assay.study.judge import power
     from assay.study.run import gpus, planning
-    from assay.study.run.trial import trial_seconds
+    from assay.study.run.trial import trial_seconds, unread
     from assay.study.steps import agenda
 
     found = call.read()
@@ -284,6 +284,7 @@ def check(call: Call) -> None:
         )
     warnings += [void.reason] if void is not None else []
     warnings += [*filter(None, (vain, budget.warning(agreed))), *overlaps(found.root, agreed)]
+    warnings += unread(found, agreed)
     facts = {
         "valid": True, "protocol": measured, "protected": sorted(kept), "missing": reasons,
         "imported_by_evaluation": imported, "loaded_by_python": startup,
@@ -327,6 +328,7 @@ def approve(
     from assay.study.agree.approvals import approve, missing
     from assay.study.files.contract import APPROVALS
     from assay.study.files.documents import StudyError
+    from assay.study.run.trial import unread
 
     wanted = list(APPROVALS) if items == ["all"] else items
     for item in wanted:
@@ -335,8 +337,11 @@ def approve(
     with call.opened() as found:
         given = {item: approve(found, item, by, key) for item in wanted}
         left = missing(found)
+        odd = unread(found, found.contract()) if "metrics" in given else []
     facts = {"approved": {i: a.model_dump() for i, a in given.items()}, "missing": left}
-    lines = [f"{item}: approved by {a.by}, {a.hash[:12]}" for item, a in given.items()]
+    facts["warnings"] = odd
+    lines = [f"Warning: {warning}" for warning in odd]
+    lines += [f"{item}: approved by {a.by}, {a.hash[:12]}" for item, a in given.items()]
     if "baseline" in given and given["baseline"].commit:
         lines.append(f"The code that is approved with it: commit {given['baseline'].commit[:12]}")
     lines.append(f"Still missing: {counted(len(left), 'approval')}." if left else _ALL_APPROVED)

@@ -133,7 +133,10 @@ def verify(
         Path | None, typer.Argument(metavar="[PATH]", help="Check every study below a directory.")
     ] = None,
 ) -> None:
-    """Check ledger, anchors and evidence; exit 1 and name the place if something is damaged."""
+    """Check ledger, anchors and evidence; exit 1 and name the place if something is damaged.
+
+    A contract that was changed and waits for approval is no damage; it exits with 1 as well.
+    """
     from assay.study.judge import verify
 
     studies = verify.studies(path) if path is not None else [call.read(copies=True)]
@@ -142,7 +145,10 @@ def verify(
     for found in studies:
         name = f"{found.task}/{found.name}"
         facts[name] = [str(problem) for problem in verify.verify(found)]
-        state = "DAMAGED" if facts[name] else f"intact, {found.ledger.head().seq} events"
+        state = f"intact, {found.ledger.head().seq} events"
+        if facts[name]:
+            pending = all(verify.is_pending(problem) for problem in facts[name])
+            state = f"{state}; the contract waits for approval" if pending else "DAMAGED"
         lines += [f"{name}: {state}", *(f"  {problem}" for problem in facts[name])]
     call.show(facts, lines)
     if any(facts.values()):

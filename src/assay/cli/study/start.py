@@ -88,6 +88,7 @@ def start(
     made = start.unapproved(place, task, study)
     filled_before = made is not None
     if made is None:
+        start.refuse_unusable(place, found)  # before anything is written
         made = initialise(
             place, task_name(place, task), study or "first", actor=actor, activate=activate
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,6 +110,10 @@ def _reason(history: History, name: str) -> str:
     if given and (moved is None or given[-1].seq + 1 >= moved.seq):
         return " ".join(map(str, given[-1].data["reasons"][:1]))
     runs = history.over(name)
+    if history.status[name] == "completed" and runs:
+        outcomes = Counter(run.outcome for run in runs)
+        told = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+        return f"none of its runs is under way ({told})"
     if history.status[name] == "debug" and runs:
         return f"{runs[-1].id}: {runs[-1].reason}"
     return why

@@ -144,8 +144,10 @@ def _spoilt(book: Book, agreed: Contract, name: str) -> Step | None:
     for phase in DECIDING:
         failed = book.failed(agreed, name, phase)
         if failed and GAPS not in agreed.experiment.exceptions:
+            last = [r for r in book.of(name) if r.phase == phase and r.seed in failed][-1]
             reason = (
-                f"{name} failed on seeds {list(failed)} in the {phase} phase; look at the log, "
+                f"{name} failed on seeds {list(failed)} in the {phase} phase (the last: "
+                f"{last.reason}); look at the log, "
             )
             if max(failed.values()) < MOST_LOST:
                 reason += f"and run each once more (run {name} --phase {phase} --seed N); or "

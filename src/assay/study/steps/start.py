@@ -17,13 +17,13 @@ import yaml
 from assay.core.config import parse
 from assay.study.agree import interpreter
 from assay.study.agree.scope import pinned
-from assay.study.agree.setup import contract_template
+from assay.study.agree.setup import contract_template, refused_by_git
 from assay.study.files.contract import PLACEHOLDER, Contract, MetricSource
 from assay.study.files.documents import StudyError, read_yaml, write_text
 from assay.study.measure.discover import Written, discover
 from assay.study.record.study import Study, open_study
 from assay.study.repo.answers.metrics import promise
-from assay.study.repo.proposal import Proposal
+from assay.study.repo.proposal import Proposal, ProposedCommand
 from assay.study.run.recovery import log_tail
 from assay.study.run.trial import Trial, try_once
 from assay.study.steps.ranges import ranges
@@ -141,8 +141,8 @@ def again(study: Study, wishes: Wishes) -> Draft:
     return made
 
 
-def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
-    """Return a contract filled in with what the audit found, and with what the user wants.
+def refuse_unusable(root: Path, found: Proposal) -> ProposedCommand:
+    """Return the training command that a study can use.
 
     Raises:
         StudyError: The audit found no training command, or one without a seed.
@@ -154,7 +154,13 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
             "Name the script that trains: assay study start train.py",
         )
     for name in ("seed", "out"):
-        beside = name == "out" and pinned(study.root)  # what it writes beside can be moved there
+        beside = name == "out" and pinned(root)  # what it writes beside can be moved there
+        if name == "out" and not beside and (said := refused_by_git(root)):
+            raise StudyError(
+                f"Git cannot be used in '{root}', and runs need it to be kept apart: {said}",
+                "Do what Git says; where the directory has another owner: git config --global "
+                f"--add safe.directory {root}",
+            )
         if not beside and not any(f"{{{name}}}" in word for word in train.command):
             raise StudyError(
                 f"'{train.documented}' cannot be studied as it is: "
@@ -162,6 +168,16 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
                 f"Give the script an option for it; every run gets its own {{{name}}}."
                 + _WITHOUT_GIT * (name == "out"),
             )
+    return train
+
+
+def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
+    """Return a contract filled in with what the audit found, and with what the user wants.
+
+    Raises:
+        StudyError: The audit found no training command, or one without a seed.
+    """
+    train = refuse_unusable(study.root, found)
     made = Draft(yaml.safe_load(contract_template(study.task, study.name)))
     script = _script(train.command)
     made.put("question", f"Is a change of {script} better?")
@@ -192,7 +208,10 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
     made.put("evaluation.pools.validation", list(range(1 + wishes.seeds, 1 + 2 * wishes.seeds)))
     if found.metrics:
         best = found.metrics[0]
-        _primary(made, best.name, best.source, "the code names it; no run has shown it yet")
+        why = "the code names it; no run has shown it yet"
+        if best.training_reward:
+            why += "; by its name it is a reward of training, and an evaluation's score is better"
+        _primary(made, best.name, best.source, why)
         made.put("metrics.primary.direction", best.direction)
     return made
 
