@@ -93,6 +93,19 @@ def test_who_holds_the_last_share_goes_on(tmp_path: Path) -> None:
     assert judged(study, "c1", "validation") == "accept" and state(study, "c1") == "accepted"
 
 
+def test_a_larger_pool_does_not_stop_who_waits_for_validation(tmp_path: Path) -> None:
+    study = measured(tmp_path, expected_candidates=2)
+    for name, gain in (("c1", 14.0), ("c2", 3.0)):
+        add(study, name)
+        fake(study, name, "promotion", gain=gain)
+    assert (judged(study, "c1"), judged(study, "c2")) == ("accept", "inconclusive")
+    agree(study, pools=LARGER)  # no share is left for another look at either
+    assert steps(study) == [("run", "c1"), ("discard", "c2")]
+    assert "the seeds [6, 7]" in agenda.in_vain(study.book()[0], study.contract())
+    fake(study, "c1", "validation", gain=14.0)
+    assert judged(study, "c1", "validation") == "accept" and state(study, "c1") == "accepted"
+
+
 def test_when_all_is_decided_the_report_is_next(study: Study) -> None:
     candidates.discard(study, "c1", "ada", "it is not worth a new study")
     approved(study)

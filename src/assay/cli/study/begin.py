@@ -16,6 +16,8 @@ from assay.evaluation.formatting import counted, number
 if TYPE_CHECKING:
     from assay.study.files.contract import Contract
     from assay.study.files.records import Adapter
+    from assay.study.record.study import Study
+    from assay.study.run.gpus import Gpu
 
 _ALL_APPROVED = "Everything is approved."
 contract = typer.Typer(
@@ -231,11 +233,10 @@ def check(call: Call) -> None:
     from assay.study.agree import budget, checkout, interpreter, protocol
     from assay.study.agree.approvals import missing
     from assay.study.agree.rules import refuse_network, refuse_unguarded
-    from assay.study.agree.scope import overlaps, pinned
-    from assay.study.agree.setup import without_git
+    from assay.study.agree.scope import pinned
     from assay.study.judge import power
     from assay.study.run import gpus, planning
-    from assay.study.run.trial import trial_seconds, unread
+    from assay.study.run.trial import trial_seconds
     from assay.study.steps import agenda
 
     found = call.read()
@@ -251,8 +252,7 @@ def check(call: Call) -> None:
         checkout.refuse_obstacles(found.root)
         interpreter.refuse_unmapped(found.root, agreed, given)
     devices = gpus.usable(agreed)
-    book = found.book()[0]
-    void, vain = agenda.voided(found, book, agreed), agenda.in_vain(book, agreed)
+    void = agenda.voided(found, found.book()[0], agreed)
     seen = power.shown(agreed.evaluation)
     measured = protocol.protocol_hash(found.root, agreed)
     imported = sorted(protocol.measuring_imports(found.root, agreed))
@@ -261,8 +261,41 @@ def check(call: Call) -> None:
     )
     kept = protocol.protected_files(found.root, agreed)
     reasons = missing(found, agreed)
+    warnings = _warnings(found, agreed, devices, protected=bool(kept))
+    warnings += [void.reason] if void is not None else []
+    facts = {
+        "valid": True, "protocol": measured, "protected": sorted(kept), "missing": reasons,
+        "imported_by_evaluation": imported, "loaded_by_python": startup,
+        "warnings": warnings, "voided": void.reason if void else "", "power": seen,
+    }  # fmt: skip
+    lines = [
+        f"The contract is well formed. Protocol {measured[:12]}, {len(kept)} protected files.",
+        *([f"The evaluation imports: {', '.join(imported)}."] if imported else []),
+        *([f"Python loads at every start: {', '.join(startup)}."] if startup else []),
+        seen,
+        *(f"Warning: {warning}" for warning in warnings),
+        *(f"  {item}: {reason}" for item, reason in reasons.items()),
+    ]
+    if reasons:
+        lines.append("Approve each with: assay study contract approve ITEM --by NAME")
+    call.show(facts, lines)
+    if reasons or void:
+        raise typer.Exit(EXIT_USER_ERROR)
+
+
+def _warnings(
+    found: Study, agreed: Contract, devices: Sequence[Gpu], *, protected: bool
+) -> list[str]:
+    """Return what is odd about a contract that is well formed."""
+    from assay.study.agree import budget
+    from assay.study.agree.scope import overlaps
+    from assay.study.agree.setup import without_git
+    from assay.study.run import gpus
+    from assay.study.run.trial import unread
+    from assay.study.steps import agenda
+
     warnings = without_git(found.root)
-    if not kept:
+    if not protected:
         warnings.append(
             "nothing is protected: if files of the repository compute the metrics, name them in "
             "evaluation.files"
@@ -282,27 +315,9 @@ def check(call: Call) -> None:
             f"budget.parallel is {agreed.budget.parallel}, and the {len(devices)} GPUs that runs "
             f"may use here hold {gpus.at_once(agreed, devices)} at once (hardware.runs_per_gpu)"
         )
-    warnings += [void.reason] if void is not None else []
+    vain = agenda.in_vain(found.book()[0], agreed)
     warnings += [*filter(None, (vain, budget.warning(agreed))), *overlaps(found.root, agreed)]
-    warnings += unread(found, agreed)
-    facts = {
-        "valid": True, "protocol": measured, "protected": sorted(kept), "missing": reasons,
-        "imported_by_evaluation": imported, "loaded_by_python": startup,
-        "warnings": warnings, "voided": void.reason if void else "", "power": seen,
-    }  # fmt: skip
-    lines = [
-        f"The contract is well formed. Protocol {measured[:12]}, {len(kept)} protected files.",
-        *([f"The evaluation imports: {', '.join(imported)}."] if imported else []),
-        *([f"Python loads at every start: {', '.join(startup)}."] if startup else []),
-        seen,
-        *(f"Warning: {warning}" for warning in warnings),
-        *(f"  {item}: {reason}" for item, reason in reasons.items()),
-    ]
-    if reasons:
-        lines.append("Approve each with: assay study contract approve ITEM --by NAME")
-    call.show(facts, lines)
-    if reasons or void:
-        raise typer.Exit(EXIT_USER_ERROR)
+    return warnings + unread(found, agreed)
 
 
 def _leaves_files(agreed: Contract) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,10 +51,9 @@ def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list
     if not names:
         first = [Step("baseline", "there is no baseline to compare candidates with")]
         return [step for step in first if step.candidate not in without]
-    judgeable = _judgeable(book, agreed)
-    first = _baseline(book, agreed, names[0]) if judgeable else []
-    complete = all(book.complete(agreed, names[0], phase) for phase in DECIDING)
-    if first or (judgeable and not complete):
+    phases = _waited_for(book, agreed)
+    first = _baseline(book, agreed, names[0], phases) if phases else []
+    if first or not all(book.complete(agreed, names[0], phase) for phase in phases):
         return [step for step in first if step.candidate not in without]
     steps: list[Step] = []
     for name, status in book.status.items():
@@ -66,21 +65,20 @@ def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list
     return sorted(steps, key=lambda step: step.action in PERSONAL)
 
 
-def _judgeable(book: Book, agreed: Contract) -> bool:
-    """Return whether anybody can be judged: a share is left or held, or validation waits."""
-    if not spending.exhausted(book, agreed):
-        return True
+def _waited_for(book: Book, agreed: Contract) -> tuple[Phase, ...]:
+    """Return the phases that somebody can still be judged in, which the baseline is run for."""
     waiting = [name for name, status in book.status.items() if status not in DECIDED]
-    return any(
-        book.share(name) is not None or book.judged.get((name, "promotion")) == "accept"
-        for name in waiting
-    )
+    shared = any(book.share(name) is not None for name in waiting)
+    if shared or not spending.exhausted(book, agreed):
+        return DECIDING
+    found = any(book.judged.get((name, "promotion")) == "accept" for name in waiting)
+    return ("validation",) if found else ()
 
 
 def in_vain(book: Book, agreed: Contract) -> str:
     """Return which seeds of the promotion pool nobody can be judged on, and why, or ""."""
     names = book.baselines()
-    if not names or _judgeable(book, agreed):
+    if not names or "promotion" in _waited_for(book, agreed):
         return ""
     seeds = book.left(agreed, names[0], "promotion")
     if not seeds:
@@ -113,7 +111,7 @@ def voided(study: Study, book: Book, agreed: Contract) -> Step | None:
     return Step("debug", reason, name)
 
 
-def _baseline(book: Book, agreed: Contract, name: str) -> list[Step]:
+def _baseline(book: Book, agreed: Contract, name: str, phases: Sequence[Phase]) -> list[Step]:
     waiting = _unready(book, name) or _spoilt(book, agreed, name)
     if waiting is not None:
         return [waiting]
@@ -121,7 +119,7 @@ def _baseline(book: Book, agreed: Contract, name: str) -> list[Step]:
     for phase in smoke:
         if not book.complete(agreed, name, phase):
             return _runs(book, agreed, name, phase)
-    runs = [step for phase in DECIDING for step in _runs(book, agreed, name, phase)]
+    runs = [step for phase in phases for step in _runs(book, agreed, name, phase)]
     if runs or not all(book.complete(agreed, name, phase) for phase in DECIDING):
         return runs
     p = None if AA in agreed.experiment.exceptions else _differing(book, agreed, name)
@@ -190,10 +188,11 @@ def _one(book: Book, agreed: Contract, name: str, status: Status) -> list[Step]:
         return _barred(book, agreed, name)
     for phase in DECIDING:
         outcome = book.judged.get((name, phase))
-        if phase == "promotion" and outcome in (None, "inconclusive"):
-            barred = _barred(book, agreed, name)
-            if barred:
-                return barred
+        barred = _barred(book, agreed, name) if phase == "promotion" else []
+        if barred and outcome == "accept":
+            continue  # it was found better before the pool grew
+        if barred and outcome in (None, "inconclusive"):
+            return barred
         if not book.complete(agreed, name, phase):
             return _runs(book, agreed, name, phase)
         if (name, phase) not in book.audited:
