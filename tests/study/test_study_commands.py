@@ -385,7 +385,7 @@ class TestBadInput:
         )
         change = ("propose", "--patch", patch, "--hypothesis", "It is faster.")
         said = " ".join(self.refused(repository, *change).split())
-        assert "'train.py' is protected: it measures the result, by evaluation.files" in said
+        assert "it measures the result, according to evaluation.files" in said
         assert "assay study contract set 'evaluation.files=[]'" in said
 
     def test_a_patch_without_git(self, repository: Path) -> None:

@@ -91,7 +91,7 @@ def _protected(path: str, field: str) -> StudyError:
             f"contract set 'evaluation.changeable=[{path}]', and have it approved.",
         )
     return StudyError(
-        f"'{path}' is protected: it measures the result, by {field}.",
+        f"'{path}' is protected: it measures the result, according to {field}.",
         f"Take it out of {field} (assay study contract set '{field}=[]' where it is the only one), "
         "name it in scope.files, and have both approved. A patch of what measures can write any "
         "score: an evaluation.command in a file of its own is safer.",
@@ -156,12 +156,15 @@ def unknown_setting(name: str, known: Iterable[str]) -> str:
 
 def _wider(name: str, known: Parameter, value: Any) -> str:
     """Return how a person allows a value of a setting that the scope names."""
-    field, number = f"scope.parameters.{name}", isinstance(value, int | float)
+    field = f"scope.parameters.{name}"
     change = f"{field}.choices=[...]"
-    if known.kind == "int" and isinstance(value, float):
-        change = f"{field}.kind=float"
-    elif known.kind != "choice" and number and known.low is not None:
+    if known.kind != "choice":
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return "Give a number."
+        assert known.low is not None
         change = f"{field}.{'low' if value < known.low else 'high'}={value:g}"
+        if known.kind == "int" and isinstance(value, float):
+            change = f"{field}.kind=float"
     return f"To allow it: assay study contract set '{change}', and have the scope approved."
 
 

@@ -143,10 +143,9 @@ def _spoilt(book: Book, agreed: Contract, name: str) -> Step | None:
         failed = book.failed(agreed, name, phase)
         if failed and GAPS not in agreed.experiment.exceptions:
             last = [r for r in book.of(name) if r.phase == phase and r.seed in failed][-1]
-            reason = (
-                f"{name} failed on seeds {list(failed)} in the {phase} phase (the last: "
-                f"{last.reason}); look at the log, "
-            )
+            why = f" ({last.reason})" if last.reason else ""
+            reason = f"{name} failed on seeds {list(failed)} in the {phase} phase{why}; look at "
+            reason += "the log, "
             if max(failed.values()) < MOST_LOST:
                 reason += f"and run each once more (run {name} --phase {phase} --seed N); or "
             reason += f"{_instead(name)}, or have them left out (exception '{GAPS}')"

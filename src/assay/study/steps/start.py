@@ -116,8 +116,8 @@ def refuse_python(root: Path, python: str) -> None:
     if not interpreter.is_there(root, python):
         raise StudyError(
             f"--python: the interpreter '{python}' was not found.",
-            "Give the path of the repository's own, such as --python .venv/bin/python, or leave it "
-            "out for the one that runs Assay.",
+            "Give the absolute path of the repository's own, or leave it out for the one that runs "
+            "Assay.",
         )
 
 
