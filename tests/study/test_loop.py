@@ -25,6 +25,7 @@ from assay.study.record.book import Book
 from assay.study.record.history import History
 from assay.study.record.study import Study
 from assay.study.run import planning, switch
+from assay.study.run.queue import Queue
 from assay.study.steps import advice, agenda, candidates
 from assay.study.steps.agenda import Step
 from assay.study.steps.loop import Loop
@@ -183,6 +184,16 @@ class TestLoop:
         assert reason.startswith("a person is needed: run broken-short-0 failed (it exited with 3)")
         candidates.discard(study, "broken", "ada", "its exit code is wanted")
         assert steps(study) == []
+
+    def test_waiting_runs_of_what_was_discarded_are_not_spoken_of(self, study: Study) -> None:
+        propose(study, "gone", lr=0.002)
+        candidates.validate(study, "gone", "agent")
+        Queue(study).add("gone", "short", [0])
+        candidates.discard(study, "gone", "ada", "a typo")
+        propose(study, "broken", exit=3)
+        reason, lines = loop(study)
+        assert reason.startswith("a person is needed: run broken-short-0 failed")
+        assert not [line for line in lines if line.startswith("gone")]
 
     def test_a_draft_that_breaks_the_contract_is_left_alone(self, study: Study) -> None:
         propose(study, "wild", lr=5.0)

@@ -24,7 +24,7 @@ def study(tmp_path: Path) -> Study:
     """A study with one share, which an inconclusive candidate has spent."""
     study = measured(tmp_path, expected_candidates=1)
     add(study, "c1")
-    fake(study, "c1", "promotion", gain=3.0)
+    fake(study, "c1", "promotion", gain=1.5)
     assert judged(study, "c1") == "inconclusive"
     return study
 
@@ -64,7 +64,7 @@ def test_a_pool_that_nobody_can_be_judged_on_is_named(study: Study) -> None:
 def test_with_a_share_left_the_extension_says_what_it_costs(tmp_path: Path) -> None:
     study = measured(tmp_path, expected_candidates=2)
     add(study, "c1")
-    fake(study, "c1", "promotion", gain=3.0)
+    fake(study, "c1", "promotion", gain=1.5)
     assert judged(study, "c1") == "inconclusive"
     (step,) = agenda.steps_of(study.history(), study.contract())
     assert step.action == "extend" and "costs another share of the error rate" in step.reason
@@ -95,7 +95,7 @@ def test_who_holds_the_last_share_goes_on(tmp_path: Path) -> None:
 
 def test_a_larger_pool_does_not_stop_who_waits_for_validation(tmp_path: Path) -> None:
     study = measured(tmp_path, expected_candidates=2)
-    for name, gain in (("c1", 14.0), ("c2", 3.0)):
+    for name, gain in (("c1", 14.0), ("c2", 1.5)):
         add(study, name)
         fake(study, name, "promotion", gain=gain)
     assert (judged(study, "c1"), judged(study, "c2")) == ("accept", "inconclusive")
@@ -104,6 +104,11 @@ def test_a_larger_pool_does_not_stop_who_waits_for_validation(tmp_path: Path) ->
     assert "the seeds [6, 7]" in agenda.in_vain(study.book()[0], study.contract())
     fake(study, "c1", "validation", gain=14.0)
     assert judged(study, "c1", "validation") == "accept" and state(study, "c1") == "accepted"
+
+
+def test_no_other_baseline_is_asked_for(study: Study) -> None:
+    candidates.discard(study, "base", "ada", "its machine was busy")
+    assert steps(study) == [("discard", "c1")]
 
 
 def test_when_all_is_decided_the_report_is_next(study: Study) -> None:

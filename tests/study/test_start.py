@@ -134,7 +134,7 @@ def test_the_repository_may_have_an_interpreter_of_its_own(tmp_path: Path) -> No
     assert not (root / ".rlxp").exists()
     start(root, "--python", sys.executable)
     assert open_study(root).contract().baseline.command[0] == sys.executable
-    study(root, "contract", "set", "baseline.command=/no/such/python train.py {seed}")
+    study(root, "contract", "set", "baseline.command=/no/such/python train.py {seed} {parameters}")
     said = study(root, "contract", "check", code=2)
     assert "'/no/such/python', which baseline.command starts, was not found" in said
 

@@ -47,11 +47,10 @@ def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list
     Until the baseline is complete nothing else is on it: candidates are compared with it. Seeds
     that nobody can be judged on are not waited for.
     """
-    names = book.baselines()
-    if not names:
+    names, phases = book.baselines(), _waited_for(book, agreed)
+    if not names and phases:
         first = [Step("baseline", "there is no baseline to compare candidates with")]
         return [step for step in first if step.candidate not in without]
-    phases = _waited_for(book, agreed)
     first = _baseline(book, agreed, names[0], phases) if phases else []
     if first or not all(book.complete(agreed, names[0], phase) for phase in phases):
         return [step for step in first if step.candidate not in without]
