@@ -145,10 +145,10 @@ def verify(
     for found in studies:
         name = f"{found.task}/{found.name}"
         facts[name] = [str(problem) for problem in verify.verify(found)]
-        state = f"intact, {found.ledger.head().seq} events"
-        if facts[name]:
-            pending = all(verify.is_pending(problem) for problem in facts[name])
-            state = f"{state}; the contract waits for approval" if pending else "DAMAGED"
+        state = "DAMAGED"
+        if all(verify.is_pending(problem) for problem in facts[name]):
+            pending = "; the contract waits for approval" if facts[name] else ""
+            state = f"intact, {found.ledger.head().seq} events{pending}"
         lines += [f"{name}: {state}", *(f"  {problem}" for problem in facts[name])]
     call.show(facts, lines)
     if any(facts.values()):
