@@ -25,7 +25,8 @@ from assay.study.record.book import Book
 from assay.study.record.history import History
 from assay.study.record.study import Study
 from assay.study.run import planning, switch
-from assay.study.steps import agenda, candidates
+from assay.study.run.queue import Queue
+from assay.study.steps import advice, agenda, candidates
 from assay.study.steps.agenda import Step
 from assay.study.steps.loop import Loop
 
@@ -184,15 +185,27 @@ class TestLoop:
         candidates.discard(study, "broken", "ada", "its exit code is wanted")
         assert steps(study) == []
 
+    def test_waiting_runs_of_what_was_discarded_are_not_spoken_of(self, study: Study) -> None:
+        propose(study, "gone", lr=0.002)
+        candidates.validate(study, "gone", "agent")
+        Queue(study).add("gone", "short", [0])
+        candidates.discard(study, "gone", "ada", "a typo")
+        propose(study, "broken", exit=3)
+        reason, lines = loop(study)
+        assert reason.startswith("a person is needed: run broken-short-0 failed")
+        assert not [line for line in lines if line.startswith("gone")]
+
     def test_a_draft_that_breaks_the_contract_is_left_alone(self, study: Study) -> None:
         propose(study, "wild", lr=5.0)
         propose(study, "better", lr=0.009)
         reason, lines = loop(study)
-        assert "wild is left alone: lr=5.0 is out of scope: expected 0.0001 to 0.01." in lines
-        assert now(study)["wild"] == "draft"
-        assert reason == "nothing is left but what was refused: " + (
-            "lr=5.0 is out of scope: expected 0.0001 to 0.01."
+        refusal = (
+            "lr=5.0 is out of scope: expected 0.0001 to 0.01. To allow it: assay study contract "
+            "set 'scope.parameters.lr.high=5', and have the scope approved."
         )
+        assert f"wild is left alone: {refusal}" in lines
+        assert now(study)["wild"] == "draft"
+        assert reason == f"nothing is left but what was refused: {refusal}"
 
     def test_nothing_is_run_that_could_not_be_judged(self, study: Study) -> None:
         change(study, "evaluation", expected_candidates=1)
@@ -200,7 +213,10 @@ class TestLoop:
         loop(study)
         propose(study, "better", lr=0.009)
         reason, lines = loop(study)
-        assert reason == "the study's error rate is spent on 1 candidates, as many as expected"
+        assert reason.startswith(
+            "a person is needed: better cannot be judged any more: the study's"
+        )
+        assert advice.next_step(study).command == "assay study discard better --why TEXT"
         assert now(study)["better"] == "validated" and lines == [
             "better keeps to the contract and is frozen"
         ]

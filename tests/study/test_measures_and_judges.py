@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faked_runs import add, agree, fake, judged, measured, state
+from faked_runs import add, agree, contract, fake, judged, measured, state
 from study_samples import POOLS, make_study
 
 from assay.study.agree import protocol
@@ -16,6 +16,7 @@ from assay.study.files.documents import StudyError, write_yaml_document
 from assay.study.judge import audit, verdict, verify
 from assay.study.record.book import Book
 from assay.study.record.study import Study
+from assay.study.report.standings import standings
 from assay.study.run import planning
 from assay.study.steps import advice, agenda, candidates
 
@@ -165,6 +166,17 @@ class TestInvalidIsNotTheEnd:
         assert judged(study, "c1") == "accept"
 
 
+def test_status_says_of_a_baseline_what_was_run(tmp_path: Path) -> None:
+    study = Study(tmp_path, "cartpole", "lr")
+    study.path.mkdir(parents=True)
+    write_yaml_document(study.contract_path, contract())
+    add(study, "base", kind="baseline", change={})
+    fake(study, "base", "promotion", seeds=(1, 2))
+    (row,) = standings(study.history(), study.contract().metrics.primary)
+    assert row.state == "completed"
+    assert row.reason == "none of its runs is under way (2 done)"
+
+
 class TestAnExtendedPool:
     def extended(self, study: Study) -> None:
         add(study, "c1")
@@ -184,6 +196,17 @@ class TestAnExtendedPool:
         assert steps(study) == [("judge", "c1")]
         assert verdict.judge(study, "c1", "promotion", "agent").outcome == "accept"
         assert steps(study) == [("run", "c1")]  # in validation
+
+    def test_status_shows_the_seeds_that_the_effect_is_of(self, study: Study) -> None:
+        add(study, "c1")
+        fake(study, "c1", "promotion", gain=3.0)
+        assert judged(study, "c1") == "inconclusive"
+        agree(study, pools=POOLS | {"promotion": list(range(1, 10))})
+        fake(study, "base", "promotion", gain=50.0, seeds=(6, 7, 8, 9))
+        row = standings(study.history(), study.contract().metrics.primary)[-1]
+        assert (row.name, row.seeds) == ("c1", 5)
+        assert row.mean is not None and row.rival_mean == 100.0
+        assert row.mean - row.rival_mean == pytest.approx(row.effect)
 
     def test_a_verdict_never_rests_on_an_audit_of_fewer_runs(self, study: Study) -> None:
         self.extended(study)

@@ -23,6 +23,7 @@ from assay.study.agree.approvals import approve
 from assay.study.files.candidate import Candidate
 from assay.study.files.documents import ROOT, StudyError
 from assay.study.record import kinds
+from assay.study.record.book import losses
 from assay.study.record.kinds import ENDED, EXITED, LAUNCHED, MEASURED, PREPARED
 from assay.study.record.ledger import Writer
 from assay.study.record.study import Study
@@ -255,6 +256,35 @@ class TestStopping:
         with pytest.raises(StudyError, match="enough"):
             launch(study)
 
+    @pytest.mark.parametrize(
+        ("sign", "outcome", "reason"),
+        [
+            (signal.SIGKILL, "lost", "it was killed by SIGKILL, which Assay did not send"),
+            (signal.SIGTERM, "lost", "it was killed by SIGTERM, which Assay did not send"),
+            (signal.SIGSEGV, "failed", "it exited with -11"),
+        ],
+    )
+    def test_a_signal_from_outside_is_no_failure_of_the_candidate(
+        self, study: Study, sign: signal.Signals, outcome: str, reason: str
+    ) -> None:
+        add(study, "slow", sleep=300)
+        run = launch(study, "slow", seed=1, phase="promotion")
+        wait_for(lambda: LAUNCHED in kinds_of(study, run))
+        pid = next(e.data["pid"] for e in study.ledger.events() if e.kind == LAUNCHED)
+        os.kill(pid, sign)
+        record = recovery.wait(study, run, 60)
+        assert record.outcome == outcome and record.reason.startswith(reason)
+        history = study.history()
+        again = outcome == "lost"
+        assert (1 in history.left(study.contract(), "slow", "promotion")) == again
+        assert len(losses(history.over("slow", "promotion"))) == int(again)
+
+    def test_a_decided_candidate_is_not_sent_to_be_validated(self, study: Study) -> None:
+        candidates.discard(study, "c1", "ada", "enough")
+        for refused in (lambda: launch(study), lambda: candidates.validate(study, "c1", "ada")):
+            with pytest.raises(StudyError, match="It is decided, and that is final"):
+                refused()
+
     def test_an_overrun_is_ended(self, tmp_path: Path) -> None:
         study = make_study(tmp_path, stop={"overrun": 1.01})
         values = candidate_values(id="slow", change={"parameters": {"sleep": 300}})
@@ -263,6 +293,7 @@ class TestStopping:
         candidates.validate(study, "slow", "agent")
         record = recovery.wait(study, launch(study, "slow"), 60)
         assert record.outcome == "killed" and "ran longer than" in record.reason, record
+        assert "1.01 times its request of 0.5 s (its share of budget.wall_clock_h" in record.reason
 
     def test_silence_is_ended(self, tmp_path: Path) -> None:
         study = make_study(tmp_path, stop={"frozen_minutes": 0.02})

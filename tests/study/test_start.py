@@ -127,9 +127,47 @@ def test_a_trial_that_fails_shows_its_log(tmp_path: Path) -> None:
 
 def test_the_repository_may_have_an_interpreter_of_its_own(tmp_path: Path) -> None:
     root = repository(tmp_path)
-    assert "'no-python' was not found" in start(root, "--python", "no-python", code=2)
+    for words in (["--execute", "--confirm", "RUN_ONCE"], []):
+        for python in ("no-python", "/no/such/python"):
+            said = study(root, "start", "train.py", "--python", python, *words, code=2)
+            assert f"--python: the interpreter '{python}' was not found." in said
+    assert not (root / ".rlxp").exists()
     start(root, "--python", sys.executable)
     assert open_study(root).contract().baseline.command[0] == sys.executable
+    study(root, "contract", "set", "baseline.command=/no/such/python train.py {seed} {parameters}")
+    said = study(root, "contract", "check", code=2)
+    assert "'/no/such/python', which baseline.command starts, was not found" in said
+
+
+def test_ranges_follow_the_declared_type_and_the_value_of_the_study(tmp_path: Path) -> None:
+    root = repository(tmp_path)
+    path = root / "train.py"
+    options = (
+        'parser.add_argument("--start-e", type=float, default=1)\n'
+        'parser.add_argument("--end-e", type=float, default=0.05)\n'
+        'parser.add_argument("--exploration-fraction", type=float, default=0.5)\n'
+        'parser.add_argument("--batch-size", type=int, default=128)\n'
+        "args = parser"
+    )
+    path.write_text(path.read_text().replace("args = parser", options))
+    facts = json.loads(
+        study(root, "start", "train.py", "--task", "t", "--json", "--set", "batch_size=16",
+              "--set", "lr=3.0", "--set", "nonsense=3")
+    )  # fmt: skip
+    values = yaml.safe_load(open_study(root).contract_path.read_text())
+    scope = values["scope"]["parameters"]
+    share = {"kind": "float", "low": 0.0, "high": 1.0}
+    assert scope["start-e"] == scope["end-e"] == scope["exploration-fraction"] == share
+    assert scope["batch-size"] == {"kind": "int", "low": 2, "high": 128}
+    assert (scope["lr"]["low"], scope["lr"]["high"]) == (0.1, 90.0)
+    assert values["baseline"]["parameters"] == {"batch-size": 16, "lr": 3.0, "nonsense": 3}
+    (odd,) = [warning for warning in facts["warnings"] if warning.startswith("--set")]
+    assert odd.startswith("--set nonsense: the audit read no such option of the script. Known: ")
+
+
+def test_an_option_that_the_script_does_not_take(tmp_path: Path) -> None:
+    text = start(repository(tmp_path), "--set", "nonsense=3", code=2)
+    assert "The script does not take one of the options: look at --set" in " ".join(text.split())
 
 
 def test_a_trial_that_takes_too_long_is_stopped_and_what_it_wrote_is_used(tmp_path: Path) -> None:
@@ -173,6 +211,29 @@ def test_a_curve_alone_is_the_training_reward(tmp_path: Path) -> None:
     assert primary.training_reward and primary.why_training_reward
     assert (primary.source.key, primary.source.reduce) == ("episode_return", "tail-mean")
     assert "metrics.primary.training_reward" in {row["field"] for row in facts["decide"]}
+
+
+def test_episodes_that_nobody_named_are_not_on_record(tmp_path: Path) -> None:
+    root = repository(tmp_path, "")
+    facts = json.loads(start(root, "--json"))
+    assert open_study(root).contract().evaluation.episodes is None
+    assert "evaluation.episodes" in {row["field"] for row in facts["decide"]}
+    study(root, "report")
+    report = (open_study(root).path / "report.md").read_text()
+    assert "no evaluation apart from training" in report and "episodes per seed" not in report
+    study(root, "contract", "set", "evaluation.episodes=7")
+    study(root, "report")
+    assert "7 episodes per seed" in (open_study(root).path / "report.md").read_text()
+
+
+def test_a_command_that_needs_episodes_asks_for_them(tmp_path: Path) -> None:
+    root = repository(tmp_path)
+    start(root)
+    study(root, "contract", "set", "evaluation.files=[train.py]",
+          "evaluation.command=[python, train.py, --n, '{episodes}']")  # fmt: skip
+    made = open_study(root)
+    with pytest.raises(StudyError, match=r"has {episodes}, and evaluation.episodes is empty"):
+        planning._filled(made.contract().evaluation.command, "evaluation", 0, root, made.contract())
 
 
 def test_five_commands_from_a_script_to_an_answer(tmp_path: Path) -> None:
@@ -326,6 +387,39 @@ with open(out / "progress.csv", "w", newline="") as file:
     for step in range(20):
         log.writerow([step, 100 * args.learning_rate + args.seed % 5])
 '''
+
+
+def test_what_git_refuses_is_said_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    script = SCRIPT.replace('parser.add_argument("--log-dir", default="runs")\n', "")
+    (tmp_path / "train.py").write_text(
+        script.replace("args.log_dir", "'runs'").replace("{evaluation}", "")
+    )
+    said = study(tmp_path, "start", "train.py", code=2)
+    assert "cannot be studied as it is" in said and not (tmp_path / ".rlxp").exists()
+    (tmp_path / ".git").write_text("gitdir: /no/such/directory\n")
+    said = " ".join(study(tmp_path, "start", "train.py", code=2).split())
+    assert "Git cannot be used in" in said and "/no/such/directory" in said
+    assert "safe.directory" in said and not (tmp_path / ".rlxp").exists()
+
+
+def test_a_dry_start_says_that_its_metric_is_a_reward_of_training(tmp_path: Path) -> None:
+    root = repository(tmp_path, "")
+    facts = json.loads(study(root, "start", "train.py", "--task", "t", "--json"))
+    (row,) = [row for row in facts["decide"] if row["field"] == "metrics.primary.source"]
+    assert "it is a reward of training" in row["why"]
+
+
+def test_a_metric_that_the_trial_did_not_write_is_named_before_it_decides(tmp_path: Path) -> None:
+    root = repository(tmp_path)
+    start(root)
+    said = json.loads(study(root, "contract", "approve", "all", "--by", "Ada", "--json"))
+    assert said["warnings"] == []
+    study(root, "contract", "set", "metrics.primary.source.key=eval_retrun")
+    said = json.loads(study(root, "contract", "approve", "all", "--by", "Ada", "--json"))
+    (warning,) = said["warnings"]
+    assert "Did you mean 'eval_return'?" in warning and "assay study metrics --out" in warning
+    assert "contract set metrics.primary.source.key=KEY" in warning
+    assert warning in json.loads(study(root, "contract", "check", "--json"))["warnings"]
 
 
 def test_a_script_without_an_option_for_its_output(tmp_path: Path) -> None:

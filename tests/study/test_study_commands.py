@@ -299,7 +299,13 @@ class TestBadInput:
         (repository / "other.py").write_text("x = 1\n")
         subprocess.run(["git", "add", "other.py"], cwd=repository, check=True)
         said = study("run", "baseline", "--phase", "promotion", "--seed", 1, code=2)
-        assert "uncommitted changes (other.py)" in said
+        assert "uncommitted changes (other.py)" in said and "Commit or stash them" in said
+        assert "experiment.exceptions.dirty-tree=WHY" in said
+        seen = told("next")
+        assert (seen["action"], seen["command"]) == ("commit", "git status")
+        assert "uncommitted changes (other.py)" in seen["reason"] and "stash" in seen["reason"]
+        ended = study("loop", "--execute", "--confirm", "RUN_CANDIDATE", code=3)
+        assert "Commit or stash them" in ended
 
     def test_a_patch_without_git(self, repository: Path) -> None:
         study("contract", "approve", "all", "--by", "Ada")

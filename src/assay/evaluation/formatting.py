@@ -56,3 +56,13 @@ def few(names: Iterable[str], most: int = 5) -> str:
     """Format the first names of a list, and how many more there are."""
     items = list(names)
     return ", ".join(items[:most]) + (f" and {len(items) - most} more" if items[most:] else "")
+
+
+def counted(count: int, word: str) -> str:
+    """Return a number with its word, in the plural where that is right.
+
+    Example:
+        >>> counted(1, "candidate"), counted(2, "candidate")
+        ('1 candidate', '2 candidates')
+    """
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

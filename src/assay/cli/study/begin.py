@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +12,15 @@ from assay.cli import output
 from assay.cli.shared_options import AsJson
 from assay.cli.study import common
 from assay.cli.study.common import By, Call, Root, on_study
-from assay.evaluation.formatting import number
+from assay.evaluation.formatting import counted, number
 
 if TYPE_CHECKING:
     from assay.study.files.contract import Contract
     from assay.study.files.records import Adapter
+    from assay.study.record.study import Study
+    from assay.study.run.gpus import Gpu
 
+_ALL_APPROVED = "Everything is approved."
 contract = typer.Typer(
     help="The agreed contract: create it, read it, approve it.", no_args_is_help=True
 )
@@ -36,11 +39,12 @@ def init(
 ) -> None:
     """Start a study in a repository. No code of the repository is run."""
     from assay.study.agree.checkout import obstacles
-    from assay.study.agree.setup import initialise, without_git
+    from assay.study.agree.setup import initialise, task_name, without_git
 
     place = (root or Path.cwd()).resolve()
-    name = task or re.sub(r"[^A-Za-z0-9._-]+", "-", place.name).strip("-.") or "task"
-    made = initialise(place, name, study, actor=common.actor(by), activate=activate)
+    made = initialise(
+        place, task_name(place, task), study, actor=common.actor(by), activate=activate
+    )
     made.sync()
     warnings = [*without_git(place), *obstacles(place)]
     facts = {
@@ -185,12 +189,15 @@ def set_fields(
     """Set fields of the contract; approvals of the parts that change are void."""
     from assay.core.config import parse_assignments
     from assay.study.agree.edit import assign
+    from assay.study.agree.scope import overlaps
 
     given = parse_assignments(fields)
     found = call.read()
     lack = assign(found, given)
+    odd = [] if lack else overlaps(found.root, found.contract())
     lines = [f"{name} = {value}" for name, value in given.items()]
-    call.show({"set": given, "lacks": lack or None}, [*lines, *([lack] if lack else [])])
+    lines += [*filter(None, [lack]), *(f"Warning: {warning}" for warning in odd)]
+    call.show({"set": given, "lacks": lack or None, "warnings": odd}, lines)
 
 
 @contract.command("show")
@@ -224,13 +231,13 @@ def _word(agreed: Any, item: str) -> str:
 def check(call: Call) -> None:
     """Check the contract against its schema and the repository; exit 2 if it is not ready."""
     from assay.core.errors import EXIT_USER_ERROR
-    from assay.study.agree import checkout, interpreter, protocol
+    from assay.study.agree import budget, checkout, interpreter, protocol
     from assay.study.agree.approvals import missing
     from assay.study.agree.rules import refuse_network, refuse_unguarded
     from assay.study.agree.scope import pinned
-    from assay.study.agree.setup import without_git
     from assay.study.judge import power
     from assay.study.run import gpus, planning
+    from assay.study.run.trial import trial_seconds
     from assay.study.steps import agenda
 
     found = call.read()
@@ -239,22 +246,57 @@ def check(call: Call) -> None:
     planning.command(agreed, 0, found.path, changeable | agreed.baseline.parameters)
     refuse_network(agreed)
     refuse_unguarded(found.root, agreed)
+    budget.refuse_small(agreed, trial_seconds(found))
+    given = planning.environment(agreed, found.root)
+    interpreter.refuse_missing(found.root, agreed, given)
     if pinned(found.root):
         checkout.refuse_obstacles(found.root)
-        interpreter.refuse_unmapped(found.root, agreed, planning.environment(agreed, found.root))
+        interpreter.refuse_unmapped(found.root, agreed, given)
     devices = gpus.usable(agreed)
     void = agenda.voided(found, found.book()[0], agreed)
     seen = power.shown(agreed.evaluation)
     measured = protocol.protocol_hash(found.root, agreed)
     imported = sorted(protocol.measuring_imports(found.root, agreed))
-    given = planning.environment(agreed, found.root)
     startup = list(
         interpreter.startup_files(interpreter.interpreters(found.root, agreed, given), given)
     )
     kept = protocol.protected_files(found.root, agreed)
     reasons = missing(found, agreed)
+    warnings = _warnings(found, agreed, devices, protected=bool(kept))
+    warnings += [void.reason] if void is not None else []
+    facts = {
+        "valid": True, "protocol": measured, "protected": sorted(kept), "missing": reasons,
+        "imported_by_evaluation": imported, "loaded_by_python": startup,
+        "warnings": warnings, "voided": void.reason if void else "", "power": seen,
+    }  # fmt: skip
+    lines = [
+        f"The contract is well formed. Protocol {measured[:12]}, {len(kept)} protected files.",
+        *([f"The evaluation imports: {', '.join(imported)}."] if imported else []),
+        *([f"Python loads at every start: {', '.join(startup)}."] if startup else []),
+        seen,
+        *(f"Warning: {warning}" for warning in warnings),
+        *(f"  {item}: {reason}" for item, reason in reasons.items()),
+    ]
+    if reasons:
+        lines.append("Approve each with: assay study contract approve ITEM --by NAME")
+    call.show(facts, lines)
+    if reasons or void:
+        raise typer.Exit(EXIT_USER_ERROR)
+
+
+def _warnings(
+    found: Study, agreed: Contract, devices: Sequence[Gpu], *, protected: bool
+) -> list[str]:
+    """Return what is odd about a contract that is well formed."""
+    from assay.study.agree import budget
+    from assay.study.agree.scope import overlaps
+    from assay.study.agree.setup import without_git
+    from assay.study.run import gpus
+    from assay.study.run.trial import unread
+    from assay.study.steps import agenda
+
     warnings = without_git(found.root)
-    if not kept:
+    if not protected:
         warnings.append(
             "nothing is protected: if files of the repository compute the metrics, name them in "
             "evaluation.files"
@@ -274,26 +316,9 @@ def check(call: Call) -> None:
             f"budget.parallel is {agreed.budget.parallel}, and the {len(devices)} GPUs that runs "
             f"may use here hold {gpus.at_once(agreed, devices)} at once (hardware.runs_per_gpu)"
         )
-    if void is not None:
-        warnings.append(void.reason)
-    facts = {
-        "valid": True, "protocol": measured, "protected": sorted(kept), "missing": reasons,
-        "imported_by_evaluation": imported, "loaded_by_python": startup,
-        "warnings": warnings, "voided": void.reason if void else "", "power": seen,
-    }  # fmt: skip
-    lines = [
-        f"The contract is well formed. Protocol {measured[:12]}, {len(kept)} protected files.",
-        *([f"The evaluation imports: {', '.join(imported)}."] if imported else []),
-        *([f"Python loads at every start: {', '.join(startup)}."] if startup else []),
-        seen,
-        *(f"Warning: {warning}" for warning in warnings),
-        *(f"  {item}: {reason}" for item, reason in reasons.items()),
-    ]
-    if reasons:
-        lines.append("Approve each with: assay study contract approve ITEM --by NAME")
-    call.show(facts, lines)
-    if reasons or void:
-        raise typer.Exit(EXIT_USER_ERROR)
+    vain = agenda.in_vain(found.book()[0], agreed)
+    warnings += [*filter(None, (vain, budget.warning(agreed))), *overlaps(found.root, agreed)]
+    return warnings + unread(found, agreed)
 
 
 def _leaves_files(agreed: Contract) -> bool:
@@ -319,6 +344,7 @@ def approve(
     from assay.study.agree.approvals import approve, missing
     from assay.study.files.contract import APPROVALS
     from assay.study.files.documents import StudyError
+    from assay.study.run.trial import unread
 
     wanted = list(APPROVALS) if items == ["all"] else items
     for item in wanted:
@@ -327,11 +353,14 @@ def approve(
     with call.opened() as found:
         given = {item: approve(found, item, by, key) for item in wanted}
         left = missing(found)
+        odd = unread(found, found.contract()) if "metrics" in given else []
     facts = {"approved": {i: a.model_dump() for i, a in given.items()}, "missing": left}
-    lines = [f"{item}: approved by {a.by}, {a.hash[:12]}" for item, a in given.items()]
+    facts["warnings"] = odd
+    lines = [f"Warning: {warning}" for warning in odd]
+    lines += [f"{item}: approved by {a.by}, {a.hash[:12]}" for item, a in given.items()]
     if "baseline" in given and given["baseline"].commit:
         lines.append(f"The code that is approved with it: commit {given['baseline'].commit[:12]}")
-    lines.append(f"{len(left)} approvals are missing." if left else "Everything is approved.")
+    lines.append(f"Still missing: {counted(len(left), 'approval')}." if left else _ALL_APPROVED)
     call.show(facts, lines)
 
 

@@ -133,8 +133,8 @@ def propose(
             )
             request = request_of(found, hours, gpu_hours)
             made = [proposers.from_change(found, proposal, request, call.actor)]
-    lines = [f"{name} is a draft: assay study validate {name}" for name in made]
-    call.show({"proposed": made}, lines)
+    lines = [f"{name} is a draft; the loop validates and runs it." for name in made]
+    call.show({"proposed": made}, [*lines, "What comes next: assay study next"])
 
 
 def request_of(study: Study, hours: float | None, gpu_hours: float) -> BudgetRequest:
@@ -170,7 +170,7 @@ def validate(
 def discard(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
-    why: Annotated[str, typer.Option("--why", help="The reason, for the record.")],
+    why: Annotated[str, typer.Option("--why", "--reason", help="The reason, for the record.")],
 ) -> None:
     """Discard a candidate without a verdict, or revert the incumbent.
 

@@ -31,7 +31,7 @@ def next_step(call: Call) -> None:
     if seen.command:
         lines.append(f"  {seen.command}")
     if not seen.safe:
-        lines.append("  A person has to decide this.")
+        lines.append(f"  {seen.asks}")
     call.show(facts, lines)
 
 
@@ -100,7 +100,7 @@ def status(call: Call) -> None:
     if rows:
         name = metric.name if metric else "score"
         columns = ("candidate", "state", "phase", "seeds>", f"mean {name}>", "against>",
-                   "effect [95 % limits]>")  # fmt: skip
+                   "effect [one-sided 95 % limits]>")  # fmt: skip
         output.show(output.table(columns, [_standing_row(row) for row in rows]))
         for row in rows:
             if row.reason:
@@ -133,7 +133,10 @@ def verify(
         Path | None, typer.Argument(metavar="[PATH]", help="Check every study below a directory.")
     ] = None,
 ) -> None:
-    """Check ledger, anchors and evidence; exit 1 and name the place if something is damaged."""
+    """Check ledger, anchors and evidence; exit 1 and name the place if something is damaged.
+
+    A contract that was changed and waits for approval is no damage; it exits with 1 as well.
+    """
     from assay.study.judge import verify
 
     studies = verify.studies(path) if path is not None else [call.read(copies=True)]
@@ -142,7 +145,10 @@ def verify(
     for found in studies:
         name = f"{found.task}/{found.name}"
         facts[name] = [str(problem) for problem in verify.verify(found)]
-        state = "DAMAGED" if facts[name] else f"intact, {found.ledger.head().seq} events"
+        state = "DAMAGED"
+        if all(verify.is_pending(problem) for problem in facts[name]):
+            pending = "; the contract waits for approval" if facts[name] else ""
+            state = f"intact, {found.ledger.head().seq} events{pending}"
         lines += [f"{name}: {state}", *(f"  {problem}" for problem in facts[name])]
     call.show(facts, lines)
     if any(facts.values()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,13 +66,13 @@ def start(
 ) -> None:
     """Audit a repository and fill in a contract; with --execute train once, to time it."""
     from assay.core.config import parse_assignments
-    from assay.study.agree.setup import initialise, without_git
+    from assay.study.agree.setup import initialise, task_name, without_git
     from assay.study.files.documents import StudyError, write_text, write_yaml_document
     from assay.study.repo.audit import inspect
     from assay.study.repo.card import task_card
     from assay.study.repo.proposal import propose
     from assay.study.run.trial import CONFIRM
-    from assay.study.steps import start
+    from assay.study.steps import ranges, start
 
     if execute != (confirm == CONFIRM):
         raise StudyError(
@@ -80,21 +80,25 @@ def start(
             "Leave both out to fill in the contract without running anything.",
         )
     place = (root or Path.cwd()).resolve()
+    start.refuse_python(place, python)
     seen = inspect(place, profile, script)
+    found = propose(seen.adapter)
+    given, odd = ranges.as_spelt(found.parameters, parse_assignments(settings or []))
     actor = common.actor(by)
     made = start.unapproved(place, task, study)
     filled_before = made is not None
     if made is None:
-        name = task or re.sub(r"[^A-Za-z0-9._-]+", "-", place.name).strip("-.") or "task"
-        made = initialise(place, name, study or "first", actor=actor, activate=activate)
+        start.refuse_unusable(place, found)  # before anything is written
+        made = initialise(
+            place, task_name(place, task), study or "first", actor=actor, activate=activate
+        )
     write_yaml_document(made.task_path / "adapter.yaml", seen.adapter)
     write_text(made.task_path / "task_card.md", task_card(place, seen.adapter, seen.findings))
-    given = parse_assignments(settings or [])
     wishes = start.Wishes(question, minimum_effect, candidates, seeds, python, given)
     if execute and filled_before and script is None:
         filled = start.again(made, wishes)  # what was changed by hand since stays
     else:
-        filled = start.draft(made, propose(seen.adapter), wishes)
+        filled = start.draft(made, found, wishes)
     start.write(made, filled)
     trial = None
     if execute:
@@ -102,7 +106,7 @@ def start(
         trial = start.learn(filled, made, minutes * 60, actor)
         start.write(made, filled)
     made.sync()
-    warnings = [*without_git(place), *seen.findings]
+    warnings = [*without_git(place), *seen.findings, *odd]
     facts = {
         "task": made.task, "study": made.name, "contract": made.contract_path,
         "decide": [dataclasses.asdict(decision) for decision in filled.decisions],
@@ -113,20 +117,23 @@ def start(
         return
     for warning in warnings:
         output.note(f"Warning: {warning}")
-    _show(made.contract_path, filled, trial)
+    options = {"--root": root, "--task": task, "--study": study}
+    where = [f" {name} {shlex.quote(str(value))}" for name, value in options.items() if value]
+    _show(made.contract_path, filled, trial, "".join(where))
 
 
-def _show(path: Path, filled: Draft, trial: Trial | None) -> None:
+def _show(path: Path, filled: Draft, trial: Trial | None, where: str) -> None:
+    """Print what was filled in; `where` are the options that name the study."""
     output.say(f"The contract is filled in: {path}")
     if trial is not None:
         output.say(f"The trial run took {trial.seconds:.3g} s; its output: {trial.out}")
     output.say("A person has to decide:")
     rows = [(d.field, _short(d.value), d.why) for d in filled.decisions]
     output.show(output.table(("field", "filled in", "why it is to be decided"), rows))
-    output.say("Change a field:  assay study contract set FIELD=VALUE")
+    output.say(f"Change a field:  assay study contract set{where} FIELD=VALUE")
     if trial is None:
-        output.say("Time one run:    assay study start --execute --confirm RUN_ONCE")
-    output.say("Approve it all:  assay study contract approve all --by NAME")
+        output.say(f"Time one run:    assay study start{where} --execute --confirm RUN_ONCE")
+    output.say(f"Approve it all:  assay study contract approve{where} all --by NAME")
 
 
 def _short(value: Any) -> str:

@@ -7,7 +7,7 @@ it really used takes its place. Nothing else is kept, so there is nothing that c
 from __future__ import annotations
 
 from assay.study.files.candidate import BudgetRequest
-from assay.study.files.contract import Budget
+from assay.study.files.contract import Budget, Contract
 from assay.study.files.documents import StudyError
 from assay.study.record import kinds
 from assay.study.record.history import Usage
@@ -22,6 +22,63 @@ class OverBudget(StudyError):
 
 class Busy(StudyError):
     """As many runs as the contract allows are under way; it can be tried again."""
+
+
+def refuse_small(agreed: Contract, trial: float | None = None) -> None:
+    """Refuse a budget that does not suffice for the baseline, or for one run.
+
+    Args:
+        agreed: The contract.
+        trial: How many seconds a trial run took, if there was one.
+
+    Raises:
+        StudyError: Names the field, what it takes, and how to change it.
+    """
+    limits, pools = agreed.budget, agreed.evaluation.pools
+    baseline = len(pools.promotion) + len(pools.validation)
+    if limits.runs < baseline:
+        raise StudyError(
+            f"budget.runs is {limits.runs}, and the baseline alone takes {baseline} "
+            f"({len(pools.promotion)} seeds of the promotion pool and {len(pools.validation)} of "
+            "the validation pool).",
+            _approve(f"budget.runs={baseline + of_candidate(agreed)}"),
+        )
+    allowed = limits.wall_clock_hours / limits.runs * agreed.experiment.stop.overrun * 3600
+    if trial is not None and trial > allowed:
+        hours = 2 * trial * limits.runs / 3600
+        raise StudyError(
+            f"A run would be stopped after {allowed:.3g} s, and the trial took {trial:.3g} s: each "
+            f"of {limits.runs} runs (budget.runs) has an even share of "
+            f"{limits.wall_clock_hours:g} h (budget.wall_clock_hours), times "
+            f"{agreed.experiment.stop.overrun:g} (experiment.stop.overrun).",
+            _approve(f"budget.wall_clock_hours={hours:.2g}"),
+        )
+
+
+def of_candidate(agreed: Contract) -> int:
+    """Return how many runs a candidate takes that is accepted."""
+    pools = agreed.evaluation.pools
+    smoke = len(pools.development) if "smoke" in agreed.baseline.shortened else 0
+    return smoke + sum(map(len, (pools.development, pools.promotion, pools.validation)))
+
+
+def warning(agreed: Contract) -> str:
+    """Return that no candidate can be accepted within the budget, or ""."""
+    pools = agreed.evaluation.pools
+    baseline, one = len(pools.promotion) + len(pools.validation), of_candidate(agreed)
+    if agreed.budget.runs >= baseline + one:
+        return ""
+    return (
+        f"budget.runs is {agreed.budget.runs}: the baseline takes {baseline} and a candidate that "
+        f"is accepted {one}, so that none can be. {_approve(f'budget.runs={baseline + one}')}"
+    )
+
+
+def _approve(change: str) -> str:
+    return (
+        f"Have more approved: assay study contract set {change}, assay study contract approve "
+        "budget --by NAME"
+    )
 
 
 def reserve(

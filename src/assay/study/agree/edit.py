@@ -111,5 +111,6 @@ def _lacks(values: dict[str, Any], path: str) -> str:
     except AssayError as error:
         if _STILL in error.message:
             return error.message
-        raise StudyError(error.message, error.fix) from None
+        fix = "The contract stays as it was: give the field a value of that kind."
+        raise StudyError(error.message, error.fix or fix) from None
     return ""

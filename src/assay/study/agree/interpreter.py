@@ -75,6 +75,28 @@ def _program(cwd: Path, word: str, env: Mapping[str, str]) -> Path | None:
     return Path(found) if found else None
 
 
+def is_there(cwd: Path, word: str, env: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the first word of a command leads to a program."""
+    return _program(cwd, word, env) is not None
+
+
+def refuse_missing(root: Path, agreed: Contract, env: Mapping[str, str]) -> None:
+    """Refuse commands whose program is not there.
+
+    Raises:
+        StudyError: Names the program and the field.
+    """
+    commands = {"baseline": agreed.baseline.command, "evaluation": agreed.evaluation.command}
+    for part, words in commands.items():
+        if words and not is_there(root / agreed.baseline.cwd, words[0], env):
+            rest = " ".join(words[1:])
+            raise StudyError(
+                f"'{words[0]}', which {part}.command starts, was not found.",
+                "Name an interpreter that is there, or {python} for the one that runs Assay: assay "
+                f"study contract set '{part}.command={{python}} {rest}'",
+            )
+
+
 def prefixes(python: Path) -> list[Path]:
     """Return the directories that an interpreter is installed in: a virtual environment's first."""
     settings = python.parent.parent / "pyvenv.cfg"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path, PurePosixPath
 
+from assay.runs.git import git, repository
 from assay.study.agree.closure import evaluated_files
 from assay.study.agree.protocol import matching
 from assay.study.agree.scope import changed_files
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
-from assay.study.files.documents import StudyError
+from assay.study.files.documents import ROOT, StudyError
 from assay.study.record.study import Study
 
 _ONLINE = ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL")
@@ -80,6 +81,26 @@ def refuse_unguarded(root: Path, agreed: Contract) -> None:
                 "that it could be changed between two runs.",
                 f"Add '{short}' to evaluation.files; what it imports belongs to them by itself.",
             )
+
+
+def refuse_dirty(root: Path, agreed: Contract) -> None:
+    """Refuse a working tree with changes that no candidate declared.
+
+    Raises:
+        StudyError: Names the first file.
+    """
+    if repository(root) is None or "dirty-tree" in agreed.experiment.exceptions:
+        return
+    out = git(root, "status", "--porcelain", "-z", "--untracked-files=no")
+    changed = [entry[3:] for entry in out.split("\0") if entry]
+    changed = [path for path in changed if not path.startswith(f"{ROOT}/")]
+    if changed:
+        raise StudyError(
+            f"The working tree has uncommitted changes ({changed[0]}).",
+            "Commit or stash them: a run must say exactly which code it ran. Or have them waived: "
+            "assay study contract set 'experiment.exceptions.dirty-tree=WHY', and approve "
+            "experiment.",
+        )
 
 
 def refuse_network(agreed: Contract) -> None:

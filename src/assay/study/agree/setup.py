@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.resources
 import json
 import os
+import re
 from pathlib import Path
 
 from assay.runs.files import dump_json, run_error, write_atomic
-from assay.runs.git import repository
+from assay.runs.git import GitError, git, repository
 from assay.study.agree.scope import pinned
 from assay.study.files.documents import (
     INSIDE,
@@ -66,12 +67,35 @@ def initialise(root: Path, task: str, study: str, *, actor: str, activate: bool 
     return made
 
 
+def task_name(root: Path, given: str | None) -> str:
+    """Return the task that a new study belongs to: the given, the active, or the directory's."""
+    if given:
+        return given
+    path = root / ROOT / "registry.yaml"
+    active = read_yaml_document(path, Registry).task if path.exists() else None
+    return active or re.sub(r"[^A-Za-z0-9._-]+", "-", root.name).strip("-.") or "task"
+
+
+def refused_by_git(root: Path) -> str:
+    """Return what Git says where there is a repository that it does not want to read, or ""."""
+    if not any((place / ".git").exists() for place in (root, *root.parents)):
+        return ""
+    try:
+        git(root, "rev-parse", "--show-toplevel")
+    except GitError as error:
+        return " ".join(error.message.split())
+    return ""
+
+
 def without_git(root: Path) -> list[str]:
     """Return what a study lacks that is not at the top of a Git repository with a commit."""
     if pinned(root):
         return []
     top = repository(root)
-    if top is None:
+    said = refused_by_git(root)
+    if said:
+        place = f"cannot be used by Git, which says: {said}"
+    elif top is None:
         place = "is in no Git repository"
     elif top.resolve() != root.resolve():
         place = f"is not the top of its Git repository, which is '{top}'"

@@ -14,21 +14,23 @@ from __future__ import annotations
 
 import math
 
+from assay.evaluation.formatting import counted
 from assay.study.files.base import Phase
 from assay.study.files.contract import Contract, Evaluation
 from assay.study.files.documents import StudyError
 from assay.study.record import kinds
+from assay.study.record.book import Book
 from assay.study.record.history import History
 
 
-def decisions(history: History) -> int:
+def decisions(book: Book) -> int:
     """Return how many candidates have a share of the error rate, or have spent one."""
-    return len(history.shares)
+    return len(book.shares)
 
 
-def spent(history: History) -> float:
+def spent(book: Book) -> float:
     """Return what their shares come to, whatever the contract expected at the time."""
-    return math.fsum(share.alpha for share in history.shares)
+    return math.fsum(share.alpha for share in book.shares)
 
 
 def spend(evaluation: Evaluation, decided: int, used: float | None = None) -> float:
@@ -58,8 +60,8 @@ def spend(evaluation: Evaluation, decided: int, used: float | None = None) -> fl
     way_out = "Close this study with its report, and begin a new one for further candidates."
     if decided >= evaluation.expected_candidates:
         raise StudyError(
-            f"The study's error rate of {evaluation.alpha:g} is spent: {decided} candidates were "
-            f"decided or looked at, and the contract expects {evaluation.expected_candidates}.",
+            f"The study's error rate of {evaluation.alpha:g} is spent (decided or looked at: "
+            f"{counted(decided, 'candidate')}; expected: {evaluation.expected_candidates}).",
             way_out,
         )
     share = evaluation.alpha / evaluation.expected_candidates
@@ -68,13 +70,27 @@ def spend(evaluation: Evaluation, decided: int, used: float | None = None) -> fl
     left = evaluation.alpha - used
     if left <= evaluation.alpha * 1e-9:
         raise StudyError(
-            f"The study's error rate of {evaluation.alpha:g} is spent: {decided} candidates were "
-            f"decided or looked at, at {used:g} in all.",
+            f"The study's error rate of {evaluation.alpha:g} is spent (decided or looked at: "
+            f"{counted(decided, 'candidate')}, at {used:g} in all).",
             way_out,
         )
     to_come = evaluation.expected_candidates - decided
     # What is left is a sum of many shares; its last digits are no reason to give less.
     return share if left >= share * to_come * (1 - 1e-9) else left / to_come
+
+
+def exhausted(book: Book, agreed: Contract) -> str:
+    """Return why no further share can be given, or "" where one can."""
+    try:
+        spend(agreed.evaluation, decisions(book), spent(book))
+    except StudyError as error:
+        return error.message.rstrip(".")
+    return ""
+
+
+def barred(book: Book, agreed: Contract, name: str) -> str:
+    """Return why a candidate cannot be judged in promotion any more, or "" where it can."""
+    return "" if book.share(name) is not None else exhausted(book, agreed)
 
 
 def due(history: History, agreed: Contract, name: str, phase: Phase) -> float | None:

@@ -27,7 +27,7 @@ from assay.study.files.base import (
 PLACEHOLDER = "FILL IN"
 APPROVALS: dict[str, str] = {
     "task": "the task definition",
-    "metrics": "the primary metric and the guardrails",
+    "metrics": "the primary metric with its guardrails",
     "scope": "the tuning scope",
     "budget": "the wall-clock and GPU budget",
     "hardware": "the hardware target",
@@ -337,7 +337,12 @@ class Evaluation(Grown):
     command: tuple[str, ...] = Field(
         (), description="Run after training; empty where training itself writes the metric."
     )
-    episodes: int = Field(gt=0, description="Per seed, averaged inside it.")
+    episodes: int | None = Field(
+        None,
+        gt=0,
+        description="Per seed, averaged inside it; empty where there is no evaluation apart from "
+        "training, or nobody knows.",
+    )
     deterministic: bool = Field(
         True,
         description="Whether the policy acts greedily; recorded and hashed, for people: the "

@@ -181,8 +181,10 @@ class LedgerFile(Part):
     inode: int
 
 
-class Progress(Part):
+class Progress(Grown):
     """What the next step is decided by, so that the ledger need not be read again for it."""
+
+    later: ClassVar[tuple[str, ...]] = ("shares",)
 
     kinds: dict[str, str] = Field({}, description="Of every candidate.")
     probes: dict[str, str] = Field({}, description="The probe that a candidate belongs to.")
@@ -214,6 +216,11 @@ class Progress(Part):
         "where it is.",
     )
     anchored: str = Field("", description="The Git ref that notes the ledger's head.")
+    shares: tuple[tuple[str, float, bool, bool], ...] | None = Field(
+        None,
+        description="Of the error rate, the oldest first: candidate, alpha, whether a score was "
+        "seen, whether it waits for a verdict. Files of earlier versions have none.",
+    )
 
 
 class State(Document):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from assay.evaluation import statistics
+from assay.evaluation.formatting import counted
 from assay.study.agree.spending import spend
 from assay.study.files.contract import Evaluation
 from assay.study.record import kinds
@@ -75,7 +76,7 @@ def shown(evaluation: Evaluation) -> str:
     said = (
         f"Chance to accept a true improvement, over both phases with {len(pools.promotion)} and "
         f"{len(pools.validation)} seeds: {chances} (sd: standard deviation over seeds; "
-        f"alpha {evaluation.alpha:g} over {evaluation.expected_candidates} candidates)."
+        f"alpha {evaluation.alpha:g} over {counted(evaluation.expected_candidates, 'candidate')})."
     )
     if power(evaluation, WANTED) >= evaluation.power:
         return said

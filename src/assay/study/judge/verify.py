@@ -153,6 +153,11 @@ def _agreement(study: Study, history: History) -> tuple[Contract | None, list[Pr
     return agreed, [Problem(0, f"contract: {reason}") for reason in said]
 
 
+def is_pending(problem: str) -> bool:
+    """Return whether a problem is only that a changed part of the contract is not approved yet."""
+    return "contract: " in problem and " was changed after " in problem
+
+
 # ---------------------------------------------------------------------- candidates
 
 

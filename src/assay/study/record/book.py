@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
 from assay.study.files.base import Phase, Status
@@ -29,6 +30,16 @@ class Attempt(NamedTuple):
     seed: int
     outcome: str
     reason: str
+
+
+@dataclass(slots=True)
+class Share:
+    """A part of the study's error rate that was given to a candidate."""
+
+    candidate: str  # to whom
+    alpha: float  # how much
+    seen: bool  # whether a score of its promotion runs is on record
+    open: bool = True  # whether it waits for a verdict
 
 
 class _Over(Protocol):
@@ -97,6 +108,8 @@ class Book:
         # Who approved which hash last, by the part of the contract.
         self.approvals = dict(kept.approvals)
         self.anchored = kept.anchored  # the Git ref that notes the ledger's head, or ""
+        self.shares = [Share(*share) for share in kept.shares or ()]  # the oldest first
+        self._open_shares = {share.candidate: share for share in self.shares if share.open}
 
     @classmethod
     def read(cls, events: Iterable[Event]) -> Self:
@@ -134,6 +147,7 @@ class Book:
             held=tuple(self.held),
             approvals=self.approvals,
             anchored=self.anchored,
+            shares=tuple(map(astuple, self.shares)),
         )
         return State(
             task=task,
@@ -227,6 +241,10 @@ class Book:
         deciding = any(run.phase in kinds.DECIDING for run in self.of(name))
         return deciding or name in self.promoted or bool(self.open(name, "promotion"))
 
+    def share(self, name: str) -> Share | None:
+        """Return the part of the error rate that waits for a verdict on a candidate."""
+        return self._open_shares.get(name)
+
     # ------------------------------------------------------------------ the fold
 
     def add(self, event: Event) -> None:
@@ -254,10 +272,10 @@ class Book:
             case kinds.PREPARED:
                 place = (str(data["candidate"]), str(data["phase"]), int(data["seed"]))
                 self.under_way[str(data["run"])] = place
+                if data.get("alpha") is not None:
+                    self._share_given(place[0], float(data["alpha"]), seen=False)
             case kinds.MEASURED:
-                run = str(data["run"])
-                if run in self.under_way and self.kind.get(self.under_way[run][0]) == "baseline":
-                    self.scores[run] = dict(data["metrics"])
+                self._measured(str(data["run"]), data["metrics"])
             case kinds.ENDED:
                 self._ended(data)
             case kinds.AUDITED:
@@ -271,8 +289,19 @@ class Book:
             case kinds.ANCHORED:
                 self.anchored = str(data["ref"])
 
+    def _measured(self, run: str, metrics: Mapping[str, float | None]) -> None:
+        if run not in self.under_way:
+            return
+        name, phase, _ = self.under_way[run]
+        if self.kind.get(name) == "baseline":
+            self.scores[run] = dict(metrics)
+        if any(value is not None for value in metrics.values()):
+            self._scored(name, phase)
+
     def _moved(self, data: Mapping[str, Any]) -> None:
         name, to = str(data["candidate"]), data["to"]
+        if to == "rejected":
+            self._share_closed(name)
         self.status[name] = to
         self.kind.setdefault(name, "")
         self._labelled(data)
@@ -303,6 +332,8 @@ class Book:
 
     def _given(self, data: Mapping[str, Any]) -> None:
         key = str(data["candidate"]), str(data["phase"])
+        if key[1] == "promotion" and data["outcome"] != "invalid":
+            self._share_used(key[0], data)
         if data["outcome"] == kinds.CONTINUE:
             self.looked[key] = len(data["seeds"])
             self.audited.discard(key)
@@ -335,5 +366,38 @@ class Book:
         if self.status.get(name) not in DECIDED or self.kind[name] in kinds.UNJUDGED:
             over = Attempt(run, phase, seed, str(data["outcome"]), str(data["reason"]))
             self.attempts.setdefault(name, []).append(over)
-        if phase in kinds.DECIDING and data["outcome"] != "lost":
-            self._reopened(name, phase)
+        if data["outcome"] != "lost":
+            self._scored(name, phase)
+            if phase in kinds.DECIDING:
+                self._reopened(name, phase)
+
+    # ------------------------------------------------------------------ the error rate
+
+    def _share_given(self, name: str, alpha: float, *, seen: bool) -> Share:
+        share = self._open_shares[name] = Share(name, alpha, seen)
+        self.shares.append(share)
+        return share
+
+    def _scored(self, name: str, phase: str) -> None:
+        share = self.share(name)
+        if share is not None and phase == "promotion":
+            share.seen = True
+
+    def _share_used(self, name: str, data: Mapping[str, Any]) -> None:
+        """Close the share of a candidate that was judged, unless its next look has it too."""
+        share = self.share(name)
+        if share is None:  # judged on runs that brought no share along
+            alpha = float(data.get("share") or data.get("alpha") or 0.0)
+            share = self._share_given(name, alpha, seen=True)
+        if data["outcome"] != kinds.CONTINUE:
+            share.open = False
+            del self._open_shares[name]
+
+    def _share_closed(self, name: str) -> None:
+        """Close the share of a candidate that was discarded; looking at a score has spent it."""
+        share = self._open_shares.pop(name, None)
+        if share is None:
+            return
+        share.open = False
+        if not share.seen:
+            self.shares = [other for other in self.shares if other is not share]

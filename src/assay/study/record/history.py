@@ -38,15 +38,6 @@ class Run:
     hours: float = 0.0  # how long it ran
 
 
-@dataclass(slots=True)
-class Share:
-    """A part of the study's error rate that was given to a candidate."""
-
-    candidate: str  # to whom
-    alpha: float  # how much
-    seen: bool  # whether a score of its promotion runs is on record
-
-
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What is spent and held back."""
@@ -81,8 +72,6 @@ class History(Book):
         self.reserved: dict[str, tuple[float, float]] = {}
         self.settled: dict[str, tuple[float, float]] = {}  # those that it used
         self.verdicts: list[Event] = []  # events, the oldest first
-        self.shares: list[Share] = []  # of the error rate, the oldest first
-        self._open: dict[str, Share] = {}  # those that wait for a verdict, by candidate
         # What measures, by the hash of the protocol: short hashes by field or file.
         self.protocols: dict[str, Mapping[str, str]] = {}
         self.audits: dict[tuple[str, str], Event] = {}  # the last event, by candidate and phase
@@ -106,8 +95,6 @@ class History(Book):
                 self.approved_code[str(data["item"])] = str(data.get("commit", ""))
             case kinds.STATE:
                 self.moved[str(data["candidate"])] = event
-                if data["to"] == "rejected":
-                    self._discarded(str(data["candidate"]))
             case kinds.REGISTERED:
                 self.registered[str(data["candidate"])] = event
                 self.base = str(data["base"]) if self.base is None else self.base
@@ -122,25 +109,17 @@ class History(Book):
                 measured, frozen = (data.get(key, "") for key in ("protocol", "registration"))
                 started = self.runs[str(data["run"])] = Run(*place, event, measured, frozen)
                 self._runs_of.setdefault(started.candidate, []).append(started)
-                if data.get("alpha") is not None:
-                    self._given_share(started.candidate, float(data["alpha"]), seen=False)
             case kinds.LAUNCHED if run:
                 run.host = str(data.get("host", ""))
             case kinds.EXITED if run:
                 run.exit = run.exit or data
             case kinds.MEASURED if run:
                 run.metrics = dict(data["metrics"])
-                if any(value is not None for value in run.metrics.values()):
-                    self._scored(run)
             case kinds.ENDED if run:
                 run.ended, run.hours = event, float(data["hours"])
                 run.outcome, run.reason = str(data["outcome"]), str(data["reason"])
-                if run.outcome != "lost":
-                    self._scored(run)
             case kinds.GIVEN:
                 self.verdicts.append(event)
-                if data["phase"] == "promotion" and data["outcome"] != "invalid":
-                    self._decided(data)
             case kinds.AUDITED:
                 self.audits[str(data["candidate"]), str(data["phase"])] = event
             case kinds.STOPPED:
@@ -161,36 +140,6 @@ class History(Book):
             case kinds.SHOWN:
                 key = (str(data["candidate"]), str(data["rival"]), str(data["metric"]))
                 self.shown[key] = event
-
-    # ------------------------------------------------------------------ the error rate
-
-    def share(self, name: str) -> Share | None:
-        """Return the part of the error rate that waits for a verdict on a candidate."""
-        return self._open.get(name)
-
-    def _given_share(self, name: str, alpha: float, *, seen: bool) -> Share:
-        share = self._open[name] = Share(name, alpha, seen)
-        self.shares.append(share)
-        return share
-
-    def _scored(self, run: Run) -> None:
-        share = self.share(run.candidate)
-        if share is not None and run.phase == "promotion":
-            share.seen = True
-
-    def _decided(self, data: Mapping[str, Any]) -> None:
-        name = str(data["candidate"])
-        if self.share(name) is None:  # judged on runs that brought no share along
-            alpha = float(data.get("share") or data.get("alpha") or 0.0)
-            self._given_share(name, alpha, seen=True)
-        if data["outcome"] != kinds.CONTINUE:
-            del self._open[name]
-
-    def _discarded(self, name: str) -> None:
-        """Close the share of a candidate that was discarded; looking at a score has spent it."""
-        share = self._open.pop(name, None)
-        if share is not None and not share.seen:
-            self.shares = [other for other in self.shares if other is not share]
 
     # ------------------------------------------------------------------ questions
 

@@ -346,7 +346,9 @@ class Study:
         return state if mine and state.ledger is not None else None
 
     def _agrees(self, state: State) -> bool:
-        """Return whether the Git ref notes the head and the hash of a state."""
+        """Return whether the Git ref notes the head and the hash of a state, and it is whole."""
+        if state.progress.shares is None:
+            return False  # of an earlier version
         noted, told = self.ref.last()
         return noted == Head(state.head.seq, state.head.hash) and told == _told(state)
 
@@ -365,6 +367,9 @@ def _disagreements(kept: State, events: Iterable[Event]) -> list[Problem]:
             break
         made.add(event)
     derived = made.state(kept.task, kept.study, kept.ledger)
+    if kept.progress.shares is None:  # of an earlier version
+        lacking = derived.progress.model_copy(update={"shares": None})
+        derived = derived.model_copy(update={"progress": lacking})
     if derived.head != kept.head or derived == kept:
         return []  # another head is a matter of anchors, and said there
     reasons = []

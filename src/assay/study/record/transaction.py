@@ -29,6 +29,8 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
     "reverted": frozenset(),
 }
 
+OVER = "It is decided, and that is final; for another change: assay study propose"
+
 
 class Transaction:
     """A ledger that is held alone; made by `Study.transaction`."""
@@ -60,7 +62,7 @@ class Transaction:
             options = ", ".join(state for state in get_args(Status) if state in legal)
             raise StudyError(
                 f"Candidate '{candidate}' is {now or 'new'} and cannot become {to}.",
-                f"From {now or 'new'} it can become: {options or 'nothing'}.",
+                f"From {now or 'new'} it can become: {options}." if options else OVER,
             )
         payload = {"candidate": candidate, "from": now, "to": to, "why": why, **data}
         return self.append(kinds.STATE, payload, actor=actor)

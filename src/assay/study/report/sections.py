@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from assay.evaluation.formatting import counted
 from assay.study.agree import budget
-from assay.study.files.contract import APPROVALS
+from assay.study.files.contract import APPROVALS, Contract
 from assay.study.files.documents import StudyError
 from assay.study.files.records import RunRecord
 from assay.study.judge import adopt, gate, verdict
@@ -89,7 +90,7 @@ def _contract_part(facts: Facts, plots: bool) -> list[Block]:
     if agreed is None:
         return [Heading(2, "Contract"), Text("There is no contract that can be read.")]
     primary, evaluation = agreed.metrics.primary, agreed.evaluation
-    pools = evaluation.pools
+    pools, candidates = evaluation.pools, counted(evaluation.expected_candidates, "candidate")
     rows: list[list[Cell]] = [
         ["task", f"{agreed.task.id}: {agreed.task.description} ({agreed.task.env})"],
         ["primary metric", f"{primary.name}, {primary.direction}, minimum effect "
@@ -97,8 +98,8 @@ def _contract_part(facts: Facts, plots: bool) -> list[Block]:
         ["guardrails", "; ".join(_limits(guard) for guard in agreed.metrics.guardrails) or "none"],
         ["scope", ", ".join([*agreed.scope.parameters, *agreed.scope.files]) or "nothing"],
         ["baseline command", " ".join(agreed.baseline.command)],
-        ["evaluation", f"{evaluation.episodes} episodes per seed, test {evaluation.test}, alpha "
-         f"{evaluation.alpha:g} over {evaluation.expected_candidates} candidates; seeds: "
+        ["evaluation", f"{_measured(agreed)}, test {evaluation.test}, alpha "
+         f"{evaluation.alpha:g} over {candidates}; seeds: "
          f"promotion {_seeds(pools.promotion)}, validation {_seeds(pools.validation)}"],
         ["hardware", f"{agreed.hardware.kind}, {agreed.hardware.launcher}"],
         ["mode", agreed.experiment.mode],
@@ -120,6 +121,15 @@ def _contract_part(facts: Facts, plots: bool) -> list[Block]:
         Table("Approvals", columns, approvals),
         Text(_proof(facts)),
     ]
+
+
+def _measured(agreed: Contract) -> str:
+    """Return what one score is, as far as the contract says."""
+    if agreed.evaluation.episodes is not None:
+        return f"{agreed.evaluation.episodes} episodes per seed"
+    if agreed.metrics.primary.training_reward:
+        return "no evaluation apart from training"
+    return "episodes per seed not recorded"
 
 
 def _proof(facts: Facts) -> str:
@@ -354,5 +364,5 @@ def _next_part(facts: Facts, plots: bool) -> list[Block]:
     if step.command:
         words.append(f"Type: {step.command}")
     if not step.safe:
-        words.append("A person has to decide this.")
+        words.append(step.asks)
     return [Heading(2, "What comes next"), Text(" ".join(words))]

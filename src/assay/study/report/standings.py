@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from assay.evaluation.formatting import number, signed
 from assay.study.files.base import Phase
@@ -66,31 +69,36 @@ def _standing(
     phase = next((p for p in _PHASES if history.arm(name, p, metric.name)), None)
     if phase is None:
         return plain
-    arm = history.arm(name, phase, metric.name)
-    known = [score for score in arm.values() if score is not None]
-    seen = (given.data.get("comparison") if given else None) or {}
-    if given is None or given.data["phase"] != phase or not seen:
-        rival, rival_mean = "", None
-        seen = {}
-    else:
-        rival = str(given.data.get("rival", ""))
-        rival_mean = _mean(history, rival, phase, metric.name)
+    seen: Mapping[str, Any] = {}
+    rival, seeds = "", None
+    if given is not None and given.data["phase"] == phase and given.data.get("comparison"):
+        seen, rival = given.data["comparison"], str(given.data.get("rival", ""))
+        seeds = given.data.get("seeds")  # the effect is that of these, whatever was run since
+    arm = _scores(history, name, phase, metric.name, seeds)
     return dataclasses.replace(
         plain,
         phase=phase,
-        seeds=len(known),
-        failed=len(arm) - len(known),
-        mean=statistics.fmean(known) if known else None,
+        seeds=sum(score is not None for score in arm),
+        failed=arm.count(None),
+        mean=_mean(arm),
         rival=rival,
-        rival_mean=rival_mean,
+        rival_mean=_mean(_scores(history, rival, phase, metric.name, seeds)),
         effect=seen.get("effect"),
         low=seen.get("low"),
         high=seen.get("high"),
     )
 
 
-def _mean(history: History, name: str, phase: Phase, metric: str) -> float | None:
-    known = [score for score in history.arm(name, phase, metric).values() if score is not None]
+def _scores(
+    history: History, name: str, phase: Phase, metric: str, seeds: Container[int] | None
+) -> list[float | None]:
+    """Return a candidate's scores in a phase, on some seeds or on all."""
+    arm = history.arm(name, phase, metric)
+    return [score for seed, score in arm.items() if seeds is None or seed in seeds]
+
+
+def _mean(scores: Sequence[float | None]) -> float | None:
+    known = [score for score in scores if score is not None]
     return statistics.fmean(known) if known else None
 
 
@@ -102,6 +110,10 @@ def _reason(history: History, name: str) -> str:
     if given and (moved is None or given[-1].seq + 1 >= moved.seq):
         return " ".join(map(str, given[-1].data["reasons"][:1]))
     runs = history.over(name)
+    if history.status[name] == "completed" and runs:
+        outcomes = Counter(run.outcome for run in runs)
+        told = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+        return f"none of its runs is under way ({told})"
     if history.status[name] == "debug" and runs:
         return f"{runs[-1].id}: {runs[-1].reason}"
     return why

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.runs.git import GitError, git, repository
+from assay.runs.git import GitError, git
 from assay.study.agree import (
     approvals,
     checkout,
@@ -25,10 +25,12 @@ from assay.study.agree.scope import refuse_scope
 from assay.study.files.base import POOLS, Phase
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
-from assay.study.files.documents import ROOT, StudyError
+from assay.study.files.documents import StudyError
+from assay.study.record.book import DECIDED
 from assay.study.record.history import History, Run
 from assay.study.record.kinds import DECIDING, MOST_LOST
 from assay.study.record.study import Study
+from assay.study.record.transaction import OVER
 from assay.study.run import gpus
 from assay.study.run.switch import refuse_stopped
 
@@ -78,7 +80,7 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
     if status not in _LAUNCHABLE:
         raise StudyError(
             f"Candidate '{name}' is {status or 'not registered'}; it cannot be launched.",
-            "Validate it first: assay study validate.",
+            OVER if status in DECIDED else "Validate it first: assay study validate.",
         )
     registered = history.registration(name).data
     _refuse_void(study, agreed, history, name)
@@ -91,7 +93,7 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
         )
     refuse_scope(study, agreed, candidate)
     devices = gpus.usable(agreed)
-    refuse_dirty(study, agreed)
+    rules.refuse_dirty(study.root, agreed)
     if agreed.baseline.outputs and not registered["base"]:
         raise StudyError(
             "baseline.outputs needs a Git repository with a commit: without one all runs write to "
@@ -168,20 +170,6 @@ def _refuse_void(study: Study, agreed: Contract, history: History, name: str) ->
         )
 
 
-def refuse_dirty(study: Study, agreed: Contract) -> None:
-    """Refuse a working tree with changes that no candidate declared."""
-    if repository(study.root) is None or "dirty-tree" in agreed.experiment.exceptions:
-        return
-    out = git(study.root, "status", "--porcelain", "-z", "--untracked-files=no")
-    changed = [entry[3:] for entry in out.split("\0") if entry]
-    changed = [path for path in changed if not path.startswith(f"{ROOT}/")]
-    if changed:
-        raise StudyError(
-            f"The working tree has uncommitted changes ({changed[0]}).",
-            "Commit or stash them: a run must say exactly which code it ran.",
-        )
-
-
 def command(agreed: Contract, seed: int, out: Path, parameters: dict[str, Any]) -> tuple[str, ...]:
     """Fill in the contract's command.
 
@@ -208,8 +196,14 @@ def _filled(
     words: Sequence[str], what: str, seed: int, out: Path, agreed: Contract
 ) -> tuple[str, ...]:
     """Fill in the words of a command."""
-    values = {"seed": seed, "out": out, "python": sys.executable}
-    values["episodes"] = agreed.evaluation.episodes
+    values: dict[str, Any] = {"seed": seed, "out": out, "python": sys.executable}
+    if agreed.evaluation.episodes is not None:
+        values["episodes"] = agreed.evaluation.episodes
+    elif any("{episodes}" in word for word in words):
+        raise StudyError(
+            f"The {what} command has {{episodes}}, and evaluation.episodes is empty.",
+            "Say how many: assay study contract set evaluation.episodes=20",
+        )
     filled = []
     for word in words:
         try:

@@ -168,7 +168,8 @@ def _measure(study: Study, record: RunRecord) -> tuple[dict[str, float | None], 
         except StudyError as error:
             values[metric.name] = None
             if metric == metrics.primary:
-                missing = error.message
+                hint = f"assay study metrics --out runs/{record.id}/out shows what is there"
+                missing = f"{error.message.rstrip('.')} ({hint}; metrics.primary.source says where)"
     return values, missing
 
 

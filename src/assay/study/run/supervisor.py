@@ -58,6 +58,7 @@ from assay.study.run.worktree import collect, worktree
 
 GRACE_SECONDS = 10.0
 HEARTBEAT_SECONDS = 2.0
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def start(study: Study, run: str, held: Sequence[int] = ()) -> None:
@@ -117,8 +118,7 @@ def supervise(study: Study, run: str, between: Callable[[str], None] = lambda st
                     if outcome == "done":
                         guard.end(tree, training, pinned)
                 if outcome == "done" and exit_code:
-                    what = "it" if training else "its evaluation"
-                    outcome, reason = "failed", f"{what} exited with {exit_code}"
+                    outcome, reason = _ended_badly(exit_code, training)
                 if outcome == "done" and guard.found:
                     outcome, reason = "failed", guard.found[0]
                 if outcome != "done":
@@ -262,11 +262,25 @@ def _watch(
         if time.monotonic() - started > limit:
             end(process)
             times = f"{agreed.experiment.stop.overrun:g} times"
-            return "killed", f"it ran longer than {times} its request"
+            asked = f"{request * 3600:.3g} s (its share of budget.wall_clock_hours, or --hours)"
+            return "killed", f"it ran longer than {times} its request of {asked}"
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_SECONDS)
     over = quota.exceeded(agreed.experiment.stop, place)
     return ("killed", over) if over else ("done", "")
+
+
+def _ended_badly(exit_code: int, training: bool) -> tuple[str, str]:
+    """Return the outcome of a process that failed, or that somebody else killed, and why.
+
+    Assay did not end it. What its own fault ends (a segmentation fault, an abort) has failed; what
+    comes from outside (out of memory, a reboot, a person's kill) is no result of the candidate's.
+    """
+    what = "it" if training else "its evaluation"
+    if -exit_code not in _FROM_OUTSIDE:
+        return "failed", f"{what} exited with {exit_code}"
+    name = signal.Signals(-exit_code).name
+    return "lost", f"{what} was killed by {name}, which Assay did not send (out of memory?)"
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -6,6 +6,7 @@ decides nothing: its seed is a development seed, and the ledger says that it was
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from assay.runs.git import git
 from assay.study.agree.scope import pinned
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
+from assay.study.measure import extractors
 from assay.study.record.kinds import TRIED
 from assay.study.record.study import Study
 from assay.study.run import gpus, planning
@@ -66,6 +68,32 @@ def try_once(study: Study, agreed: Contract, seed: int, limit: float, actor: str
     facts = {"argv": list(argv), "seconds": round(seconds, 3), "exit_code": code}
     study.ledger.append(TRIED, facts, actor=actor)
     return Trial(argv, out, log, seconds, code, tuple(outputs))
+
+
+def trial_seconds(study: Study) -> float | None:
+    """Return how long the last trial took that ended by itself, or None."""
+    tried = [event.data for event in study.ledger.events() if event.kind == TRIED]
+    ended = [data["seconds"] for data in tried if data["exit_code"] == 0]
+    return float(ended[-1]) if ended else None
+
+
+def unread(study: Study, agreed: Contract) -> list[str]:
+    """Return which metrics of the contract the last trial's output does not hold, in words."""
+    place = study.path / TRIAL
+    if trial_seconds(study) is None or not (place / "out").is_dir():
+        return []
+    found = []
+    for metric in agreed.metrics.all():
+        try:
+            extractors.extract(metric, place / "out", place / "stdout.log")
+        except StudyError as error:
+            said = " ".join(filter(None, (error.message, error.fix)))
+            found.append(
+                f"metric '{metric.name}' is not in what the trial wrote: {said} See assay study "
+                f"metrics --out {shlex.quote(str(place / 'out'))}, and correct it: assay study "
+                "contract set metrics.primary.source.key=KEY (or .path, .kind)"
+            )
+    return found
 
 
 @contextmanager

@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from assay.core.errors import AssayError
-from assay.study.agree import approvals
+from assay.evaluation.formatting import counted
+from assay.study.agree import approvals, rules, spending
+from assay.study.files.contract import Contract
+from assay.study.files.documents import StudyError
 from assay.study.record import kinds
 from assay.study.record.book import Book
 from assay.study.record.ledger import Problem
@@ -29,9 +32,16 @@ class Advice:
     command: str = ""  # what to type, or "" where a person has to think first
     safe: bool = True  # whether an agent may do it without asking; starting a run is not
 
+    @property
+    def asks(self) -> str:
+        """Return what a step needs of a person, for one that is not safe."""
+        if self.action in ("run", "baseline"):
+            return "It starts runs; an agent asks a person first."
+        return "A person has to decide this."
+
 
 def next_step(study: Study) -> Advice:
-    """Return the next safe action and the reason for it.
+    """Return the next safe action and the reason for it; before a launch, what stands in its way.
 
     Raises:
         StudyError: It is a launch, and the GPUs that the contract asks for are not there.
@@ -41,6 +51,10 @@ def next_step(study: Study) -> Advice:
     if seen.action not in ("run", "baseline"):
         return seen
     agreed = study.contract()
+    try:
+        rules.refuse_dirty(study.root, agreed)
+    except StudyError as error:
+        return Advice("commit", f"{error.message} {error.fix}", "git status", False)
     if agreed.hardware.kind == "gpu":
         from assay.study.run import gpus  # which looks at the machine
 
@@ -64,7 +78,7 @@ def advise(study: Study, book: Book, damage: list[Problem]) -> Advice:
         item, reason = next(iter(unapproved.items()))
         command = f"{STUDY} contract approve {item} --by NAME"
         return Advice(
-            "approve", f"{len(unapproved)} approvals are missing: {reason}", command, False
+            "approve", f"{counted(len(unapproved), 'approval')} missing: {reason}", command, False
         )
     void = agenda.voided(study, book, agreed)
     if void is not None:
@@ -84,7 +98,16 @@ def advise(study: Study, book: Book, damage: list[Problem]) -> Advice:
     if book.held:
         run = next(iter(book.held))
         return Advice("monitor", f"nothing else is left until {run} ends", f"{STUDY} monitor {run}")
-    return Advice("propose", "everything that was proposed is decided", f"{STUDY} propose FILE")
+    return _nothing_left(book, agreed)
+
+
+def _nothing_left(book: Book, agreed: Contract) -> Advice:
+    decided = "everything that was proposed is decided"
+    spent = spending.exhausted(book, agreed)
+    if spent:
+        reason = f"{decided}. {spent}; further candidates need a new study"
+        return Advice("report", reason, f"{STUDY} report")
+    return Advice("propose", decided, f"{STUDY} propose --set KEY=VALUE")
 
 
 def _watch(book: Book) -> Advice:
@@ -110,5 +133,7 @@ def _command(step: agenda.Step) -> str:
             return f"{STUDY} probe summarise {name}"
         case "promote":
             return f"{STUDY} queue promote"
+        case "discard":
+            return f"{STUDY} discard {name} --why TEXT"
         case _:
             return ""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from assay.study.agree import protocol
+from assay.study.agree import protocol, spending
 from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
@@ -23,8 +23,9 @@ from assay.study.record.study import Study
 
 Action = Literal[
     "baseline", "validate", "run", "promote", "audit", "judge", "summarise", "debug", "extend",
+    "discard",
 ]  # fmt: skip
-PERSONAL = ("debug", "extend")  # a person has to think first
+PERSONAL = ("debug", "extend", "discard")  # a person has to think first
 AA, GAPS = "aa-test", "failed-baseline"  # exceptions of the contract
 _UNREMARKABLE = 2.5  # standard errors; no t-test calls less than 2.57 significant at 1 %
 
@@ -43,14 +44,15 @@ class Step:
 def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list[Step]:
     """Return all steps that can be taken now, the most urgent first, `without` some candidates.
 
-    Until the baseline is complete nothing else is on it: candidates are compared with it.
+    Until the baseline is complete nothing else is on it: candidates are compared with it. Seeds
+    that nobody can be judged on are not waited for.
     """
-    names = book.baselines()
-    if not names:
+    names, phases = book.baselines(), _waited_for(book, agreed)
+    if not names and phases:
         first = [Step("baseline", "there is no baseline to compare candidates with")]
         return [step for step in first if step.candidate not in without]
-    first = _baseline(book, agreed, names[0])
-    if first or not all(book.complete(agreed, names[0], phase) for phase in DECIDING):
+    first = _baseline(book, agreed, names[0], phases) if phases else []
+    if first or not all(book.complete(agreed, names[0], phase) for phase in phases):
         return [step for step in first if step.candidate not in without]
     steps: list[Step] = []
     for name, status in book.status.items():
@@ -60,6 +62,35 @@ def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list
     steps = [step for step in steps if step.candidate not in without]
     steps += _trials(book, agreed, without)
     return sorted(steps, key=lambda step: step.action in PERSONAL)
+
+
+def _waited_for(book: Book, agreed: Contract) -> tuple[Phase, ...]:
+    """Return the phases that somebody can still be judged in, which the baseline is run for."""
+    waiting = [name for name, status in book.status.items() if status not in DECIDED]
+    shared = any(book.share(name) is not None for name in waiting)
+    if shared or not spending.exhausted(book, agreed):
+        return DECIDING
+    found = any(book.judged.get((name, "promotion")) == "accept" for name in waiting)
+    return ("validation",) if found else ()
+
+
+def in_vain(book: Book, agreed: Contract) -> str:
+    """Return which seeds of the promotion pool nobody can be judged on, and why, or ""."""
+    names = book.baselines()
+    if not names or "promotion" in _waited_for(book, agreed):
+        return ""
+    seeds = book.left(agreed, names[0], "promotion")
+    if not seeds:
+        return ""
+    return (
+        f"nobody can be judged on the seeds {list(seeds)} of evaluation.pools.promotion: "
+        f"{_uncapitalised(spending.exhausted(book, agreed))}. A larger pool is another look, which "
+        "costs another share; take them out, and begin a new study for further evidence"
+    )
+
+
+def _uncapitalised(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def voided(study: Study, book: Book, agreed: Contract) -> Step | None:
@@ -79,7 +110,7 @@ def voided(study: Study, book: Book, agreed: Contract) -> Step | None:
     return Step("debug", reason, name)
 
 
-def _baseline(book: Book, agreed: Contract, name: str) -> list[Step]:
+def _baseline(book: Book, agreed: Contract, name: str, phases: Sequence[Phase]) -> list[Step]:
     waiting = _unready(book, name) or _spoilt(book, agreed, name)
     if waiting is not None:
         return [waiting]
@@ -87,7 +118,7 @@ def _baseline(book: Book, agreed: Contract, name: str) -> list[Step]:
     for phase in smoke:
         if not book.complete(agreed, name, phase):
             return _runs(book, agreed, name, phase)
-    runs = [step for phase in DECIDING for step in _runs(book, agreed, name, phase)]
+    runs = [step for phase in phases for step in _runs(book, agreed, name, phase)]
     if runs or not all(book.complete(agreed, name, phase) for phase in DECIDING):
         return runs
     p = None if AA in agreed.experiment.exceptions else _differing(book, agreed, name)
@@ -110,9 +141,10 @@ def _spoilt(book: Book, agreed: Contract, name: str) -> Step | None:
     for phase in DECIDING:
         failed = book.failed(agreed, name, phase)
         if failed and GAPS not in agreed.experiment.exceptions:
-            reason = (
-                f"{name} failed on seeds {list(failed)} in the {phase} phase; look at the log, "
-            )
+            last = [r for r in book.of(name) if r.phase == phase and r.seed in failed][-1]
+            why = f" ({last.reason})" if last.reason else ""
+            reason = f"{name} failed on seeds {list(failed)} in the {phase} phase{why}; look at "
+            reason += "the log, "
             if max(failed.values()) < MOST_LOST:
                 reason += f"and run each once more (run {name} --phase {phase} --seed N); or "
             reason += f"{_instead(name)}, or have them left out (exception '{GAPS}')"
@@ -151,20 +183,24 @@ def _one(book: Book, agreed: Contract, name: str, status: Status) -> list[Step]:
     if book.kind[name] == "dr-probe":
         return _probe(book, agreed, name)
     if not book.goes_on(name):
-        return []
+        return _barred(book, agreed, name)
     for phase in DECIDING:
+        outcome = book.judged.get((name, phase))
+        barred = _barred(book, agreed, name) if phase == "promotion" else []
+        if barred and outcome == "accept":
+            continue  # it was found better before the pool grew
+        if barred and outcome in (None, "inconclusive"):
+            return barred
         if not book.complete(agreed, name, phase):
             return _runs(book, agreed, name, phase)
         if (name, phase) not in book.audited:
             reason = f"the {phase} runs of {name} are complete and not audited"
             return [Step("audit", reason, name, phase)]
-        outcome = book.judged.get((name, phase))
         if outcome is None:
             reason = f"the {phase} runs of {name} are audited and not judged"
             return [Step("judge", reason, name, phase)]
         if outcome == "inconclusive":
-            reason = f"{name} is inconclusive and the {phase} pool is used up; a larger one needs "
-            return [Step("extend", reason + "an approval, or discard it", name, phase)]
+            return [Step("extend", _larger(agreed, name, phase), name, phase)]
         if outcome == "invalid":
             reason = (
                 f"the {phase} evidence of {name} is invalid (assay study report says why); remove "
@@ -172,6 +208,33 @@ def _one(book: Book, agreed: Contract, name: str, status: Status) -> list[Step]:
             )
             return [Step("debug", reason, name, phase)]
     return []
+
+
+def _larger(agreed: Contract, name: str, phase: Phase) -> str:
+    """Return how a person gets more evidence on an inconclusive candidate, and what it costs."""
+    field = f"evaluation.pools.{phase}"
+    seeds = ", ".join(map(str, agreed.evaluation.pools.of(phase)))
+    cost = ", which costs another share of the error rate" if phase == "promotion" else ""
+    return (
+        f"{name} is inconclusive and the {phase} pool is used up; add seeds to it (assay study "
+        f"contract set '{field}=[{seeds}, ...]', assay study contract approve evaluation --by NAME)"
+        f"{cost}; or discard it (assay study discard {name} --why TEXT)"
+    )
+
+
+def _barred(book: Book, agreed: Contract, name: str) -> list[Step]:
+    """Return what a person can do with a candidate that cannot be judged any more, if so."""
+    why = spending.barred(book, agreed, name)
+    if not why:
+        return []
+    what = f"{name} cannot be judged any more"
+    if book.status[name] == "inconclusive":
+        what = f"{name} is inconclusive, and more seeds are another look, which costs another share"
+    reason = (
+        f"{what}: {_uncapitalised(why)}; discard it (assay study discard {name} --why TEXT), and "
+        "begin a new study for further evidence (assay study init --study NAME --activate)"
+    )
+    return [Step("discard", reason, name)]
 
 
 def _unready(book: Book, name: str) -> Step | None:
@@ -210,6 +273,8 @@ def _probe(book: Book, agreed: Contract, name: str) -> list[Step]:
 
 def _trials(book: Book, agreed: Contract, without: Container[str]) -> list[Step]:
     """Return what the short trials wait for: runs, or their ranking."""
+    if spending.exhausted(book, agreed):
+        return []  # a person is asked about each
     cohort = [name for name in book.cohort() if name not in without]
     smoke: tuple[Phase, ...] = ("smoke",) if "smoke" in agreed.baseline.shortened else ()
     steps = []

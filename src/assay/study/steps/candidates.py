@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.runs.git import git
-from assay.study.agree import protocol, scope
+from assay.study.agree import budget, protocol, scope
 from assay.study.agree.approvals import require_same_code
 from assay.study.agree.rules import refuse_network, refuse_unreflected
 from assay.study.agree.scope import pinned
@@ -66,14 +66,16 @@ def plan_baseline(study: Study, request: BudgetRequest | None, actor: str) -> st
         StudyError: All of its runs together may use more than the study has.
     """
     agreed = study.contract()
+    budget.refuse_small(agreed)
     request = request or usual_request(study)
     pools, limits = agreed.evaluation.pools, agreed.budget
     runs = len(pools.promotion) + len(pools.validation)
     if request.wall_clock_hours * runs > limits.wall_clock_hours:
         raise StudyError(
-            f"{runs} runs of the baseline at {request.wall_clock_hours:g} hours exceed the study's "
-            f"{limits.wall_clock_hours:g}.",
-            "Ask for fewer --hours a run, or agree on a larger budget.",
+            f"{runs} runs of the baseline at {request.wall_clock_hours:g} hours each exceed the "
+            f"study's {limits.wall_clock_hours:g} hours (budget.wall_clock_hours).",
+            "Ask for fewer --hours a run, or agree on more: assay study contract set "
+            f"budget.wall_clock_hours={request.wall_clock_hours * limits.runs:.3g}",
         )
     discarded = list(study.book()[0].kind.values()).count("baseline")
     plan = Candidate(

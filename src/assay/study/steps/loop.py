@@ -117,10 +117,6 @@ class Loop:
     ) -> Ending | None:
         """Launch what there is room for, or have more proposed; return why to end, if so."""
         runs = [step for step in steps if step.action == "run"]
-        everything, runs = len(runs), _judgeable(runs, agreed, history)
-        spent = len(runs) < everything or (
-            spending.decisions(history) >= agreed.evaluation.expected_candidates
-        )
         # A run that is ending may be one of the two.
         under_way = {*history.under_way, *history.held}
         if under_way - set(self._running):
@@ -130,10 +126,9 @@ class Loop:
             return self._launch(queue, runs, free)
         if runs or under_way:
             return None
-        if spent and (everything or self.proposer is not None):
-            most = agreed.evaluation.expected_candidates
-            reason = f"the study's error rate is spent on {most} candidates, as many as expected"
-            return Ending(reason, done=True)
+        spent = spending.exhausted(history, agreed)
+        if spent and self.proposer is not None:
+            return Ending(spent, done=True)
         return self._propose(steps, history.baselines())
 
     def _collect(self, queue: Queue) -> None:
@@ -155,10 +150,10 @@ class Loop:
         except StudyError as error:
             # Another loop may have been faster, which is no fault of the candidate.
             if step in agenda.steps_of(self.study.history(), self.study.contract()):
-                self._leave(step.candidate, error.message)
+                self._leave(step.candidate, error)
 
-    def _leave(self, candidate: str, why: str) -> None:
-        self._stuck[candidate] = why
+    def _leave(self, candidate: str, error: AssayError) -> None:
+        why = self._stuck[candidate] = " ".join(filter(None, (error.message, error.fix)))
         self.say(f"{candidate or 'the baseline'} is left alone: {why}")
 
     def _launch(self, queue: Queue, runs: Sequence[agenda.Step], free: int) -> Ending | None:
@@ -174,8 +169,10 @@ class Loop:
                 self.wait(BUSY_SECONDS)  # for a GPU that another study uses
                 return None
             except Refused as error:
-                self._leave(error.candidate, error.message)
                 queue.cancel(error.candidate)
+                # What was discarded while its runs waited is nobody's concern any more.
+                if self.study.history().status.get(error.candidate) not in DECIDED:
+                    self._leave(error.candidate, error)
                 return None
             if begun is None:
                 return None
@@ -219,25 +216,6 @@ class Loop:
 
 def _asking(step: agenda.Step) -> Ending:
     return Ending(f"a person is needed: {step.reason}", done=False)
-
-
-def _judgeable(
-    runs: Sequence[agenda.Step], agreed: Contract, history: History
-) -> list[agenda.Step]:
-    """Return the runs that can still be judged: those for which there is a share, or none needed.
-
-    Validation and the baseline need none, and a candidate in promotion has its own.
-    """
-    if spending.decisions(history) < agreed.evaluation.expected_candidates:
-        return list(runs)
-    baselines = history.baselines()
-    return [
-        step
-        for step in runs
-        if step.phase == "validation"
-        or step.candidate in baselines
-        or (step.phase == "promotion" and history.share(step.candidate) is not None)
-    ]
 
 
 def stop_rule(history: History, agreed: Contract) -> Ending | None:

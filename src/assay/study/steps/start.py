@@ -15,16 +15,18 @@ from typing import Any
 import yaml
 
 from assay.core.config import parse
+from assay.study.agree import interpreter
 from assay.study.agree.scope import pinned
-from assay.study.agree.setup import contract_template
+from assay.study.agree.setup import contract_template, refused_by_git
 from assay.study.files.contract import PLACEHOLDER, Contract, MetricSource
 from assay.study.files.documents import StudyError, read_yaml, write_text
 from assay.study.measure.discover import Written, discover
 from assay.study.record.study import Study, open_study
 from assay.study.repo.answers.metrics import promise
-from assay.study.repo.proposal import Proposal, ProposedParameter
+from assay.study.repo.proposal import Proposal, ProposedCommand
 from assay.study.run.recovery import log_tail
 from assay.study.run.trial import Trial, try_once
+from assay.study.steps.ranges import ranges
 
 _HEAD = (
     "# The contract of a study, filled in by `assay study start`. Change a field with\n"
@@ -36,14 +38,10 @@ _ROOM = 2.0  # times the trial's time that a run may use
 _SPARE = 60.0  # seconds beyond that, for a machine that is busy
 _EVALUATED = {"eval", "evaluation", "evaluations", "test", "success", "solved"}
 _ENVIRONMENTS = {"env", "env_id", "env_name", "environment", "gym_id", "game"}
-_SHARES = {"gamma", "tau", "lam", "lambda", "gae_lambda", "discount", "polyak"}
-# What a run costs, and what makes it another task.
-_NO_CHANGE = {
-    "total_timesteps", "timesteps", "total_steps", "env_steps", "steps", "epochs", "iterations",
-    "num_iterations", "max_steps", "max_timesteps", "num_env_steps", "episodes", "num_episodes",
-    "eval_episodes", "threads", "workers", "num_workers", "cuda", "gpu", "device", "save_every",
-    "log_every", "eval_every",
-}  # fmt: skip
+_UNKNOWN_OPTION = re.compile(
+    r"unrecognized (arguments|options)|no such option|unknown (command line flag|option|argument)",
+    re.IGNORECASE,
+)
 _NOT_A_SCORE = 8  # of `promise`
 _WITHOUT_GIT = (
     " In a Git repository with a commit, what runs write to their working directory is kept apart."
@@ -109,6 +107,20 @@ class Draft:
         self.decisions.append(Decision(name, value, why))
 
 
+def refuse_python(root: Path, python: str) -> None:
+    """Refuse an interpreter that is not there.
+
+    Raises:
+        StudyError: Names it.
+    """
+    if not interpreter.is_there(root, python):
+        raise StudyError(
+            f"--python: the interpreter '{python}' was not found.",
+            "Give the absolute path of the repository's own, or leave it out for the one that runs "
+            "Assay.",
+        )
+
+
 def unapproved(root: Path, task: str | None, name: str | None) -> Study | None:
     """Return a study that was only started yet, so that it can be filled in again.
 
@@ -129,8 +141,8 @@ def again(study: Study, wishes: Wishes) -> Draft:
     return made
 
 
-def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
-    """Return a contract filled in with what the audit found, and with what the user wants.
+def refuse_unusable(root: Path, found: Proposal) -> ProposedCommand:
+    """Return the training command that a study can use.
 
     Raises:
         StudyError: The audit found no training command, or one without a seed.
@@ -142,7 +154,13 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
             "Name the script that trains: assay study start train.py",
         )
     for name in ("seed", "out"):
-        beside = name == "out" and pinned(study.root)  # what it writes beside can be moved there
+        beside = name == "out" and pinned(root)  # what it writes beside can be moved there
+        if name == "out" and not beside and (said := refused_by_git(root)):
+            raise StudyError(
+                f"Git cannot be used in '{root}', and runs need it to be kept apart: {said}",
+                "Do what Git says; where the directory has another owner: git config --global "
+                f"--add safe.directory {root}",
+            )
         if not beside and not any(f"{{{name}}}" in word for word in train.command):
             raise StudyError(
                 f"'{train.documented}' cannot be studied as it is: "
@@ -150,6 +168,16 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
                 f"Give the script an option for it; every run gets its own {{{name}}}."
                 + _WITHOUT_GIT * (name == "out"),
             )
+    return train
+
+
+def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
+    """Return a contract filled in with what the audit found, and with what the user wants.
+
+    Raises:
+        StudyError: The audit found no training command, or one without a seed.
+    """
+    train = refuse_unusable(study.root, found)
     made = Draft(yaml.safe_load(contract_template(study.task, study.name)))
     script = _script(train.command)
     made.put("question", f"Is a change of {script} better?")
@@ -163,12 +191,13 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
         made.ask("baseline.command", f"it needs {', '.join(train.missing)} as well")
     made.put("baseline.parameter_format", train.parameter_format or "--{name}={value}")
     _measured_by(made, found, script)
-    ranges = {one.name: bounds for one in found.parameters if (bounds := _bounds(one))}
-    made.put("scope.parameters", ranges, "what candidates may change; ranges around the defaults")
+    scope = ranges(found.parameters, wishes.settings)
+    why = "what candidates may change; ranges around the values that runs get"
+    made.put("scope.parameters", scope, why)
     made.put("experiment.mode", "supervised")
     made.put("experiment.keep", 1.0)
     made.ask("metrics.primary.minimum_effect", "how much better is worth having? --minimum-effect")
-    made.ask("evaluation.episodes", "how many episodes one score averages, for the record")
+    _episodes(made, train.command)
     if not any("{out}" in word for word in train.command):
         made.ask("baseline.outputs", "the script writes to its working directory: name what it "
                  "writes, such as [runs/**/*], or let a trial find it")  # fmt: skip
@@ -179,9 +208,20 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
     made.put("evaluation.pools.validation", list(range(1 + wishes.seeds, 1 + 2 * wishes.seeds)))
     if found.metrics:
         best = found.metrics[0]
-        _primary(made, best.name, best.source, "the code names it; no run has shown it yet")
+        why = "the code names it; no run has shown it yet"
+        if best.training_reward:
+            why += "; by its name it is a reward of training, and an evaluation's score is better"
+        _primary(made, best.name, best.source, why)
         made.put("metrics.primary.direction", best.direction)
     return made
+
+
+def _episodes(made: Draft, command: Sequence[str]) -> None:
+    """Ask how many episodes a score averages; a number that nobody said is not written down."""
+    if not any("{episodes}" in word for word in command):
+        made.put("evaluation.episodes", None)
+    made.ask("evaluation.episodes", "how many episodes one score averages, for the record; empty "
+             "where the script evaluates nothing")  # fmt: skip
 
 
 def _script(command: Sequence[str]) -> str:
@@ -213,23 +253,6 @@ def _environment(found: Proposal) -> str:
         if name in _ENVIRONMENTS and isinstance(one.default, str):
             return one.default
     return ""
-
-
-def _bounds(one: ProposedParameter) -> dict[str, Any] | None:
-    """Return a range around a setting's default, or None where there is no sensible one."""
-    value, name = one.default, one.name.rpartition(".")[2].replace("-", "_").lower()
-    if one.choices:
-        return {"kind": "choice", "choices": list(one.choices)}
-    if isinstance(value, bool) or name in _NO_CHANGE:
-        return None  # switches are often other tasks, renderers or loggers
-    if isinstance(value, int) and value > 0:
-        return {"kind": "int", "low": max(1, value // 8), "high": value * 8}
-    if isinstance(value, float) and value > 0:
-        if value < 1 and name in _SHARES:
-            return {"kind": "float", "low": 0.0, "high": 1.0}
-        low, high = (float(f"{value * factor:.1g}") for factor in (1 / 30, 30))
-        return {"kind": "float", "low": low, "high": high, "log": True}
-    return None
 
 
 def _primary(made: Draft, name: str, source: MetricSource, why: str) -> None:
@@ -266,13 +289,25 @@ def learn(made: Draft, study: Study, limit: float, actor: str) -> Trial:
         ended = f"exited with {trial.exit_code}"
         if trial.exit_code is None:
             ended = f"did not end within {limit / 60:g} minutes and was stopped"
+        tail = log_tail(trial.log.parent)
         raise StudyError(
-            f"The training command {ended}: {' '.join(trial.argv)}\n{log_tail(trial.log.parent)}",
-            "Make it shorter by an option of the script (--set total-timesteps=2000), give it more "
-            "time (--minutes 60), or name the repository's own interpreter (--python PATH).",
+            f"The training command {ended}: {' '.join(trial.argv)}\n{tail}", _after_failure(tail)
         )
     _learn_budget(made, agreed, trial.seconds)
     return trial
+
+
+def _after_failure(log: str) -> str:
+    """Return what helps after a trial that failed, judged by the end of its log."""
+    if _UNKNOWN_OPTION.search(log):
+        return (
+            "The script does not take one of the options: look at --set and at baseline.command; "
+            "assay study audit --json lists the options that it found (proposal.parameters)."
+        )
+    return (
+        "Make it shorter by an option of the script (--set total-timesteps=2000), give it more "
+        "time (--minutes 60), or name the repository's own interpreter (--python PATH)."
+    )
 
 
 def _learn_metrics(made: Draft, written: Sequence[Written]) -> None:
