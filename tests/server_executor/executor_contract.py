@@ -30,7 +30,7 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
     """Wait until something holds, and return it."""
     deadline = time.monotonic() + LONG
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        assert time.monotonic() < deadline, f"waited too long until {what}"
         time.sleep(0.01)
     return value
 

@@ -55,9 +55,9 @@ def test_neither_an_extension_nor_runs_are_offered(study: Study, expected: int) 
 
 def test_a_pool_that_nobody_can_be_judged_on_is_named(study: Study) -> None:
     book, agreed = study.book()[0], study.contract()
-    assert agenda.in_vain(book, agreed) == ""
+    assert agenda.pool_without_share(book, agreed) == ""
     agree(study, pools=LARGER)
-    seen = agenda.in_vain(book, study.contract())
+    seen = agenda.pool_without_share(book, study.contract())
     assert seen.startswith("nobody can be judged on the seeds [6, 7] of evaluation.pools.promotion")
 
 
@@ -70,7 +70,7 @@ def test_with_a_share_left_the_extension_says_what_it_costs(tmp_path: Path) -> N
     assert step.action == "extend" and "costs another share of the error rate" in step.reason
     assert "contract set 'evaluation.pools.promotion=[1, 2, 3, 4, 5, ...]'" in step.reason
     agree(study, pools=LARGER)
-    assert agenda.in_vain(study.book()[0], study.contract()) == ""
+    assert agenda.pool_without_share(study.book()[0], study.contract()) == ""
     assert steps(study) == [("run", "base")]
     fake(study, "base", "promotion", seeds=(6, 7))
     fake(study, "c1", "promotion", gain=9.0, seeds=(6, 7))
@@ -101,7 +101,7 @@ def test_a_larger_pool_does_not_stop_who_waits_for_validation(tmp_path: Path) ->
     assert (judged(study, "c1"), judged(study, "c2")) == ("accept", "inconclusive")
     agree(study, pools=LARGER)  # no share is left for another look at either
     assert steps(study) == [("run", "c1"), ("discard", "c2")]
-    assert "the seeds [6, 7]" in agenda.in_vain(study.book()[0], study.contract())
+    assert "the seeds [6, 7]" in agenda.pool_without_share(study.book()[0], study.contract())
     fake(study, "c1", "validation", gain=14.0)
     assert judged(study, "c1", "validation") == "accept" and state(study, "c1") == "accepted"
 

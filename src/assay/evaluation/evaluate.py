@@ -22,10 +22,10 @@ An evaluation is stored in the run directory as `eval/<count>-<label>.json`:
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -281,29 +281,76 @@ def _play_round(
     returns, lengths = np.zeros(n), np.zeros(n, np.int64)
     ended, cut_off = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     success = np.full(n, np.nan)
-    playing = np.arange(n) < wanted
-    obs, carry = vector.reset(first_seed), agent.initial_carry(n)
-    for _ in range(limit):
-        action = agent.act(obs, carry, explore)
-        actions = clip_to_space(action.action, vector.spaces.action)
-        obs, reward, terminated, truncated, valid, _ = vector.step(actions)
-        over = terminated | truncated
-        # Rows whose episode is over continue without being counted, as do rows that were only
-        # reset.
-        returns[playing] += reward[playing]
+    unfinished = np.arange(n) < wanted
+    for step in played_steps(agent, vector, first_seed, wanted, explore=explore, limit=limit):
+        playing = step.playing
+        returns[playing] += step.reward[playing]
         lengths += playing
-        ended |= playing & terminated
-        cut_off |= playing & truncated
+        ended |= playing & step.terminated
+        cut_off |= playing & step.truncated
         reported = vector.success
         if reported is not None:
             success[playing] = reported[playing]  # that of an episode's last step remains
-        playing &= ~over
-        if not playing.any():
-            break
-        # A new episode must not start with the carry of an old one, counted or not.
-        carry = restart_carry(agent, action.carry, over if valid is None else over | ~valid)
-    columns = returns, lengths, ended, cut_off | playing, success, playing
+        unfinished = step.playing_on
+    columns = returns, lengths, ended, cut_off | unfinished, success, unfinished
     return tuple(column[:wanted] for column in columns)
+
+
+class PlayedStep(NamedTuple):
+    """One step of all rows.
+
+    Attributes:
+        obs: What was acted on.
+        action: Within the bounds of its space.
+        reward: Of the step.
+        terminated: Whether the episode ended.
+        truncated: Whether it was cut off.
+        final: The last observations of episodes that are over; None if none is.
+        after: The next observations; of a row whose episode is over, of its next one.
+        playing: The rows whose counted episode was going on before the step.
+    """
+
+    obs: Tree
+    action: NDArray[Any]
+    reward: NDArray[Any]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    final: Tree
+    after: Tree
+    playing: NDArray[np.bool_]
+
+    @property
+    def over(self) -> NDArray[np.bool_]:
+        """Return the rows whose episode ends with this step."""
+        return self.terminated | self.truncated
+
+    @property
+    def playing_on(self) -> NDArray[np.bool_]:
+        """Return the rows whose counted episode goes on after the step."""
+        return self.playing & ~self.over
+
+
+def played_steps(
+    agent: Agent, vector: Vector, first_seed: int, wanted: int, *, explore: bool, limit: int
+) -> Iterator[PlayedStep]:
+    """Play one episode in each of `wanted` rows, and yield the steps, `limit` of them at most.
+
+    Rows whose episode is over go on without being counted, as do rows that were only reset.
+    """
+    n = vector.num_envs
+    playing = np.arange(n) < wanted
+    obs, carry = vector.reset(first_seed), agent.initial_carry(n)
+    for _ in range(limit):
+        choice = agent.act(obs, carry, explore)
+        actions = clip_to_space(choice.action, vector.spaces.action)
+        after, reward, terminated, truncated, valid, final = vector.step(actions)
+        step = PlayedStep(obs, actions, reward, terminated, truncated, final, after, playing)
+        yield step
+        obs, playing, over = after, step.playing_on, step.over
+        if not playing.any():
+            return
+        # A new episode must not start with the carry of an old one, counted or not.
+        carry = restart_carry(agent, choice.carry, over if valid is None else over | ~valid)
 
 
 def restart_carry(agent: Agent, carry: Tree, rows: NDArray[np.bool_]) -> Tree:

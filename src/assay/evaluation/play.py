@@ -15,7 +15,7 @@ from assay.data.dataset import Episode
 from assay.envs.limits import EPISODE_BOUND
 from assay.envs.spaces import ObservationMap, TextLeaf
 from assay.envs.vector import Vector
-from assay.evaluation.evaluate import Agent, clip_to_space, episode_seed, restart_carry
+from assay.evaluation.evaluate import Agent, PlayedStep, episode_seed, played_steps
 from assay.loops.collect import random_actions
 
 
@@ -54,7 +54,7 @@ class Mixed:
 class _Round:
     """The steps of all rows, and where each row's episode ended."""
 
-    steps: list[tuple[Tree, NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]]
+    steps: list[PlayedStep]
     lengths: NDArray[np.int64]
     finals: list[Tree]
 
@@ -100,45 +100,36 @@ def restored(observations: ObservationMap, obs: Tree) -> Tree:
 
 def _play_round(agent: Agent, vector: Vector, first_seed: int, wanted: int) -> _Round:
     n = vector.num_envs
-    lengths = np.zeros(n, np.int64)
-    finals: list[Tree] = [None] * n
-    steps = []
-    playing = np.arange(n) < wanted
-    obs, carry = vector.reset(first_seed), agent.initial_carry(n)
-    for _ in range(max(EPISODE_BOUND, vector.limit or 0)):
-        choice = agent.act(obs, carry, False)
-        actions = clip_to_space(choice.action, vector.spaces.action)
-        after, reward, terminated, truncated, valid, final = vector.step(actions)
-        steps.append((obs, actions, reward, terminated, truncated))
-        lengths += playing
-        over = terminated | truncated
-        for row in np.flatnonzero(playing & over):
-            finals[row] = tree_map(lambda part, row=row: part[row], final)
-        playing = playing & ~over
-        obs = after
-        if not playing.any():
-            break
-        carry = restart_carry(agent, choice.carry, over if valid is None else over | ~valid)
-    for row in np.flatnonzero(playing):  # cut by the bound
-        finals[row] = tree_map(lambda part, row=row: part[row], obs)
-        steps[-1][4][row] = True
-    return _Round(steps, lengths, finals)
+    bound = max(EPISODE_BOUND, vector.limit or 0)
+    made = _Round([], np.zeros(n, np.int64), [None] * n)
+    for step in played_steps(agent, vector, first_seed, wanted, explore=False, limit=bound):
+        made.steps.append(step)
+        made.lengths += step.playing
+        for row in np.flatnonzero(step.playing & step.over):
+            made.finals[row] = _row(step.final, row)
+    last = made.steps[-1]
+    for row in np.flatnonzero(last.playing_on):  # cut by the bound
+        made.finals[row] = _row(last.after, row)
+        last.truncated[row] = True
+    return made
 
 
 def _episode(played: _Round, row: int, vector: Vector) -> Episode:
     steps = played.steps[: played.lengths[row]]
-    before = [tree_map(lambda part: part[row], step[0]) for step in steps]
-    obs = _stack([*before, played.finals[row]])
-    action = np.stack([step[1][row] for step in steps])
+    obs = _stack([*(_row(step.obs, row) for step in steps), played.finals[row]])
+    action = np.stack([step.action[row] for step in steps])
     to_env = vector.actions.to_env
-    reward, terminated, truncated = (np.array([step[i][row] for step in steps]) for i in (2, 3, 4))
     return Episode(
         restored(vector.observations, obs),
         action if to_env is None else to_env(action),
-        reward.astype(np.float64),
-        terminated,
-        truncated,
+        np.array([step.reward[row] for step in steps], np.float64),
+        np.array([step.terminated[row] for step in steps]),
+        np.array([step.truncated[row] for step in steps]),
     )
+
+
+def _row(tree: Tree, row: int | np.intp) -> Tree:
+    return tree_map(lambda part: part[row], tree)
 
 
 def _stack(trees: list[Tree]) -> Tree:

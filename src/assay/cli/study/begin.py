@@ -316,8 +316,8 @@ def _warnings(
             f"budget.parallel is {agreed.budget.parallel}, and the {len(devices)} GPUs that runs "
             f"may use here hold {gpus.at_once(agreed, devices)} at once (hardware.runs_per_gpu)"
         )
-    vain = agenda.in_vain(found.book()[0], agreed)
-    warnings += [*filter(None, (vain, budget.warning(agreed))), *overlaps(found.root, agreed)]
+    unjudged = agenda.pool_without_share(found.book()[0], agreed)
+    warnings += [*filter(None, (unjudged, budget.warning(agreed))), *overlaps(found.root, agreed)]
     return warnings + unread(found, agreed)
 
 

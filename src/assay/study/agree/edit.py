@@ -84,12 +84,13 @@ def _listed(value: Any) -> Any:
     if isinstance(value, str):
         return shlex.split(value)
     if isinstance(value, dict):
-        value = [value]
-    # YAML takes `{python}` for a mapping.
-    return [
-        f"{{{next(iter(item))}}}" if isinstance(item, dict) and len(item) == 1 else item
-        for item in value
-    ] if isinstance(value, list) else value  # fmt: skip
+        return [_placeholder(value)]
+    return [_placeholder(item) for item in value] if isinstance(value, list) else value
+
+
+def _placeholder(item: Any) -> Any:
+    """Return `{python}`, which YAML takes for a mapping, as it was written."""
+    return f"{{{next(iter(item))}}}" if isinstance(item, dict) and len(item) == 1 else item
 
 
 def _fields(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any] | None:

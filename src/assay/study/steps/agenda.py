@@ -74,7 +74,7 @@ def _waited_for(book: Book, agreed: Contract) -> tuple[Phase, ...]:
     return ("validation",) if found else ()
 
 
-def in_vain(book: Book, agreed: Contract) -> str:
+def pool_without_share(book: Book, agreed: Contract) -> str:
     """Return which seeds of the promotion pool nobody can be judged on, and why, or ""."""
     names = book.baselines()
     if not names or "promotion" in _waited_for(book, agreed):

@@ -13,6 +13,7 @@ _SHARES = {
     "gamma", "tau", "lam", "lambda", "discount", "polyak", "fraction", "prob", "probability",
     "epsilon", "eps", "dropout", "ratio", "momentum", "share",
 }  # fmt: skip
+_SMALLEST_SHARE = 1e-3  # an epsilon below that is an optimizer's
 _EPSILON = re.compile(r"(start|end|initial|init|final|min|max)_e$")
 # What a run costs, and what makes it another task.
 _NO_CHANGE = {
@@ -39,6 +40,8 @@ def bounds(one: ProposedParameter, value: Any) -> dict[str, Any] | None:
     Example:
         >>> bounds(ProposedParameter(name="start-e", kind="float"), 1)
         {'kind': 'float', 'low': 0.0, 'high': 1.0}
+        >>> bounds(ProposedParameter(name="adam-eps", kind="float"), 1e-5)["high"]
+        0.0003
         >>> bounds(ProposedParameter(name="batch-size", kind="int"), 64)
         {'kind': 'int', 'low': 8, 'high': 512}
     """
@@ -50,17 +53,14 @@ def bounds(one: ProposedParameter, value: Any) -> dict[str, Any] | None:
         return None  # switches are often other tasks, renderers or loggers
     if one.kind == "int" or (one.kind != "float" and isinstance(value, int)):
         return {"kind": "int", "low": max(1, int(value) // 8), "high": int(value) * 8}
-    if value <= 1 and _is_share(name):
+    if _SMALLEST_SHARE <= value <= 1 and _is_share(name):
         return {"kind": "float", "low": 0.0, "high": 1.0}
     low, high = (float(f"{value * factor:.1g}") for factor in (1 / 30, 30))
     return {"kind": "float", "low": low, "high": high, "log": True}
 
 
 def _is_share(name: str) -> bool:
-    """Return whether a setting is a probability or a share, which 1 bounds.
-
-    Optimizers call a small number epsilon as well; it is far below 1 and stays so.
-    """
+    """Return whether a setting is a probability or a share, which 1 bounds."""
     return bool(_SHARES & {name, *name.split("_")} or _EPSILON.search(name))
 
 
