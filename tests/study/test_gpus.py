@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,17 @@ def launch(study: Study, seed: int) -> str:
     return launcher.launch(study, "base", "promotion", seed, confirm=None, actor="agent").run
 
 
+def launch_when_free(study: Study, seed: int) -> str:
+    """Launch; a GPU is free when the supervisor of a run that ended is gone as well."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return launch(study, seed)
+        except Busy:
+            assert time.monotonic() < until, "no GPU became free"
+            time.sleep(0.05)
+
+
 class TestRuns:
     def test_each_sees_its_own_alone_and_says_so(self, root: Path, give: Give, monkeypatch) -> None:
         give(A, A, A)
@@ -221,7 +233,7 @@ class TestRuns:
             assert record.gpus == (f"{number}: {A}",)
             assert record.env["CUDA_VISIBLE_DEVICES"] == number
             assert study.history().runs[run].prepared.data["gpus"] == {number: A}
-        assert recovery.wait(study, launch(study, 3)).outcome == "done"
+        assert recovery.wait(study, launch_when_free(study, 3)).outcome == "done"
 
     @pytest.mark.slow
     def test_two_loops_at_once(self, root: Path, give: Give) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -115,7 +116,12 @@ class TestCommands:
             "'weights.bin' is a Git LFS pointer, and its content is not here; run git lfs pull"
         ]
 
-    def test_check_refuses_what_cannot_be_mapped(self, tmp_path: Path) -> None:
+    def test_check_refuses_what_cannot_be_mapped(self, tmp_path: Path, monkeypatch) -> None:
+        uv = tmp_path / "bin" / "uv"  # found, and never started
+        uv.parent.mkdir()
+        uv.write_text("#!/bin/sh\nexit 1\n")
+        uv.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{uv.parent}{os.pathsep}{os.environ['PATH']}")
         command = ["uv", "run", "train.py", "{seed}", "{parameters}"]
         study = begin(repository(tmp_path / "r"), baseline={"command": command})
         words = ["study", "contract", "check", "--root", str(study.root)]

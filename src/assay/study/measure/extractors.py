@@ -32,20 +32,24 @@ Point = tuple[float, float]  # (step, value)
 Series = dict[str, list[Point]]
 
 
+class ScoreError(StudyError):
+    """A metric is where it should be, but its value is no score."""
+
+
 def extract(metric: Metric, out: Path, log: Path) -> float:
     """Return the metric's value, by what a run wrote and printed.
 
     Raises:
-        StudyError: The file or the metric is missing (those that are there are named), or it is
-            not a number.
+        ScoreError: It is not a number, or outside of its range.
+        StudyError: The file or the metric is missing; those that are there are named.
     """
     points = series(metric.source, out, log)
     value = reduce(points, metric.source)
     if not math.isfinite(value):
-        raise StudyError(f"Metric '{metric.name}' is {value}, which is not a number.")
+        raise ScoreError(f"Metric '{metric.name}' is {value}, which is not a number.")
     low, high = metric.range or (-LARGEST, LARGEST)
     if not low <= value <= high:
-        raise StudyError(
+        raise ScoreError(
             f"Metric '{metric.name}' is {value:g}, outside of its valid range {low:g} to {high:g}.",
             "Find out what wrote it; the contract states a range in the metric's 'range'.",
         )

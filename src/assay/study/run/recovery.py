@@ -161,16 +161,18 @@ def _measure(study: Study, record: RunRecord) -> tuple[dict[str, float | None], 
     place = study.path / "runs" / record.id
     metrics = study.contract().metrics
     values: dict[str, float | None] = {}
-    missing = ""
+    wrong = ""
     for metric in metrics.all():
         try:
             values[metric.name] = extractors.extract(metric, place / "out", place / "stdout.log")
         except StudyError as error:
             values[metric.name] = None
             if metric == metrics.primary:
-                hint = f"assay study metrics --out runs/{record.id}/out shows what is there"
-                missing = f"{error.message.rstrip('.')} ({hint}; metrics.primary.source says where)"
-    return values, missing
+                wrong = error.message
+                if not isinstance(error, extractors.ScoreError):  # it was looked for elsewhere
+                    shows = f"assay study metrics --out runs/{record.id}/out shows what is there"
+                    wrong = f"{wrong.rstrip('.')} ({shows}; metrics.primary.source says where)"
+    return values, wrong
 
 
 def _close_candidate(transaction: Transaction, last: RunRecord) -> None:
