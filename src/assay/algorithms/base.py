@@ -97,9 +97,12 @@ class DatasetNeeds:
 
     Attributes:
         gamma: Discount that a batch states.
+        next_action: Whether the extras of a batch have `next_action`, what was done after each
+            transition, and `has_next`, 0 where nothing was and the action is zeros.
     """
 
     gamma: float = 0.99
+    next_action: bool = False
 
     def expected_updates(self, total: int, num_envs: int) -> float:
         """Return how many optimizer steps a run takes: they are what it counts."""

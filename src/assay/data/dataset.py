@@ -189,6 +189,14 @@ class Dataset:
         extras = {n.removeprefix(EXTRA): steps.pop(n) for n in list(steps) if n.startswith(EXTRA)}
         return {"obs": obs, "next_obs": after, **steps, "extras": extras}
 
+    def next_actions(self, index: NDArray[np.int64]) -> tuple[Array, NDArray[np.bool_]]:
+        """Return what was done after transitions, and whether anything was.
+
+        Nothing was after the last transition of an episode; its action stands there.
+        """
+        known = index + 1 < self._starts[self.episode_of(index) + 1]
+        return self._take(self._flat(), "action", index + known), known
+
     def sequences(self, index: NDArray[np.int64], length: int) -> dict[str, Any]:
         """Return the `length` steps that end with each of some transitions, within its episode.
 

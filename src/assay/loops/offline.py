@@ -36,6 +36,7 @@ class OfflineLoop:
             env.observations,
             env.actions,
             gamma=needs.gamma,
+            next_action=needs.next_action,
             device=algorithm.device,
             rng=seeding.derive_rng(run.seed, "dataset"),
         )
