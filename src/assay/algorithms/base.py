@@ -145,6 +145,8 @@ class Algorithm(ABC):
     needs: RolloutNeeds | ReplayNeeds | DatasetNeeds
     policy: Policy
     gives_extras: ClassVar[bool] = False  # off-policy: `act` returns extras that the replay keeps
+    # Whether one run can learn from recorded data and an environment: `data` and `env_steps`.
+    takes_both: ClassVar[bool] = False
     auto_compiles: bool = True  # whether compile=auto may compile steps that are not cached
 
     def __init__(self, spaces: Spaces, hp: Any, context: Context) -> None:

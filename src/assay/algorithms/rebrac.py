@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
-from assay.algorithms.mixed_settings import LayerNormSettings
+from assay.algorithms.mixed_settings import LayerNormSettings, NoiseSettings
 from assay.algorithms.settings import OfflineActorCriticSettings, SmoothingSettings
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
@@ -39,7 +39,11 @@ _SMALLEST = 1e-8  # of mean |Q|, which is 0 only where nothing was learned
 class ReBRAC(Algorithm):
     """TD3+BC with a penalty in the critics too. Strong offline, with two weights to tune."""
 
-    class Hyperparameters(LayerNormSettings, SmoothingSettings, OfflineActorCriticSettings):
+    takes_both = True
+
+    class Hyperparameters(
+        LayerNormSettings, NoiseSettings, SmoothingSettings, OfflineActorCriticSettings
+    ):
         """Settings of ReBRAC."""
 
         lr: Schedule = Field(constant(1e-3), description="Learning rate or schedule.")
@@ -60,9 +64,7 @@ class ReBRAC(Algorithm):
         encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
         head = mlp((encoder.out_features, size), init="torch")
         self.actor = nn.Sequential(encoder, head, nn.Tanh()).to(self.device)
-        critic = QEnsemble(
-            spaces.observation, size, members=2, layer_norm=hp.layer_norm, **hp.encoder()
-        )
+        critic = QEnsemble(spaces.observation, size, **hp.encoder(layer_norm=hp.layer_norm))
         self.critic = critic.to(self.device)
         self.target_actor = copy.deepcopy(self.actor)
         self.target_critic = copy.deepcopy(self.critic)
@@ -76,7 +78,9 @@ class ReBRAC(Algorithm):
         ]
         self.critic_step = self.make_step([critics])
         self.full_step = self.make_step([critics, actor], polyak=soft, share=self.critic_step)
-        self.policy = self.make_policy(self.actor, DeterministicHead(spaces.action, lambda: 0.0))
+        noise = hp.exploration_noise
+        explorer = DeterministicHead(spaces.action, lambda: noise(self.clock.progress))
+        self.policy = self.make_policy(self.actor, explorer)
 
     def update(self, data: Any) -> None:
         """Move the critics; every `policy_delay` updates also the actor and the targets."""

@@ -19,6 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.mixed_settings import NoiseSettings
 from assay.algorithms.settings import OfflineActorCriticSettings, SmoothingSettings
 from assay.core.registry import register
 from assay.core.types import Spaces, unpack
@@ -37,7 +38,9 @@ _SMALLEST = 1e-8  # of mean |Q|, which is 0 only where nothing was learned
 class TD3BC(Algorithm):
     """TD3 that stays near recorded actions. Simple and fast; for data of decent quality."""
 
-    class Hyperparameters(SmoothingSettings, OfflineActorCriticSettings):
+    takes_both = True
+
+    class Hyperparameters(NoiseSettings, SmoothingSettings, OfflineActorCriticSettings):
         """Settings of TD3+BC."""
 
         normalize_obs: bool = Field(True, description="Standardise float observations.")
@@ -63,7 +66,9 @@ class TD3BC(Algorithm):
         ]
         self.critic_step = self.make_step([critic])
         self.full_step = self.make_step([critic, actor], polyak=soft, share=self.critic_step)
-        self.policy = self.make_policy(self.actor, DeterministicHead(spaces.action, lambda: 0.0))
+        noise = hp.exploration_noise
+        explorer = DeterministicHead(spaces.action, lambda: noise(self.clock.progress))
+        self.policy = self.make_policy(self.actor, explorer)
 
     def update(self, data: Any) -> None:
         """Move the critics; every `policy_delay` updates also the actor and the targets."""
