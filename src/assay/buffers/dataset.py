@@ -75,15 +75,23 @@ class DatasetBuffer:
             extras=extras,
         )
 
-    def sample_sequences(self, batch_size: int, length: int) -> SequenceBatch:
+    def sample_sequences(
+        self, batch_size: int, length: int, *, returns_to_go: bool = False
+    ) -> SequenceBatch:
         """Draw sequences of `length` steps [B, length, ...] that end anywhere in an episode.
 
         Where an episode has fewer steps up to there, the sequence begins with padding, whose rows
-        are zeros and not `valid`. `extras` has `timestep`, the number of a step in its episode.
+        are zeros and not `valid`. `extras` has `timestep`, the number of a step in its episode, and
+        if asked for `return_to_go`, the sum of rewards from a step to the end of its episode.
         """
-        rows = self.dataset.sequences(self._draw(batch_size), length)
+        index = self._draw(batch_size)
+        rows = self.dataset.sequences(index, length)
         valid = rows["valid"]
         extras = {**rows["extras"], "timestep": rows["timestep"]}
+        if returns_to_go:
+            steps = index[:, None] + np.arange(1 - length, 1)
+            to_go = self.dataset.returns_to_go[np.maximum(steps, 0)]
+            extras["return_to_go"] = np.where(valid, to_go, 0.0).astype(np.float32)
         first = (rows["timestep"] == 0) & valid
         return SequenceBatch(
             obs=self._tensors(self._canonical_steps(rows["obs"], length + 1)),

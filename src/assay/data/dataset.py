@@ -197,6 +197,22 @@ class Dataset:
         known = index + 1 < self._starts[self.episode_of(index) + 1]
         return self._take(self._flat(), "action", index + known), known
 
+    @cached_property
+    def returns_to_go(self) -> NDArray[np.float64]:
+        """Return the undiscounted sum of rewards from each transition to its episode's end."""
+        found = np.empty(len(self))
+        for block in self.blocks(["reward"]):
+            at = self._starts[block.first]
+            reward, ends = block.columns["reward"], np.cumsum(block.lengths)
+            for start, end in zip(ends - block.lengths, ends, strict=True):
+                found[at + start : at + end] = reward[start:end][::-1].cumsum()[::-1]
+        return found
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """Return the undiscounted return of each episode."""
+        return self.returns_to_go[self._starts[:-1]]
+
     def sequences(self, index: NDArray[np.int64], length: int) -> dict[str, Any]:
         """Return the `length` steps that end with each of some transitions, within its episode.
 
