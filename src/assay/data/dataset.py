@@ -200,7 +200,7 @@ class Dataset:
     @cached_property
     def returns_to_go(self) -> NDArray[np.float64]:
         """Return the undiscounted sum of rewards from each transition to its episode's end."""
-        found = np.empty(len(self))
+        found: NDArray[np.float64] = np.empty(len(self))
         for block in self.blocks(["reward"]):
             at = self._starts[block.first]
             reward, ends = block.columns["reward"], np.cumsum(block.lengths)
@@ -211,7 +211,8 @@ class Dataset:
     @property
     def returns(self) -> NDArray[np.float64]:
         """Return the undiscounted return of each episode."""
-        return self.returns_to_go[self._starts[:-1]]
+        found: NDArray[np.float64] = self.returns_to_go[self._starts[:-1]]
+        return found
 
     def sequences(self, index: NDArray[np.int64], length: int) -> dict[str, Any]:
         """Return the `length` steps that end with each of some transitions, within its episode.

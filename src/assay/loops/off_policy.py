@@ -44,13 +44,13 @@ class OffPolicyLoop:
         self.collector = Collector(env, algorithm, clock, run.seed)
         self.rounds = 0
         rng = seeding.derive_rng(run.seed, "replay")
-        data = run.data if isinstance(run, MixedSettings) else None
-        if data is not None:
+        recorded = run if isinstance(run, MixedSettings) and run.data is not None else None
+        if recorded is not None:
             _require_uniform(needs)
         self.replay = make_replay(needs, env, algorithm.device, rng)
-        if data is not None:
-            dataset = open_dataset(data, algorithm, env, run.seed)
-            self.replay = MixedReplay(dataset, self.replay, run.data_share)
+        if recorded is not None and recorded.data is not None:
+            dataset = open_dataset(recorded.data, algorithm, env, run.seed)
+            self.replay = MixedReplay(dataset, self.replay, recorded.data_share)
 
     def start(self) -> None:
         """Reset the environments."""

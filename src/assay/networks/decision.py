@@ -126,8 +126,11 @@ class ContextWindow(nn.Module):
 
     def initial(self, n: int) -> dict[str, np.ndarray]:
         """Return an empty window, with all of the target to go."""
-        shapes = {"states": (self.context, self.width), "actions": (self.context, self.actions)}
-        shapes |= {"returns": (self.context,), "t": (), "to_go": ()}
+        k = self.context
+        shapes: dict[str, tuple[int, ...]] = {
+            "states": (k, self.width), "actions": (k, self.actions), "returns": (k,), "t": (),
+            "to_go": (),
+        }  # fmt: skip
         carry = {name: np.zeros((n, *shape), np.float32) for name, shape in shapes.items()}
         carry["to_go"][:] = self.returns.first()
         return carry
@@ -174,7 +177,7 @@ class DecisionNetwork(Remembering):
     def __init__(self, observation: gym.Space[Any], action: gym.Space[Any], **options: Any) -> None:
         super().__init__()
         self.continuous = isinstance(action, spaces.Box)
-        size = int(np.prod(action.shape)) if self.continuous else int(action.n)  # type: ignore[attr-defined]
+        size = int(np.prod(action.shape or ())) if self.continuous else int(action.n)  # type: ignore[attr-defined]
         self.memory = ContextWindow(size, **options)
         seen, width = make_encoder(observation, hidden=(), init="torch"), self.memory.width
         self.encoder = nn.Sequential(seen, nn.Linear(seen.out_features, width))
