@@ -91,6 +91,12 @@ def test_collected_steps_have_no_next_action() -> None:
     assert torch.equal(batch.extras["next_action"], follows)
 
 
+def test_without_recorded_rows_the_columns_are_the_same() -> None:
+    some, none = (mixed(share, steps=50, next_action=True).sample(16) for share in (0.5, 0.0))
+    assert none.extras.keys() == some.extras.keys() and not none.extras["has_next"].any()
+    assert none.obs.shape == (16, 1) and none.obs.dtype == some.obs.dtype
+
+
 def test_goes_on_where_it_was() -> None:
     one, two = mixed(steps=20), mixed(steps=3, seed=5)
     one.sample(8)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from gymnasium import spaces
+from offline_data import BOX, trainer
 
 import assay
 from assay.core.errors import ConfigError, RunError
@@ -24,7 +25,6 @@ from assay.testing.algorithms import assert_same_run, last_checkpoint
 from assay.testing.envs import Identity
 from assay.testing.offline import record
 
-BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([0.5, 10.0], np.float32))
 SMALL: dict[str, Any] = {
     "hidden": (16,), "batch_size": 16, "updates": 40, "env_steps": 60, "eval_episodes": 2,
     "sinks": (), "compile": False, "device": "cpu", "preset": False,
@@ -36,16 +36,7 @@ Train = Callable[..., Any]
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
     """Return a function that trains on random actions in an `Identity` environment, and goes on."""
-
-    def run(name: str, algorithm: str = "td3_bc", env: Any = None, **options: Any) -> Any:
-        env = partial(Identity, BOX) if env is None else env
-        path = tmp_path / "random.npz"
-        if not path.exists():
-            save(record(env), path)
-        settings = {**SMALL, "data": str(path), **options}
-        return assay.train(algorithm, env, name=name, root=tmp_path, **settings)
-
-    return run
+    return trainer(tmp_path, "td3_bc", SMALL)
 
 
 def die_at(kind: str, updates: int) -> Callable[[events.Event], None]:

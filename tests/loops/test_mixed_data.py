@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from gymnasium import spaces
+from offline_data import BOX, trainer
 
 import assay
 from assay.buffers.mixed import MixedReplay
@@ -23,7 +23,6 @@ from assay.testing.algorithms import assert_same_run
 from assay.testing.envs import Identity
 from assay.testing.offline import record
 
-BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([0.5, 10.0], np.float32))
 SMALL: dict[str, Any] = {
     "hidden": (16,), "batch_size": 16, "env_steps": 100, "learning_starts": 10, "sinks": (),
     "eval_episodes": 2, "compile": False, "device": "cpu", "preset": False,
@@ -35,16 +34,7 @@ Train = Callable[..., Any]
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
     """Return a function that trains SAC in an `Identity` environment, beside random data."""
-
-    def run(name: str, algorithm: str = "sac", env: Any = None, **options: Any) -> Any:
-        env = partial(Identity, BOX) if env is None else env
-        path = tmp_path / "random.npz"
-        if not path.exists():
-            save(record(env), path)
-        settings = {**SMALL, "data": str(path), **options}
-        return assay.train(algorithm, env, name=name, root=tmp_path, **settings)
-
-    return run
+    return trainer(tmp_path, "sac", SMALL)
 
 
 def die(event: events.Event) -> None:

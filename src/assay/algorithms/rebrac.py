@@ -19,6 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.delayed import delayed_steps
 from assay.algorithms.mixed_settings import LayerNormSettings, NoiseSettings
 from assay.algorithms.settings import OfflineActorCriticSettings, SmoothingSettings
 from assay.core.registry import register
@@ -28,8 +29,6 @@ from assay.functional import targets
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import ActionScale, QEnsemble
 from assay.networks.mlp import mlp
-from assay.optim.rules import Adam
-from assay.optim.update import Objective, Polyak
 from assay.policies.heads import DeterministicHead
 
 _SMALLEST = 1e-8  # of mean |Q|, which is 0 only where nothing was learned
@@ -69,15 +68,8 @@ class ReBRAC(Algorithm):
         self.target_actor = copy.deepcopy(self.actor)
         self.target_critic = copy.deepcopy(self.critic)
         self.scale = ActionScale(spaces.action).to(self.device)
-        rule = Adam(max_grad_norm=hp.max_grad_norm)
-        critics = Objective("critic", self.critic, self._critic_loss, rule)
-        actor = Objective("actor", self.actor, self._actor_loss, rule)
-        soft = [
-            Polyak(self.target_critic, self.critic, hp.tau),
-            Polyak(self.target_actor, self.actor, hp.tau),
-        ]
-        self.critic_step = self.make_step([critics])
-        self.full_step = self.make_step([critics, actor], polyak=soft, share=self.critic_step)
+        losses = self._critic_loss, self._actor_loss
+        self.critic_step, self.full_step = delayed_steps(self, *losses)
         noise = hp.exploration_noise
         explorer = DeterministicHead(spaces.action, lambda: noise(self.clock.progress))
         self.policy = self.make_policy(self.actor, explorer)

@@ -45,8 +45,6 @@ class MixedReplay:
             return self.dataset.sample(batch_size)
         # Draws of one size share their memory, so the batch is cut rather than drawn smaller.
         new = self.replay.sample(asked)
-        if fresh == batch_size:
-            return new
         return _joined(self.dataset.sample(batch_size - fresh), new, fresh)
 
     def update(self, index: Array, **columns: Tree) -> None:

@@ -23,7 +23,7 @@ Loop = Literal["on_policy", "off_policy", "offline"]
 ENTRY_POINTS = "assay.algorithms"
 # Modules that algorithms share.
 HELPERS = frozenset(
-    {"advantages", "base", "mixed_settings", "novelty", "settings", "value_learning"}
+    {"advantages", "base", "delayed", "mixed_settings", "novelty", "settings", "value_learning"}
 )
 
 
