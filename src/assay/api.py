@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.algorithms.base import Algorithm
-from assay.core import seeding
+from assay.core import registry, seeding
 from assay.core.errors import AssayError, CheckpointError, ConfigError, RunError
 from assay.core.paths import runs_root
 from assay.core.types import Clock, Spaces, Tree, tree_leaves
@@ -59,7 +59,7 @@ class Agent:
         """Return how long it was trained: `clock.env_steps`, `clock.updates`."""
         return self.algorithm.clock
 
-    def act(self, obs: Any, *, mask: Any = None, explore: bool = False) -> Any:
+    def act(self, obs: Any, *, mask: Any = None, explore: bool = False, reward: Any = None) -> Any:
         """Return the action for one observation, or actions for a batch of them.
 
         A recurrent policy remembers from call to call; `reset` starts a new episode.
@@ -68,6 +68,7 @@ class Agent:
             obs: As the environment gives it, or a batch of such.
             mask: The action mask, where the environment gives one in `info["action_mask"]`.
             explore: Sample as in training instead of taking the best action.
+            reward: What the last action got, for a policy that acts by the return still to reach.
 
         Raises:
             AssayError: The observation or the mask is not what the agent was trained on.
@@ -87,6 +88,8 @@ class Agent:
                 f"The agent remembers {kept} episodes, and was given {rows} observations.",
                 "Call reset() before another number of episodes begins.",
             )
+        elif reward is not None:
+            self._carry = self.policy.rewarded(self._carry, np.reshape(reward, rows))
         choice = self.policy.act(batch, self._carry, explore)
         self._carry = choice.carry
         to_env = self.actions.to_env
@@ -158,15 +161,18 @@ class Run:
         """Return the agent of the last checkpoint."""
         return load(self.path)
 
-    def evaluate(self, episodes: int = 20, *, seed: int = 0) -> EvaluationResult:
+    def evaluate(
+        self, episodes: int = 20, *, seed: int = 0, settings: Mapping[str, Any] | None = None
+    ) -> EvaluationResult:
         """Play episodes with the deterministic policy of the last checkpoint.
 
-        The result is stored in the run directory, every episode of it.
+        The result is stored in the run directory, every episode of it. `settings` are those of
+        `load`.
         """
-        agent = load(self.path)
+        agent = load(self.path, settings=settings)
         result = evaluate_agent(agent, self.config, self.env, episodes, seed)
         clock = agent.clock
-        label = f"seed{seed}"
+        label = "-".join([f"seed{seed}", *(f"{k}={v}" for k, v in (settings or {}).items())])
         save_evaluation(self.directory, clock.count, result, label=label, unit=clock.unit)
         return result
 
@@ -291,14 +297,22 @@ def resume(
     return Run(directory.path, env)
 
 
-def load(path: Path | str, *, checkpoint_path: Path | None = None) -> Agent:
+def load(
+    path: Path | str,
+    *,
+    checkpoint_path: Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Agent:
     """Return the agent of a run's last checkpoint (or of a given one), on the CPU.
+
+    `settings` are hyperparameters that only acting reads, such as `target_return` of DT.
 
     Raises:
         CheckpointError: There is no checkpoint, or it is damaged.
+        ConfigError: A setting cannot be changed after training.
     """
     directory = RunDirectory.open(Path(path))
-    config = RunConfig.from_dict(directory.config)
+    config = _acting(RunConfig.from_dict(directory.config), settings or {})
     place = checkpoint_path or checkpoint.latest(directory.checkpoints_path)
     if place is None:
         raise CheckpointError(
@@ -322,6 +336,20 @@ def load(path: Path | str, *, checkpoint_path: Path | None = None) -> Agent:
     )
     algorithm.load_state(sections)
     return Agent(algorithm, observations, actions)
+
+
+def _acting(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """Return a configuration with other settings for acting."""
+    allowed = registry.get(config.algorithm).acting_settings
+    for key, value in settings.items():
+        if key not in allowed:
+            raise ConfigError(
+                f"{key}={value}: {config.algorithm} cannot change it after training.",
+                f"It can change: {', '.join(sorted(allowed))}."
+                if allowed
+                else "Leave it out: all its settings are those of the training.",
+            )
+    return config.model_copy(update={"hyperparameters": config.hyperparameters | dict(settings)})
 
 
 def open_run(path: Path | str, env: Any = None) -> Run:

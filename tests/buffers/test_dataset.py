@@ -41,10 +41,37 @@ def buffer(
     action: Any = CHOICE,
     mask_size: int | None = None,
     stored: Any = None,
+    next_action: bool = False,
 ) -> DatasetBuffer:
     data = from_episodes(episodes, stored if stored is not None else observation, action)
     maps = ObservationMap(observation, mask_size), ActionMap(action)
-    return DatasetBuffer(data, *maps, gamma=0.9, rng=np.random.default_rng(0))
+    return DatasetBuffer(
+        data, *maps, gamma=0.9, next_action=next_action, rng=np.random.default_rng(0)
+    )
+
+
+def test_next_actions_stay_within_their_episode() -> None:
+    batch = buffer(next_action=True).sample(200)
+    number = batch.obs[:, 0].long()
+    last = torch.isin(number, torch.tensor([2, 11, 20]))
+    assert torch.equal(batch.extras["has_next"], (~last).float())
+    follows = torch.where(last, 0, (number + 1) % 3)  # canonical: it starts at 0
+    assert torch.equal(batch.extras["next_action"], follows)
+    assert "next_action" not in buffer().sample(2).extras
+
+
+def test_returns_to_go_are_sums_to_the_end_of_the_episode() -> None:
+    data = buffer()
+    assert data.dataset.returns_to_go.tolist() == [30, 30, 20, 210, 110, 200]
+    assert data.dataset.returns.tolist() == [30, 210, 200]
+    batch = data.sample_sequences(100, 2, returns_to_go=True)
+    sums = {0: 30, 1: 30, 2: 20, 10: 210, 11: 110, 20: 200}
+    expected = [
+        [sums[int(o)] if v else 0 for o, v in zip(obs, valid, strict=True)]
+        for obs, valid in zip(batch.obs[:, :2, 0].tolist(), batch.valid.tolist(), strict=True)
+    ]
+    assert batch.extras["return_to_go"].tolist() == expected
+    assert batch.extras["return_to_go"].dtype == torch.float32
 
 
 class TestTransitions:

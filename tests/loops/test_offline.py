@@ -260,9 +260,8 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ({"env_steps": 100}, r"env_steps=100: bc learns from data alone .* for updates"),
-            ({"run": {"env_steps": 100}}, "env_steps=100: bc learns from data alone"),
-            ({"num_envs": 4}, "num_envs=4: bc learns from data alone and steps no environments"),
+            ({"num_envs": 4}, "num_envs=4: bc learns from data and steps one environment at most"),
+            ({"run": {"num_envs": 4}}, "num_envs=4: bc learns from data and steps one"),
             ({"updates": 0}, "updates=0: input should be greater than 0"),
             ({"updates": True}, "updates=true"),
             ({"dta": "x.npz"}, "Did you mean 'data'"),
@@ -417,7 +416,7 @@ class TestCommandLine:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (("env_steps=100",), "env_steps=100: bc learns from data alone"),
+            (("num_envs=4",), "num_envs=4: bc learns from data"),
             (("data=nowhere.npz",), "There is no file"),
             (("data=empty.npz",), "is empty: it has 0 bytes"),
         ],
@@ -432,8 +431,8 @@ class TestCommandLine:
 
     def test_settings_are_listed(self, cli: Callable[..., Any]) -> None:
         facts = json.loads(cli("algorithms", "bc", "--json").output)
-        assert {"updates", "data", "seed"} <= set(facts["run_settings"])
-        assert not {"env_steps", "num_envs"} & set(facts["run_settings"])
+        assert {"updates", "data", "env_steps", "seed"} <= set(facts["run_settings"])
+        assert "num_envs" not in facts["run_settings"]
         assert facts["loop"] == "offline"
         shown = cli("algorithms", "bc")
         assert shown.exit_code == 0 and "Dataset to learn from" in shown.output

@@ -18,6 +18,8 @@ from assay.core.types import Spaces
 from assay.envs.make import look_at
 from assay.loops import config
 from assay.loops.config import (
+    FineTuneSettings,
+    MixedSettings,
     OfflineSettings,
     OnlineSettings,
     RunConfig,
@@ -44,7 +46,7 @@ def test_names_of_other_libraries_lead_to_settings_that_exist() -> None:
     algorithms = [registry.get(name) for name in registry.names()]
     known = set().union(
         *(cls.Hyperparameters.model_fields for cls in algorithms),
-        *(config.settings_model(cls.spec.loop).model_fields for cls in algorithms),
+        *(config.settings_model(cls).model_fields for cls in algorithms),
     )
     wrong = {name for names in config._ELSEWHERE.values() for name in names} - known
     assert wrong == set()
@@ -176,7 +178,9 @@ def test_presets_are_of_algorithms() -> None:
     assert set(PRESETS) == set(registry.names())
 
 
-@pytest.mark.parametrize("model", [OnlineSettings, OfflineSettings])
+@pytest.mark.parametrize(
+    "model", [OnlineSettings, MixedSettings, OfflineSettings, FineTuneSettings]
+)
 def test_every_run_setting_has_a_meaning(model: type[RunSettings]) -> None:
     for key, (_, _, meaning) in model.meanings().items():
         assert meaning.endswith("."), key

@@ -83,6 +83,25 @@ def test_ensemble_equals_its_members_one_by_one():
         torch.testing.assert_close(single(x), ensemble(x)[i])
 
 
+def test_ensemble_is_normalised_behind_each_activation():
+    torch.manual_seed(0)
+    ensemble = EnsembleMLP(2, (3, 4, 4, 1), layer_norm=True)
+    with torch.no_grad():
+        for i, parameter in enumerate([*ensemble.gains, *ensemble.shifts]):
+            parameter.copy_(torch.rand(parameter.shape) + i)
+    x = torch.randn(5, 3)
+    for member in range(2):
+        y = x
+        for layer in range(2):
+            y = torch.relu(y @ ensemble.weights[layer][member] + ensemble.biases[layer][member])
+            centred = y - y.mean(1, keepdim=True)
+            y = centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
+            y = y * ensemble.gains[layer][member] + ensemble.shifts[layer][member]
+        y = y @ ensemble.weights[2][member] + ensemble.biases[2][member]
+        torch.testing.assert_close(ensemble(x)[member], y)
+    torch.testing.assert_close(ensemble(x, torch.tensor([1]))[0], ensemble(x)[1])
+
+
 def test_ensemble_members_start_apart():
     ensemble = EnsembleMLP(2, (16, 8, 1))
     assert not torch.equal(ensemble.weights[0][0], ensemble.weights[0][1])

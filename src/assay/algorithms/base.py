@@ -97,9 +97,12 @@ class DatasetNeeds:
 
     Attributes:
         gamma: Discount that a batch states.
+        next_action: Whether the extras of a batch have `next_action`, what was done after each
+            transition, and `has_next`, 0 where nothing was and the action is zeros.
     """
 
     gamma: float = 0.99
+    next_action: bool = False
 
     def expected_updates(self, total: int, num_envs: int) -> float:
         """Return how many optimizer steps a run takes: they are what it counts."""
@@ -142,6 +145,10 @@ class Algorithm(ABC):
     needs: RolloutNeeds | ReplayNeeds | DatasetNeeds
     policy: Policy
     gives_extras: ClassVar[bool] = False  # off-policy: `act` returns extras that the replay keeps
+    # Whether one run can learn from recorded data and an environment: `data` and `env_steps`.
+    takes_both: ClassVar[bool] = False
+    # Hyperparameters that a trained agent may be given anew, because only acting reads them.
+    acting_settings: ClassVar[frozenset[str]] = frozenset()
     auto_compiles: bool = True  # whether compile=auto may compile steps that are not cached
 
     def __init__(self, spaces: Spaces, hp: Any, context: Context) -> None:
@@ -192,6 +199,10 @@ class Algorithm(ABC):
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Choose actions for a batch of observations: what `policy` does."""
         return self.policy.act(obs, carry, explore)
+
+    def rewarded(self, carry: Tree, reward: Any) -> Tree:
+        """Return the carry after rewards [N] were given: what `policy` does."""
+        return self.policy.rewarded(carry, reward)
 
     def initial_carry(self, n: int) -> Tree:
         """Return the state a policy carries from step to step at an episode's start, or None."""

@@ -15,6 +15,7 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.mixed_settings import NoiseSettings
 from assay.algorithms.settings import (
     DatasetSettings,
     NetworkSettings,
@@ -41,7 +42,9 @@ from assay.policies.heads import DeterministicHead, Head, StochasticHead
 class BC(Algorithm):
     """Do what the data did. The baseline of offline learning; first choice for expert data."""
 
-    class Hyperparameters(NormalizeObsSettings, NetworkSettings, DatasetSettings):
+    takes_both = True
+
+    class Hyperparameters(NoiseSettings, NormalizeObsSettings, NetworkSettings, DatasetSettings):
         """Settings of BC."""
 
         def unused(self, spaces: Spaces) -> Unused:
@@ -57,7 +60,8 @@ class BC(Algorithm):
         parts: list[nn.Module] = [encoder, mlp((encoder.out_features, size), init="torch")]
         if self.continuous:
             self.scale = ActionScale(spaces.action).to(self.device)
-            head: Head = DeterministicHead(spaces.action, lambda: 0.0)
+            noise = hp.exploration_noise
+            head: Head = DeterministicHead(spaces.action, lambda: noise(self.clock.progress))
             parts.append(nn.Tanh())
         else:
             self.distribution = policy_distribution(spaces.action)

@@ -21,6 +21,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.mixed_settings import EpsilonSettings
 from assay.algorithms.settings import EntropySettings, OfflineActorCriticSettings, Unused
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
@@ -48,7 +49,9 @@ _OF_BOX = ("samples", "actor_lr", "alpha", "alpha_init", "alpha_lr", "target_ent
 class CQL(Algorithm):
     """Critics that distrust what the data does not show. For narrow data; slower than IQL."""
 
-    class Hyperparameters(EntropySettings, OfflineActorCriticSettings):
+    takes_both = True
+
+    class Hyperparameters(EpsilonSettings, EntropySettings, OfflineActorCriticSettings):
         """Settings of CQL."""
 
         actor_lr: Schedule | None = Field(
@@ -90,7 +93,8 @@ class CQL(Algorithm):
         if self.continuous:
             self.policy = self.make_policy(self.actor.net, SquashedHead(spaces.action))
         else:
-            self.policy = self.make_policy(self.critic, GreedyHead(spaces.action, None))
+            greedy = GreedyHead(spaces.action, lambda n: hp.epsilon(self.clock.progress))
+            self.policy = self.make_policy(self.critic, greedy)
 
     def _make_step(self) -> Step:
         hp, rule = self.hp, Adam(max_grad_norm=self.hp.max_grad_norm)

@@ -46,6 +46,8 @@ _LOG_STD = (-5.0, 2.0)  # in units of the action scale
 class IQL(Algorithm):
     """Values within the data, then weighted imitation. First choice for data of mixed quality."""
 
+    takes_both = True
+
     class Hyperparameters(OfflineActorCriticSettings):
         """Settings of IQL."""
 

@@ -23,6 +23,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.mixed_settings import LayerNormSettings
 from assay.algorithms.settings import (
     ActorCriticSettings,
     EntropySettings,
@@ -48,8 +49,15 @@ from assay.policies.heads import SquashedHead
 class REDQ(Algorithm):
     """SAC with ten critics and many updates per step. For expensive environment steps."""
 
+    takes_both = True
+
     class Hyperparameters(
-        EntropySettings, HindsightSettings, NormalizeSettings, PolyakSettings, ActorCriticSettings
+        LayerNormSettings,
+        EntropySettings,
+        HindsightSettings,
+        NormalizeSettings,
+        PolyakSettings,
+        ActorCriticSettings,
     ):
         """Settings of REDQ."""
 
@@ -84,7 +92,8 @@ class REDQ(Algorithm):
         self.actor = SquashedActor(encoder, encoder.out_features, spaces.action).to(self.device)
         size = self.actor.size
         self.target_entropy = -float(size) if hp.target_entropy == "auto" else hp.target_entropy
-        critic = QEnsemble(spaces.observation, size, members=hp.n_critics, **hp.encoder())
+        critics = hp.encoder(layer_norm=hp.layer_norm)
+        critic = QEnsemble(spaces.observation, size, members=hp.n_critics, **critics)
         self.critic = critic.to(self.device)
         self.target = copy.deepcopy(self.critic)
         self.temperature = Temperature(hp.first_alpha).to(self.device)

@@ -22,6 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.mixed_settings import LayerNormSettings
 from assay.algorithms.settings import (
     ActorCriticSettings,
     EntropySettings,
@@ -53,8 +54,15 @@ from assay.policies.heads import Head, SquashedHead, StochasticHead
 class SAC(Algorithm):
     """Maximum-entropy actor-critic. First choice for continuous actions; little to tune."""
 
+    takes_both = True
+
     class Hyperparameters(
-        EntropySettings, HindsightSettings, NormalizeSettings, PolyakSettings, ActorCriticSettings
+        LayerNormSettings,
+        EntropySettings,
+        HindsightSettings,
+        NormalizeSettings,
+        PolyakSettings,
+        ActorCriticSettings,
     ):
         """Settings of SAC."""
 
@@ -80,16 +88,17 @@ class SAC(Algorithm):
         self.needs = hp.needs(her=hp.hindsight())
         self.continuous = isinstance(spaces.action, Box)
         encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
+        critics = hp.encoder(layer_norm=hp.layer_norm)
         if self.continuous:
             actor: Any = SquashedActor(encoder, encoder.out_features, spaces.action)
             network, self.distribution, size = actor.net, actor.distribution, actor.size
-            critic: nn.Module = QEnsemble(spaces.observation, size, **hp.encoder())
+            critic: nn.Module = QEnsemble(spaces.observation, size, **critics)
             head: Head = SquashedHead(spaces.action)
             default_entropy = -float(size)
         else:
             self.distribution, size = policy_distribution(spaces.action), int(spaces.action.n)
             network = actor = nn.Sequential(encoder, nn.Linear(encoder.out_features, size))
-            critic = ValueEnsemble(spaces.observation, size, **hp.encoder())
+            critic = ValueEnsemble(spaces.observation, size, **critics)
             head = StochasticHead(spaces.action, log_prob=False)
             default_entropy = hp.target_entropy_share * math.log(size)
         self.actor: Any = actor.to(self.device)

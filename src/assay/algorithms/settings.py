@@ -151,9 +151,9 @@ class DatasetSettings(LearningSettings):
 
     batch_size: int = Field(256, gt=0, description="Transitions per gradient step.")
 
-    def needs(self) -> DatasetNeeds:
-        """Return the data that these settings ask for."""
-        return DatasetNeeds(self.gamma)
+    def needs(self, **more: Any) -> DatasetNeeds:
+        """Return the data that these settings ask for, with `more` of its fields."""
+        return DatasetNeeds(self.gamma, **more)
 
 
 class RolloutSettings(LearningSettings):

@@ -17,6 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.delayed import delayed_steps
 from assay.algorithms.settings import (
     ActorCriticSettings,
     HindsightSettings,
@@ -32,8 +33,6 @@ from assay.functional import targets
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import ActionScale, QEnsemble
 from assay.networks.mlp import mlp
-from assay.optim.rules import Adam
-from assay.optim.update import Objective, Polyak
 from assay.policies.heads import DeterministicHead
 
 
@@ -64,15 +63,8 @@ class TD3(Algorithm):
         self.target_actor = copy.deepcopy(self.actor)
         self.target_critic = copy.deepcopy(self.critic)
         self.scale = ActionScale(spaces.action).to(self.device)
-        rule = Adam(max_grad_norm=hp.max_grad_norm)
-        critic = Objective("critic", self.critic, self._critic_loss, rule)
-        actor = Objective("actor", self.actor, self._actor_loss, rule)
-        soft = [
-            Polyak(self.target_critic, self.critic, hp.tau),
-            Polyak(self.target_actor, self.actor, hp.tau),
-        ]
-        self.critic_step = self.make_step([critic])
-        self.full_step = self.make_step([critic, actor], polyak=soft, share=self.critic_step)
+        losses = self._critic_loss, self._actor_loss
+        self.critic_step, self.full_step = delayed_steps(self, *losses)
         head = DeterministicHead(
             spaces.action, noise=lambda: hp.exploration_noise(self.clock.progress)
         )

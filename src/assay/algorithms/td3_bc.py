@@ -19,6 +19,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.delayed import delayed_steps
+from assay.algorithms.mixed_settings import NoiseSettings
 from assay.algorithms.settings import OfflineActorCriticSettings, SmoothingSettings
 from assay.core.registry import register
 from assay.core.types import Spaces, unpack
@@ -26,8 +28,6 @@ from assay.functional import targets
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import ActionScale, QEnsemble
 from assay.networks.mlp import mlp
-from assay.optim.rules import Adam
-from assay.optim.update import Objective, Polyak
 from assay.policies.heads import DeterministicHead
 
 _SMALLEST = 1e-8  # of mean |Q|, which is 0 only where nothing was learned
@@ -37,7 +37,9 @@ _SMALLEST = 1e-8  # of mean |Q|, which is 0 only where nothing was learned
 class TD3BC(Algorithm):
     """TD3 that stays near recorded actions. Simple and fast; for data of decent quality."""
 
-    class Hyperparameters(SmoothingSettings, OfflineActorCriticSettings):
+    takes_both = True
+
+    class Hyperparameters(NoiseSettings, SmoothingSettings, OfflineActorCriticSettings):
         """Settings of TD3+BC."""
 
         normalize_obs: bool = Field(True, description="Standardise float observations.")
@@ -54,16 +56,11 @@ class TD3BC(Algorithm):
         self.target_actor = copy.deepcopy(self.actor)
         self.target_critic = copy.deepcopy(self.critic)
         self.scale = ActionScale(spaces.action).to(self.device)
-        rule = Adam(max_grad_norm=hp.max_grad_norm)
-        critic = Objective("critic", self.critic, self._critic_loss, rule)
-        actor = Objective("actor", self.actor, self._actor_loss, rule)
-        soft = [
-            Polyak(self.target_critic, self.critic, hp.tau),
-            Polyak(self.target_actor, self.actor, hp.tau),
-        ]
-        self.critic_step = self.make_step([critic])
-        self.full_step = self.make_step([critic, actor], polyak=soft, share=self.critic_step)
-        self.policy = self.make_policy(self.actor, DeterministicHead(spaces.action, lambda: 0.0))
+        losses = self._critic_loss, self._actor_loss
+        self.critic_step, self.full_step = delayed_steps(self, *losses)
+        noise = hp.exploration_noise
+        explorer = DeterministicHead(spaces.action, lambda: noise(self.clock.progress))
+        self.policy = self.make_policy(self.actor, explorer)
 
     def update(self, data: Any) -> None:
         """Move the critics; every `policy_delay` updates also the actor and the targets."""

@@ -28,6 +28,7 @@ class DatasetBuffer:
         observations: Makes observations canonical.
         actions: Makes actions canonical.
         gamma: The discount that batches state.
+        next_action: Whether `sample` gives the extras `next_action` and `has_next`.
         device: Where batches go.
         rng: Source of all draws.
     """
@@ -39,12 +40,14 @@ class DatasetBuffer:
         actions: ActionMap,
         *,
         gamma: float,
+        next_action: bool = False,
         device: torch.device | str = "cpu",
         rng: np.random.Generator,
     ) -> None:
         self.dataset = dataset
         self.observations, self.actions = observations, actions
         self.gamma, self.device = gamma, torch.device(device)
+        self.next_action = next_action
         self._rng = rng
         self._leaves = {leaf.key: leaf for leaf in observations.fields("").values()}
 
@@ -54,7 +57,13 @@ class DatasetBuffer:
 
     def sample(self, batch_size: int) -> Batch:
         """Draw transitions, with replacement, as tensors [B, ...] on the device."""
-        rows = self.dataset.transitions(self._draw(batch_size))
+        index = self._draw(batch_size)
+        rows = self.dataset.transitions(index)
+        extras = {name: self._tensor(extra) for name, extra in rows["extras"].items()}
+        if self.next_action:
+            action, known = self.dataset.next_actions(index)
+            extras["next_action"] = self._tensor(self._canonical_actions(action, known))
+            extras["has_next"] = self._float(known)
         return Batch(
             obs=self._tensors(self.canonical(rows["obs"])),
             action=self._tensor(self.actions.from_env(rows["action"])),
@@ -63,18 +72,26 @@ class DatasetBuffer:
             terminated=self._float(rows["terminated"]),
             truncated=self._float(rows["truncated"]),
             discount=torch.full((batch_size,), self.gamma, device=self.device),
-            extras={name: self._tensor(extra) for name, extra in rows["extras"].items()},
+            extras=extras,
         )
 
-    def sample_sequences(self, batch_size: int, length: int) -> SequenceBatch:
+    def sample_sequences(
+        self, batch_size: int, length: int, *, returns_to_go: bool = False
+    ) -> SequenceBatch:
         """Draw sequences of `length` steps [B, length, ...] that end anywhere in an episode.
 
         Where an episode has fewer steps up to there, the sequence begins with padding, whose rows
-        are zeros and not `valid`. `extras` has `timestep`, the number of a step in its episode.
+        are zeros and not `valid`. `extras` has `timestep`, the number of a step in its episode, and
+        if asked for `return_to_go`, the sum of rewards from a step to the end of its episode.
         """
-        rows = self.dataset.sequences(self._draw(batch_size), length)
+        index = self._draw(batch_size)
+        rows = self.dataset.sequences(index, length)
         valid = rows["valid"]
         extras = {**rows["extras"], "timestep": rows["timestep"]}
+        if returns_to_go:
+            steps = index[:, None] + np.arange(1 - length, 1)
+            to_go = self.dataset.returns_to_go[np.maximum(steps, 0)]
+            extras["return_to_go"] = np.where(valid, to_go, 0.0).astype(np.float32)
         first = (rows["timestep"] == 0) & valid
         return SequenceBatch(
             obs=self._tensors(self._canonical_steps(rows["obs"], length + 1)),
@@ -99,9 +116,9 @@ class DatasetBuffer:
         return tree_map(lambda part: part.reshape(-1, length, *part.shape[1:]), made)
 
     def _canonical_actions(self, actions: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[Any]:
-        made = self.actions.from_env(actions.reshape(-1, *actions.shape[2:]))
+        made = self.actions.from_env(actions.reshape(-1, *actions.shape[valid.ndim :]))
         made = made.reshape(*valid.shape, *made.shape[1:])
-        made[~valid] = 0  # a space that starts elsewhere has moved the padding
+        made[~valid] = 0  # padding, also where the space starts elsewhere
         return made
 
     def _draw(self, batch_size: int) -> NDArray[np.int64]:

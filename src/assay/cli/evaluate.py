@@ -22,6 +22,12 @@ def evaluate(
     seed: int = typer.Option(
         0, "--seed", min=0, help="Fixes the episodes: the same seed plays the same ones."
     ),
+    settings: list[str] | None = typer.Option(
+        None,
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting that only acting reads: target_return=N.",
+    ),
     video: bool = typer.Option(False, "--video", help="Record the first episode to RUN/videos."),
     video_format: str = typer.Option("gif", "--format", help="Video format: gif or mp4."),
     root: RunsRoot = None,
@@ -33,15 +39,16 @@ def evaluate(
     Returns are of the environment's own rewards, without normalisation or clipping.
     """
     from assay.api import open_run
+    from assay.core.config import parse_assignments
     from assay.runs.directory import group_runs
 
-    results = []
+    results, chosen = [], parse_assignments(settings or [])
     for directory in group_runs(locate(run, root)):
         opened = open_run(directory.path)
-        measured = opened.evaluate(episodes, seed=seed)
+        measured = opened.evaluate(episodes, seed=seed, settings=chosen)
         result = {"run": str(opened.path), **measured.to_json()}
         if video:
-            result["video"] = str(_film(opened, seed, video_format))
+            result["video"] = str(_film(opened, seed, video_format, chosen))
         results.append(result)
     if as_json:
         output.print_json(results[0] if len(results) == 1 else results)
@@ -66,12 +73,13 @@ def _row(result: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _film(run: Run, seed: int, video_format: str) -> Path:
+def _film(run: Run, seed: int, video_format: str, settings: dict[str, Any]) -> Path:
     """Record a video of the first episode."""
+    from assay.api import load
     from assay.envs.make import make_env
     from assay.evaluation.video import record
 
-    agent, config = run.agent(), run.config
+    agent, config = load(run.path, settings=settings), run.config
 
     def make(render_mode: str) -> Any:
         settings = {**config.run.env_kwargs, "render_mode": render_mode}

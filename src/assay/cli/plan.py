@@ -193,10 +193,15 @@ def make_plan(
             prioritized=built.needs.prioritized is not None,
         )
     source = "1 environment" if run.num_envs == 1 else f"{run.num_envs} environments"
-    if isinstance(run, settings_module.OfflineSettings):
-        data = load(run.data)
+    path = getattr(run, "data", None)
+    if path is not None:
+        data = load(path)
         require_valid(data, observations, actions)
-        source = f"{len(data):,} transitions of {run.data.name}"
+        recorded = f"{len(data):,} transitions of {path.name}"
+        alone = isinstance(run, settings_module.OfflineSettings)
+        source = recorded if alone else f"{source} and {recorded}"
+        if isinstance(run, settings_module.FineTuneSettings) and run.env_steps:
+            source += f", the last {run.env_steps:,} env_steps with the environment"
     shipped = settings_module.preset(config.algorithm, config.env)
     return Plan(
         config=config,

@@ -189,6 +189,31 @@ class Dataset:
         extras = {n.removeprefix(EXTRA): steps.pop(n) for n in list(steps) if n.startswith(EXTRA)}
         return {"obs": obs, "next_obs": after, **steps, "extras": extras}
 
+    def next_actions(self, index: NDArray[np.int64]) -> tuple[Array, NDArray[np.bool_]]:
+        """Return what was done after transitions, and whether anything was.
+
+        Nothing was after the last transition of an episode; its action stands there.
+        """
+        known = index + 1 < self._starts[self.episode_of(index) + 1]
+        return self._take(self._flat(), "action", index + known), known
+
+    @cached_property
+    def returns_to_go(self) -> NDArray[np.float64]:
+        """Return the undiscounted sum of rewards from each transition to its episode's end."""
+        found: NDArray[np.float64] = np.empty(len(self))
+        for block in self.blocks(["reward"]):
+            at = self._starts[block.first]
+            reward, ends = block.columns["reward"], np.cumsum(block.lengths)
+            for start, end in zip(ends - block.lengths, ends, strict=True):
+                found[at + start : at + end] = reward[start:end][::-1].cumsum()[::-1]
+        return found
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """Return the undiscounted return of each episode."""
+        found: NDArray[np.float64] = self.returns_to_go[self._starts[:-1]]
+        return found
+
     def sequences(self, index: NDArray[np.int64], length: int) -> dict[str, Any]:
         """Return the `length` steps that end with each of some transitions, within its episode.
 

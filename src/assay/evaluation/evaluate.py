@@ -350,7 +350,14 @@ def played_steps(
         if not playing.any():
             return
         # A new episode must not start with the carry of an old one, counted or not.
-        carry = restart_carry(agent, choice.carry, over if valid is None else over | ~valid)
+        carry = rewarded_carry(agent, choice.carry, reward)
+        carry = restart_carry(agent, carry, over if valid is None else over | ~valid)
+
+
+def rewarded_carry(agent: Agent, carry: Tree, reward: NDArray[Any]) -> Tree:
+    """Return `carry` after rewards [N], which an agent is told that has a method for it."""
+    told = getattr(agent, "rewarded", None)
+    return carry if carry is None or told is None else told(carry, reward)
 
 
 def restart_carry(agent: Agent, carry: Tree, rows: NDArray[np.bool_]) -> Tree:

@@ -15,7 +15,13 @@ from assay.data.dataset import Episode
 from assay.envs.limits import EPISODE_BOUND
 from assay.envs.spaces import ObservationMap, TextLeaf
 from assay.envs.vector import Vector
-from assay.evaluation.evaluate import Agent, PlayedStep, episode_seed, played_steps
+from assay.evaluation.evaluate import (
+    Agent,
+    PlayedStep,
+    episode_seed,
+    played_steps,
+    rewarded_carry,
+)
 from assay.loops.collect import random_actions
 
 
@@ -37,6 +43,10 @@ class Mixed:
     def initial_carry(self, n: int) -> Tree:
         """Return that of the agent."""
         return self.agent.initial_carry(n)
+
+    def rewarded(self, carry: Tree, reward: NDArray[Any]) -> Tree:
+        """Tell the agent what it got."""
+        return rewarded_carry(self.agent, carry, reward)
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Choose an action for each row of `obs`."""

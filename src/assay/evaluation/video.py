@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from assay.core.errors import ConfigError, EnvError, MissingExtraError
 from assay.envs.make import make_env, make_vector
 from assay.envs.screen import offscreen, opengl_fix
-from assay.evaluation.evaluate import Agent, clip_to_space, episode_seed
+from assay.evaluation.evaluate import Agent, clip_to_space, episode_seed, rewarded_carry
 from assay.runs.files import replacing
 
 Frame = NDArray[np.uint8]  # [height, width, 3]
@@ -103,7 +103,7 @@ def _play(agent: Agent, vector: Any, seed: int, max_steps: int) -> tuple[float, 
         action = agent.act(obs, carry, False)
         actions = clip_to_space(action.action, vector.spaces.action)
         obs, reward, terminated, truncated, _, _ = vector.step(actions)
-        carry = action.carry
+        carry = rewarded_carry(agent, action.carry, reward)
         total += float(reward[0])
         length += 1
         over = bool(terminated[0] or truncated[0])

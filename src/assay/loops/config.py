@@ -3,6 +3,7 @@
 One flat namespace: `env_steps=100_000 lr=3e-4` sets a run setting and a hyperparameter alike.
 Which run settings there are depends on the loop: one that collects has a budget of `env_steps`, one
 that learns from data has a budget of `updates`. So `updates` can be a hyperparameter of the first.
+Algorithms that `takes_both` have `data` beside the first, and `env_steps` beside the second.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import fnmatch
 import importlib.resources
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import Field
@@ -21,6 +22,9 @@ from assay.core.config import Model, Settings, parse
 from assay.core.errors import ConfigError, nearest
 from assay.core.types import Clock, Problem, Spaces, Unit
 
+Share = Annotated[
+    float, Field(ge=0, lt=1, description="Share of recorded data in a batch, beside collected.")
+]
 Look = Callable[[Mapping[str, Any]], Spaces]  # finds what there is, given `env_settings` of a run
 
 _OBJECT = " (object)"  # what the names of environments ended in that were given as objects
@@ -50,7 +54,7 @@ _ELSEWHERE = {
 # Run settings that not every loop has: why an algorithm has none, and what to do.
 _OF_ONE_LOOP = {
     "env_steps": ("learns from data alone and is trained for updates", "Set updates instead."),
-    "num_envs": ("learns from data alone and steps no environments", "Leave num_envs out."),
+    "num_envs": ("learns from data and steps one environment at most", "Leave num_envs out."),
     "updates": ("collects its data and is trained for env_steps", "Set env_steps instead."),
     "data": ("collects its data", "Leave data out, or choose an offline algorithm."),
 }
@@ -112,6 +116,10 @@ class RunSettings(Model):
         """Return the facts of the files that the run reads, by setting."""
         return {}
 
+    def idle(self) -> tuple[str, ...]:
+        """Return the settings, also the algorithm's, that have no effect beside these."""
+        return ()
+
     def resolved(self) -> Self:
         """Return a copy in which every interval is a number."""
         tenth = max(1, self.total // 10)
@@ -145,6 +153,28 @@ class OnlineSettings(RunSettings, _Collecting):
     unit: ClassVar[Unit] = "env_steps"
 
 
+class MixedSettings(OnlineSettings):
+    """Settings of a run that collects its data and may learn from recorded data beside it."""
+
+    data: Path | None = Field(
+        None, description="Dataset to learn from beside the replay: a path or a name."
+    )
+    data_share: Share = 0.5
+
+    def files(self) -> dict[str, dict[str, Any]]:
+        """Return the facts of the files that the run reads, by setting."""
+        return {} if self.data is None else _facts(self.data)
+
+    def resolved(self) -> Self:
+        """Return a copy in which every interval is a number and the path is absolute."""
+        made = super().resolved()
+        return made if self.data is None else made.model_copy(update=_located(self.data))
+
+    def idle(self) -> tuple[str, ...]:
+        """Return the share where there is no data."""
+        return ("data_share",) if self.data is None else ()
+
+
 class OfflineSettings(RunSettings, _FromData):
     """Settings of a run that learns from data alone: nothing steps an environment to train."""
 
@@ -153,21 +183,58 @@ class OfflineSettings(RunSettings, _FromData):
 
     def files(self) -> dict[str, dict[str, Any]]:
         """Return the facts of the files that the run reads, by setting."""
-        from assay.data.files import load
-
-        return {"data": {"path": str(self.data), **load(self.data).facts()}}
+        return _facts(self.data)
 
     def resolved(self) -> Self:
         """Return a copy in which every interval is a number and the path is absolute."""
-        from assay.data.files import locate
-
-        path = locate(self.data).absolute()  # a resumed run may start elsewhere
-        return super().resolved().model_copy(update={"data": path})
+        return super().resolved().model_copy(update=_located(self.data))
 
 
-def settings_model(loop: registry.Loop) -> type[OnlineSettings] | type[OfflineSettings]:
-    """Return the run settings of a loop."""
-    return OfflineSettings if loop == "offline" else OnlineSettings
+class FineTuneSettings(OfflineSettings):
+    """Settings of a run that learns from data, and may go on with an environment."""
+
+    env_steps: int = Field(
+        0, ge=0, description="Environment steps to go on with after the updates; 0: none."
+    )
+    updates_per_step: int = Field(1, gt=0, description="Updates per environment step, with those.")
+    data_share: Share = 0.5
+
+    @property
+    def total(self) -> int:
+        """Return the updates of both phases."""
+        return self.updates + self.env_steps * self.updates_per_step
+
+    def idle(self) -> tuple[str, ...]:
+        """Return what only collecting needs, where there is none."""
+        if self.env_steps:
+            return ()
+        return "updates_per_step", "data_share", "exploration_noise", "epsilon"
+
+
+def _facts(data: Path) -> dict[str, dict[str, Any]]:
+    from assay.data.files import load
+
+    return {"data": {"path": str(data), **load(data).facts()}}
+
+
+def _located(data: Path) -> dict[str, Path]:
+    from assay.data.files import locate
+
+    return {"data": locate(data).absolute()}  # a resumed run may start elsewhere
+
+
+def settings_model(algorithm: Any) -> type[OnlineSettings] | type[OfflineSettings]:
+    """Return the run settings of an algorithm, by its class."""
+    if algorithm.spec.loop == "offline":
+        return FineTuneSettings if algorithm.takes_both else OfflineSettings
+    return MixedSettings if algorithm.takes_both else OnlineSettings
+
+
+def _model_of(run: Mapping[str, Any]) -> type[RunSettings]:
+    """Return whose settings a file holds."""
+    if OfflineSettings.unit in run:
+        return FineTuneSettings if "env_steps" in run else OfflineSettings
+    return MixedSettings if "data_share" in run else OnlineSettings
 
 
 class RunConfig(Model):
@@ -184,7 +251,7 @@ class RunConfig(Model):
     algorithm: str
     env: str
     env_is_object: bool = False
-    run: OnlineSettings | OfflineSettings
+    run: OnlineSettings | MixedSettings | OfflineSettings | FineTuneSettings
     hyperparameters: dict[str, Any]
 
     @property
@@ -206,8 +273,7 @@ class RunConfig(Model):
         values, what = _without_suffix(values), "the run's config.yaml"
         run = values.get("run")
         if isinstance(run, Mapping):
-            model = OfflineSettings if OfflineSettings.unit in run else OnlineSettings
-            values = {**values, "run": parse(model, run, what=what)}
+            values = {**values, "run": parse(_model_of(run), run, what=what)}
         return parse(cls, values, what=what)
 
 
@@ -266,7 +332,7 @@ def resolve(
     """
     cls = registry.get(algorithm)
     name = algorithm if ":" in algorithm else cls.spec.name  # where it is found again
-    model = settings_model(cls.spec.loop)
+    model = settings_model(cls)
     hp_fields, run_fields = set(cls.Hyperparameters.model_fields), set(model.model_fields)
     _refuse_clashes(name, hp_fields & run_fields)
     values = preset(name, env) if use_preset else {}
@@ -287,12 +353,13 @@ def resolve(
         raise ConfigError(
             f"Unknown setting for {name}: {hints}", f"`assay algorithms {name}` lists all of them."
         )
-    if model is OfflineSettings and "data" not in values:
+    if issubclass(model, OfflineSettings) and "data" not in values:
         raise ConfigError(
             f"{name} learns from recorded data, and no file is given.", "Set data=FILE.npz."
         )
     hp = parse(cls.Hyperparameters, {k: v for k, v in values.items() if k in hp_fields}, what=name)
     run = parse(model, {k: v for k, v in values.items() if k in run_fields}, what="the run")
+    _refuse_idle(name, hp, run)
     open_ones -= values.keys()
     if look is not None and open_ones and isinstance(run, OnlineSettings):
         problem = Problem(look(run.env_settings()), run.env_steps)
@@ -341,6 +408,21 @@ def _refuse_other_loops(algorithm: str, values: Any, model: type[RunSettings]) -
         if key in _OF_ONE_LOOP and key not in model.model_fields:
             why, fix = _OF_ONE_LOOP[key]
             raise ConfigError(f"{key}={value}: {algorithm} {why}.", fix)
+
+
+def _refuse_idle(algorithm: str, hp: Settings, run: RunSettings) -> None:
+    """Refuse a setting for recorded data beside an environment, in a run that has only one."""
+    missing = "env_steps" if run.unit == "updates" else "data"
+    for key in run.idle():
+        owner = next((model for model in (hp, run) if key in type(model).model_fields), None)
+        if owner is None:
+            continue
+        value, default = getattr(owner, key), type(owner).model_fields[key].default
+        if value != default:
+            raise ConfigError(
+                f"{key}={value} has no effect on {algorithm} without {missing}.",
+                f"Set {missing}, or leave {key} out.",
+            )
 
 
 def _flat(layer: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:

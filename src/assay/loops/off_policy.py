@@ -8,6 +8,7 @@ import numpy as np
 
 from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.buffers.hindsight import HindsightReplay, require_goals
+from assay.buffers.mixed import MixedReplay
 from assay.buffers.prioritized import PrioritizedOptions
 from assay.buffers.replay import ReplayBuffer
 from assay.buffers.replay_protocol import Replay
@@ -17,7 +18,8 @@ from assay.core.errors import ConfigError
 from assay.core.types import Metrics, State
 from assay.envs.vector import Vector
 from assay.loops.collect import Collector
-from assay.loops.config import RunSettings
+from assay.loops.config import MixedSettings, RunSettings
+from assay.loops.recorded import open_dataset
 from assay.runs.checkpoint import Section
 
 
@@ -42,7 +44,13 @@ class OffPolicyLoop:
         self.collector = Collector(env, algorithm, clock, run.seed)
         self.rounds = 0
         rng = seeding.derive_rng(run.seed, "replay")
+        recorded = run if isinstance(run, MixedSettings) and run.data is not None else None
+        if recorded is not None:
+            _require_uniform(needs)
         self.replay = make_replay(needs, env, algorithm.device, rng)
+        if recorded is not None and recorded.data is not None:
+            dataset = open_dataset(recorded.data, algorithm, env, run.seed)
+            self.replay = MixedReplay(dataset, self.replay, recorded.data_share)
 
     def start(self) -> None:
         """Reset the environments."""
@@ -91,6 +99,17 @@ class OffPolicyLoop:
         self.rounds = int(sections["loop"]["rounds"])
         self.replay.load_sections(sections)
         self.collector.load_state(sections["collector"])
+
+
+def _require_uniform(needs: ReplayNeeds) -> None:
+    """Refuse a replay whose batches cannot be joined with recorded transitions."""
+    if needs.her is not None:
+        raise ConfigError(
+            f"her={needs.her.strategy} does not work with data: recorded transitions keep their "
+            "goals.",
+            "Leave her out, or leave data out.",
+        )
+    assert needs.prioritized is None and needs.sequence is None
 
 
 def make_replay(needs: ReplayNeeds, env: Any, device: Any, rng: np.random.Generator) -> Replay[Any]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from assay.algorithms.base import Algorithm, DatasetNeeds
-from assay.buffers.dataset import DatasetBuffer
-from assay.core import seeding
 from assay.core.errors import AssayError
 from assay.core.types import Metrics, State
-from assay.data.files import load
-from assay.data.findings import require_valid
 from assay.envs.vector import Vector
 from assay.loops.config import OfflineSettings, RunSettings
+from assay.loops.recorded import open_dataset
 from assay.runs.checkpoint import Section
 
 _AT_ONCE = 1 << 16  # transitions that normalisers see at once
@@ -29,16 +28,7 @@ class OfflineLoop:
         assert isinstance(needs, DatasetNeeds) and isinstance(run, OfflineSettings)
         self.algorithm = algorithm
         self.clock = algorithm.clock
-        recorded = load(run.data)
-        require_valid(recorded, env.observations, env.actions)
-        self.dataset = DatasetBuffer(
-            recorded,
-            env.observations,
-            env.actions,
-            gamma=needs.gamma,
-            device=algorithm.device,
-            rng=seeding.derive_rng(run.seed, "dataset"),
-        )
+        self.dataset = open_dataset(run.data, algorithm, env, run.seed)
 
     def start(self) -> None:
         """Show all data to the normalisers, in the order of the file; they do not move again."""
@@ -53,15 +43,8 @@ class OfflineLoop:
 
     def iterate(self) -> None:
         """Update once."""
-        before = self.clock.updates
-        self.algorithm.update(self.dataset)
+        take_update(self.algorithm, self.dataset)
         self.clock.updates = self.algorithm.updates
-        if self.clock.updates == before:
-            raise AssayError(
-                f"{self.algorithm.spec.name}.update took no optimizer step, so that the run would "
-                "never end.",
-                "Let `update` call an optimizer step that is an attribute of the algorithm.",
-            )
 
     def metrics(self) -> Metrics:
         """Return nothing: no episodes are played."""
@@ -77,3 +60,19 @@ class OfflineLoop:
     def load_sections(self, sections: dict[str, State]) -> None:
         """Restore what `sections` returned."""
         self.dataset.load_state(sections["dataset"])
+
+
+def take_update(algorithm: Algorithm, data: Any) -> None:
+    """Update once, and require that it counts.
+
+    Raises:
+        AssayError: It took no optimizer step.
+    """
+    before = algorithm.updates
+    algorithm.update(data)
+    if algorithm.updates == before:
+        raise AssayError(
+            f"{algorithm.spec.name}.update took no optimizer step, so that the run would never "
+            "end.",
+            "Let `update` call an optimizer step that is an attribute of the algorithm.",
+        )

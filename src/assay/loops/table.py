@@ -9,7 +9,8 @@ from assay.algorithms.base import Algorithm
 from assay.core import registry
 from assay.core.types import Metrics, State
 from assay.envs.vector import Vector
-from assay.loops.config import RunSettings
+from assay.loops.config import FineTuneSettings, RunSettings
+from assay.loops.fine_tune import FineTuneLoop
 from assay.loops.off_policy import OffPolicyLoop
 from assay.loops.offline import OfflineLoop
 from assay.loops.on_policy import OnPolicyLoop
@@ -46,10 +47,15 @@ class Loop(Protocol):
         """Restore what `sections` returned."""
 
 
+def _offline(algorithm: Algorithm, env: Vector, run: RunSettings) -> Loop:
+    goes_on = isinstance(run, FineTuneSettings) and run.env_steps
+    return (FineTuneLoop if goes_on else OfflineLoop)(algorithm, env, run)
+
+
 LOOPS: dict[registry.Loop, Callable[[Algorithm, Vector, RunSettings], Loop]] = {
     "on_policy": OnPolicyLoop,
     "off_policy": OffPolicyLoop,
-    "offline": OfflineLoop,
+    "offline": _offline,
 }
 
 

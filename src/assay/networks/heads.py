@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.core.errors import ConfigError
@@ -191,11 +192,25 @@ class AtomMean(nn.Module):
 
 
 class EnsembleMLP(nn.Module):
-    """Several MLPs of one shape whose parameters lie together; `sizes` are from input to output."""
+    """Several MLPs of one shape whose parameters lie together; `sizes` are from input to output.
 
-    def __init__(self, members: int, sizes: Sequence[int], activation: str = "relu") -> None:
+    With `layer_norm`, each hidden layer is normalised behind its activation.
+    """
+
+    def __init__(
+        self,
+        members: int,
+        sizes: Sequence[int],
+        activation: str = "relu",
+        *,
+        layer_norm: bool = False,
+    ) -> None:
         super().__init__()
         self.activation = make_activation(activation)
+        self.gains, self.shifts = nn.ParameterList(), nn.ParameterList()
+        for width in sizes[1:-1] if layer_norm else ():
+            self.gains.append(nn.Parameter(torch.ones(members, width)))
+            self.shifts.append(nn.Parameter(torch.zeros(members, width)))
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for n_in, n_out in itertools.pairwise(sizes):
             singles = [nn.Linear(n_in, n_out) for _ in range(members)]
@@ -207,7 +222,7 @@ class EnsembleMLP(nn.Module):
 
     def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
         """Return [members, B, out] for inputs [B, in]; of `members` [M] only those, if given."""
-        parameters = [*self.weights, *self.biases]
+        parameters = [*self.weights, *self.biases, *self.gains, *self.shifts]
         if members is not None:
             parameters = [p.index_select(0, members) for p in parameters]
         # Taken apart at once: the gradient of a single slice would be as large as the whole.
@@ -216,24 +231,35 @@ class EnsembleMLP(nn.Module):
         return torch.stack([self._member(own, x) for own in each])
 
     def _member(self, own: Sequence[Tensor], x: Tensor) -> Tensor:
-        last = len(self.weights) - 1
-        for i, (weight, bias) in enumerate(zip(own[: last + 1], own[last + 1 :], strict=True)):
+        layers, norms = len(self.weights), len(self.gains)
+        last, biases, norm = layers - 1, own[layers : 2 * layers], own[2 * layers :]
+        for i, (weight, bias) in enumerate(zip(own[:layers], biases, strict=True)):
             if i == last and weight.shape[1] == 1:
                 # One output: a matrix-vector product, which a compiled step fuses with the rest.
                 return (torch.mv(x, weight[:, 0]) + bias[0]).unsqueeze(1)
             x = torch.addmm(bias[0], x, weight)
             if i < last:
                 x = self.activation(x)
+                if norms:
+                    x = F.layer_norm(x, x.shape[1:], norm[i], norm[norms + i])
         return x
 
 
 def make_ensemble(
-    members: int, sizes: Sequence[int], *, activation: str, network: str
+    members: int,
+    sizes: Sequence[int],
+    *,
+    activation: str,
+    network: str,
+    layer_norm: bool = False,
 ) -> nn.Module:
-    """Return several networks of one shape: residual ones with `network="simba"`, else MLPs."""
+    """Return several networks of one shape: residual ones with `network="simba"`, else MLPs.
+
+    Residual networks have layer norms of their own.
+    """
     if network == SIMBA:
         return ResidualEnsemble(members, sizes)
-    return EnsembleMLP(members, sizes, activation)
+    return EnsembleMLP(members, sizes, activation, layer_norm=layer_norm)
 
 
 class QEnsemble(nn.Module):
@@ -253,13 +279,16 @@ class QEnsemble(nn.Module):
         activation: str = "relu",
         cnn: str = "nature",
         network: str = DEFAULT,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.encoder = make_encoder(
             observation_space, hidden=(), cnn=cnn, network=network, init="torch"
         )
         sizes = (self.encoder.out_features + action_size, *hidden, 1)
-        self.ensemble = make_ensemble(members, sizes, activation=activation, network=network)
+        self.ensemble = make_ensemble(
+            members, sizes, activation=activation, network=network, layer_norm=layer_norm
+        )
 
     def forward(self, obs: Tree, action: Tensor, members: Tensor | None = None) -> Tensor:
         """Return the value of each critic, or of those whose indices `members` [M] gives."""
@@ -285,13 +314,16 @@ class ValueEnsemble(nn.Module):
         activation: str = "relu",
         cnn: str = "nature",
         network: str = DEFAULT,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.encoder = make_encoder(
             observation_space, hidden=(), cnn=cnn, network=network, init="torch"
         )
         sizes = (self.encoder.out_features, *hidden, outputs)
-        self.members = make_ensemble(members, sizes, activation=activation, network=network)
+        self.members = make_ensemble(
+            members, sizes, activation=activation, network=network, layer_norm=layer_norm
+        )
 
     def forward(self, obs: Tree) -> Tensor:
         """Return the outputs of every member."""

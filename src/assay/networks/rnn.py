@@ -39,6 +39,11 @@ class Memory(nn.Module, ABC):
 
     in_features: int
     out_features: int
+    wants_rewards: ClassVar[bool] = False  # whether acting needs to be told what it got
+
+    def rewarded(self, carry: Tree, reward: np.ndarray) -> Tree:
+        """Return the carry after rewards [N] were given."""
+        return carry
 
     @abstractmethod
     def initial(self, n: int) -> dict[str, np.ndarray]:

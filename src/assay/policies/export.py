@@ -100,6 +100,12 @@ def export_policy(policy: Policy, path: Path, format: Format = "onnx", *, seed: 
     """
     if format not in get_args(Format):
         raise ConfigError(f"format={format!r}: expected one of {', '.join(get_args(Format))}.")
+    if policy.wants_rewards:
+        raise ConfigError(
+            "A policy that acts by the return still to reach cannot be exported: nobody tells a "
+            "file its rewards.",
+            "Load the run in Python: assay.load(run).act(obs, reward=reward).",
+        )
     module = policy.module().cpu().eval()
     spaces = policy.spaces
     obs = sample_observations(spaces.observation, spaces.action, _OBSERVATIONS, seed)

@@ -101,6 +101,15 @@ class Policy:
         """Return what the policy carries from step to step at an episode's start, or None."""
         return None if self._memory is None else self._memory.initial(n)
 
+    @property
+    def wants_rewards(self) -> bool:
+        """Return whether acting depends on rewards, which `rewarded` has to be told."""
+        return self._memory is not None and self._memory.wants_rewards
+
+    def rewarded(self, carry: Tree, reward: Array) -> Tree:
+        """Return what `act` carries on, after rewards [N] were given for its actions."""
+        return self._memory.rewarded(carry, reward) if self._memory is not None else carry
+
     def module(self) -> nn.Module:
         """Return a torch module `observation -> best action`, normalisation included.
 

@@ -1,0 +1,79 @@
+"""Learn from recorded data, then go on with an environment, from both."""
+
+from __future__ import annotations
+
+from assay.algorithms.base import Algorithm, DatasetNeeds, ReplayNeeds
+from assay.buffers.mixed import MixedReplay
+from assay.core import seeding
+from assay.core.types import Metrics, State
+from assay.envs.vector import Vector
+from assay.loops.collect import Collector
+from assay.loops.config import FineTuneSettings, RunSettings
+from assay.loops.off_policy import make_replay
+from assay.loops.offline import OfflineLoop, take_update
+from assay.runs.checkpoint import Section
+
+
+class FineTuneLoop:
+    """First `updates` on the data; then one iteration is a step of the environment and its updates.
+
+    The clock counts updates in both phases, so that schedules, intervals and the names of
+    checkpoints go on. Statistics of observations and rewards stay those of the data. All that is
+    collected is kept.
+    """
+
+    def __init__(self, algorithm: Algorithm, env: Vector, run: RunSettings) -> None:
+        needs = algorithm.needs
+        assert isinstance(needs, DatasetNeeds) and isinstance(run, FineTuneSettings)
+        self.algorithm, self.clock, self.run = algorithm, algorithm.clock, run
+        self.offline = OfflineLoop(algorithm, env, run)
+        self.collector = Collector(env, algorithm, self.clock, run.seed)
+        self.collecting = False
+        kept = ReplayNeeds(max(run.env_steps, env.num_envs), 0, gamma=needs.gamma)
+        replay = make_replay(kept, env, algorithm.device, seeding.derive_rng(run.seed, "replay"))
+        self.replay = MixedReplay(self.offline.dataset, replay, run.data_share)
+
+    def start(self) -> None:
+        """Show all data to the normalisers."""
+        self.offline.start()
+
+    def iterate(self) -> None:
+        """Update once on the data, or take a step and learn from the data and all steps."""
+        if self.clock.updates < self.run.updates:
+            self.offline.iterate()
+            return
+        if not self.collecting:
+            self.collector.start()
+            self.collecting = True
+        seen = self.collector.collect_step(self.replay, random=False)
+        reached = self.clock.env_steps + seen.env_steps
+        due = self.run.updates + reached * self.run.updates_per_step
+        while self.algorithm.updates < due:
+            take_update(self.algorithm, self.replay)
+        self.clock.env_steps, self.clock.updates = reached, self.algorithm.updates
+
+    def metrics(self) -> Metrics:
+        """Return what the recent episodes were like, once there are any."""
+        return self.collector.episodes.metrics()
+
+    def barrier(self) -> None:
+        """End the trajectories of environments that cannot be saved, and reset them."""
+        if self.collecting and not self.collector.can_save:
+            self.replay.cut_episodes()
+            self.collector.start()
+
+    def sections(self) -> dict[str, Section]:
+        """Return where the draws are; while collecting, also the replay and the environments."""
+        if not self.collecting:
+            return self.offline.sections()
+        parts = {name: Section(*part) for name, part in self.replay.sections().items()}
+        return parts | {"collector": Section(self.collector.state())}
+
+    def load_sections(self, sections: dict[str, State]) -> None:
+        """Restore what `sections` returned."""
+        self.collecting = "collector" in sections
+        if not self.collecting:
+            self.offline.load_sections(sections)
+            return
+        self.replay.load_sections(sections)
+        self.collector.load_state(sections["collector"])
