@@ -22,7 +22,7 @@ from assay.core.imports import import_named
 Loop = Literal["on_policy", "off_policy", "offline"]
 ENTRY_POINTS = "assay.algorithms"
 # Modules that algorithms share.
-HELPERS = frozenset({"advantages", "base", "novelty", "settings", "value_learning"})
+HELPERS = frozenset({"advantages", "base", "novelty", "proximal", "settings", "value_learning"})
 
 
 @dataclass(frozen=True, slots=True)
