@@ -131,7 +131,7 @@ def test_algorithms_are_listed_with_all_their_settings(cli: Cli) -> None:
         algorithm = registry.get(name)
         fields = algorithm.Hyperparameters.model_fields
         assert set(facts["hyperparameters"]) == set(fields)
-        run_settings = settings_model(algorithm.spec.loop).model_fields
+        run_settings = settings_model(algorithm.spec).model_fields
         assert set(facts["run_settings"]) == set(run_settings)
         for setting in [*facts["hyperparameters"].values(), *facts["run_settings"].values()]:
             assert setting["meaning"] and setting["type"]

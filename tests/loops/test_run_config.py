@@ -26,6 +26,7 @@ from assay.loops.config import (
     resolve,
 )
 from assay.loops.training import build_algorithm
+from assay.testing.algorithms import required_settings
 
 PRESETS = {
     path.stem: yaml.safe_load(path.read_text())
@@ -44,7 +45,7 @@ def test_names_of_other_libraries_lead_to_settings_that_exist() -> None:
     algorithms = [registry.get(name) for name in registry.names()]
     known = set().union(
         *(cls.Hyperparameters.model_fields for cls in algorithms),
-        *(config.settings_model(cls.spec.loop).model_fields for cls in algorithms),
+        *(config.settings_model(cls.spec).model_fields for cls in algorithms),
     )
     wrong = {name for names in config._ELSEWHERE.values() for name in names} - known
     assert wrong == set()
@@ -154,7 +155,7 @@ CONTINUOUS = re.compile("Continuous|Pendulum|HalfCheetah|Hopper|Walker2d|Ant|Hum
     ("algorithm", "env"), [(name, env) for name, table in PRESETS.items() for env in table]
 )
 def test_every_preset_is_valid(algorithm: str, env: str) -> None:
-    given = {"data": __file__} if registry.get(algorithm).spec.loop == "offline" else {}
+    given = required_settings(algorithm)
     config = resolve(algorithm, env, given)
     table = PRESETS[algorithm]
     assert config == resolve(

@@ -46,7 +46,7 @@ def _facts(cls: Any) -> dict[str, Any]:
         "paper": spec.paper,
         "presets": _presets(spec.name),
         "hyperparameters": _settings(cls.Hyperparameters),
-        "run_settings": _settings(settings_model(spec.loop)),
+        "run_settings": _settings(settings_model(spec)),
     }
 
 

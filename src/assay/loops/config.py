@@ -18,8 +18,10 @@ from pydantic import Field
 
 from assay.core import registry
 from assay.core.config import Model, Settings, parse
-from assay.core.errors import ConfigError, nearest
+from assay.core.errors import ConfigError, DataError, nearest
+from assay.core.paths import runs_root
 from assay.core.types import Clock, Problem, Spaces, Unit
+from assay.runs.directory import RUN_FILE
 
 Look = Callable[[Mapping[str, Any]], Spaces]  # finds what there is, given `env_settings` of a run
 
@@ -53,7 +55,11 @@ _OF_ONE_LOOP = {
     "num_envs": ("learns from data alone and steps no environments", "Leave num_envs out."),
     "updates": ("collects its data and is trained for env_steps", "Set env_steps instead."),
     "data": ("collects its data", "Leave data out, or choose an offline algorithm."),
+    "expert": ("imitates nobody", "Leave expert out, or choose gail, airl or dagger."),
+    "expert_episodes": ("takes no episodes of an expert", "Leave expert_episodes out."),
 }
+RANDOM = "random"  # the expert that is none: the control
+OBJECT = "object:"  # before the name of an expert that was given as an object
 
 
 class RunSettings(Model):
@@ -165,9 +171,74 @@ class OfflineSettings(RunSettings, _FromData):
         return super().resolved().model_copy(update={"data": path})
 
 
-def settings_model(loop: registry.Loop) -> type[OnlineSettings] | type[OfflineSettings]:
-    """Return the run settings of a loop."""
-    return OfflineSettings if loop == "offline" else OnlineSettings
+class _FromEpisodes(Model):
+    expert: str = Field(description="Whom to imitate: a dataset, a run, or random (the control).")
+    expert_episodes: int = Field(10, gt=0, description="Most episodes that are taken of it.")
+
+
+class _FromPolicy(Model):
+    expert: str = Field(description="Who answers: a run, package.module:function, or random.")
+
+
+class EpisodeSettings(OnlineSettings, _FromEpisodes):
+    """Settings of a run that imitates recorded episodes in an environment."""
+
+    def resolved(self) -> Self:
+        """Return a copy in which every interval is a number and the path is absolute."""
+        return super().resolved().model_copy(update={"expert": locate_expert(self.expert)})
+
+
+class TaughtSettings(OnlineSettings, _FromPolicy):
+    """Settings of a run that asks an expert what it would do."""
+
+    def resolved(self) -> Self:
+        """Return a copy in which every interval is a number and the path is absolute."""
+        place = find_run(self.expert)
+        found = self.expert if place is None else str(place)
+        return super().resolved().model_copy(update={"expert": found})
+
+
+def find_run(text: str) -> Path | None:
+    """Return the absolute path of the run of this path or name, or None if there is none."""
+    for path in (Path(text).expanduser(), runs_root() / text):
+        if (path / RUN_FILE).is_file():
+            return path.absolute()
+    return None
+
+
+def locate_expert(text: str) -> str:
+    """Return where the episodes of an expert come from, as an absolute path if it is one.
+
+    Raises:
+        DataError: There is neither a dataset nor a run.
+    """
+    from assay.data.files import locate
+
+    if text == RANDOM or text.startswith(OBJECT):
+        return text
+    place = find_run(text)
+    if place is not None:
+        return str(place)
+    try:
+        return str(locate(text).absolute())
+    except DataError as error:
+        raise DataError(
+            f"expert='{text}': there is neither a run nor a dataset of this name.",
+            error.fix or "Give the path of one, or random.",
+        ) from None
+
+
+_Kind = type[OnlineSettings] | type[OfflineSettings]
+
+
+def settings_model(spec: registry.AlgorithmSpec) -> _Kind:
+    """Return the run settings of an algorithm."""
+    if spec.loop == "offline":
+        return OfflineSettings
+    by_expert: dict[registry.Expert | None, _Kind] = {
+        None: OnlineSettings, "episodes": EpisodeSettings, "policy": TaughtSettings,
+    }  # fmt: skip
+    return by_expert[spec.expert]
 
 
 class RunConfig(Model):
@@ -184,7 +255,7 @@ class RunConfig(Model):
     algorithm: str
     env: str
     env_is_object: bool = False
-    run: OnlineSettings | OfflineSettings
+    run: EpisodeSettings | TaughtSettings | OnlineSettings | OfflineSettings
     hyperparameters: dict[str, Any]
 
     @property
@@ -206,9 +277,18 @@ class RunConfig(Model):
         values, what = _without_suffix(values), "the run's config.yaml"
         run = values.get("run")
         if isinstance(run, Mapping):
-            model = OfflineSettings if OfflineSettings.unit in run else OnlineSettings
+            model = _model_of(run)
             values = {**values, "run": parse(model, run, what=what)}
         return parse(cls, values, what=what)
+
+
+def _model_of(run: Mapping[str, Any]) -> _Kind:
+    """Return which settings these are, by the names that only one kind has."""
+    if OfflineSettings.unit in run:
+        return OfflineSettings
+    if "expert" not in run:
+        return OnlineSettings
+    return EpisodeSettings if "expert_episodes" in run else TaughtSettings
 
 
 def preset(algorithm: str, env: str) -> dict[str, Any]:
@@ -266,7 +346,7 @@ def resolve(
     """
     cls = registry.get(algorithm)
     name = algorithm if ":" in algorithm else cls.spec.name  # where it is found again
-    model = settings_model(cls.spec.loop)
+    model = settings_model(cls.spec)
     hp_fields, run_fields = set(cls.Hyperparameters.model_fields), set(model.model_fields)
     _refuse_clashes(name, hp_fields & run_fields)
     values = preset(name, env) if use_preset else {}
@@ -290,6 +370,11 @@ def resolve(
     if model is OfflineSettings and "data" not in values:
         raise ConfigError(
             f"{name} learns from recorded data, and no file is given.", "Set data=FILE.npz."
+        )
+    if "expert" in run_fields and "expert" not in values:
+        raise ConfigError(
+            f"{name} imitates an expert, and none is given.",
+            f"Set expert: {model.model_fields['expert'].description}",
         )
     hp = parse(cls.Hyperparameters, {k: v for k, v in values.items() if k in hp_fields}, what=name)
     run = parse(model, {k: v for k, v in values.items() if k in run_fields}, what="the run")

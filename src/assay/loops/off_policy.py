@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,11 @@ class OffPolicyLoop:
         self.rounds = 0
         rng = seeding.derive_rng(run.seed, "replay")
         self.replay = make_replay(needs, env, algorithm.device, rng)
+        self.env = env
+
+    def imitate(self, find: Callable[[Vector], Any]) -> None:
+        """Give the algorithm an expert to ask, which `find` makes for these environments."""
+        self.algorithm.teacher = find(self.env)  # type: ignore[attr-defined]
 
     def start(self) -> None:
         """Reset the environments."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from assay.algorithms.base import Algorithm
 from assay.core import registry
@@ -53,6 +53,10 @@ LOOPS: dict[registry.Loop, Callable[[Algorithm, Vector, RunSettings], Loop]] = {
 }
 
 
-def make_loop(algorithm: Algorithm, env: Vector, run: RunSettings) -> Loop:
-    """Return the loop that an algorithm is registered for."""
-    return LOOPS[algorithm.spec.loop](algorithm, env, run)
+def make_loop(algorithm: Algorithm, env: Vector, run: RunSettings, expert: Any = None) -> Loop:
+    """Return the loop that an algorithm is registered for, with the expert that it imitates."""
+    loop = LOOPS[algorithm.spec.loop](algorithm, env, run)
+    if algorithm.spec.expert is not None:
+        assert isinstance(loop, OnPolicyLoop | OffPolicyLoop) and expert is not None
+        loop.imitate(expert)
+    return loop

@@ -87,6 +87,11 @@ def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
             f"The algorithm '{cls.spec.name}' learns from a file, not from clients.",
             "Choose another: `assay algorithms` lists them.",
         )
+    if cls.spec.expert is not None:
+        raise ConfigError(
+            f"The algorithm '{cls.spec.name}' imitates an expert, which a server does not have.",
+            "Choose another: `assay algorithms` lists them.",
+        )
     given = dict(spec.settings)
     base = given.pop(PRESET, "")
     if not isinstance(base, str):
