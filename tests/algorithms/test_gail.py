@@ -167,6 +167,16 @@ class TestRewards:
         assert seen[0]["advantage"].tolist() == pytest.approx(right, abs=1e-5)
 
 
+def test_a_rollout_of_resets_alone_teaches_nothing() -> None:
+    algorithm = table()
+    before = algorithm.disc.trunk[0].weight.tolist()
+    data = rollout()
+    data.valid[:] = False
+    algorithm.update(data)
+    assert algorithm.disc.trunk[0].weight.tolist() == before
+    assert all(math.isfinite(value) for value in algorithm.drain_metrics().values())
+
+
 class Paid(gym.RewardWrapper[Any, Any]):
     """Replace the reward by garbage."""
 

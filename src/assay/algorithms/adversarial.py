@@ -71,7 +71,8 @@ def train_discriminator(
     assert data.expert is not None
     lr = hp.disc_lr(algorithm.clock.progress)
     rows = np.flatnonzero(data.valid)
-    for _ in range(hp.disc_updates):
+    # A short rollout may hold nothing but the resets of environments.
+    for _ in range(hp.disc_updates if len(rows) else 0):
         chosen = algorithm.rng.choice(rows, hp.disc_batch_size)
         index = torch.from_numpy(chosen).to(algorithm.device)
         step(draw(index, data.expert.sample(hp.disc_batch_size)), lr)
@@ -92,7 +93,8 @@ def learn_from_rewards(
     done = data.terminated | data.truncated
     if algorithm.reward_scale is not None:
         algorithm.reward_scale.update(reward, done, data.valid)
-    algorithm.note(learned_reward=float(reward[data.valid].mean()))
+    if data.valid.any():
+        algorithm.note(learned_reward=float(reward[data.valid].mean()))
     value, next_value = values
     advantage, target = rollout_advantages(algorithm, data, reward, value, next_value)
     batch = flat_batch(data, obs, value, advantage, target, algorithm.device)
