@@ -115,8 +115,9 @@ def test_what_is_to_be_trained_can_be_built(line: str, tmp_path: Path) -> None:
         pytest.skip("an environment that stands for the reader's own")
     options = {"seed": given["seed"], "device": given["device"]}
     file_settings, settings = read_settings(items, None, options)
-    if str(settings.get("data", "")).startswith("my_"):  # the reader's own
-        settings["data"] = str(stand_in(env, tmp_path / "data.npz"))
+    for name in ("data", "expert"):
+        if str(settings.get(name, "")).startswith("my_"):  # the reader's own
+            settings[name] = str(stand_in(env, tmp_path / "data.npz"))
     try:
         plan = make_plan(algorithm, env, file_settings, settings)
     except MissingExtraError as error:

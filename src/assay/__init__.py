@@ -23,6 +23,8 @@ _HOME = {
     "load": "assay.api",
     "open_run": "assay.api",
     "record": "assay.recording",
+    "learned_reward": "assay.experts.rewards",
+    "Discriminator": "assay.networks.discriminator",
     "Agent": "assay.api",
     "Run": "assay.api",
     "register_network": "assay.networks.custom",

@@ -14,7 +14,7 @@ from PIL import Image
 import assay
 from assay.cli.doctor import EXTRAS
 from assay.core import registry
-from assay.loops.config import settings_model
+from assay.loops.run_settings import settings_model
 from assay.runs.directory import RunDirectory
 
 BROKEN = """

@@ -16,8 +16,8 @@ from assay.buffers.rollout import Rollout
 from assay.core.types import Action, Clock, Transition, tree_leaves
 from assay.envs.make import make_vector
 from assay.loops.collect import Collector, EpisodeStatistics, _allowed_choices
-from assay.loops.config import OnlineSettings
 from assay.loops.on_policy import OnPolicyLoop
+from assay.loops.run_settings import OnlineSettings
 from assay.testing.algorithms import make_algorithm
 from assay.testing.envs import Corridor, Counting, Identity
 

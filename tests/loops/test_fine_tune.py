@@ -17,8 +17,9 @@ import assay
 from assay.core.errors import ConfigError, RunError
 from assay.data.files import save
 from assay.loops import events
-from assay.loops.config import FineTuneSettings, OfflineSettings, RunConfig, resolve
+from assay.loops.config import RunConfig, resolve
 from assay.loops.fine_tune import FineTuneLoop
+from assay.loops.run_settings import FineTuneSettings, OfflineSettings
 from assay.runs import checkpoint
 from assay.runs.metrics import read_records
 from assay.testing.algorithms import assert_same_run, last_checkpoint

@@ -17,6 +17,7 @@ from assay.core import registry
 from assay.core.types import Clock, Spaces
 from assay.loops.config import RunConfig, preset, resolve
 from assay.loops.training import build_algorithm
+from assay.testing.algorithms import required_settings
 
 VECTOR = gym_spaces.Box(-np.inf, np.inf, (3,), np.float32)
 IMAGE = gym_spaces.Box(0, 255, (4, 84, 84), np.uint8)
@@ -34,7 +35,8 @@ def fit(
     kinds = registry.get(algorithm).spec.actions
     action = action or (CHOICE if "Discrete" in kinds else BOX)
     spaces = Spaces(observation, action)
-    return resolve(algorithm, "Maze-v0", given, look=lambda settings: spaces), spaces
+    layers = required_settings(algorithm), given
+    return resolve(algorithm, "Maze-v0", *layers, look=lambda settings: spaces), spaces
 
 
 def values(config: RunConfig) -> Mapping[str, Any]:

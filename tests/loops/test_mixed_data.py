@@ -17,8 +17,9 @@ from assay.buffers.mixed import MixedReplay
 from assay.core.errors import ConfigError, DataError, RunError
 from assay.data.files import save
 from assay.loops import events
-from assay.loops.config import MixedSettings, resolve
+from assay.loops.config import resolve
 from assay.loops.off_policy import OffPolicyLoop
+from assay.loops.run_settings import MixedSettings
 from assay.testing.algorithms import assert_same_run
 from assay.testing.envs import Identity
 from assay.testing.offline import record

@@ -17,17 +17,16 @@ from assay.core.errors import ConfigError
 from assay.core.types import Spaces
 from assay.envs.make import look_at
 from assay.loops import config
-from assay.loops.config import (
+from assay.loops.config import RunConfig, preset, resolve
+from assay.loops.run_settings import (
     FineTuneSettings,
     MixedSettings,
     OfflineSettings,
     OnlineSettings,
-    RunConfig,
     RunSettings,
-    preset,
-    resolve,
 )
 from assay.loops.training import build_algorithm
+from assay.testing.algorithms import required_settings
 
 PRESETS = {
     path.stem: yaml.safe_load(path.read_text())
@@ -156,7 +155,7 @@ CONTINUOUS = re.compile("Continuous|Pendulum|HalfCheetah|Hopper|Walker2d|Ant|Hum
     ("algorithm", "env"), [(name, env) for name, table in PRESETS.items() for env in table]
 )
 def test_every_preset_is_valid(algorithm: str, env: str) -> None:
-    given = {"data": __file__} if registry.get(algorithm).spec.loop == "offline" else {}
+    given = required_settings(algorithm)
     config = resolve(algorithm, env, given)
     table = PRESETS[algorithm]
     assert config == resolve(

@@ -17,9 +17,9 @@ from assay.buffers.rollout import Rollout
 from assay.core import seeding
 from assay.core.types import Clock, Transition
 from assay.envs.make import make_vector
-from assay.loops.config import OnlineSettings
 from assay.loops.off_policy import OffPolicyLoop
 from assay.loops.on_policy import OnPolicyLoop
+from assay.loops.run_settings import OnlineSettings
 from assay.policies.model_file import parse_snapshot
 from assay.server.client.shield import Flag
 from assay.server.learner.replay_feed import ReplayFeed

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from gymnasium.spaces import Box
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.cloning import box_loss, choice_loss, clone_head, clone_network
 from assay.algorithms.mixed_settings import NoiseSettings
 from assay.algorithms.settings import (
     DatasetSettings,
@@ -23,14 +23,11 @@ from assay.algorithms.settings import (
     Unused,
 )
 from assay.core.registry import register
-from assay.core.types import Spaces, action_mask, unpack
+from assay.core.types import Spaces, unpack
 from assay.functional.distributions import policy_distribution
-from assay.networks.encoders import make_encoder
 from assay.networks.heads import ActionScale
-from assay.networks.mlp import mlp
 from assay.optim.rules import Adam
 from assay.optim.update import Objective
-from assay.policies.heads import DeterministicHead, Head, StochasticHead
 
 
 @register(
@@ -54,22 +51,16 @@ class BC(Algorithm):
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         self.needs = hp.needs()
-        self.continuous = isinstance(spaces.action, Box)
-        size = int(np.prod(spaces.action.shape) if self.continuous else spaces.action.n)
-        encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
-        parts: list[nn.Module] = [encoder, mlp((encoder.out_features, size), init="torch")]
-        if self.continuous:
+        if isinstance(spaces.action, Box):
             self.scale = ActionScale(spaces.action).to(self.device)
-            noise = hp.exploration_noise
-            head: Head = DeterministicHead(spaces.action, lambda: noise(self.clock.progress))
-            parts.append(nn.Tanh())
+            loss = self._loss
         else:
             self.distribution = policy_distribution(spaces.action)
-            head = StochasticHead(spaces.action, log_prob=False)
-        self.net = nn.Sequential(*parts).to(self.device)
-        loss = self._loss if self.continuous else self._discrete_loss
+            loss = self._discrete_loss
+        self.net = clone_network(spaces, hp).to(self.device)
         rule = Adam(max_grad_norm=hp.max_grad_norm)
         self.step = self.make_step([Objective("bc", self.net, loss, rule)])
+        head = clone_head(spaces.action, lambda: hp.exploration_noise(self.clock.progress))
         self.policy = self.make_policy(self.net, head)
 
     def update(self, data: Any) -> None:
@@ -78,12 +69,7 @@ class BC(Algorithm):
         self.step(batch, self.hp.lr(self.clock.progress))
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        unit = self.scale.to_unit(batch["action"]).flatten(1)
-        # L = E[(mu(s) - a)^2], the mean over the parts of an action
-        return (self.net(unpack("obs", batch)) - unit).square().mean(), {}
+        return box_loss(self.net, self.scale, unpack("obs", batch), batch["action"]), {}
 
     def _discrete_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        obs = unpack("obs", batch)
-        # L = -E[log pi(a|s)]
-        log_pi = self.distribution.log_prob(self.net(obs), batch["action"], action_mask(obs))
-        return -log_pi.mean(), {}
+        return choice_loss(self.net, self.distribution, unpack("obs", batch), batch["action"]), {}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from assay.buffers.allocation import Spec, allocate, require_memory, space_spec, tree_bytes
+from assay.buffers.dataset import DatasetBuffer
 from assay.core.types import Array, Spaces, Tree, tree_map
 
 
@@ -91,6 +92,7 @@ class Rollout:
         runs: The runs of consecutive steps: by default one for each environment.
         last_obs: The observation after step T - 1, leading axis N.
         last_carry: The carry after step T - 1, leading axis N, or None.
+        expert: What the policy is to imitate, to draw batches from; None if there is nothing.
     """
 
     obs: Tree
@@ -133,6 +135,7 @@ class Rollout:
         require_memory(tree_bytes(plan), what)
         self.spaces, self.length, self.num_envs = spaces, length, num_envs
         self.whole = whole
+        self.expert: DatasetBuffer | None = None
         self._arrays: dict[str, Any] = allocate(plan)
         self.obs = self._arrays["obs"]
         self.action = self._arrays["action"]

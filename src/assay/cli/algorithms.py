@@ -34,7 +34,7 @@ def algorithms(
 
 
 def _facts(cls: Any) -> dict[str, Any]:
-    from assay.loops.config import settings_model
+    from assay.loops.run_settings import settings_model
 
     spec = cls.spec
     return {

@@ -167,12 +167,13 @@ def make_plan(
     from assay.data.files import load
     from assay.data.findings import require_valid
     from assay.envs.make import look_at, make_vector
-    from assay.loops import config as settings_module
+    from assay.loops.config import resolve
+    from assay.loops.run_settings import FineTuneSettings, OfflineSettings
     from assay.loops.training import build_algorithm, choose_device
 
     layers = (algorithm, env, file_settings, settings)
-    config = settings_module.resolve(*layers, use_preset=use_preset, look=partial(look_at, env))
-    plain = settings_module.resolve(*layers, use_preset=use_preset)
+    config = resolve(*layers, use_preset=use_preset, look=partial(look_at, env))
+    plain = resolve(*layers, use_preset=use_preset)
     run = config.run
     device = choose_device(run.device)
     backend = "auto" if run.backend == "processes" else run.backend
@@ -198,11 +199,11 @@ def make_plan(
         data = load(path)
         require_valid(data, observations, actions)
         recorded = f"{len(data):,} transitions of {path.name}"
-        alone = isinstance(run, settings_module.OfflineSettings)
+        alone = isinstance(run, OfflineSettings)
         source = recorded if alone else f"{source} and {recorded}"
-        if isinstance(run, settings_module.FineTuneSettings) and run.env_steps:
+        if isinstance(run, FineTuneSettings) and run.env_steps:
             source += f", the last {run.env_steps:,} env_steps with the environment"
-    shipped = settings_module.preset(config.algorithm, config.env)
+    shipped = preset(config.algorithm, config.env)
     return Plan(
         config=config,
         preset="off" if not use_preset else "used" if shipped else "none",

@@ -20,11 +20,25 @@ from assay.core.errors import AssayError, ConfigError, nearest
 from assay.core.imports import import_named
 
 Loop = Literal["on_policy", "off_policy", "offline"]
+# What an imitator needs of its expert: recorded episodes, or answers to what it meets.
+Expert = Literal["episodes", "policy"]
 ENTRY_POINTS = "assay.algorithms"
 # Modules that algorithms share.
 HELPERS = frozenset(
-    {"advantages", "base", "delayed", "mixed_settings", "novelty", "settings", "value_learning"}
+    {
+        "advantages",
+        "adversarial",
+        "base",
+        "cloning",
+        "delayed",
+        "mixed_settings",
+        "novelty",
+        "proximal",
+        "settings",
+        "value_learning",
+    }
 )
+_EXPERTS: dict[Loop, Expert] = {"on_policy": "episodes", "off_policy": "policy"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +51,19 @@ class AlgorithmSpec:
     family: str
     paper: str
     summary: str
+    expert: Expert | None = None
 
 
 T = TypeVar("T")
 
 
 def register(
-    *, loop: Loop, actions: tuple[str, ...], family: str, paper: str
+    *,
+    loop: Loop,
+    actions: tuple[str, ...],
+    family: str,
+    paper: str,
+    expert: Expert | None = None,
 ) -> Callable[[type[T]], type[T]]:
     """Attach an `AlgorithmSpec` to an algorithm class.
 
@@ -52,9 +72,11 @@ def register(
         actions: Names of the Gymnasium action spaces it handles ("Box", "Discrete", ...).
         family: "policy-gradient", "value", "actor-critic", ...
         paper: Where it was published.
+        expert: Whom it imitates, if anybody: "episodes" that are recorded (on-policy), or a
+            "policy" that says what it would do (off-policy).
 
     Raises:
-        ConfigError: There is no such loop.
+        ConfigError: There is no such loop, or it knows no such expert.
     """
 
     def decorate(cls: type[T]) -> type[T]:
@@ -64,8 +86,13 @@ def register(
                 f"The algorithm '{name}' is registered with loop='{loop}', which does not exist.",
                 nearest(loop, get_args(Loop)),
             )
+        if expert is not None and _EXPERTS.get(loop) != expert:
+            raise ConfigError(
+                f"The algorithm '{name}' is registered with loop='{loop}' and expert='{expert}'.",
+                "Episodes are for on_policy, and a policy is for off_policy.",
+            )
         summary = (cls.__doc__ or "").strip().splitlines()[0]
-        spec = AlgorithmSpec(name, loop, actions, family, paper, summary)
+        spec = AlgorithmSpec(name, loop, actions, family, paper, summary, expert)
         cls.spec = spec  # type: ignore[attr-defined]
         return cls
 

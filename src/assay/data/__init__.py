@@ -26,6 +26,7 @@ _HOME = {
     "find": "assay.data.files",
     "merge": "assay.data.combine",
     "split": "assay.data.combine",
+    "first": "assay.data.combine",
     "validate": "assay.data.findings",
     "summarise": "assay.data.summary",
     "build": "assay.data.tables",

@@ -61,6 +61,12 @@ def split(
     return _select(dataset, parts[0]), _select(dataset, parts[1])
 
 
+def first(source: str | Path | Dataset, episodes: int) -> Dataset:
+    """Return the first episodes of a dataset: so many, or all if there are fewer."""
+    dataset = load(source)
+    return _select(dataset, np.arange(min(episodes, dataset.num_episodes)))
+
+
 def _select(dataset: Dataset, numbers: NDArray[np.int64]) -> Dataset:
     source = _Picked([dataset], np.zeros(len(numbers), np.int64), numbers)
     lengths = dataset.lengths[numbers]

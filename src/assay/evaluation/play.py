@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.core.types import Action, Tree, action_mask, tree_map
+from assay.core.types import Action, Tree, action_mask, tree_leaves, tree_map
 from assay.data.dataset import Episode
 from assay.envs.limits import EPISODE_BOUND
 from assay.envs.spaces import ObservationMap, TextLeaf
@@ -58,6 +58,22 @@ class Mixed:
         drawn = random_actions(self.rng, self.space, count, action_mask(obs))
         at = chance.reshape(-1, *[1] * (drawn.ndim - 1))
         return Action(np.where(at, drawn, choice.action), choice.carry, choice.extras)
+
+
+class Uniform:
+    """Takes uniform actions, among those that the mask allows."""
+
+    def __init__(self, space: gym.Space[Any], rng: np.random.Generator) -> None:
+        self.space, self.rng = space, rng
+
+    def initial_carry(self, n: int) -> Tree:
+        """Return nothing: it does not remember."""
+        return None
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Choose an action for each row of `obs`."""
+        count = len(tree_leaves(obs)[0])
+        return Action(random_actions(self.rng, self.space, count, action_mask(obs)))
 
 
 @dataclass(slots=True)

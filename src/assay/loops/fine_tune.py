@@ -8,9 +8,9 @@ from assay.core import seeding
 from assay.core.types import Metrics, State
 from assay.envs.vector import Vector
 from assay.loops.collect import Collector
-from assay.loops.config import FineTuneSettings, RunSettings
 from assay.loops.off_policy import make_replay
 from assay.loops.offline import OfflineLoop, take_update
+from assay.loops.run_settings import FineTuneSettings, RunSettings
 from assay.runs.checkpoint import Section
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from assay.core.errors import ConfigError
 from assay.core.types import Metrics, State
 from assay.envs.vector import Vector
 from assay.loops.collect import Collector
-from assay.loops.config import MixedSettings, RunSettings
 from assay.loops.recorded import open_dataset
+from assay.loops.run_settings import MixedSettings, RunSettings
 from assay.runs.checkpoint import Section
 
 
@@ -51,6 +52,11 @@ class OffPolicyLoop:
         if recorded is not None and recorded.data is not None:
             dataset = open_dataset(recorded.data, algorithm, env, run.seed)
             self.replay = MixedReplay(dataset, self.replay, recorded.data_share)
+        self.env = env
+
+    def imitate(self, find: Callable[[Vector], Any]) -> None:
+        """Give the algorithm an expert to ask, which `find` makes for these environments."""
+        self.algorithm.teacher = find(self.env)  # type: ignore[attr-defined]
 
     def start(self) -> None:
         """Reset the environments."""

@@ -10,8 +10,8 @@ from assay.algorithms.base import Algorithm, DatasetNeeds
 from assay.core.errors import AssayError
 from assay.core.types import Metrics, State
 from assay.envs.vector import Vector
-from assay.loops.config import OfflineSettings, RunSettings
 from assay.loops.recorded import open_dataset
+from assay.loops.run_settings import OfflineSettings, RunSettings
 from assay.runs.checkpoint import Section
 
 _AT_ONCE = 1 << 16  # transitions that normalisers see at once

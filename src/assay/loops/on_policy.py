@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from assay.algorithms.base import Algorithm, RolloutNeeds
+from assay.buffers.dataset import DatasetBuffer
 from assay.buffers.rollout import Rollout
+from assay.core import seeding
 from assay.core.types import Metrics, State
+from assay.data.dataset import Dataset
+from assay.data.findings import require_valid
 from assay.envs.vector import Vector
 from assay.loops.collect import Collector
-from assay.loops.config import RunSettings
+from assay.loops.run_settings import RunSettings
 from assay.runs.checkpoint import Section
 
 
@@ -22,6 +26,24 @@ class OnPolicyLoop:
         self.collector = Collector(env, algorithm, self.clock, run.seed)
         self.rollout = Rollout(
             env.spaces, needs.horizon, env.num_envs, whole=not env.resets_in_steps
+        )
+        self.env, self.seed = env, run.seed
+
+    def imitate(self, recorded: Dataset) -> None:
+        """Let every rollout bring what an expert did, to draw from.
+
+        Raises:
+            DataError: It was recorded in another environment.
+        """
+        env, algorithm = self.env, self.algorithm
+        require_valid(recorded, env.observations, env.actions)
+        self.rollout.expert = DatasetBuffer(
+            recorded,
+            env.observations,
+            env.actions,
+            gamma=algorithm.hp.gamma,
+            device=algorithm.device,
+            rng=seeding.derive_rng(self.seed, "expert"),
         )
 
     def start(self) -> None:
@@ -46,9 +68,13 @@ class OnPolicyLoop:
             self.collector.start()
 
     def sections(self) -> dict[str, Section]:
-        """Return where the environments are."""
-        return {"collector": Section(self.collector.state())}
+        """Return where the environments are, and the draws from an expert's episodes."""
+        parts = {"collector": Section(self.collector.state())}
+        expert = self.rollout.expert
+        return parts if expert is None else parts | {"expert": Section(expert.state())}
 
     def load_sections(self, sections: dict[str, State]) -> None:
         """Restore what `sections` returned."""
         self.collector.load_state(sections["collector"])
+        if self.rollout.expert is not None:
+            self.rollout.expert.load_state(sections["expert"])

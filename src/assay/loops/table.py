@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from assay.algorithms.base import Algorithm
 from assay.core import registry
 from assay.core.types import Metrics, State
 from assay.envs.vector import Vector
-from assay.loops.config import FineTuneSettings, RunSettings
 from assay.loops.fine_tune import FineTuneLoop
 from assay.loops.off_policy import OffPolicyLoop
 from assay.loops.offline import OfflineLoop
 from assay.loops.on_policy import OnPolicyLoop
+from assay.loops.run_settings import FineTuneSettings, RunSettings
 from assay.runs.checkpoint import Section
 
 
@@ -59,6 +59,10 @@ LOOPS: dict[registry.Loop, Callable[[Algorithm, Vector, RunSettings], Loop]] = {
 }
 
 
-def make_loop(algorithm: Algorithm, env: Vector, run: RunSettings) -> Loop:
-    """Return the loop that an algorithm is registered for."""
-    return LOOPS[algorithm.spec.loop](algorithm, env, run)
+def make_loop(algorithm: Algorithm, env: Vector, run: RunSettings, expert: Any = None) -> Loop:
+    """Return the loop that an algorithm is registered for, with the expert that it imitates."""
+    loop = LOOPS[algorithm.spec.loop](algorithm, env, run)
+    if algorithm.spec.expert is not None:
+        assert isinstance(loop, OnPolicyLoop | OffPolicyLoop) and expert is not None
+        loop.imitate(expert)
+    return loop

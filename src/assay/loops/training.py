@@ -27,7 +27,7 @@ from assay.core.types import Clock, State, tree_leaves
 from assay.envs.make import make_vector
 from assay.envs.space_codec import space_to_state
 from assay.loops.background_compile import BackgroundCompile
-from assay.loops.config import OnlineSettings, RunConfig, preset
+from assay.loops.config import RunConfig, preset
 from assay.loops.events import (
     STOP,
     Callback,
@@ -40,6 +40,7 @@ from assay.loops.events import (
     RunStarted,
     StepsCompiled,
 )
+from assay.loops.run_settings import OnlineSettings
 from assay.loops.table import make_loop
 from assay.runs import checkpoint
 from assay.runs.checkpoint import Section
@@ -133,6 +134,7 @@ class Training:
         config: The fully resolved configuration.
         run: The run directory, created or opened, and locked by this process.
         env: An environment object or factory to use in place of the id in `config`.
+        expert: Whom an algorithm imitates that says so: a `Dataset`, or a `Teacher`.
         evaluator: Measures the algorithm at a moment of the clock, and stores what it finds.
         callbacks: Called with every event.
         now: The wall clock, for speed figures only.
@@ -144,6 +146,7 @@ class Training:
         run: RunDirectory,
         *,
         env: Any = None,
+        expert: Any = None,
         evaluator: Evaluator | None = None,
         callbacks: Sequence[Callback] = (),
         now: Callable[[], float] = time.monotonic,
@@ -162,7 +165,7 @@ class Training:
         torch.set_num_threads(settings.threads or _threads(self.env.spaces.observation))
         self.algorithm = build_algorithm(config, self.env.spaces, self.clock)
         self.compiling = BackgroundCompile(self.algorithm, config, self._spaces())
-        self.loop = make_loop(self.algorithm, self.env, settings)
+        self.loop = make_loop(self.algorithm, self.env, settings, expert)
         self.sinks = make_sinks(settings.sinks, run, config.to_dict())
         self.stop_requested = False
         self._started, self._count_before = 0.0, 0  # of this session, for the speed

@@ -5,6 +5,7 @@ run.json        id, status, schema          config.yaml      fully resolved
 metrics.jsonl   every log record            provenance.json  where the run came from
 events.jsonl    what happened when          eval/*.json      every episode of every evaluation
 checkpoints/<count>/                        videos/  tensorboard/  stdout.log
+expert.npz      episodes that it imitates
 ```
 A count is in environment steps, or in updates where a run learns from data alone.
 A run is a directory with a `run.json`. A group is a directory that contains runs, for example

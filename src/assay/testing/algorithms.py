@@ -104,9 +104,17 @@ def make_algorithm(
 
 def plain_budget(name: str, total: int, num_envs: int = 1) -> dict[str, Any]:
     """Return the budget of an algorithm that is built by itself, in the unit of its loop."""
-    if registry.get(name).spec.loop != "offline":
-        return {"env_steps": total, "num_envs": num_envs}
-    return {"updates": total, "data": __file__}  # a file that exists: nobody will read it
+    unit = "updates" if registry.get(name).spec.loop == "offline" else "env_steps"
+    envs = {"num_envs": num_envs} if unit == "env_steps" else {}
+    return {unit: total, **envs, **required_settings(name)}
+
+
+def required_settings(name: str) -> dict[str, Any]:
+    """Return the run settings that an algorithm cannot do without, which nobody will read."""
+    spec = registry.get(name).spec
+    if spec.loop == "offline":
+        return {"data": __file__}  # a file that exists
+    return {} if spec.expert is None else {"expert": "random"}
 
 
 class Rig:
@@ -140,6 +148,7 @@ class Rig:
         **settings: Any,
     ) -> None:
         run = {"seed": seed, "num_envs": num_envs, "env_steps": env_steps, "compile": compile}
+        run |= required_settings(algorithm)
         config = resolve(algorithm, "rig", {**run, "device": "cpu"}, settings, use_preset=False)
         torch.set_num_threads(1)  # as training does for small networks
         self.clock = Clock(env_steps)
@@ -147,10 +156,14 @@ class Rig:
         made: Any = env if hasattr(env, "spaces") else make_vector(env, num_envs)
         self.env = made
         self.algorithm: Algorithm = build_algorithm(config, self.env.spaces, self.clock)
-        loop: Any = make_loop(self.algorithm, self.env, config.run)
+        loop: Any = make_loop(self.algorithm, self.env, config.run, self.expert(env))
         self.loop = loop
         self.collector: Collector = self.loop.collector
         self.loop.start()
+
+    def expert(self, env: Any) -> Any:
+        """Return whom to imitate in an environment; here nobody."""
+        return None
 
     @property
     def obs(self) -> Any:

@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from assay.core.types import Action, Tree, action_mask
+from assay.core.types import Action, Tree
 from assay.data.collect import from_episodes
 from assay.data.dataset import Dataset
 from assay.data.files import save
 from assay.envs.make import EnvLike, make_vector
-from assay.evaluation.play import play, recorded_space
-from assay.loops.collect import Collector, random_actions
+from assay.evaluation.play import Uniform, play, recorded_space
+from assay.loops.collect import Collector
 from assay.loops.config import resolve
 from assay.loops.table import make_loop
 from assay.loops.training import build_algorithm
@@ -31,22 +31,17 @@ from assay.testing.envs import Reach
 Behaviour = Callable[[Any, np.random.Generator], Any]
 
 
-class _Actor:
+class _Actor(Uniform):
     """Chooses by a function of all observations, or uniformly among what is allowed."""
 
     def __init__(self, space: Any, behaviour: Behaviour | None, seed: int) -> None:
-        self.space, self.behaviour = space, behaviour
-        self.rng = np.random.default_rng(seed)
-
-    def initial_carry(self, n: int) -> Tree:
-        return None
+        super().__init__(space, np.random.default_rng(seed))
+        self.behaviour = behaviour
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         if self.behaviour is not None:
             return Action(self.behaviour(obs, self.rng), None, {})
-        count = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
-        drawn = random_actions(self.rng, self.space, count, action_mask(obs))
-        return Action(drawn, None, {})
+        return super().act(obs, carry, explore)
 
 
 def record(

@@ -16,7 +16,8 @@ from assay.core.errors import ConfigError, SpaceError, nearest
 from assay.core.images import has_images
 from assay.core.types import Clock, Spaces
 from assay.envs.spaces import ActionMap, ObservationMap
-from assay.loops.config import OnlineSettings, RunConfig, preset, resolve
+from assay.loops.config import RunConfig, preset, resolve
+from assay.loops.run_settings import OnlineSettings
 from assay.loops.training import build_algorithm
 from assay.networks.custom import BUILT_IN, DEFAULT
 from assay.optim.mode import has_compiler
@@ -85,6 +86,11 @@ def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
     if cls.spec.loop == "offline":
         raise ConfigError(
             f"The algorithm '{cls.spec.name}' learns from a file, not from clients.",
+            "Choose another: `assay algorithms` lists them.",
+        )
+    if cls.spec.expert is not None:
+        raise ConfigError(
+            f"The algorithm '{cls.spec.name}' imitates an expert, which a server does not have.",
             "Choose another: `assay algorithms` lists them.",
         )
     given = dict(spec.settings)

@@ -1,0 +1,203 @@
+"""Agents of finished and running runs, and environments to play them in."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.algorithms.base import Algorithm
+from assay.core import registry
+from assay.core.errors import AssayError, CheckpointError, ConfigError, RunError
+from assay.core.types import Clock, Spaces, Tree, tree_leaves
+from assay.envs.make import make_vector
+from assay.envs.space_codec import space_from_state
+from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap
+from assay.envs.vector import Vector
+from assay.loops.config import RunConfig
+from assay.loops.training import build_algorithm
+from assay.runs import checkpoint
+from assay.runs.directory import RunDirectory
+
+# What Gymnasium's `make_vec` keeps in a spec besides the environment's own settings.
+_OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
+
+
+class Agent:
+    """A trained policy, ready to act on the environment's own observations.
+
+    Attributes:
+        policy: What acts.
+        algorithm: Who learned it, with all networks; it was loaded to be looked at, not to learn.
+        observations: Turns the environment's observations into what the networks take.
+        actions: Turns what the algorithm chooses into the environment's actions.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, observations: ObservationMap, actions: ActionMap
+    ) -> None:
+        self.algorithm, self.policy = algorithm, algorithm.policy
+        self.observations = observations
+        self.actions = actions
+        self._carry: Tree = None
+
+    @property
+    def clock(self) -> Clock:
+        """Return how long it was trained: `clock.env_steps`, `clock.updates`."""
+        return self.algorithm.clock
+
+    def act(self, obs: Any, *, mask: Any = None, explore: bool = False, reward: Any = None) -> Any:
+        """Return the action for one observation, or actions for a batch of them.
+
+        A recurrent policy remembers from call to call; `reset` starts a new episode.
+
+        Args:
+            obs: As the environment gives it, or a batch of such.
+            mask: The action mask, where the environment gives one in `info["action_mask"]`.
+            explore: Sample as in training instead of taking the best action.
+            reward: What the last action got, for a policy that acts by the return still to reach.
+
+        Raises:
+            AssayError: The observation or the mask is not what the agent was trained on.
+        """
+        try:
+            batch, single = self._canonical(obs, self._checked(mask))
+        except (BadObservationError, KeyError, IndexError, TypeError) as error:
+            raise AssayError(
+                f"The observation does not fit the agent: {error}.",
+                f"Give one of {self.observations.source}, or a batch of such.",
+            ) from None
+        rows = len(tree_leaves(batch)[0])
+        if self._carry is None:
+            self._carry = self.policy.initial_carry(rows)
+        elif (kept := len(tree_leaves(self._carry)[0])) != rows:
+            raise AssayError(
+                f"The agent remembers {kept} episodes, and was given {rows} observations.",
+                "Call reset() before another number of episodes begins.",
+            )
+        elif reward is not None:
+            self._carry = self.policy.rewarded(self._carry, np.reshape(reward, rows))
+        choice = self.policy.act(batch, self._carry, explore)
+        self._carry = choice.carry
+        to_env = self.actions.to_env
+        action = choice.action if to_env is None else to_env(choice.action)
+        return action[0] if single else action
+
+    def _checked(self, mask: Any) -> NDArray[Any] | None:
+        # Without its mask the agent would choose among actions whose value it never learned.
+        size = self.observations.mask_size
+        if size is None and mask is not None:
+            raise AssayError(
+                "The agent was given a mask, and its environment gave none beside observations.",
+                "Leave mask out.",
+            )
+        if size is not None and mask is None:
+            raise AssayError(
+                "The agent was trained with action masks, and was given none.",
+                "Give it the mask of this state: agent.act(obs, mask=info['action_mask']).",
+            )
+        if size is not None and np.shape(mask)[-1:] != (size,):
+            raise AssayError(
+                f"The mask has the shape {np.shape(mask)}; expected {size} entries, 1 where an "
+                "action is allowed and 0 where not."
+            )
+        return None if mask is None else np.asarray(mask)
+
+    def _canonical(self, obs: Any, mask: Any) -> tuple[Tree, bool]:
+        leaf = self.observations.leaves[0]
+        shape, expected = np.shape(leaf.read(obs)), tuple(leaf.source.shape or ())
+        if len(shape) == len(expected) + 1:
+            return self.observations.batch(obs, mask), False
+        return self.observations.one(obs, mask), True
+
+    def reset(self) -> None:
+        """Forget what a recurrent policy remembers."""
+        self._carry = None
+
+
+def load(
+    path: Path | str,
+    *,
+    checkpoint_path: Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Agent:
+    """Return the agent of a run's last checkpoint (or of a given one), on the CPU.
+
+    `settings` are hyperparameters that only acting reads, such as `target_return` of DT.
+
+    Raises:
+        CheckpointError: There is no checkpoint, or it is damaged.
+        ConfigError: A setting cannot be changed after training.
+    """
+    directory = RunDirectory.open(Path(path))
+    config = _acting(RunConfig.from_dict(directory.config), settings or {})
+    place = checkpoint_path or checkpoint.latest(directory.checkpoints_path)
+    if place is None:
+        raise CheckpointError(
+            f"The run '{path}' has no checkpoint yet.", "Wait for the first one, or resume it."
+        )
+    names = ("weights", "normalisers", "algorithm", "run")
+    sections = checkpoint.read_checkpoint(place, names)
+    saved = sections["run"]
+    observations = ObservationMap(
+        space_from_state(saved["observation"]), saved["mask_size"], config.run.embed_text
+    )
+    actions = ActionMap(space_from_state(saved["action"]))
+    run = config.run.model_copy(update={"device": "cpu"})
+    clock = run.clock()
+    clock.env_steps, clock.updates = int(saved["env_steps"]), int(saved["updates"])
+    algorithm = build_algorithm(
+        config.model_copy(update={"run": run}),
+        Spaces(observations.space, actions.space),
+        clock,
+        learns=False,
+    )
+    algorithm.load_state(sections)
+    return Agent(algorithm, observations, actions)
+
+
+def _acting(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """Return a configuration with other settings for acting."""
+    allowed = registry.get(config.algorithm).acting_settings
+    for key, value in settings.items():
+        if key not in allowed:
+            raise ConfigError(
+                f"{key}={value}: {config.algorithm} cannot change it after training.",
+                f"It can change: {', '.join(sorted(allowed))}."
+                if allowed
+                else "Leave it out: all its settings are those of the training.",
+            )
+    return config.model_copy(update={"hyperparameters": config.hyperparameters | dict(settings)})
+
+
+def evaluation_vector(config: RunConfig, env: Any, episodes: int) -> Vector | None:
+    """Make environments for evaluation, apart from those that train; None if they cannot be."""
+    run, settings = config.run, config.run.env_settings()
+    count = min(episodes, 16)
+    if env is None and config.env_is_object:
+        raise RunError(
+            f"This run was given the environment '{config.env}' as an object, which is not stored.",
+            "Pass it again: assay.resume(path, env=...) or assay.open_run(path, env=...).",
+        )
+    if env is None:
+        backend = run.backend if run.backend != "processes" else "auto"
+        return make_vector(config.env, count, backend=backend, training=False, **settings)
+    if isinstance(env, gym.vector.VectorEnv):
+        # A wrapper around it cannot be made again, and the scores would be another task's.
+        if env.spec is None or env is not env.unwrapped:
+            return None
+        kwargs = {k: v for k, v in env.spec.kwargs.items() if k not in _OF_VECTORS}
+        same = settings | {"env_kwargs": kwargs}
+        return make_vector(env.spec.id, count, training=False, **same)
+    if isinstance(env, gym.Env):
+        try:
+            own = copy.deepcopy(env)
+        except Exception:  # an object may refuse to be copied in any way it likes
+            return None
+        return make_vector(own, 1, training=False, **settings)
+    return make_vector(env, count, training=False, **settings)

@@ -1,0 +1,136 @@
+"""Adversarial inverse reinforcement learning (Fu, Luo and Levine 2018, arXiv:1710.11248).
+
+As in GAIL a discriminator tells the expert from the policy, but its logit has a form from which a
+reward can be read: D = exp(f) / (exp(f) + pi(a|s)), so that the logit is f - log pi(a|s), with
+f(s, a, s') = g(s) + gamma h(s') - h(s). The potential h takes up what the dynamics of this
+environment add, and g is left: a reward that can be optimised again in a changed environment. The
+policy is rewarded with log D - log(1 - D) = f - log pi. The environment's reward is not read.
+
+Deviations: the policy learns with PPO in place of TRPO, and the discriminator sees the last rollout
+alone, where the paper mixes in those of former iterations. The log-probability is that of the
+action as it was executed, within its bounds. Networks see observations as the policy does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from assay.algorithms.advantages import rollout_values
+from assay.algorithms.adversarial import (
+    AdversarialSettings,
+    flat_rows,
+    learn_from_rewards,
+    train_discriminator,
+    true_successors,
+)
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.proximal import clipped_loss, updates_per_rollout
+from assay.buffers.rollout import Rollout
+from assay.core.registry import register
+from assay.core.types import Batch, Spaces, Tree, action_mask, pack, unpack
+from assay.functional.distributions import policy_distribution
+from assay.functional.imitation import discriminator_loss
+from assay.networks.actor_critic import ActorCritic
+from assay.networks.discriminator import ShapedReward
+from assay.optim.rules import Adam
+from assay.optim.update import Objective
+from assay.policies.heads import StochasticHead
+
+
+@register(
+    loop="on_policy",
+    actions=("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
+    family="imitation",
+    paper="arXiv:1710.11248",
+    expert="episodes",
+)
+class AIRL(Algorithm):
+    """Learn the reward behind episodes, and imitate them. For a reward that is used elsewhere."""
+
+    class Hyperparameters(AdversarialSettings):
+        """Settings of AIRL."""
+
+        state_only: bool = Field(
+            True, description="Let the reward depend on the state alone, so that it transfers."
+        )
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        super().__init__(spaces, hp, context)
+        updates = updates_per_rollout(hp, context.num_envs)
+        self.needs = hp.needs(updates=updates + hp.disc_updates)
+        self.distribution = policy_distribution(spaces.action)
+        net = ActorCritic(
+            spaces.observation, self.distribution, **hp.encoder(), **hp.gaussian(spaces.action)
+        )
+        self.net = net.to(self.device)
+        self.reward = ShapedReward(
+            spaces, gamma=hp.gamma, state_only=hp.state_only,
+            hidden=hp.disc_hidden, cnn=hp.cnn, network=hp.network,
+        ).to(self.device)  # fmt: skip
+        rule = Adam(eps=1e-5, max_grad_norm=hp.max_grad_norm)
+        self.step = self.make_step([Objective("ppo", self.net, self._loss, rule)])
+        self.disc_step = self.make_step([Objective("disc", self.reward, self._disc_loss)])
+        self.policy = self.make_policy(self.net.actor(), StochasticHead(spaces.action))
+
+    def update_reward_stats(self, reward: Any, done: Any, valid: Any = None) -> None:
+        """See nothing: what is scaled is the learned reward, which `update` finds."""
+
+    def update(self, data: Rollout) -> None:
+        """Train reward and potential, then the policy on what they say."""
+        obs, *values = rollout_values(self.net, data, self.inputs)
+        rows = self._steps(
+            obs,
+            self.tensors(flat_rows(data.action)),
+            self.inputs(true_successors(data)),
+            self.tensors(flat_rows(data.terminated)).to(torch.float32),
+        )
+
+        def draw(index: Tensor, expert: Batch) -> dict[str, Tensor]:
+            other = self.replay_tensors(expert)
+            theirs = self._steps(
+                unpack("obs", other), other["action"], unpack("next_obs", other),
+                other["terminated"],
+            )  # fmt: skip
+            own = {name: part[index] for name, part in rows.items()}
+            return own | {f"expert_{name}": part for name, part in theirs.items()}
+
+        train_discriminator(self, self.disc_step, data, draw)
+        with torch.no_grad():
+            reward = self._logit(rows).cpu().numpy().reshape(data.length, data.num_envs)
+        learn_from_rewards(self, self.step, data, reward, obs, (values[0], values[1]))
+
+    @torch.no_grad()
+    def learned_reward(self, obs: Tree, action: Tensor) -> Any:
+        """Return g [B], the reward without its potential, of tensors, as an array."""
+        return self.reward.g(obs, action).cpu().numpy()
+
+    @torch.no_grad()
+    def _steps(
+        self, obs: Tree, action: Tensor, next_obs: Tree, terminated: Tensor
+    ) -> dict[str, Tensor]:
+        """Name steps for the losses, with log pi(a|s) of the policy as it is now."""
+        params, _ = self.net(obs)
+        log_prob = self.distribution.log_prob(params, action, action_mask(obs))
+        named = {"action": action, "terminated": terminated, "log_prob": log_prob}
+        return pack("obs", obs) | pack("next_obs", next_obs) | named
+
+    # ------------------------------------------------------------------ the mathematics
+
+    def _logit(self, batch: dict[str, Tensor], prefix: str = "") -> Tensor:
+        f = self.reward(
+            unpack(f"{prefix}obs", batch), batch[f"{prefix}action"],
+            unpack(f"{prefix}next_obs", batch), batch[f"{prefix}terminated"],
+        )  # fmt: skip
+        # log D - log(1 - D) = f(s, a, s') - log pi(a|s)
+        return f - batch[f"{prefix}log_prob"]
+
+    def _disc_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        expert, policy = self._logit(batch, "expert_"), self._logit(batch)
+        return discriminator_loss(expert, policy, self.hp.disc_entropy)
+
+    def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        return clipped_loss(self.net, self.distribution, self.hp, batch)

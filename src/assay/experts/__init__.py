@@ -1,0 +1,1 @@
+"""Whom a run imitates: episodes that are recorded, or somebody who answers."""
