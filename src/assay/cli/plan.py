@@ -167,7 +167,7 @@ def make_plan(
     from assay.data.files import load
     from assay.data.findings import require_valid
     from assay.envs.make import look_at, make_vector
-    from assay.loops.config import resolve
+    from assay.loops.config import preset, resolve
     from assay.loops.run_settings import FineTuneSettings, OfflineSettings
     from assay.loops.training import build_algorithm, choose_device
 
