@@ -54,7 +54,11 @@ class DatasetBuffer:
 
     def sample(self, batch_size: int) -> Batch:
         """Draw transitions, with replacement, as tensors [B, ...] on the device."""
-        rows = self.dataset.transitions(self._draw(batch_size))
+        return self.batch(self._draw(batch_size))
+
+    def batch(self, index: NDArray[np.int64]) -> Batch:
+        """Return transitions by their numbers in the dataset."""
+        rows = self.dataset.transitions(index)
         return Batch(
             obs=self._tensors(self.canonical(rows["obs"])),
             action=self._tensor(self.actions.from_env(rows["action"])),
@@ -62,7 +66,7 @@ class DatasetBuffer:
             next_obs=self._tensors(self.canonical(rows["next_obs"])),
             terminated=self._float(rows["terminated"]),
             truncated=self._float(rows["truncated"]),
-            discount=torch.full((batch_size,), self.gamma, device=self.device),
+            discount=torch.full((len(index),), self.gamma, device=self.device),
             extras={name: self._tensor(extra) for name, extra in rows["extras"].items()},
         )
 
