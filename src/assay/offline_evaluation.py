@@ -9,7 +9,7 @@ from assay.api import Agent, Run, load
 from assay.core.errors import AssayError, ConfigError
 from assay.data.dataset import Dataset
 from assay.data.files import load as load_data
-from assay.evaluation.fitted_q import FitSettings
+from assay.evaluation.fitted_q import UPDATES, FitSettings
 from assay.evaluation.offline import (
     OfflineEvaluation,
     OfflineEvaluator,
@@ -26,7 +26,7 @@ def evaluate_offline(
     *,
     gamma: float = 0.99,
     sampled: bool = False,
-    updates: int = FitSettings.updates,
+    updates: int = UPDATES,
     seed: int = 0,
 ) -> OfflineEvaluation:
     """Estimate the discounted return of runs from recorded episodes, and rank them.

@@ -101,7 +101,8 @@ def test_by_default_the_deterministic_policy_is_evaluated() -> None:
     judge = evaluator(tabular.played(UNIFORM, 1_000, seed=3, log_prob=True), sampled=False)
     found = judge.evaluate(tabular.policy_of(logits), "best")
     assert found.value == pytest.approx(truth, abs=0.2)
-    assert found.estimates["doubly_robust"].point == pytest.approx(truth, abs=0.3)
+    robust = found.estimates["doubly_robust"]
+    assert robust.low < truth < robust.high and robust.high - robust.low < 2.0
 
 
 def test_estimated_probabilities_are_near_the_true_ones() -> None:

@@ -35,6 +35,7 @@ Floats = NDArray[np.float64]
 
 _DRAWS = 8  # actions by which the value of an observation is estimated, of a policy that samples
 _AT_ONCE = 1 << 13
+UPDATES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class FitSettings:
         tau: By how much targets follow at each step.
     """
 
-    updates: int = 20_000
+    updates: int = UPDATES
     members: int = 5
     hidden: tuple[int, ...] = (128, 128)
     batch_size: int = 256

@@ -182,9 +182,7 @@ class OfflineEvaluator:
             AssayError: The policy has a memory.
         """
         acts = OnData(policy, self.recorded, sampled=self.sampled)
-        fitted = FittedQ(
-            self.recorded, acts, gamma=self.gamma, settings=self.settings, seed=self.seed
-        )
+        fitted = self._fit(acts)
         estimates = {FQE: _spread(fitted.start_values()[1])}
         if not acts.has_density:
             hint = "" if self.sampled else "; sampled=True (--sampled) evaluates one that samples"
@@ -192,6 +190,20 @@ class OfflineEvaluator:
         weighted, effective = self._weighted(acts, fitted)
         notes = () if not self._collapsed(effective) else (self._warning(effective),)
         return PolicyValue(name, 0, estimates | weighted, effective, notes)
+
+    def fitted_q(self, policy: Policy) -> Interval:
+        """Return the estimate that policies are ranked by, alone.
+
+        Raises:
+            AssayError: The policy has a memory.
+        """
+        acts = OnData(policy, self.recorded, sampled=self.sampled)
+        return _spread(self._fit(acts).start_values()[1])
+
+    def _fit(self, acts: OnData) -> FittedQ:
+        return FittedQ(
+            self.recorded, acts, gamma=self.gamma, settings=self.settings, seed=self.seed
+        )
 
     def _weighted(self, acts: OnData, fitted: FittedQ) -> tuple[dict[str, Interval], float]:
         recorded, gamma = self.recorded, self.gamma
