@@ -34,11 +34,11 @@ class ClonedBehaviour:
         space = recorded.spaces.action
         self.continuous = isinstance(space, Box)
         self.distribution = policy_distribution(space)
-        torch.manual_seed(derive_seed(seed, "behaviour", "weights"))
-        encoder = make_encoder(
-            recorded.spaces.observation, hidden=_HIDDEN, activation="relu", init="torch"
-        )
-        head = nn.Linear(encoder.out_features, self.distribution.param_size)
+        seen = recorded.spaces.observation
+        with torch.random.fork_rng(devices=[]):  # leave the caller's generator as it was
+            torch.manual_seed(derive_seed(seed, "behaviour", "weights"))
+            encoder = make_encoder(seen, hidden=_HIDDEN, activation="relu", init="torch")
+            head = nn.Linear(encoder.out_features, self.distribution.param_size)
         self.net = nn.Sequential(encoder, head)
         step = Step([Objective("behaviour", self.net, self._loss, Adam())])
         rng = derive_rng(seed, "behaviour")

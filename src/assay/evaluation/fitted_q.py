@@ -75,9 +75,10 @@ class FittedQ:
     ) -> None:
         self.recorded, self.policy, self.gamma, self.settings = recorded, policy, gamma, settings
         self.rng = derive_rng(seed, "fitted q")
-        torch.manual_seed(derive_seed(seed, "fitted q", "weights"))
         self.discrete = isinstance(recorded.spaces.action, Discrete)
-        self.net, self.coder = self._networks()
+        with torch.random.fork_rng(devices=[]):  # leave the caller's generator as it was
+            torch.manual_seed(derive_seed(seed, "fitted q", "weights"))
+            self.net, self.coder = self._networks()
         self.target = copy.deepcopy(self.net)
         self._units = self._value_units()
         episodes, members = len(recorded.lengths), settings.members
