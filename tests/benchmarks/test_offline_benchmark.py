@@ -19,6 +19,7 @@ import offline  # noqa: E402
 import offline_speed  # noqa: E402
 
 from assay.core.errors import ConfigError  # noqa: E402
+from assay.data.files import load  # noqa: E402
 
 SETS = {
     quality: {"sha256": "", "episodes": 1, "steps": 1, "mean": mean}
@@ -147,7 +148,11 @@ def test_a_generated_set_is_of_the_size_that_was_asked_for(tmp_path: Path) -> No
     arrays = dataset_memory.in_memory(0.001)
     assert arrays.content_hash == made.content_hash
     assert made.episode(0).truncated[-1] and not made.episode(0).truncated[:-1].any()
-    options = argparse.Namespace(size=1e9)
+    dataset_memory.write_sparse(made, tmp_path / "sparse.hdf5")
+    sparse = load(tmp_path / "sparse.hdf5")
+    assert sparse.schema == made.schema and len(sparse) == len(made)
+    assert not sparse.episode(0).obs.any()
+    options = argparse.Namespace(size=1e9, sparse=False)
     with pytest.raises(ConfigError, match="GB left"):
         dataset_memory.measure(options, tmp_path)
 
@@ -157,7 +162,7 @@ def test_a_share_below_the_target_is_a_miss() -> None:
         return [{"updates_per_second": rate, "allocated_bytes": 500_000_000}]
 
     found = {
-        "size_gb": 20.0, "limit_gb": 4.0, "share": 0.75,
+        "size_gb": 20.0, "limit_gb": 4.0, "share": 0.75, "sparse": False,
         "runs": {"mapped": side(75.0), "in_memory": side(100.0)},
     }  # fmt: skip
     assert "75% of the 100 from a set in memory" in dataset_memory.line(found)
