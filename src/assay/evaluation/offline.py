@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError
 from assay.core.seeding import derive_rng
+from assay.data.schema import LOG_PROB
 from assay.evaluation.behaviour import ClonedBehaviour
 from assay.evaluation.fitted_q import FitSettings, FittedQ
-from assay.evaluation.on_data import LOG_PROB, OnData, Recorded
+from assay.evaluation.on_data import OnData, Recorded
 from assay.evaluation.statistics import Interval, stratified_bootstrap, t_interval
 from assay.functional import off_policy
 from assay.policies.policy import Policy

@@ -16,13 +16,11 @@ from assay.core.errors import AssayError
 from assay.core.types import Spaces, Tree, action_mask, unpack
 from assay.data.dataset import Dataset
 from assay.data.findings import require_valid
-from assay.data.schema import EXTRA, OBS
+from assay.data.schema import EXTRA, LOG_PROB, OBS
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.networks.normalize import RunningNormalizer
 from assay.policies.heads import SquashedHead, StochasticHead
 from assay.policies.policy import Policy
-
-LOG_PROB = "log_prob"  # the extra that holds the behaviour's log-probabilities
 
 
 class Recorded:
