@@ -42,7 +42,7 @@ NO_DENSITY = (
     "observation, which has no density"
 )
 _LEVEL = 0.95
-_REPS = 1_000
+_REPS, _NUMBERS = 1_000, 1 << 25  # of a bootstrap, and how many its table may have
 _FEW, _SHARE = 10.0, 0.01  # effective episodes below which weights count as collapsed
 CLONING_UPDATES = 3_000
 
@@ -216,8 +216,9 @@ class OfflineEvaluator:
         episodes = len(lengths)
         clipped = np.minimum(weights, math.sqrt(episodes))
         rng = derive_rng(self.seed, "bootstrap")
-        counts = rng.multinomial(episodes, np.full(episodes, 1.0 / episodes), size=_REPS)
-        counts = np.concatenate([np.ones((1, episodes)), counts])  # the first is the data itself
+        reps = max(100, min(_REPS, _NUMBERS // episodes))
+        drawn = rng.multinomial(episodes, np.full(episodes, 1.0 / episodes), size=reps)
+        counts: Floats = np.concatenate([np.ones((1, episodes)), drawn])  # first, the data itself
         means = counts.T / episodes
         sums = off_policy.normalised_sums
         before = off_policy.weights_before(weights, lengths)

@@ -122,15 +122,17 @@ class OnData:
         self.space = recorded.spaces.action
         self._head = head if isinstance(head, StochasticHead | SquashedHead) and sampled else None
         self.samples = self._head is not None
-        chosen, masks = [], []
+        chosen: list[NDArray[Any]] = []
+        masks: list[NDArray[Any]] = []
         for _, obs in recorded.observations():
             if self.samples:
                 chosen.append(policy.parameters(obs).copy())
-                masks.append(action_mask(obs))
+                mask = action_mask(obs)
+                masks += [] if mask is None else [mask]
             else:
                 chosen.append(policy.act(obs).action)
         self._chosen = np.concatenate(chosen)  # best actions, or parameters of the head
-        self._masks = np.concatenate(masks) if masks and masks[0] is not None else None
+        self._masks = np.concatenate(masks) if masks else None
 
     @property
     def has_density(self) -> bool:
