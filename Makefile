@@ -10,6 +10,10 @@ JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((
 TEST_JOBS ?= $(shell echo $$(($(JOBS) + 1)))
 # What we measure ourselves against. Pinned, so that a ratio means the same thing tomorrow.
 PEERS := stable-baselines3==2.9.2 sb3-contrib==2.9.2 skrl==2.1.1
+# d3rlpy pins gymnasium 1.0.0, which nothing here would run with: it comes without its pins, with
+# what it imports.
+D3RLPY := d3rlpy==2.8.1 gym==0.26.2 gym-notices==0.1.0
+PEERS += structlog colorama dataclasses-json scikit-learn click
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -60,6 +64,7 @@ $(PACKAGES): %-packages:
 
 bench: $(BENCH_STAMP) cpp ## Measure speed side by side with the peers, in .venv-bench
 	$(BENCH_BIN)/python benchmarks/speed.py $(ARGS)
+	$(BENCH_BIN)/python benchmarks/offline_speed.py $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/priorities.py $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/server.py $(if $(ARGS),--quick,--store)
 
@@ -78,7 +83,7 @@ clean: ## Remove caches and build products (never runs or environments)
 	rm -rf build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find src tests benchmarks examples -type d -name __pycache__ -prune -exec rm -rf {} +
 
-# $(call install,ENVIRONMENT,REQUIREMENTS)
+# $(call install,ENVIRONMENT,REQUIREMENTS,WITHOUT THEIR REQUIREMENTS)
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "$(PYTHON) is missing or older than 3.11. Name another: make PYTHON=python3.12 $(MAKECMDGOALS)"; \
@@ -89,6 +94,7 @@ define install
 	  exit 1; }
 	@echo "Installing into $(1) (minutes the first time)"
 	@$(1)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt $(2)
+	$(if $(3),@$(1)/bin/python -m pip install -qq --disable-pip-version-check --no-deps $(3))
 	@touch $@
 endef
 
@@ -96,4 +102,4 @@ $(STAMP): pyproject.toml constraints.txt
 	$(call install,.venv,-e '.[all$(comma)dev]')
 
 $(BENCH_STAMP): pyproject.toml constraints.txt Makefile
-	$(call install,.venv-bench,-e '.[server$(comma)box2d$(comma)mujoco$(comma)minatar$(comma)minigrid$(comma)dm-control]' pytest $(PEERS))
+	$(call install,.venv-bench,-e '.[server$(comma)box2d$(comma)mujoco$(comma)minatar$(comma)minigrid$(comma)dm-control$(comma)data]' pytest $(PEERS),$(D3RLPY))

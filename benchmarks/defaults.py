@@ -312,31 +312,50 @@ def measure(todo: Sequence[Entry], settings: Mapping[str, Any], out: Path, jobs:
 def _launch(entry: Entry, settings: Mapping[str, Any], out: Path) -> bool:
     asked = entry.line()
     own = settings if entry.library == "assay" else {}
-    command = [sys.executable, __file__, "one", json.dumps([asked, dict(own)])]
-    threads = {n: "1" for n in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    try:
-        child = subprocess.run(
-            command, env={**os.environ, **threads}, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=RUN_TIMEOUT,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        print(f"{entry}: no result after {RUN_TIMEOUT} s", flush=True)
+    result = answer(Path(__file__), [asked, dict(own)], str(entry), RUN_TIMEOUT)
+    if result is None:
         return True
-    last = child.stdout.splitlines()[-1:] or [""]
-    if child.returncode or not last[0].startswith("{"):
-        tail = "\n  ".join((child.stdout + child.stderr).splitlines()[-6:])
-        print(f"{entry}: failed\n  {tail}", flush=True)
-        return True
-    line = json.dumps(asked | json.loads(last[0]))
-    with out.open("a") as file:  # one write: several processes may append
-        file.write(line + "\n")
-    result = json.loads(last[0])
+    append(out, asked | result)
     print(
         f"{entry.library} {entry.algorithm} {entry.env} {entry.seed}: {result['mean']:.1f}"
         f" after {result['seconds']:.0f} s",
         flush=True,
     )
     return False
+
+
+def answer(script: Path, spec: Any, name: str, timeout: float) -> dict[str, Any] | None:
+    """Return what `script one SPEC` prints in its last line, as a process of one thread.
+
+    Args:
+        script: Which script.
+        spec: What it is given, as JSON.
+        name: What it is called where it fails, which gives None.
+        timeout: Seconds.
+    """
+    command = [sys.executable, str(script), "one", json.dumps(spec)]
+    threads = {n: "1" for n in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    try:
+        child = subprocess.run(
+            command, env={**os.environ, **threads}, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=timeout,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        print(f"{name}: no result after {timeout:.0f} s", flush=True)
+        return None
+    last = child.stdout.splitlines()[-1:] or [""]
+    if child.returncode or not last[0].startswith("{"):
+        tail = "\n  ".join((child.stdout + child.stderr).splitlines()[-6:])
+        print(f"{name}: failed\n  {tail}", flush=True)
+        return None
+    found: dict[str, Any] = json.loads(last[0])
+    return found
+
+
+def append(out: Path, line: Mapping[str, Any]) -> None:
+    """Add a line to a store."""
+    with out.open("a") as file:  # one write: several processes may append
+        file.write(json.dumps(line) + "\n")
 
 
 # ---------------------------------------------------------------------- the table
@@ -444,8 +463,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "table":
         print(table(options.out))
         return 0
-    algorithms = _known(options.algorithms, _PEERS, "algorithm")
-    envs = _known(options.envs, [task.env for task in TASKS], "environment")
+    algorithms = known(options.algorithms, _PEERS, "algorithm")
+    envs = known(options.envs, [task.env for task in TASKS], "environment")
     if options.set and options.out == STORE:
         raise ConfigError("--set is for trials, which are not evidence.", "Name a file with --out.")
     todo = entries(options.part, algorithms, envs, options.seeds)
@@ -454,11 +473,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(measure(todo, parse_assignments(options.set), options.out, options.jobs) > 0)
 
 
-def _known(text: str, known: Any, what: str) -> list[str]:
+def known(text: str, allowed: Any, what: str) -> list[str]:
+    """Read names that are separated by commas; one that is not allowed is refused."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in known:
-            raise ConfigError(f"Unknown {what} '{name}'. {nearest(name, list(known))}")
+        if name not in allowed:
+            raise ConfigError(f"Unknown {what} '{name}'. {nearest(name, list(allowed))}")
     return names
 
 

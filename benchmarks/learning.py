@@ -61,7 +61,7 @@ def run_seed(case: Case, seed: int, out: Path, device: str, keep: bool) -> int:
     from assay.evaluation.evaluate import load_evaluations
 
     config = resolved(case, seed, device)
-    run = _train_or_resume(case, seed, out, config)
+    run = train_or_resume(out / "runs", f"{case.name}-{seed}", config)
     if run.status != "done":
         return INTERRUPTED
     # Seeds of its own: neither those of training nor those of the curve.
@@ -114,11 +114,17 @@ def _successes(case: Case, final: Any) -> dict[str, Any]:
     return {"success_rate": round(sum(successes) / len(successes), 4), "success": successes}
 
 
-def _train_or_resume(case: Case, seed: int, out: Path, config: dict[str, Any]) -> Any:
+def train_or_resume(root: Path, name: str, config: dict[str, Any]) -> Any:
+    """Return the run of a configuration: the one that is there, resumed if need be, or a new one.
+
+    Args:
+        root: Where runs are kept.
+        name: Of the run; one of another configuration is replaced.
+        config: Fully resolved.
+    """
     from assay import api
     from assay.runs import checkpoint
 
-    root, name = out / "runs", f"{case.name}-{seed}"
     try:
         run = api.open_run(root / name)
     except AssayError:
@@ -130,7 +136,7 @@ def _train_or_resume(case: Case, seed: int, out: Path, config: dict[str, Any]) -
         if run.config.to_dict() == config and started:
             return api.resume(run.path, force=True)
         run.directory.delete()
-    return api.train(case.algorithm, case.env, root=root, name=name, config=config)
+    return api.train(config["algorithm"], config["env"], root=root, name=name, config=config)
 
 
 def _training_seconds(elapsed: np.ndarray) -> float:

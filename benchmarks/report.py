@@ -20,6 +20,7 @@ from typing import Any
 import defaults
 import evidence
 import numpy as np
+import offline
 from cases import CASES, COMPARISONS, GROUPS, Case, Measure, cases_of
 from evidence import EvidenceError, Ratio
 
@@ -279,6 +280,22 @@ def server_table() -> str:
         raise EvidenceError(f"'{EVIDENCE.name}' is refused: {error}.") from None
 
 
+def offline_speed_table() -> str:
+    """Return the races of offline updates, if they were run."""
+    from offline_speed import STORE, table
+
+    return table(evidence.read_json(STORE) if STORE.exists() else None)
+
+
+def dataset_memory_line() -> str:
+    """Return what training from a set larger than the memory costs, if it was measured."""
+    from dataset_memory import STORE, line
+
+    if not STORE.exists():
+        return "Not measured yet: `python benchmarks/dataset_memory.py --store`."
+    return line(evidence.read_json(STORE))
+
+
 def tables() -> dict[str, str]:
     """Return every table from the committed evidence.
 
@@ -298,6 +315,9 @@ def tables() -> dict[str, str]:
         "memory": memory_line(),
         "gate": plain_table("gate", "python benchmarks/gate.py --store"),
         "defaults": defaults.table(),
+        "offline": offline.table(),
+        "offline-speed": offline_speed_table(),
+        "dataset-memory": dataset_memory_line(),
         "server": server_table(),
         "server-learning": plain_table("server_learning", "python benchmarks/server_learning.py"),
         "systems": plain_table("systems", "python benchmarks/systems.py --store"),

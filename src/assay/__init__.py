@@ -33,6 +33,7 @@ _HOME = {
     "connect_env": "assay.server.client.adapter",
     "compare": "assay.evaluation.compare",
     "evaluate": "assay.evaluation.evaluate",
+    "evaluate_offline": "assay.offline_evaluation",
     "events": "assay.loops.events",
     "STOP": "assay.loops.events",
     "AssayError": "assay.core.errors",

@@ -43,6 +43,7 @@ def record(
     episodes: int | None = None,
     quality: Quality = "expert",
     seed: int = 0,
+    log_prob: bool = False,
     env: Any = None,
 ) -> Dataset:
     """Record a dataset from a run, write it and return it.
@@ -57,10 +58,13 @@ def record(
             uniform action at a share of the steps that leads half-way; the metadata say which.
             "replay": what the run collected, as far as its replay still holds it.
         seed: Fixes the episodes.
+        log_prob: Record the log-probability of each Discrete action, as the extra `log_prob` that
+            `assay.evaluate_offline` reads. Not of a replay, which does not hold it.
         env: The environment object, if the run was not given an id.
 
     Raises:
-        ConfigError: There is no such quality, or fewer than one episode.
+        ConfigError: There is no such quality, or fewer than one episode; or actions have no
+            probability that could be recorded.
         DataError: The run has no replay, or there is nothing half-way.
         RunError: The dataset cannot be written.
     """
@@ -70,6 +74,10 @@ def record(
         )
     if episodes is not None and episodes < 1:
         raise ConfigError(f"episodes={episodes}: expected at least 1.")
+    if log_prob and quality == "replay":
+        raise ConfigError(
+            "A replay does not hold the probabilities of its actions.", "Leave out --log-prob."
+        )
     directory = check_target(out)
     opened = run if isinstance(run, Run) else open_run(run, env)
     agent = load(opened.path)
@@ -81,6 +89,8 @@ def record(
             source: Iterator[Episode] = islice(_replayed(opened, agent, vector), episodes)
         else:
             actor, how = _actor(opened, agent, vector, quality, seed)
+            if log_prob:
+                actor = _telling(actor, vector, seed)
             source = play(actor, vector, episodes=count, seed=seed)
         metadata = _metadata(opened, agent) | {"quality": quality, "seed": seed, **how}
         spaces = recorded_space(vector.observations), vector.actions.source
@@ -129,6 +139,14 @@ def _actor(
     if quality == "random":
         return _mixed(agent, vector, 1.0, seed), {}
     return _medium(run, agent, vector, seed)
+
+
+def _telling(actor: Any, vector: Vector, seed: int) -> Mixed:
+    """Return the same actor, which tells its probabilities."""
+    mixed = isinstance(actor, Mixed)
+    agent, epsilon = (actor.agent, actor.epsilon) if mixed else (actor, 0.0)
+    rng = derive_rng(seed, "record")
+    return Mixed(agent, vector.spaces.action, epsilon, rng, log_prob=True)
 
 
 def _mixed(agent: Agent, vector: Vector, epsilon: float, seed: int) -> Mixed:

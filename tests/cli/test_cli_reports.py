@@ -14,8 +14,10 @@ from PIL import Image
 import assay
 from assay.cli.doctor import EXTRAS
 from assay.core import registry
+from assay.data.files import save
 from assay.loops.run_settings import settings_model
 from assay.runs.directory import RunDirectory
+from assay.testing.offline import record
 
 BROKEN = """
 import gymnasium as gym
@@ -52,6 +54,43 @@ def test_evaluate_plays_the_episodes_and_keeps_them(cli: Cli, runs: Path) -> Non
     assert again == measured
     shown = cli("evaluate", "a", "--episodes", 2)
     assert all(f"a/seed-{seed}" in shown.stdout for seed in (1, 2, 3))
+
+
+def test_runs_are_ranked_from_recorded_data(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    place = save(record("CartPole-v1", episodes=12), tmp_path / "random.npz")
+    before = len(list(RunDirectory.open(runs / "a" / "seed-1").evals()))
+    offline = ("--offline", place, "--updates", 20)
+    result = cli("evaluate", "a/seed-1", "b/seed-1", *offline, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [one["rank"] for one in found["policies"]] == [1, 2]
+    values = [one["estimates"]["fitted_q"]["value"] for one in found["policies"]]
+    assert values == sorted(values, reverse=True)
+    assert found["behaviour"] == "estimated" and found["episodes"] == 12
+    assert len(list(RunDirectory.open(runs / "a" / "seed-1").evals())) == before
+    shown = cli("evaluate", "a/seed-1", *offline, "--sampled", "--gamma", 0.9)
+    assert shown.exit_code == 0, shown.output
+    assert "gamma 0.9" in shown.stdout and "doubly robust" in shown.stdout
+    assert "estimated by behaviour cloning" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--offline", "x.npz", "--episodes", "5"], "--episodes has a meaning only without"),
+        (["--offline", "x.npz", "--video"], "--video has a meaning only without --offline"),
+        (["--gamma", "0.9"], "--gamma has a meaning only with --offline"),
+        (["--sampled"], "--sampled has a meaning only with --offline"),
+        (["--format", "mp4"], "--format has a meaning only with --video"),
+        (["--offline", "x.npz"], "x.npz"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    cli: Cli, runs: Path, arguments: list[str], message: str
+) -> None:
+    refused = cli("evaluate", "a/seed-1", *arguments)
+    assert refused.exit_code == 2
+    assert message in refused.stderr
 
 
 def test_a_video_is_saved_with_the_run(cli: Cli, runs: Path) -> None:

@@ -137,6 +137,37 @@ def test_nothing_is_half_way_for_a_policy_that_is_no_better(
         assay.record(dqn, tmp_path / "a.npz", quality="medium")
 
 
+def test_probabilities_of_who_acted_are_recorded_if_asked_for(dqn: Path, tmp_path: Path) -> None:
+    def logs(quality: Any) -> tuple[Any, Any]:
+        path = tmp_path / f"{quality}.npz"
+        made = assay.record(dqn, path, episodes=20, quality=quality, log_prob=True)
+        rows = made.transitions(np.arange(len(made)))
+        return made, rows
+
+    _, random = logs("random")
+    np.testing.assert_allclose(random["extras"]["log_prob"], np.log(1 / 3))
+    _, expert = logs("expert")
+    np.testing.assert_array_equal(expert["extras"]["log_prob"], 0.0)
+    made, medium = logs("medium")
+    epsilon = made.metadata["epsilon"]
+    best = assay.load(dqn).act(medium["obs"])
+    expected = (1 - epsilon) * (medium["action"] == best) + epsilon / 3
+    np.testing.assert_allclose(np.exp(medium["extras"]["log_prob"]), expected)
+    plain = assay.record(dqn, tmp_path / "plain.npz", episodes=20, quality="medium")
+    assert not plain.schema.extras
+    rows = plain.transitions(np.arange(len(plain)))
+    np.testing.assert_array_equal(rows["action"], medium["action"])  # the same episodes
+    with pytest.raises(ConfigError, match="replay does not hold"):
+        assay.record(dqn, tmp_path / "a.npz", quality="replay", log_prob=True)
+
+
+def test_a_box_has_no_probabilities_to_record(tmp_path: Path) -> None:
+    settings = {"env_steps": 20, "num_envs": 1, "learning_starts": 10}
+    run = assay.train("td3", "Pendulum-v1", root=tmp_path, preset=False, **settings, **SMALL)
+    with pytest.raises(ConfigError, match="of Discrete actions, and these are Box"):
+        assay.record(run, tmp_path / "a.npz", episodes=1, log_prob=True)
+
+
 def test_mistakes(dqn: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="quality='best': expected random, medium"):
         assay.record(dqn, tmp_path / "a.npz", quality="best")  # type: ignore[arg-type]

@@ -57,7 +57,10 @@ class DatasetBuffer:
 
     def sample(self, batch_size: int) -> Batch:
         """Draw transitions, with replacement, as tensors [B, ...] on the device."""
-        index = self._draw(batch_size)
+        return self.batch(self._draw(batch_size))
+
+    def batch(self, index: NDArray[np.int64]) -> Batch:
+        """Return transitions by their numbers in the dataset."""
         rows = self.dataset.transitions(index)
         extras = {name: self._tensor(extra) for name, extra in rows["extras"].items()}
         if self.next_action:
@@ -71,7 +74,7 @@ class DatasetBuffer:
             next_obs=self._tensors(self.canonical(rows["next_obs"])),
             terminated=self._float(rows["terminated"]),
             truncated=self._float(rows["truncated"]),
-            discount=torch.full((batch_size,), self.gamma, device=self.device),
+            discount=torch.full((len(index),), self.gamma, device=self.device),
             extras=extras,
         )
 

@@ -55,6 +55,9 @@ def record(
         typer.Option("--quality", help="Who acts."),
     ] = "expert",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes the episodes.")] = 0,
+    log_prob: Annotated[
+        bool, typer.Option("--log-prob", help="Also the log-probability of each Discrete action.")
+    ] = False,
     root: RunsRoot = None,
     as_json: AsJson = False,
 ) -> None:
@@ -69,7 +72,7 @@ def record(
 
     place = locate(run, root)
     target = str(data_root() / f"{place.name}-{quality}.npz") if out is None else out
-    made = play(place, target, episodes=episodes, quality=quality, seed=seed)
+    made = play(place, target, episodes=episodes, quality=quality, seed=seed, log_prob=log_prob)
     _tell(made, as_json)
     if not as_json and "medium" in made.metadata:
         facts = made.metadata

@@ -1,4 +1,4 @@
-"""`assay evaluate`: evaluate a trained agent over new episodes."""
+"""`assay evaluate`: evaluate trained agents over new episodes, or from recorded ones."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ import typer
 
 from assay.cli import output
 from assay.cli.find_run import locate
-from assay.cli.shared_options import AsJson, RunOrGroup, RunsRoot
-from assay.evaluation.formatting import number
+from assay.cli.shared_options import AsJson, RunsRoot
+from assay.core.errors import ConfigError
+from assay.evaluation.formatting import bounds, number
 
 if TYPE_CHECKING:
     from assay.api import Run
+    from assay.evaluation.offline import PolicyValue
 
 
 def evaluate(
-    run: RunOrGroup,
-    episodes: int = typer.Option(100, "--episodes", min=1, help="How many episodes to play."),
+    runs: list[str] = typer.Argument(
+        ..., metavar="RUN_OR_GROUP...", help="Paths, or names under runs."
+    ),
+    episodes: int = typer.Option(
+        None, "--episodes", min=1, help="How many to play. [default: 100]"
+    ),
     seed: int = typer.Option(
         0, "--seed", min=0, help="Fixes the episodes: the same seed plays the same ones."
     ),
@@ -29,26 +35,75 @@ def evaluate(
         help="A setting that only acting reads: target_return=N.",
     ),
     video: bool = typer.Option(False, "--video", help="Record the first episode to RUN/videos."),
-    video_format: str = typer.Option("gif", "--format", help="Video format: gif or mp4."),
+    video_format: str = typer.Option(None, "--format", help="Video: gif or mp4. [default: gif]"),
+    offline: str = typer.Option(
+        None, "--offline", metavar="SET", help="Estimate from recorded data; plays nothing."
+    ),
+    gamma: float = typer.Option(None, "--gamma", help="With --offline: discount. [default: 0.99]"),
+    sampled: bool = typer.Option(
+        False, "--sampled", help="With --offline: of policies that sample, where they can."
+    ),
+    updates: int = typer.Option(
+        None, "--updates", min=1, help="With --offline: steps of fitted Q. [default: 20000]"
+    ),
     root: RunsRoot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play episodes with the agent of a run.
+    """Play episodes with the agents of runs, or estimate their returns from recorded data.
 
     The policy is the deterministic one of the last checkpoint. Every episode is stored in RUN/eval.
     Returns are of the environment's own rewards, without normalisation or clipping.
+
+    With --offline nothing is played and no environment is needed: the discounted return is
+    estimated from a dataset, and several runs are ranked.
     """
-    from assay.api import open_run
+    if offline is not None:
+        played = {"--episodes": episodes, "--video": video, "--format": video_format}
+        _refuse(played | {"--set": settings or None}, "without")
+        asked = {"gamma": gamma, "updates": updates}
+        given = {name: value for name, value in asked.items() if value is not None}
+        _offline(runs, offline, root, as_json, sampled=sampled, seed=seed, **given)
+        return
+    _refuse({"--gamma": gamma, "--sampled": sampled, "--updates": updates}, "with")
+    _refuse({"--format": None if video else video_format}, "with", "--video")
     from assay.core.config import parse_assignments
+
+    chosen = parse_assignments(settings or [])
+    film = (video_format or "gif") if video else None
+    _play(runs, episodes or 100, seed, chosen, film, root, as_json)
+
+
+def _refuse(options: dict[str, Any], word: str, other: str = "--offline") -> None:
+    """Refuse options that would have no effect."""
+    for name, value in options.items():
+        if value not in (None, False):
+            raise ConfigError(f"{name} has a meaning only {word} {other}.", f"Leave out {name}.")
+
+
+def _found(runs: list[str], root: Path | None) -> list[Path]:
     from assay.runs.directory import group_runs
 
-    results, chosen = [], parse_assignments(settings or [])
-    for directory in group_runs(locate(run, root)):
-        opened = open_run(directory.path)
-        measured = opened.evaluate(episodes, seed=seed, settings=chosen)
+    return [one.path for run in runs for one in group_runs(locate(run, root))]
+
+
+def _play(
+    runs: list[str],
+    episodes: int,
+    seed: int,
+    settings: dict[str, Any],
+    video_format: str | None,
+    root: Path | None,
+    as_json: bool,
+) -> None:
+    from assay.api import open_run
+
+    results = []
+    for path in _found(runs, root):
+        opened = open_run(path)
+        measured = opened.evaluate(episodes, seed=seed, settings=settings)
         result = {"run": str(opened.path), **measured.to_json()}
-        if video:
-            result["video"] = str(_film(opened, seed, video_format, chosen))
+        if video_format is not None:
+            result["video"] = str(_film(opened, seed, video_format, settings))
         results.append(result)
     if as_json:
         output.print_json(results[0] if len(results) == 1 else results)
@@ -58,6 +113,43 @@ def evaluate(
     for result in results:
         if "video" in result:
             output.say(f"Video: {result['video']}")
+
+
+def _offline(runs: list[str], data: str, root: Path | None, as_json: bool, **settings: Any) -> None:
+    from assay.evaluation.offline import ESTIMATORS, FQE, describe_behaviour
+    from assay.offline_evaluation import evaluate_offline
+
+    found = evaluate_offline(_found(runs, root), data, **settings)
+    if as_json:
+        output.print_json(found.to_json())
+        return
+    own = number(found.data_value.point)
+    output.say(f"Discounted returns (gamma {found.gamma:g}) from {found.data}, which has {own}")
+    ranked = [
+        (one.name, one.rank, number(one.value), bounds(one.estimates[FQE]))
+        for one in found.policies
+    ]
+    output.show(output.table(("run", "rank>", f"{ESTIMATORS[FQE]}>", "95% interval>"), ranked))
+    others = [
+        (policy.name, ESTIMATORS[name], number(one.point), bounds(one), _count(policy))
+        for policy in found.policies
+        for name, one in policy.estimates.items()
+        if name != FQE
+    ]
+    if others:
+        columns = ("run", "estimate", "value>", "95% interval>", "effective episodes>")
+        output.show(output.table(columns, others))
+        output.say(describe_behaviour(found.behaviour))
+    notes: dict[str, list[str]] = {}
+    for policy in found.policies:
+        for text in policy.notes:
+            notes.setdefault(text, []).append(policy.name)
+    for text, names in notes.items():
+        output.say(f"Note: {', '.join(names)}: {text}")
+
+
+def _count(policy: PolicyValue) -> str:
+    return number(policy.effective_episodes)
 
 
 def _row(result: dict[str, Any]) -> tuple[Any, ...]:

@@ -27,6 +27,7 @@ Array = NDArray[Any]
 Columns = dict[str, Array]
 
 OBS, EXTRA = "obs", "extra/"
+LOG_PROB = "log_prob"  # the extra that holds the log-probabilities of who acted
 FLAGS = ("terminated", "truncated")
 VERSION = 1
 MAX_HEADER = 64 << 20  # bytes; the spaces of a camera of 4K with a bound per pixel fit

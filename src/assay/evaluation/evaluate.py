@@ -308,6 +308,7 @@ class PlayedStep(NamedTuple):
         final: The last observations of episodes that are over; None if none is.
         after: The next observations; of a row whose episode is over, of its next one.
         playing: The rows whose counted episode was going on before the step.
+        extras: What the agent said about its choice.
     """
 
     obs: Tree
@@ -318,6 +319,7 @@ class PlayedStep(NamedTuple):
     final: Tree
     after: Tree
     playing: NDArray[np.bool_]
+    extras: Mapping[str, NDArray[Any]]
 
     @property
     def over(self) -> NDArray[np.bool_]:
@@ -344,7 +346,9 @@ def played_steps(
         choice = agent.act(obs, carry, explore)
         actions = clip_to_space(choice.action, vector.spaces.action)
         after, reward, terminated, truncated, valid, final = vector.step(actions)
-        step = PlayedStep(obs, actions, reward, terminated, truncated, final, after, playing)
+        step = PlayedStep(
+            obs, actions, reward, terminated, truncated, final, after, playing, choice.extras
+        )
         yield step
         obs, playing, over = after, step.playing_on, step.over
         if not playing.any():

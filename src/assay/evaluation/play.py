@@ -10,8 +10,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.core.errors import ConfigError
 from assay.core.types import Action, Tree, action_mask, tree_leaves, tree_map
 from assay.data.dataset import Episode
+from assay.data.schema import LOG_PROB
 from assay.envs.limits import EPISODE_BOUND
 from assay.envs.spaces import ObservationMap, TextLeaf
 from assay.envs.vector import Vector
@@ -33,12 +35,28 @@ class Mixed:
         space: The canonical action space.
         epsilon: 0 is the agent itself, 1 acting at random.
         rng: Source of the draws.
+        log_prob: Tell the log-probability of each action, as the extra `log_prob`.
+
+    Raises:
+        ConfigError: `log_prob` is asked for, and actions have none.
     """
 
     def __init__(
-        self, agent: Agent, space: gym.Space[Any], epsilon: float, rng: np.random.Generator
+        self,
+        agent: Agent,
+        space: gym.Space[Any],
+        epsilon: float,
+        rng: np.random.Generator,
+        *,
+        log_prob: bool = False,
     ) -> None:
         self.agent, self.space, self.epsilon, self.rng = agent, space, epsilon, rng
+        self.log_prob = log_prob
+        if log_prob and not isinstance(space, gym.spaces.Discrete):
+            raise ConfigError(
+                f"Log-probabilities are recorded of Discrete actions, and these are {space}.",
+                "Leave out --log-prob; evaluations estimate them.",
+            )
 
     def initial_carry(self, n: int) -> Tree:
         """Return that of the agent."""
@@ -51,13 +69,26 @@ class Mixed:
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Choose an action for each row of `obs`."""
         choice = self.agent.act(obs, carry, explore)
-        count = len(choice.action)
+        count, action = len(choice.action), choice.action
         chance = self.rng.random(count) < self.epsilon
-        if not chance.any():
-            return choice
-        drawn = random_actions(self.rng, self.space, count, action_mask(obs))
-        at = chance.reshape(-1, *[1] * (drawn.ndim - 1))
-        return Action(np.where(at, drawn, choice.action), choice.carry, choice.extras)
+        if chance.any():
+            drawn = random_actions(self.rng, self.space, count, action_mask(obs))
+            action = np.where(chance.reshape(-1, *[1] * (drawn.ndim - 1)), drawn, action)
+        extras = choice.extras
+        if self.log_prob:
+            extras = {**extras, LOG_PROB: self._log_prob(action, choice.action, action_mask(obs))}
+        return Action(action, choice.carry, extras)
+
+    def _log_prob(
+        self, action: NDArray[Any], best: NDArray[Any], mask: NDArray[Any] | None
+    ) -> NDArray[np.float64]:
+        assert isinstance(self.space, gym.spaces.Discrete)
+        valid = np.full(len(action), int(self.space.n))
+        if mask is not None:
+            allowed = mask.astype(bool).sum(1)
+            valid = np.where(allowed > 0, allowed, valid)  # one that allows nothing allows all
+        # (1 - epsilon) 1{a = pi(s)} + epsilon / |A(s)|
+        return np.log((1.0 - self.epsilon) * (action == best) + self.epsilon / valid)
 
 
 class Uniform:
@@ -151,6 +182,11 @@ def _episode(played: _Round, row: int, vector: Vector) -> Episode:
         np.array([step.reward[row] for step in steps], np.float64),
         np.array([step.terminated[row] for step in steps]),
         np.array([step.truncated[row] for step in steps]),
+        {
+            name: np.array([step.extras[name][row] for step in steps])
+            for name in steps[0].extras
+            if name == LOG_PROB  # others are for who learns
+        },
     )
 
 

@@ -91,6 +91,10 @@ class StochasticHead:
         low, high = (torch.as_tensor(bound, device=params.device) for bound in self.bounds)
         return torch.clamp(action, low, high)
 
+    def log_density(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
+        """Return log p(action) [N] of what it samples; of Box actions, before clipping."""
+        return self._torch.log_prob(params, action, mask)
+
     def describe(self, network: Described) -> description.Head:
         """Return the distribution as data."""
         space = self.space
@@ -128,6 +132,13 @@ class SquashedHead:
     def best(self, params: Tensor, mask: Tensor | None) -> Tensor:
         """Return the mode."""
         return _to_box(self._torch.mode(params), self.space)
+
+    def log_density(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
+        """Return log p(action) [N] of what it samples, in the environment's units."""
+        center, half_width = (torch.from_numpy(x).to(params.device) for x in box_scale(self.space))
+        unit = (action - center) / half_width
+        # The Jacobian of the scaling to the bounds.
+        return self._torch.log_prob(params, unit) - half_width.log().sum()
 
     def describe(self, network: Described) -> description.Head:
         """Return the distribution as data."""

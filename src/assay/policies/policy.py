@@ -86,6 +86,13 @@ class Policy:
         seen = obs if self.normalizer is None else self.normalizer.normalize(obs)
         return self._greedy.step(seen, carry)
 
+    def parameters(self, obs: Tree) -> Array:
+        """Return the head's parameters [N, P] for N canonical observations, without exploring.
+
+        Not for a policy with a memory. The array may be overwritten by the next call.
+        """
+        return self._params(obs, None)
+
     def _params(self, obs: Tree, rng: np.random.Generator | None) -> Array:
         if self.normalizer is not None:
             obs = self.normalizer.normalize(obs)

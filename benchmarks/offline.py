@@ -1,0 +1,488 @@
+"""Learning from recorded data: what each algorithm makes of sets of four qualities.
+
+    python benchmarks/offline.py run [--jobs 16] [--envs Pendulum-v1] [--seeds 1,2] [--out FILE]
+    python benchmarks/offline.py table [--out FILE]
+
+`run` trains who acted in each environment and records a random, a medium, a replay and an expert
+set; trains every algorithm on every set with every seed; and ranks policies by fitted Q evaluation
+against the returns that they were really played for. Every part is a process of its own on one
+thread, and a line of `evidence/offline.jsonl`: what is there is not run again, and a run that was
+interrupted goes on from its checkpoint. Runs and sets stay in `--work`. `table` judges as `assay
+compare` does: a difference counts where Welch's and the permutation test both find it, corrected
+after Holm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import evidence
+import numpy as np
+from defaults import answer, append, known, read
+from learning import train_or_resume
+
+from assay.core import registry
+from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError
+from assay.evaluation import statistics
+from assay.evaluation.formatting import number, signed
+from assay.evaluation.statistics import Interval
+
+STORE = Path(__file__).resolve().parent / "evidence" / "offline.jsonl"
+WORK = Path("runs/offline")
+SEEDS = (1, 2, 3, 4, 5)
+EPISODES = 100  # of the judgement of a run
+QUALITIES = ("random", "medium", "replay", "expert")
+BASELINE = "bc"
+ALGORITHMS = (BASELINE, "td3_bc", "iql", "cql", "rebrac", "decision_transformer")
+ABOVE = ("cql", "iql", "rebrac")  # than the baseline, on medium and replay
+EXPERTS = ("td3_bc", "rebrac")  # as good as the expert, on expert data
+EXPERT_SHARE, SPEARMAN, ALPHA = 0.95, 0.8, 0.05
+RANKED, APART = 8, 0.02  # policies at most, and how far apart their returns are at least
+TIMEOUT = 6 * 3_600
+Kind = Literal["prepare", "learn", "rank"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An environment, who acts in it, and how much is recorded.
+
+    Attributes:
+        env: Its id.
+        algorithm: Who learns to act in it.
+        env_steps: For how long.
+        episodes: Of each set, but for the replay, which is all there is.
+        updates: Of each algorithm that learns from the sets; None is what its preset says.
+        settings: Of who acts.
+    """
+
+    env: str
+    algorithm: str
+    env_steps: int
+    episodes: int
+    updates: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+TASKS = {
+    task.env: task
+    for task in (
+        Task("CartPole-v1", "dqn", 50_000, 200),
+        Task("Pendulum-v1", "sac", 20_000, 100),
+        Task("Hopper-v5", "sac", 300_000, 300, updates=200_000),
+        Task("HalfCheetah-v5", "sac", 300_000, 100, updates=200_000),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of the whole: a line of the store.
+
+    Attributes:
+        kind: Train who acts and record the sets; learn from one; or rank policies.
+        env: Where.
+        quality: Of the set that is learned from.
+        algorithm: Who learns.
+        seed: Of who learns.
+        updates: Of who learns, if not those of the preset.
+    """
+
+    kind: Kind
+    env: str
+    quality: str = ""
+    algorithm: str = ""
+    seed: int = 0
+    updates: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Return what it is called, as a run and in messages."""
+        words = [self.kind, self.env, self.quality, self.algorithm]
+        return "-".join([w for w in words if w] + ([str(self.seed)] if self.seed else []))
+
+
+# ---------------------------------------------------------------------- one part, in a child
+
+
+def do(part: Part, work: Path, out: Path) -> dict[str, Any]:
+    """Do one part in this process, and return what its line says."""
+    import torch
+
+    torch.set_num_threads(1)
+    began = time.perf_counter()
+    does = {"prepare": _prepare, "learn": _learn, "rank": _rank}[part.kind]
+    found = does(part, work, out)
+    return found | {"seconds": round(time.perf_counter() - began, 1)}
+
+
+def set_path(work: Path, env: str, quality: str) -> Path:
+    """Return where a set is kept."""
+    return work / "sets" / f"{env}-{quality}.hdf5"
+
+
+def _prepare(part: Part, work: Path, out: Path) -> dict[str, Any]:
+    from assay.data.files import load
+    from assay.data.summary import summarise
+    from assay.recording import record
+
+    task = TASKS[part.env]
+    watched = {"eval_every": task.env_steps // 20, "checkpoint_every": task.env_steps // 20}
+    settings = {**task.settings, "env_steps": task.env_steps, **_quiet(1), **watched}
+    run = train_or_resume(
+        work / "runs",
+        part.name,
+        _resolved(task.algorithm, task.env, settings | {"keep_checkpoints": 20}),
+    )
+    found = {}
+    for quality in QUALITIES:
+        path = set_path(work, part.env, quality)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            episodes = None if quality == "replay" else task.episodes
+            record(run, path, quality=quality, episodes=episodes, seed=1)  # type: ignore[arg-type]
+        made = load(path)
+        returns = summarise(made).returns
+        found[quality] = made.facts() | {"mean": round(float(returns.mean()), 3)}
+        found[quality] |= {k: v for k, v in made.metadata.items() if k in ("medium", "share")}
+    return {"behaviour": task.algorithm, "env_steps": task.env_steps, "sets": found}
+
+
+def _learn(part: Part, work: Path, out: Path) -> dict[str, Any]:
+    data = set_path(work, part.env, part.quality)
+    settings: dict[str, Any] = {"data": str(data), "eval_every": 0, **_quiet(part.seed)}
+    if part.updates is not None:
+        settings["updates"] = part.updates
+    config = _resolved(part.algorithm, part.env, settings)
+    run = train_or_resume(work / "runs", part.name, config)
+    if run.status != "done":
+        raise AssayError(f"{part.name} was interrupted.", "The same command goes on with it.")
+    # Seeds of its own: neither those of the sets nor those of training.
+    final = run.evaluate(EPISODES, seed=1_000_000 + part.seed)
+    return {
+        "config": evidence.config_hash(config["hyperparameters"]),
+        "updates_done": config["run"]["updates"],
+        "sha256": _hash(data),
+        "mean": round(final.mean, 3),
+        "returns": evidence.rounded(final.returns),
+    }
+
+
+def _rank(part: Part, work: Path, out: Path) -> dict[str, Any]:
+    """Rank policies that differ in their return by fitted Q evaluation on the replay set."""
+    from scipy.stats import spearmanr
+
+    from assay.api import load, open_run
+    from assay.data.files import load as load_data
+    from assay.evaluation.evaluate import evaluate
+    from assay.evaluation.offline import OfflineEvaluator
+    from assay.evaluation.on_data import Recorded
+    from assay.runs import checkpoint
+
+    truths: dict[str, tuple[float, Any]] = {}
+    for line in _lines(out, "learn"):
+        one = _part(line)
+        if one.env == part.env and (work / "runs" / one.name).is_dir():
+            truths[one.name] = line["mean"], (work / "runs" / one.name, None)
+    behaviour = open_run(work / "runs" / Part("prepare", part.env).name)
+    for place in checkpoint.list_checkpoints(behaviour.directory.checkpoints_path)[::3]:
+        agent = load(behaviour.path, checkpoint_path=place)
+        played = evaluate(agent.policy, part.env, episodes=20, seed=2_000_000)
+        truths[f"checkpoint {place.name}"] = played.mean, (behaviour.path, place)
+    chosen = apart({name: truth for name, (truth, _) in truths.items()})
+    data, judge, values = load_data(set_path(work, part.env, "replay")), None, []
+    for name in chosen:
+        path, place = truths[name][1]
+        agent = load(path, checkpoint_path=place)
+        if judge is None:
+            judge = OfflineEvaluator(Recorded(data, agent.observations, agent.actions), gamma=0.99)
+        if agent.policy.initial_carry(1) is not None:  # cannot be judged from data
+            values.append(math.nan)
+            continue
+        values.append(judge.fitted_q(agent.policy).point)
+    kept = [k for k, value in enumerate(values) if not math.isnan(value)]
+    played_returns = [truths[chosen[k]][0] for k in kept]
+    return {
+        "policies": [chosen[k] for k in kept],
+        "returns": evidence.rounded(played_returns),
+        "estimates": evidence.rounded(values[k] for k in kept),
+        "spearman": round(float(spearmanr(played_returns, [values[k] for k in kept])[0]), 4),
+    }
+
+
+def apart(truths: dict[str, float], most: int = RANKED) -> list[str]:
+    """Return policies whose returns differ, from the worst to the best, spread over the range.
+
+    Two of the same return cannot be ranked, and only chance would order them.
+    """
+    span = (max(truths.values()) - min(truths.values())) or 1.0
+    chosen: list[str] = []
+    for name in sorted(truths, key=lambda one: truths[one]):
+        if not chosen or truths[name] - truths[chosen[-1]] > APART * span:
+            chosen.append(name)
+    if len(chosen) <= most:
+        return chosen
+    at = np.linspace(0, len(chosen) - 1, most).round().astype(int)
+    return [chosen[k] for k in at]
+
+
+def _quiet(seed: int) -> dict[str, Any]:
+    return {"seed": seed, "threads": 1, "device": "cpu", "sinks": (), "eval_episodes": 10}
+
+
+def _resolved(algorithm: str, env: str, settings: dict[str, Any]) -> dict[str, Any]:
+    from assay.envs.make import look_at
+    from assay.loops.config import resolve
+
+    return resolve(algorithm, env, settings, look=lambda given: look_at(env, given)).to_dict()
+
+
+def _hash(data: Path) -> str:
+    from assay.data.files import load
+
+    return load(data).content_hash
+
+
+# ---------------------------------------------------------------------- all parts, in the parent
+
+
+def parts(
+    envs: Sequence[str],
+    algorithms: Sequence[str],
+    qualities: Sequence[str],
+    seeds: Iterable[int],
+    updates: int | None = None,
+) -> dict[Kind, list[Part]]:
+    """Return what there is to do, by stage; algorithms that do not exist here are left out."""
+    here = set(registry.names())
+    learns = [
+        Part("learn", env, quality, algorithm, seed, updates or TASKS[env].updates)
+        for seed in seeds
+        for env in envs
+        for quality in qualities
+        for algorithm in algorithms
+        if algorithm in here and _fits(algorithm, env)
+    ]
+    return {
+        "prepare": [Part("prepare", env) for env in envs],
+        "learn": learns,
+        "rank": [Part("rank", env) for env in envs],
+    }
+
+
+def _fits(algorithm: str, env: str) -> bool:
+    return env != "CartPole-v1" or "Discrete" in registry.get(algorithm).spec.actions
+
+
+def run(todo: dict[Kind, list[Part]], work: Path, out: Path, jobs: int) -> int:
+    """Do what is missing, stage after stage, and return how many parts failed."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for kind, wanted in todo.items():
+        done = {_part(line) for line in read(out)}
+        missing = [part for part in wanted if part not in done]
+        print(f"{kind}: {len(missing)} of {len(wanted)} to do, {jobs} at a time", flush=True)
+        with ThreadPoolExecutor(jobs) as pool:
+            failed += sum(pool.map(lambda part: _launch(part, work, out), missing))
+        if failed and kind == "prepare":
+            break  # nothing could learn from sets that are not there
+    return failed
+
+
+def _launch(part: Part, work: Path, out: Path) -> bool:
+    spec = [asdict(part), str(work), str(out)]
+    found = answer(Path(__file__), spec, part.name, TIMEOUT)
+    if found is None:
+        return True
+    append(out, asdict(part) | found | {"machine": evidence.machine()})
+    shown = found.get("mean", found.get("spearman", ""))
+    print(f"{part.name}: {shown} after {found['seconds']:.0f} s", flush=True)
+    return False
+
+
+def _part(line: dict[str, Any]) -> Part:
+    return Part(**{name: line[name] for name in Part.__slots__})
+
+
+def _lines(out: Path, kind: Kind) -> list[dict[str, Any]]:
+    return [line for line in read(out) if line["kind"] == kind]
+
+
+# ---------------------------------------------------------------------- the tables
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """An algorithm against the baseline on one set.
+
+    Attributes:
+        difference: Of the means, with Welch's interval.
+        p_value: The larger of both tests, corrected; NaN where there are too few seeds.
+    """
+
+    difference: Interval
+    p_value: float
+
+    @property
+    def verdict(self) -> str:
+        """Return what `assay compare` would say."""
+        if math.isnan(self.p_value):
+            return "unknown"
+        if self.p_value > ALPHA:
+            return "not shown"
+        return "better" if self.difference.point > 0 else "worse"
+
+
+def against(base: Sequence[float], others: dict[str, Sequence[float]]) -> dict[str, Against]:
+    """Compare algorithms with the baseline, as `assay compare` does."""
+    found: dict[str, tuple[Interval, list[float]]] = {}
+    for name, scores in others.items():
+        point = float(np.mean(scores) - np.mean(base))
+        if min(len(base), len(scores)) < 2:
+            found[name] = Interval(point, math.nan, math.nan, 1 - ALPHA), []
+            continue
+        welch = statistics.welch_test(scores, base, 1 - ALPHA)
+        permutation = statistics.permutation_test(scores, base, rng=0)
+        both = [p for p in (welch.p_value, permutation.p_value) if not math.isnan(p)]
+        found[name] = welch.interval or Interval(point, math.nan, math.nan, 1 - ALPHA), both
+    judged = [name for name, (_, both) in found.items() if both]
+    corrected = statistics.holm([max(found[name][1]) for name in judged]) if judged else []
+    p_values = dict(zip(judged, map(float, corrected), strict=True))
+    return {n: Against(one, p_values.get(n, math.nan)) for n, (one, _) in found.items()}
+
+
+def scores(path: Path) -> dict[tuple[str, str], dict[str, dict[int, float]]]:
+    """Return (environment, quality) -> algorithm -> seed -> score."""
+    found: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    for line in _lines(path, "learn"):
+        seeds = found.setdefault((line["env"], line["quality"]), {})
+        seeds.setdefault(line["algorithm"], {})[line["seed"]] = line["mean"]
+    return found
+
+
+def table(path: Path = STORE) -> str:
+    """Return the tables: what was learned from each set, the ranking, and the goals."""
+    found, sets = scores(path), {line["env"]: line["sets"] for line in _lines(path, "prepare")}
+    if not found:
+        return "Not measured yet: `python benchmarks/offline.py run`."
+    lines = [
+        "| environment | set | return of the set | algorithm | IQM over seeds [95% interval] "
+        "| share of the expert | less BC [95% interval] | verdict |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    goals: list[str] = []
+    for env, quality in ((e, q) for e in TASKS for q in QUALITIES if (e, q) in found):
+        arms = {a: list(found[env, quality][a].values()) for a in found[env, quality]}
+        base = arms.get(BASELINE, [])
+        judged = against(base, {a: s for a, s in arms.items() if a != BASELINE}) if base else {}
+        for algorithm in (a for a in ALGORITHMS if a in arms):
+            share = _share(float(np.mean(arms[algorithm])), sets[env])
+            versus = judged.get(algorithm)
+            lines.append(
+                f"| {env} | {quality} | {number(sets[env][quality]['mean'])} | {algorithm} | "
+                f"{_iqm(arms[algorithm])} | {share:.0%} | {_difference(versus)} | "
+                f"{'-' if versus is None else versus.verdict} |"
+            )
+            goals += _goals(env, quality, algorithm, share, versus)
+    ranks = _lines(path, "rank")
+    goals += [
+        f"| {line['env']} | fitted Q ranks {len(line['policies'])} policies | Spearman "
+        f"{line['spearman']:.2f} | {_yes(line['spearman'] >= SPEARMAN)} |"
+        for line in ranks
+    ]
+    return "\n".join([*lines, "", "| where | goal | measured | met |", "|---|---|---|---|", *goals])
+
+
+def _goals(
+    env: str, quality: str, algorithm: str, share: float, versus: Against | None
+) -> list[str]:
+    made = []
+    if algorithm in ABOVE and quality in ("medium", "replay") and versus is not None:
+        better = versus.verdict == "better"
+        made.append(
+            f"| {env} {quality} | {algorithm} above BC | {_difference(versus)} | {_yes(better)} |"
+        )
+    if algorithm in EXPERTS and quality == "expert":
+        made.append(
+            f"| {env} expert | {algorithm} at {EXPERT_SHARE:.0%} of the expert | {share:.0%} | "
+            f"{_yes(share >= EXPERT_SHARE)} |"
+        )
+    return made
+
+
+def _share(mean: float, sets: dict[str, Any]) -> float:
+    """Return a return between that of acting at random (0) and that of the expert (1)."""
+    low, high = sets["random"]["mean"], sets["expert"]["mean"]
+    return (mean - low) / ((high - low) or 1.0)
+
+
+def _iqm(values: Sequence[float]) -> str:
+    one = statistics.stratified_bootstrap(np.array(values), rng=0)
+    bounds = "" if math.isnan(one.low) else f" [{number(one.low)}, {number(one.high)}]"
+    return f"{number(one.point)}{bounds} ({len(values)})"
+
+
+def _difference(versus: Against | None) -> str:
+    if versus is None:
+        return "-"
+    one = versus.difference
+    bounds = "" if math.isnan(one.low) else f" [{signed(one.low)}, {signed(one.high)}]"
+    return f"{signed(one.point)}{bounds}"
+
+
+def _yes(met: bool) -> str:
+    return "yes" if met else "no"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, or show."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    runner = commands.add_parser("run", help="do what is missing")
+    runner.add_argument("--envs", default=",".join(TASKS), help="some of: " + ", ".join(TASKS))
+    runner.add_argument("--algorithms", default=",".join(ALGORITHMS))
+    runner.add_argument("--qualities", default=",".join(QUALITIES))
+    runner.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="such as 11,12")
+    runner.add_argument("--updates", type=int, help="of every run, not those of its preset")
+    runner.add_argument("--stages", default="prepare,learn,rank", help="some of these")
+    runner.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    runner.add_argument("--work", type=Path, default=WORK, help="where runs and sets are kept")
+    for command in (runner, commands.add_parser("table", help="show what there is")):
+        command.add_argument("--out", type=Path, default=STORE)
+    commands.add_parser("one").add_argument("spec", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.command == "one":
+        asked, work, out = json.loads(options.spec)
+        print(json.dumps(do(Part(**asked), Path(work), Path(out))))
+        return 0
+    if options.command == "table":
+        print(table(options.out))
+        return 0
+    if options.jobs < 1:
+        raise ConfigError(f"--jobs is {options.jobs}; expected at least 1.")
+    todo = parts(
+        known(options.envs, TASKS, "environment"),
+        known(options.algorithms, ALGORITHMS, "algorithm"),
+        known(options.qualities, QUALITIES, "quality"),
+        [int(seed) for seed in options.seeds.split(",")],
+        options.updates,
+    )
+    stages = known(options.stages, todo, "stage")
+    chosen = {kind: wanted for kind, wanted in todo.items() if kind in stages}
+    return int(run(chosen, options.work.resolve(), options.out.resolve(), options.jobs) > 0)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except AssayError as error:
+        print(error, file=sys.stderr)
+        sys.exit(EXIT_USER_ERROR)

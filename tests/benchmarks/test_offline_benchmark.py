@@ -1,0 +1,184 @@
+"""The benchmarks of learning from recorded data: what they would do and how they judge."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import dataset_memory  # noqa: E402
+import offline  # noqa: E402
+import offline_speed  # noqa: E402
+
+from assay.core.errors import ConfigError  # noqa: E402
+from assay.data.files import load  # noqa: E402
+
+SETS = {
+    quality: {"sha256": "", "episodes": 1, "steps": 1, "mean": mean}
+    for quality, mean in zip(offline.QUALITIES, (0.0, 50.0, 40.0, 100.0), strict=True)
+}
+
+
+def store(path: Path, scores: dict[tuple[str, str], list[float]], env: str = "Pendulum-v1") -> Path:
+    """Write results: (quality, algorithm) -> scores by seed."""
+    lines = [vars_of(offline.Part("prepare", env)) | {"sets": SETS}]
+    for (quality, algorithm), values in scores.items():
+        for seed, mean in enumerate(values, 1):
+            part = offline.Part("learn", env, quality, algorithm, seed)
+            lines.append(vars_of(part) | {"mean": mean})
+    rank = {"policies": list("abcde"), "spearman": 0.9}
+    lines.append(vars_of(offline.Part("rank", env)) | rank)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def vars_of(part: offline.Part) -> dict[str, Any]:
+    return {name: getattr(part, name) for name in offline.Part.__slots__}
+
+
+def test_parts_leave_out_what_does_not_exist_or_fit() -> None:
+    todo = offline.parts(["CartPole-v1", "Pendulum-v1"], offline.ALGORITHMS, ["medium"], [1, 2])
+    assert [part.env for part in todo["prepare"]] == ["CartPole-v1", "Pendulum-v1"]
+    learned = {(part.env, part.algorithm) for part in todo["learn"]}
+    assert ("CartPole-v1", "iql") in learned and ("Pendulum-v1", "td3_bc") in learned
+    assert ("CartPole-v1", "td3_bc") not in learned
+    assert len({part.name for part in todo["learn"]}) == len(todo["learn"])
+    hopper = offline.parts(["Hopper-v5"], ["bc"], ["expert"], [1])["learn"]
+    assert [part.updates for part in hopper] == [200_000]
+    assert offline.parts(["Hopper-v5"], ["bc"], ["expert"], [1], 7)["learn"][0].updates == 7
+
+
+def test_a_difference_counts_where_both_tests_find_it() -> None:
+    base = [10.0, 11.0, 9.0, 10.5, 9.5]
+    found = offline.against(base, {"far": [20.0, 21.0, 19.0, 20.5, 19.5], "same": base[::-1]})
+    assert found["far"].verdict == "better"
+    assert found["far"].difference.point == pytest.approx(10.0)
+    assert found["same"].verdict == "not shown"
+    assert offline.against([20.0, 21.0, 19.0], {"low": [1.0, 2.0, 0.0]})["low"].verdict in (
+        "worse",
+        "not shown",
+    )
+    assert offline.against([1.0], {"one": [2.0]})["one"].verdict == "unknown"
+
+
+def test_the_table_says_which_goals_are_met(tmp_path: Path) -> None:
+    low, high = [40.0, 41.0, 39.0, 40.5, 39.5], [80.0, 81.0, 79.0, 80.5, 79.5]
+    path = store(
+        tmp_path / "store.jsonl",
+        {
+            ("medium", "bc"): low,
+            ("medium", "iql"): high,
+            ("replay", "bc"): low,
+            ("replay", "iql"): low[::-1],
+            ("expert", "bc"): high,
+            ("expert", "td3_bc"): [96.0, 97.0, 95.0, 96.0, 96.0],
+        },
+    )
+    text = offline.table(path)
+    assert "| Pendulum-v1 medium | iql above BC | +40.00 [+38.85, +41.15] | yes |" in text
+    assert "| Pendulum-v1 replay | iql above BC |" in text
+    replay = next(x for x in text.splitlines() if "replay | iql above BC" in x)
+    assert replay.endswith("| no |")
+    assert "| Pendulum-v1 expert | td3_bc at 95% of the expert | 96% | yes |" in text
+    assert "fitted Q ranks 5 policies | Spearman 0.90 | yes |" in text
+    assert "Not measured yet" in offline.table(tmp_path / "nothing.jsonl")
+
+
+def test_ranked_policies_differ_in_their_return() -> None:
+    truths = {f"p{k}": value for k, value in enumerate([0.0, 1.0, 50.0, 50.5, 99.5, 100.0])}
+    assert offline.apart(truths) == ["p0", "p2", "p4"]
+    many = {str(k): float(k) for k in range(40)}
+    chosen = offline.apart(many)
+    assert len(chosen) == offline.RANKED and (chosen[0], chosen[-1]) == ("0", "39")
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = store(tmp_path / "store.jsonl", {("medium", "bc"): [1.0]})
+    asked: list[str] = []
+
+    def answer(script: Path, spec: Any, name: str, timeout: float) -> dict[str, Any] | None:
+        asked.append(name)
+        return None if "iql" in name else {"mean": 2.0, "seconds": 1.0}
+
+    monkeypatch.setattr(offline, "answer", answer)
+    todo = offline.parts(["Pendulum-v1"], ["bc", "iql"], ["medium"], [1, 2])
+    failed = offline.run(todo, tmp_path, out, jobs=1)
+    assert failed == 2
+    assert sorted(asked) == [
+        "learn-Pendulum-v1-medium-bc-2",
+        "learn-Pendulum-v1-medium-iql-1",
+        "learn-Pendulum-v1-medium-iql-2",
+    ]
+    assert offline.scores(out)["Pendulum-v1", "medium"]["bc"] == {1: 1.0, 2: 2.0}
+
+
+@pytest.mark.slow
+def test_a_whole_benchmark_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = offline.Task("CartPole-v1", "dqn", 600, 4, updates=20, settings={"learning_starts": 100})
+    monkeypatch.setitem(offline.TASKS, "CartPole-v1", task)
+    out, work = tmp_path / "out.jsonl", tmp_path / "work"
+    todo = offline.parts(["CartPole-v1"], ["bc"], ["random", "replay"], [1])
+
+    def here(script: Path, spec: Any, name: str, timeout: float) -> dict[str, Any] | None:
+        asked, place, results = spec
+        return offline.do(offline.Part(**asked), Path(place), Path(results))
+
+    monkeypatch.setattr(offline, "answer", here)
+    monkeypatch.setattr(offline, "EPISODES", 2)
+    stages: Any = {kind: todo[kind] for kind in ("prepare", "learn")}
+    assert offline.run(stages, work, out, jobs=1) == 0
+    assert sorted(path.name for path in (work / "sets").iterdir()) == sorted(
+        f"CartPole-v1-{quality}.hdf5" for quality in offline.QUALITIES
+    )
+    assert set(offline.scores(out)) == {("CartPole-v1", "random"), ("CartPole-v1", "replay")}
+    assert "CartPole-v1" in offline.table(out)
+
+
+def test_a_generated_set_is_of_the_size_that_was_asked_for(tmp_path: Path) -> None:
+    made = dataset_memory.noise(0.001)
+    assert made.nbytes == pytest.approx(1e6, rel=0.1)
+    arrays = dataset_memory.in_memory(0.001)
+    assert arrays.content_hash == made.content_hash
+    assert made.episode(0).truncated[-1] and not made.episode(0).truncated[:-1].any()
+    dataset_memory.write_sparse(made, tmp_path / "sparse.hdf5")
+    sparse = load(tmp_path / "sparse.hdf5")
+    assert sparse.schema == made.schema and len(sparse) == len(made)
+    assert not sparse.episode(0).obs.any()
+    options = argparse.Namespace(size=1e9, sparse=False)
+    with pytest.raises(ConfigError, match="GB left"):
+        dataset_memory.measure(options, tmp_path)
+
+
+def test_a_share_below_the_target_is_a_miss() -> None:
+    def side(rate: float) -> list[dict[str, Any]]:
+        return [{"updates_per_second": rate, "allocated_bytes": 500_000_000}]
+
+    found = {
+        "size_gb": 20.0, "limit_gb": 4.0, "share": 0.75, "sparse": False,
+        "runs": {"mapped": side(75.0), "in_memory": side(100.0)},
+    }  # fmt: skip
+    assert "75% of the 100 from a set in memory" in dataset_memory.line(found)
+    assert "**missed**" in dataset_memory.line(found)
+    assert "**missed**" not in dataset_memory.line(found | {"share": 0.9})
+
+
+def test_ratios_of_offline_updates_are_of_medians() -> None:
+    runs = [
+        {"algorithm": "iql", "library": library, "updates_per_second": rate}
+        for library, rates in (("d3rlpy", (100.0, 110.0, 90.0)), ("assay", (350.0, 300.0, 400.0)))
+        for rate in rates
+    ]
+    text = offline_speed.table({"runs": runs})
+    assert "| 350/s | 100/s | 3.5x [2.7x, 4.4x] | 3x | yes |" in text
+    assert "Not measured" in offline_speed.table(None)
+    rows = offline_speed.steps()
+    assert len(rows["reward"]) == offline_speed.STEPS
+    assert np.abs(rows["action"]).max() < 1.0 and rows["truncated"].sum() == 100
