@@ -18,7 +18,7 @@ from assay.data.dataset import Dataset
 from assay.data.files import load as load_data
 from assay.data.files import save
 from assay.evaluation.play import Uniform, play, recorded_space
-from assay.loops.config import RANDOM, EpisodeSettings, RunConfig, find_run
+from assay.loops.config import OBJECT, RANDOM, EpisodeSettings, RunConfig, find_run
 from assay.runs.directory import RunDirectory
 
 _FILE = "expert.npz"
@@ -61,6 +61,11 @@ def _source(config: RunConfig, run: EpisodeSettings, env: Any, given: Any) -> Da
     """Return episodes of the expert: a dataset as it is, of others as many as are needed."""
     if given is not None:
         return _require_dataset(given)
+    if run.expert.startswith(OBJECT):
+        raise ConfigError(
+            f"expert='{run.expert}' was given as an object, which is not stored.",
+            "Pass the dataset as expert= to assay.train.",
+        )
     count = run.expert_episodes
     if run.expert == RANDOM:
         return _recorded(config, env, count, None)
