@@ -17,11 +17,13 @@ class Line(gym.Env):
         self.wind = wind
 
     def reset(self, *, seed=None, options=None):
+        """Begin anywhere."""
         super().reset(seed=seed)
         self.x, self.t = self.np_random.uniform(-1.0, 1.0), 0
         return self._seen(), {}
 
     def step(self, action):
+        """Go left, stay, or go right."""
         self.x = float(np.clip(self.x + 0.2 * (int(action) - 1) + self.wind, -1.0, 1.0))
         self.t += 1
         return self._seen(), -abs(self.x), False, self.t == 20, {}
@@ -36,6 +38,7 @@ def expert(obs):
 
 
 def play(env, seed):
+    """Return an episode of the expert."""
     obs, action, reward = [env.reset(seed=seed)[0]], [], []
     for _ in range(20):
         action.append(expert(obs[-1]))
@@ -58,10 +61,14 @@ if __name__ == "__main__":
     reward = assay.learned_reward(run)
     print(f"reward in the middle {reward([0.0], 1):.1f}, at the ends {reward([1.0], 1):.1f}")
 
-    def windy():
-        return reward.wrap(Line(wind=0.05))
-
-    again = assay.train("ppo", windy, env_steps=12_000, gamma=0.9, normalize_reward=True, **small)
+    again = assay.train(
+        "ppo",
+        lambda: reward.wrap(Line(wind=0.05)),
+        env_steps=12_000,
+        gamma=0.9,
+        normalize_reward=True,
+        **small,
+    )
     found = assay.evaluate(again.agent().policy, lambda: Line(wind=0.05), episodes=20, seed=0)
     print(f"with the learned reward, in wind: mean return {found.mean:.1f}; standing still -12")
 

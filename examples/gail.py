@@ -19,6 +19,7 @@ def controller(obs):
 
 
 def play(env, seed):
+    """Return an episode of the controller."""
     obs, action, reward, truncated = [env.reset(seed=seed)[0]], [], [], [False]
     while not truncated[-1]:
         action.append(controller(obs[-1]))

@@ -221,6 +221,12 @@ class TestBadInput:
         message = failed("gail", "Acrobot-v1", "expert=expert")
         assert "was trained in 'CartPole-v1', and this run is in 'Acrobot-v1'" in message
 
+    def test_an_object_that_was_not_given_again(self) -> None:
+        run = assay.train("gail", Identity, name="a", expert=record(Identity), **GAIL)
+        options = {k: v for k, v in run.config.to_dict().items() if k in ("run", "hyperparameters")}
+        with pytest.raises(ConfigError, match="given as an object, which is not stored"):
+            assay.train("gail", Identity, config=options, preset=False)
+
     def test_no_episodes(self) -> None:
         message = failed("gail", "CartPole-v1", "expert=random", "expert_episodes=0")
         assert "expert_episodes=0" in message
@@ -235,7 +241,7 @@ class TestBadInput:
         ("expert", "message"),
         [
             ("nobody", "expert='nobody': there is no run of this name"),
-            ("policy.onnx", "expert='policy.onnx': there is no such file"),
+            ("policy.onnx", "policy.onnx': there is no such file"),
             ("nowhere:act", "cannot be imported"),
             ("json:nothing", "'json' has no function 'nothing'"),
             (7, "expert is a int; expected a run, a file or a function"),

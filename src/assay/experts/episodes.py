@@ -19,7 +19,7 @@ from assay.data.files import load as load_data
 from assay.data.files import save
 from assay.evaluation.play import Uniform, play, recorded_space
 from assay.loops.config import RunConfig
-from assay.loops.run_settings import RANDOM, EpisodeSettings, find_run
+from assay.loops.run_settings import OBJECT, RANDOM, EpisodeSettings, find_run
 from assay.runs.directory import RunDirectory
 
 _FILE = "expert.npz"
@@ -62,6 +62,11 @@ def _source(config: RunConfig, run: EpisodeSettings, env: Any, given: Any) -> Da
     """Return episodes of the expert: a dataset as it is, of others as many as are needed."""
     if given is not None:
         return _require_dataset(given)
+    if run.expert.startswith(OBJECT):
+        raise ConfigError(
+            f"expert='{run.expert}' was given as an object, which is not stored.",
+            "Pass the dataset as expert= to assay.train.",
+        )
     count = run.expert_episodes
     if run.expert == RANDOM:
         return _recorded(config, env, count, None)

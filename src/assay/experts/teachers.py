@@ -26,12 +26,11 @@ from assay.evaluation.play import restored
 from assay.experts.episodes import expert_config
 from assay.loops.collect import random_actions
 from assay.loops.config import RunConfig
-from assay.loops.run_settings import OBJECT, RANDOM, TaughtSettings, find_run
+from assay.loops.run_settings import OBJECT, ONNX, RANDOM, TaughtSettings, find_run
 from assay.policies.export import ONE_INPUT
 from assay.runs import checkpoint
 from assay.runs.directory import RunDirectory
 
-_ONNX = ".onnx"
 _ROUNDING = 1e-4  # by which an answer may lie beyond a bound, relative to its range
 
 
@@ -174,8 +173,8 @@ def find_teacher(
         assert latest is not None  # the agent was loaded from it
         digest = _sha256((latest / checkpoint.MANIFEST).read_bytes())
         return lambda env: AgentTeacher(agent, env.spaces, name), _facts(name, digest)
-    if name.endswith(_ONNX):
-        path = Path(name).expanduser().absolute()
+    if name.endswith(ONNX):
+        path = Path(name)
         if not path.is_file():
             raise ConfigError(f"expert='{name}': there is no such file.", "Check the path.")
         return lambda env: FileTeacher(path, env), _facts(name, _sha256(path.read_bytes()))

@@ -19,6 +19,7 @@ Share = Annotated[
 ]
 RANDOM = "random"  # the expert that is none: the control
 OBJECT = "object:"  # before the name of an expert that was given as an object
+ONNX = ".onnx"  # at the end of the name of an exported policy
 
 
 class RunSettings(Model):
@@ -190,7 +191,9 @@ class _FromEpisodes(Model):
 
 
 class _FromPolicy(Model):
-    expert: str = Field(description="Who answers: a run, package.module:function, or random.")
+    expert: str = Field(
+        description="Who answers: a run, FILE.onnx, package.module:function, or random."
+    )
 
 
 class EpisodeSettings(OnlineSettings, _FromEpisodes):
@@ -207,6 +210,8 @@ class TaughtSettings(OnlineSettings, _FromPolicy):
     def resolved(self) -> Self:
         """Return a copy in which every interval is a number and the path is absolute."""
         place = find_run(self.expert)
+        if place is None and self.expert.endswith(ONNX):
+            place = Path(self.expert).expanduser().absolute()  # a resumed run may start elsewhere
         found = self.expert if place is None else str(place)
         return super().resolved().model_copy(update={"expert": found})
 
