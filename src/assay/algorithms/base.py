@@ -147,7 +147,7 @@ class Algorithm(ABC):
     gives_extras: ClassVar[bool] = False  # off-policy: `act` returns extras that the replay keeps
     # Whether one run can learn from recorded data and an environment: `data` and `env_steps`.
     takes_both: ClassVar[bool] = False
-    # Hyperparameters that a trained agent may be given other values of, because only acting reads them.
+    # Hyperparameters that can be changed after training, because only acting reads them.
     acting_settings: ClassVar[frozenset[str]] = frozenset()
     auto_compiles: bool = True  # whether compile=auto may compile steps that are not cached
 
