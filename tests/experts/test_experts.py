@@ -249,7 +249,6 @@ class TestBadInput:
             (lambda obs: [0, 1], r"answered with the shape \(2,\); expected \(\)"),
             (lambda obs: 1 / 0, "failed: ZeroDivisionError"),
         ],
-        ids=str,
     )
     def test_teachers(self, expert: Any, message: str) -> None:
         with pytest.raises(ConfigError, match=message):
