@@ -201,8 +201,9 @@ class Algorithm(ABC):
         return self.policy.act(obs, carry, explore)
 
     def rewarded(self, carry: Tree, reward: Any) -> Tree:
-        """Return the carry after rewards [N] were given: what `policy` does."""
-        return self.policy.rewarded(carry, reward)
+        """Return the carry after rewards [N] were given: what `policy` does, if there is one."""
+        policy = getattr(self, "policy", None)  # an algorithm may act by itself
+        return carry if policy is None else policy.rewarded(carry, reward)
 
     def initial_carry(self, n: int) -> Tree:
         """Return the state a policy carries from step to step at an episode's start, or None."""
