@@ -9,8 +9,8 @@ interrupted is resumed. Seeds run one after the other: start the command several
 `--cases` to use more cores. `--collect` writes `evidence/imitation.json` and prints the table.
 
 A score is normalised: 0 is what random actions get, and 1 what the expert gets, both measured by
-this script on 100 episodes. The expert of Pendulum is a controller that is written down here; that
-of Hopper is a run of SAC, which is trained first.
+this script on 100 episodes. GAIL and AIRL imitate a run of SAC, which is trained first; DAgger and
+BC learn from a controller that is written down here.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import assay
 from assay import data
 from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError
 from assay.core.types import Action
+from assay.envs.make import make_vector
 from assay.evaluation.evaluate import evaluate
 from assay.evaluation.play import Uniform, play, recorded_space
 from assay.runs import checkpoint
@@ -71,24 +72,26 @@ class Controller:
 
 
 CONTROLLERS = {"Pendulum-v1": swing_up}
-TRAINED = {"Hopper-v5": {"algorithm": "sac", "env_steps": 1_000_000}}
+TRAINED: dict[str, dict[str, Any]] = {
+    "Pendulum-v1": {"env_steps": 20_000},
+    "Hopper-v5": {"env_steps": 1_000_000},
+}
 
 
-def expert_of(env: str, out: Path) -> Any:
+def expert_of(case: Case, out: Path) -> Any:
     """Return who acts as the expert; one that is trained is trained here, once."""
-    if env in CONTROLLERS:
-        return Controller(CONTROLLERS[env])
-    plan = dict(TRAINED[env])
-    name = f"expert-{env}"
-    run = _train_or_resume(out, name, plan.pop("algorithm"), env, plan | {"seed": 0})
+    if case.labels is not None:
+        return Controller(CONTROLLERS[case.env])
+    settings = {**TRAINED[case.env], "seed": 0, "device": "cpu", "threads": 1, "sinks": ()}
+    run = _train_or_resume(out, f"expert-{case.env}", "sac", case.env, settings)
     return assay.load(run.path).policy
 
 
-def demonstrations(env: str, out: Path, episodes: int, seed: int) -> data.Dataset:
+def demonstrations(case: Case, out: Path, episodes: int, seed: int) -> data.Dataset:
     """Return episodes of the expert, always the same ones for a seed."""
-    vector = assay_vector(env)
+    vector = make_vector(case.env, 10, training=False)
     try:
-        played = play(expert_of(env, out), vector, episodes=episodes, seed=seed)
+        played = play(expert_of(case, out), vector, episodes=episodes, seed=seed)
         return data.from_episodes(
             played, recorded_space(vector.observations), vector.actions.source
         )
@@ -96,20 +99,14 @@ def demonstrations(env: str, out: Path, episodes: int, seed: int) -> data.Datase
         vector.close()
 
 
-def assay_vector(env: str) -> Any:
-    """Return environments to play in."""
-    from assay.envs.make import make_vector
-
-    return make_vector(env, 10, training=False)
-
-
-def anchors(env: str, out: Path) -> dict[str, float]:
+def anchors(case: Case, out: Path) -> dict[str, float]:
     """Return the mean returns of random actions and of the expert, measured once."""
-    path = out / "anchors" / f"{env}.json"
+    kind = "trained" if case.labels is None else "controller"
+    path = out / "anchors" / f"{case.env}-{kind}.json"
     if not path.exists():
-        vector = assay_vector(env)
+        vector = make_vector(case.env, 10, training=False)
         chance = Uniform(vector.spaces.action, np.random.default_rng(0))
-        both = {"random": chance, "expert": expert_of(env, out)}
+        both = {"random": chance, "expert": expert_of(case, out)}
         measure = partial(evaluate, episodes=FINAL_EPISODES, seed=FINAL_SEED)
         found = {name: round(measure(who, vector).mean, 3) for name, who in both.items()}
         vector.close()
@@ -132,7 +129,7 @@ class Case:
         goal: What the normalised score must reach; of a control, stay below.
         settings: Over the preset.
         control: Whether this is a control.
-        labels: Answers of the expert that the case may use, where that is what is compared.
+        labels: Answers of the controller that the case may use, where that is what is compared.
         transfer: Settings of the changed environment in which a learned reward trains PPO.
     """
 
@@ -183,7 +180,7 @@ def run_seed(case: Case, seed: int, out: Path) -> dict[str, Any]:
     run = _imitate(case, seed, out)
     facts: dict[str, Any] = {"config": run.config.to_dict()}
     if case.transfer is None:
-        ends = anchors(case.env, out)
+        ends = anchors(case, out)
         mean = run.evaluate(FINAL_EPISODES, seed=FINAL_SEED + seed).mean
     else:
         again, ends = _transferred(case, seed, out, run)
@@ -208,10 +205,10 @@ def _imitate(case: Case, seed: int, out: Path) -> Any:
         path = out / "data" / f"{case.name}-{seed}.npz"
         if not path.exists():
             length = gym.spec(case.env).max_episode_steps or 1
-            data.save(demonstrations(case.env, out, case.labels // length, 100 + seed), path)
+            data.save(demonstrations(case, out, case.labels // length, 100 + seed), path)
         settings["data"] = str(path)
     elif "expert" not in settings:
-        settings["expert"] = demonstrations(case.env, out, EPISODES, seed)
+        settings["expert"] = demonstrations(case, out, EPISODES, seed)
     # A transfer begins with the run of the case that it is named after.
     stem = "airl-pendulum" if case.transfer is not None else case.name
     return _train_or_resume(out, f"{stem}-{seed}", case.algorithm, case.env, settings)
@@ -242,9 +239,7 @@ def _transferred(case: Case, seed: int, out: Path, run: Any) -> tuple[float, dic
     for name, factory in (("learned", rewarded), ("own", changed)):
         made = _train_or_resume(out, f"{case.name}-{name}-{seed}", "ppo", factory, settings)
         ends[name] = measure(made.agent().policy, changed).mean
-    vector = assay_vector(case.env)
-    chance = Uniform(vector.spaces.action, np.random.default_rng(seed))
-    vector.close()
+    chance = Uniform(changed().action_space, np.random.default_rng(seed))
     found = {"random": measure(chance, changed).mean, "expert": ends["own"]}
     return ends["learned"], {name: round(value, 3) for name, value in found.items()}
 

@@ -72,7 +72,8 @@ def test_a_score_is_0_for_chance_and_1_for_the_expert(
 
 
 def test_the_same_episodes_are_shown_again(tmp_path: Path) -> None:
-    one, two = (imitation.demonstrations("Pendulum-v1", tmp_path, 2, 3) for _ in range(2))
+    case = imitation.CASES["bc-pendulum"]
+    one, two = (imitation.demonstrations(case, tmp_path, 2, 3) for _ in range(2))
     assert one.content_hash == two.content_hash and len(one) == 400
     assert float(np.mean([e.reward.sum() for e in one.episodes()])) > -400
 
