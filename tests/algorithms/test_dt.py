@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from typer.testing import CliRunner
 
 import assay
 from assay.algorithms.dt import DT
+from assay.cli.app import app
 from assay.core.errors import ConfigError
 from assay.core.types import tree_map
 from assay.data.collect import from_episodes
@@ -20,7 +22,7 @@ from assay.data.dataset import Dataset, Episode
 from assay.data.files import save
 from assay.evaluation.evaluate import evaluate
 from assay.testing.algorithms import make_algorithm
-from assay.testing.offline import OfflineContract, OfflineRig
+from assay.testing.offline import OfflineContract, OfflineRig, record
 
 SMALL: dict[str, Any] = {
     "width": 16, "layers": 1, "heads": 2, "context": 4, "batch_size": 8, "warmup": 2, "lr": 1e-3,
@@ -232,6 +234,29 @@ class TestLearns:
             run.evaluate(2, settings={"lr": 1})
         with pytest.raises(ConfigError, match="target_return"):
             run.evaluate(2, settings={"target_return": "high"})
+
+
+def test_a_target_on_the_command_line(tmp_path: Any) -> None:
+    path = save(record("Pendulum-v1", episodes=2), tmp_path / "tries.npz")
+    assay.train(
+        "dt", "Pendulum-v1", name="a", root=tmp_path, data=str(path), updates=3, sinks=(),
+        eval_episodes=1, preset=False, compile=False, **SMALL,
+    )  # fmt: skip
+
+    def cli(*words: str) -> Any:
+        command = ["evaluate", "a", "--root", str(tmp_path), "--episodes", "1", *words]
+        return CliRunner().invoke(app, command)
+
+    done = cli("--set", "target_return=-300", "--json")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "a/eval/000000000003-seed0-target_return=-300.json").exists()
+    for words, message in (
+        ("lr=1", "dt cannot change it after training"),
+        ("target_return=high", "target_return"),
+        ("target_return", "target_return"),
+    ):
+        wrong = cli("--set", words)
+        assert wrong.exit_code == 2 and message in wrong.output.replace("\n", " "), wrong.output
 
 
 def test_is_not_exported(tmp_path: Any) -> None:
