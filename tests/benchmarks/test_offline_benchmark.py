@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -20,6 +21,8 @@ import offline_speed  # noqa: E402
 
 from assay.core.errors import ConfigError  # noqa: E402
 from assay.data.files import load  # noqa: E402
+from assay.evaluation import fitted_q  # noqa: E402
+from assay.testing.envs import Identity  # noqa: E402
 
 SETS = {
     quality: {"sha256": "", "episodes": 1, "steps": 1, "mean": mean}
@@ -122,24 +125,38 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_a_whole_benchmark_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = offline.Task("CartPole-v1", "dqn", 600, 4, updates=20, settings={"learning_starts": 100})
-    monkeypatch.setitem(offline.TASKS, "CartPole-v1", task)
-    out, work = tmp_path / "out.jsonl", tmp_path / "work"
-    todo = offline.parts(["CartPole-v1"], ["bc"], ["random", "replay"], [1])
+    env = "OfflineIdentity-v0"
+    gym.register(env, entry_point=lambda: Identity(gym.spaces.Discrete(3)))
+    fast = {"num_envs": 2, "learning_starts": 50, "buffer_size": 500, "lr": 1e-2}
+    task = offline.Task(env, "dqn", 600, 10, updates=20, settings=fast)
+    monkeypatch.setitem(offline.TASKS, env, task)
 
     def here(script: Path, spec: Any, name: str, timeout: float) -> dict[str, Any] | None:
         asked, place, results = spec
         return offline.do(offline.Part(**asked), Path(place), Path(results))
 
     monkeypatch.setattr(offline, "answer", here)
-    monkeypatch.setattr(offline, "EPISODES", 2)
-    stages: Any = {kind: todo[kind] for kind in ("prepare", "learn")}
-    assert offline.run(stages, work, out, jobs=1) == 0
-    assert sorted(path.name for path in (work / "sets").iterdir()) == sorted(
-        f"CartPole-v1-{quality}.hdf5" for quality in offline.QUALITIES
-    )
-    assert set(offline.scores(out)) == {("CartPole-v1", "random"), ("CartPole-v1", "replay")}
-    assert "CartPole-v1" in offline.table(out)
+    monkeypatch.setattr(offline, "EPISODES", 5)
+    monkeypatch.setattr(fitted_q.FitSettings, "__init__", _quick_fit)
+    out, work = tmp_path / "out.jsonl", tmp_path / "work"
+    todo = offline.parts([env], ["bc"], ["random", "replay"], [1])
+    assert offline.run(todo, work, out, jobs=1) == 0
+    assert {path.name for path in (work / "sets").iterdir()} == {
+        f"{env}-{quality}.hdf5" for quality in offline.QUALITIES
+    }
+    assert set(offline.scores(out)) == {(env, "random"), (env, "replay")}
+    text = offline.table(out)
+    assert f"| {env} | replay |" in text
+    # Again: everything is there.
+    monkeypatch.setattr(offline, "answer", lambda *_: pytest.fail("done before"))
+    assert offline.run(todo, work, out, jobs=1) == 0
+
+
+_fit_settings = fitted_q.FitSettings.__init__
+
+
+def _quick_fit(self: Any, **options: Any) -> None:
+    _fit_settings(self, **({"updates": 20, "members": 1} | options))
 
 
 def test_a_generated_set_is_of_the_size_that_was_asked_for(tmp_path: Path) -> None:
