@@ -137,9 +137,8 @@ def _prepare(part: Part, work: Path, out: Path) -> dict[str, Any]:
 
     task = TASKS[part.env]
     watched = {"eval_every": task.env_steps // 20, "checkpoint_every": task.env_steps // 20}
-    # One checkpoint is kept, so that the medium set has random actions in between. One of an
-    # earlier checkpoint would hold a single action for each observation: nothing but BC to learn.
-    settings = {"env_steps": task.env_steps, "keep_checkpoints": 1, **_quiet(1), **watched}
+    # All checkpoints are kept, to find one that is half-way for the medium set.
+    settings = {"env_steps": task.env_steps, "keep_checkpoints": 20, **_quiet(1), **watched}
     config = _resolved(task.algorithm, task.env, task.settings | settings)
     run = train_or_resume(work / "runs", part.name, config)
     found = {}

@@ -32,6 +32,9 @@ _EPISODES = 100
 _PROBE = 20  # episodes by which an agent's return is estimated
 _NEAR = 0.15  # how far from half-way a checkpoint may be
 _CLOSE = 0.1  # how far from half-way noise may lead
+# Share of random actions beside those of an earlier checkpoint. With one action for each
+# observation there would be nothing to choose from, and imitation would be the best to do.
+_CHANCE = 0.2
 _TRIES = 7
 _HELD = 1 << 30  # bytes of observations of the episodes that are played at once
 
@@ -53,9 +56,10 @@ def record(
         out: Where to, as of `assay.data.save`.
         episodes: How many; 100 by default, and for "replay" all that there are.
         quality: "random": uniform actions. "expert": the deterministic policy of the last
-            checkpoint. "medium": the kept checkpoint whose return is nearest to half-way between
-            these two if it is within 15 % of the distance, else the policy of the last one with a
-            uniform action at a share of the steps that leads half-way; the metadata say which.
+            checkpoint. "medium": the last kept checkpoint that, with a uniform action at 20 % of
+            the steps, is within 15 % of the distance from half-way between these two, else the
+            policy of the last one with a share of uniform actions that leads half-way; the metadata
+            say which.
             "replay": what the run collected, as far as its replay still holds it.
         seed: Fixes the episodes.
         log_prob: Record the log-probability of each Discrete action, as the extra `log_prob` that
@@ -168,13 +172,17 @@ def _medium(run: Run, agent: Agent, vector: Vector, seed: int) -> tuple[Any, dic
         )
     facts = {"random_return": low, "final_return": high}
     for place in checkpoint.list_checkpoints(run.directory.checkpoints_path)[-2::-1]:
-        older = load(run.path, checkpoint_path=place)
-        share = (measure(older.policy) - low) / (high - low)
+        older = _mixed(load(run.path, checkpoint_path=place), vector, _CHANCE, seed)
+        share = (measure(older) - low) / (high - low)
         if abs(share - 0.5) <= _NEAR:
-            return older.policy, {**facts, "medium": f"checkpoint {place.name}", "share": share}
+            return older, {**facts, **_noisy(_CHANCE, share, f"checkpoint {place.name}, ")}
     epsilon, share = _half_way(lambda x: measure(_mixed(agent, vector, x, seed)), low, high)
-    how = {"medium": f"a random action at {epsilon:.1%} of the steps", "share": share}
-    return _mixed(agent, vector, epsilon, seed), {**facts, **how, "epsilon": epsilon}
+    return _mixed(agent, vector, epsilon, seed), {**facts, **_noisy(epsilon, share)}
+
+
+def _noisy(epsilon: float, share: float, who: str = "") -> dict[str, Any]:
+    what = f"{who}a random action at {epsilon:.1%} of the steps"
+    return {"medium": what, "share": share, "epsilon": epsilon}
 
 
 def _half_way(measure: Any, low: float, high: float) -> tuple[float, float]:

@@ -97,7 +97,11 @@ def test_a_kept_checkpoint_is_taken_if_it_is_near_half_way(
     )
     made = assay.record(dqn, tmp_path / "a.npz", episodes=2, quality="medium")
     kept = sorted(path.name for path in (dqn / "checkpoints").iterdir() if path.is_dir())
-    expected = f"checkpoint {kept[-2]}" if chosen else "a random action at 50.0% of the steps"
+    expected = (
+        f"checkpoint {kept[-2]}, a random action at 20.0% of the steps"
+        if chosen
+        else "a random action at 50.0% of the steps"
+    )
     assert made.metadata["medium"] == expected
     assert made.metadata["share"] == pytest.approx(older / 10 if chosen else 0.5)
 

@@ -64,8 +64,9 @@ def record(
     """Record a dataset from a run.
 
     random: uniform actions. expert: the deterministic policy of the last checkpoint. medium: about
-    half-way between the returns of these two, by an earlier checkpoint if one is near, else by
-    random actions in between. replay: what the run collected and still holds.
+    half-way between the returns of these two, by an earlier checkpoint with some random actions if
+    one is near, else by the last one with more of them. replay: what the run collected and still
+    holds.
     """
     from assay.data.files import data_root
     from assay.recording import record as play
