@@ -14,6 +14,7 @@ from typing import Any
 from assay.study.repo.definitions import Definitions
 from assay.study.repo.files import words
 from assay.study.repo.options import literal
+from assay.study.repo.parts import parts_of
 from assay.study.repo.syntax import (
     LEAVES,
     conditions,
@@ -62,6 +63,7 @@ def read_python(path: str, text: str, vocabulary: dict[str, Any] | None = None) 
                 tree = _parse_old(text)
                 read_imports(path, text, facts)
         facts.doc = ast.get_docstring(tree) or ""
+        facts.parts = parts_of(tree)
         _Reader(facts, vocabulary or {}).module(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         # Null bytes, machine-written nests: what was seen before stays.
@@ -166,6 +168,7 @@ class _Reader(Definitions):
                     if isinstance(target, ast.Name) and isinstance(node.value.value, str):
                         self.constants[target.id] = node.value.value
         self.local = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        self.defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
         own = {name for name in self.local if not name.startswith("_")}
         for node in tree.body:
             if isinstance(node, ast.Assign | ast.Expr) and isinstance(node.value, ast.Call):
@@ -178,26 +181,44 @@ class _Reader(Definitions):
                     self.runs(node.lineno)  # `main()` or `app.run(main)`
         self.children(tree)
         if "learn" in self.facts.signals:
-            for origin in self.facts.imports.values():
+            for origin in self._imported_first(tree):
                 made = f"{origin.partition('.')[0]}:{origin.rpartition('.')[2]}"
                 for name in LIBRARY_METRICS.get(made, ()):
                     self.metric(name, self.facts.signals["learn"], 0.7)
             known = {name.partition(".")[0] for name in self.facts.modules}
             if "stable_baselines3" in known and "learn_steps" in self.facts.signals:
                 for name in LIBRARY_METRICS["stable_baselines3:PPO"]:  # all of them log these
-                    self.metric(name, self.facts.signals["learn"], 0.65)
+                    self.metric(name, self.facts.signals["learn_steps"], 0.65)
+
+    def _imported_first(self, tree: ast.Module) -> list[str]:
+        """Return what the whole file imports, and not one of its functions alone."""
+        nodes = [
+            part
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom | ast.Try | ast.If)
+            for part in ast.walk(node)
+        ]
+        return [
+            self.facts.imports[alias.asname or alias.name]
+            for node in nodes
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if (alias.asname or alias.name) in self.facts.imports
+        ]
 
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
-            if alias.asname:
-                self.facts.imports[alias.asname] = alias.name
+            # A name with dots is no variable, but leads to its file.
+            self.facts.imports[alias.asname or f"{alias.name}."] = alias.name
             note_import(self.facts, alias.name, node.lineno)
 
     def _import_from(self, node: ast.ImportFrom) -> None:
         module = absolute(self.facts.path, "." * node.level + (node.module or ""))
         self.facts.relative = self.facts.relative or node.level > 0
         for alias in node.names:
-            self.facts.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
+            local = alias.asname or (f"{module}.*" if alias.name == "*" else alias.name)
+            if not self.depth or local not in self.defined:
+                self.facts.imports[local] = f"{module}.{alias.name}"
             self.facts.modules.add(f"{module}.{alias.name}")
         note_import(self.facts, module, node.lineno)
 
@@ -245,6 +266,7 @@ class _Reader(Definitions):
             self.conditions += conditions(test, holds=False)
 
     def _compare(self, node: ast.Compare) -> None:
+        self.beats(node)
         for value in node.comparators:
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
                 if isinstance(node.left, ast.Attribute | ast.Name | ast.Subscript):
@@ -302,6 +324,8 @@ class _Reader(Definitions):
                                 self.metric(hit.name, hit.line, 0.65)
             if isinstance(value, ast.DictComp):
                 self.renamed[name] = value
+            if isinstance(target, ast.Name) and isinstance(value, ast.IfExp | ast.Constant):
+                self.part_of_name(name, value)
             if isinstance(value, ast.Call):
                 maker = ".".join(self.dotted(value.func).split(".")[-2:])
                 for part in target.elts if isinstance(target, ast.Tuple) else [target]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from assay.study.files.records import Answer
 from assay.study.repo.answers import settings
 from assay.study.repo.answers.ranking import THRESHOLD, Found, ranked
+from assay.study.repo.answers.templates import filled
 from assay.study.repo.files import words
 from assay.study.repo.measures import is_metric
 from assay.study.repo.repository import Repository
@@ -21,8 +22,9 @@ from assay.study.repo.words import (
     OUTCOME_WORDS,
 )
 
+_SUCCESS = re.compile(r"(success|win|winning|solve|completion)[ _-]*rates?\b", re.IGNORECASE)
 METRICS, GUARDRAILS = 250, 100
-_OFF = "off by default"
+_OFF, _PRINTED = "off by default", "printed"
 # Words of settings that turn a logger on, as whoever wants a metric does.
 _LOGGERS = {"wandb", "tensorboard", "track", "log", "logger", "logging", "writer", "tb", "verbose"}
 _GUARDRAIL_PAIRS = (
@@ -36,6 +38,10 @@ _PROMISING = (
         "return", "returns", "reward", "rewards", "rew", "score", "scores", "fitness", "ret",
         "hypervolume",
     },
+    {
+        "elo", "profit", "profits", "sharpe", "pnl", "wins", "accuracy", "worth", "makespan", "regret",
+        "cost",
+    },
     {"length", "error", "tracking", "len"},
 )  # fmt: skip
 _HELD_OUT = {"eval", "evaluation", "evaluate", "test", "evaluator", "val", "validation", "testing"}
@@ -47,20 +53,47 @@ _EXTREME = {"max", "min", "std", "best", "worst", "last", "per", "step", "raw", 
 def metrics(repo: Repository) -> tuple[Answer, ...]:
     """Return the names under which results are logged, the most promising first."""
     found = [*_logged(repo), *_handed_on(repo), *_helped(repo)]
-    # What is only printed counts where nothing else could decide a study.
-    recorded = any(_decides(str(item.value)) for item in found if item.confidence >= THRESHOLD)
+    found += filled(repo, found)
+    # What is only printed or kept counts where nothing that is logged could decide a study.
+    recorded = any(
+        item.confidence >= 0.75 and _decides(str(item.value)) and _distance(repo, item) == 0
+        for item in found
+    )
     if not recorded or [a.value for a in settings.logging(repo)][:1] == ["stdout"]:
         found += _logged(repo, printed=True)
-    if not any(_decides(str(item.value)) for item in found):
+    if not recorded:
         found += _kept(repo)
-    near = {
-        str(item.value)
-        for item in found
-        if item.place.rpartition(":")[0] in repo.near()
-        and item.confidence >= THRESHOLD
-        and item.note != _OFF
-    }
-    return ranked(found, METRICS, key=lambda name, sure: promise(name, sure, name in near))
+    far: dict[str, int] = {}
+    tested = set()
+    for item in found:
+        if item.confidence >= THRESHOLD:
+            distance = _distance(repo, item)
+            far[str(item.value)] = min(distance, far.get(str(item.value), 2))
+            if not distance and _HELD_OUT & set(words(repo.around(item.place))):
+                tested.add(str(item.value))
+    succeeds = _speaks_of_success(repo)
+
+    def order(name: str, sure: float) -> tuple[int, ...]:
+        near = far.get(name, 2)
+        return promise(name, sure, near, tested=name in tested, succeeds=succeeds)
+
+    return ranked(found, METRICS, key=order)
+
+
+def _speaks_of_success(repo: Repository) -> bool:
+    """Return whether the documents measure by success: `success rate`, `solved 80 %`."""
+    texts = [repo.files.text(path) for path in repo.files.ending(".md", ".rst")]
+    return any(_SUCCESS.search(text) for text in texts)
+
+
+def _distance(repo: Repository, item: Found) -> int:
+    """Return how far what logs something is from the commands.
+
+    What is off by default is far, and what an evaluation only prints is for people.
+    """
+    if item.note == _OFF:
+        return 2
+    return repo.distance(item.place, *(("train",) if item.note == _PRINTED else ()))
 
 
 def _kept(repo: Repository) -> list[Found]:
@@ -68,7 +101,7 @@ def _kept(repo: Repository) -> list[Found]:
     return [
         Found(hit.name, f"{fact.path}:{hit.line}", hit.confidence)
         for fact in repo.relevant()
-        for hit in fact.kept
+        for hit in (*fact.kept, *fact.beats)
     ]
 
 
@@ -83,7 +116,7 @@ def _logged(repo: Repository, *, printed: bool = False) -> list[Found]:
             if (name != hit.name) is printed and _measures(name):
                 confidence = hit.confidence - (0.0 if nearby else 0.1)
                 asked = tuple(c for c in hit.under if not set(words(c[0])) & _LOGGERS)
-                note = _OFF if holds(asked) is False else ""
+                note = _OFF if holds(asked) is False else _PRINTED if printed else ""
                 found.append(Found(name, f"{fact.path}:{hit.line}", confidence, note))
     return found
 
@@ -195,7 +228,7 @@ def _measures(name: str) -> bool:
 
 def is_outcome(name: str) -> bool:
     """Return whether a study could decide by a metric: success, return, score, length, error."""
-    return len(promise(name, 1.0, True)) > 1
+    return len(promise(name, 1.0, 0)) > 1
 
 
 def _decides(name: str) -> bool:
@@ -204,8 +237,18 @@ def _decides(name: str) -> bool:
     return "{" not in name and bool(named & (_PROMISING[0] | _PROMISING[1])) and is_outcome(name)
 
 
-def promise(name: str, confidence: float, near: bool) -> tuple[int, ...]:
-    """Order names by how well a study could decide by them: evaluation, outcome, mean."""
+def promise(
+    name: str, confidence: float, far: int, *, tested: bool = False, succeeds: bool = True
+) -> tuple[int, ...]:
+    """Order names by how well a study could decide by them: evaluation, outcome, mean.
+
+    Args:
+        name: What is logged.
+        confidence: How sure that is.
+        far: How far that is from the commands.
+        tested: Whether an evaluation logs it, whatever its name.
+        succeeds: Whether success says more than the return.
+    """
     parts = words(name)
     named = set(parts)
     if named & NO_PRIMARY:
@@ -214,10 +257,13 @@ def promise(name: str, confidence: float, near: bool) -> tuple[int, ...]:
     named |= set() if outcome else {"score"}  # `evaluation` alone is its outcome
     for rank, group in enumerate(_PROMISING):
         if named & group:
-            held_out = not named & _HELD_OUT
+            held_out = not (tested or named & _HELD_OUT)
             whole = not named & _WHOLE_EPISODES
             extreme = bool(named & _EXTREME) - bool(named & _MEAN) + 2 * ("best" in named)
-            unsure = confidence < 0.7 or "{" in name or not outcome
+            unsure = 2 if "{" in name or not outcome else (confidence < 0.7) + (confidence < 0.6)
             late = held_out + 2 * (rank > 1)
-            return not near, late, unsure, rank, extreme, whole, len(parts)
+            if rank < 2 and not succeeds:
+                rank = 1 - rank
+            far = max(far, 1) if rank > 1 else far  # a return beside it says more than a length
+            return far, late, unsure, rank, extreme, whole, len(parts)
     return (8,)
