@@ -341,6 +341,11 @@ def test_a_usage_line_is_no_command_and_a_dash_no_module(tmp_path: Path) -> None
     assert first(audit(tmp_path).train) == "{python} my-pkg/train.py"
 
 
+def test_what_stands_in_brackets_may_be_left_out(tmp_path: Path) -> None:
+    put(tmp_path, README_dot_md="```\npython train.py [--games 20]\n```\n", train_dot_py=TRAIN)
+    assert first(audit(tmp_path).train) == "{python} train.py"
+
+
 def test_what_is_off_by_default_decides_no_study(tmp_path: Path) -> None:
     text = """
 import gymnasium
@@ -383,6 +388,16 @@ if __name__ == "__main__":
 def test_results_are_written_in_many_ways(tmp_path: Path, line: str, sinks: list[str]) -> None:
     put(tmp_path, train_dot_py=TRAIN + f"\n\ndef finish(out):\n    {line}\n")
     assert [answer.value for answer in audit(tmp_path).logging] == sinks
+
+
+def test_a_library_prints_what_it_is_told_to(tmp_path: Path) -> None:
+    text = "from stable_baselines3 import PPO\n\nif __name__ == '__main__':\n    PPO({}).learn(9)\n"
+    put(tmp_path, train_dot_py=text.format("verbose=1"))
+    assert first(audit(tmp_path).logging) == "stdout"
+    put(tmp_path, train_dot_py=text.format("verbose=1, tensorboard_log='runs'"))
+    assert [answer.value for answer in audit(tmp_path).logging] == ["tensorboard"]
+    put(tmp_path, train_dot_py=text.format("verbose=0"))
+    assert first(audit(tmp_path).logging) == "none"
 
 
 def test_a_failed_import_and_a_main_guard_turn_no_logger_off(tmp_path: Path) -> None:

@@ -205,6 +205,9 @@ def _split(text: str) -> list[str]:
     text = re.sub(
         r"\s(<(args|arguments|options|flags|overrides)>|\[(args|options)\])(?=\s|$)", "", text
     )
+    text = re.sub(
+        r"\s\[--?(?!h\]|help\])[^\]]*\](?=\s|$)", "", text
+    )  # `[--episodes 20]` may be left out
     text = re.sub(r"\$\(date[^)]*\)|`date[^`]*`", "{timestamp}", text)
     if not text or text.startswith("#"):
         return []

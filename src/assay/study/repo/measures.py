@@ -37,6 +37,10 @@ class Measures(Helpers):
         for name in LIBRARY_METRICS.get(f"{full.partition('.')[0]}:{tail}", ()):
             # RLlib is often one of several that a repository offers.
             self.metric(name, node.lineno, 0.65 if full.startswith("ray.") else 0.7)
+            for keyword in node.keywords:
+                shown = isinstance(keyword.value, ast.Constant) and keyword.value.value in (1, 2)
+                if keyword.arg == "verbose" and shown:
+                    self.sink("stdout", "print", node.lineno, 0.55)
         who = set(words(receiver))
         logger = who & {"logger", "writer", "wandb", "run", "tb", "summary", "log", "tracker"}
         several = len(node.args) + len(node.keywords) > 1
@@ -100,7 +104,7 @@ class Measures(Helpers):
         about = bool(_KEEPS & set(words(target_name(base))))
         tag = self.text(holder.slice) if isinstance(holder, ast.Subscript) else ""
         if _TAG.fullmatch(tag) or (about and OUTCOME_WORDS & set(words(tag))):
-            self.metric(tag, node.lineno, 0.7)
+            self.metric(tag, node.lineno, 0.6)
         for row in node.args[:1] if about and isinstance(holder, ast.Name | ast.Attribute) else ():
             hits = self.dict_keys(row) or self.dicts.get(target_name(row), [])
             if any(OUTCOME_WORDS & set(words(hit.name)) for hit in hits):
@@ -117,7 +121,7 @@ class Measures(Helpers):
             name = sides[best[0]]
             named = set(words(name))
             if OUTCOME_WORDS & named and not NO_PRIMARY & named and is_metric(name):
-                self.facts.beats.append(Hit(name, node.lineno, 0.6))
+                self.facts.beats.append(Hit(name, node.lineno, 0.6 if len(named) > 1 else 0.5))
 
     def part_of_name(self, name: str, value: ast.IfExp | ast.Constant) -> None:
         """Note the strings that a variable may hold: `suffix = "_std" if wide else ""`."""

@@ -22,9 +22,8 @@ from assay.study.repo.words import (
     OUTCOME_WORDS,
 )
 
-_SUCCESS = re.compile(r"(success|win|winning|solve|completion)[ _-]*rates?\b", re.IGNORECASE)
 METRICS, GUARDRAILS = 250, 100
-_OFF, _PRINTED = "off by default", "printed"
+_OFF, _PRINTED, _KEPT = "off by default", "printed", "kept"
 # Words of settings that turn a logger on, as whoever wants a metric does.
 _LOGGERS = {"wandb", "tensorboard", "track", "log", "logger", "logging", "writer", "tb", "verbose"}
 _GUARDRAIL_PAIRS = (
@@ -56,7 +55,7 @@ def metrics(repo: Repository) -> tuple[Answer, ...]:
     found += filled(repo, found)
     # What is only printed or kept counts where nothing that is logged could decide a study.
     recorded = any(
-        item.confidence >= 0.75 and _decides(str(item.value)) and _distance(repo, item) == 0
+        item.confidence >= 0.65 and _decides(str(item.value)) and _distance(repo, item) == 0
         for item in found
     )
     if not recorded or [a.value for a in settings.logging(repo)][:1] == ["stdout"]:
@@ -69,39 +68,37 @@ def metrics(repo: Repository) -> tuple[Answer, ...]:
         if item.confidence >= THRESHOLD:
             distance = _distance(repo, item)
             far[str(item.value)] = min(distance, far.get(str(item.value), 2))
-            if not distance and _HELD_OUT & set(words(repo.around(item.place))):
+            said = recorded and item.note == _PRINTED
+            if not distance and not said and _HELD_OUT & set(words(repo.around(item.place))):
                 tested.add(str(item.value))
-    succeeds = _speaks_of_success(repo)
 
     def order(name: str, sure: float) -> tuple[int, ...]:
-        near = far.get(name, 2)
-        return promise(name, sure, near, tested=name in tested, succeeds=succeeds)
+        return promise(name, sure, far.get(name, 2), tested=name in tested)
 
     return ranked(found, METRICS, key=order)
-
-
-def _speaks_of_success(repo: Repository) -> bool:
-    """Return whether the documents measure by success: `success rate`, `solved 80 %`."""
-    texts = [repo.files.text(path) for path in repo.files.ending(".md", ".rst")]
-    return any(_SUCCESS.search(text) for text in texts)
 
 
 def _distance(repo: Repository, item: Found) -> int:
     """Return how far what logs something is from the commands.
 
-    What is off by default is far, and what an evaluation only prints is for people.
+    What is off by default is far, and what an evaluation only prints is for people. What is kept
+    counts by what an evaluation returns.
     """
     if item.note == _OFF:
         return 2
-    return repo.distance(item.place, *(("train",) if item.note == _PRINTED else ()))
+    near = repo.distance(item.place, *(("train",) if item.note == _PRINTED else ()))
+    if item.note == _KEPT and not _HELD_OUT & set(words(repo.around(item.place))):
+        return max(near, 1)  # nothing says that it is ever logged
+    return near
 
 
 def _kept(repo: Repository) -> list[Found]:
     """Return the outcomes that training keeps, where nothing says under what name it logs them."""
     return [
-        Found(hit.name, f"{fact.path}:{hit.line}", hit.confidence)
+        Found(hit.name, f"{fact.path}:{hit.line}", hit.confidence, note)
         for fact in repo.relevant()
-        for hit in (*fact.kept, *fact.beats)
+        for note, hits in ((_KEPT, fact.kept), ("", fact.beats))
+        for hit in hits
     ]
 
 
@@ -237,9 +234,7 @@ def _decides(name: str) -> bool:
     return "{" not in name and bool(named & (_PROMISING[0] | _PROMISING[1])) and is_outcome(name)
 
 
-def promise(
-    name: str, confidence: float, far: int, *, tested: bool = False, succeeds: bool = True
-) -> tuple[int, ...]:
+def promise(name: str, confidence: float, far: int, *, tested: bool = False) -> tuple[int, ...]:
     """Order names by how well a study could decide by them: evaluation, outcome, mean.
 
     Args:
@@ -247,7 +242,6 @@ def promise(
         confidence: How sure that is.
         far: How far that is from the commands.
         tested: Whether an evaluation logs it, whatever its name.
-        succeeds: Whether success says more than the return.
     """
     parts = words(name)
     named = set(parts)
@@ -257,13 +251,12 @@ def promise(
     named |= set() if outcome else {"score"}  # `evaluation` alone is its outcome
     for rank, group in enumerate(_PROMISING):
         if named & group:
-            held_out = not (tested or named & _HELD_OUT)
+            held_out = not named & _HELD_OUT and not (tested and not named & {"train", "training"})
             whole = not named & _WHOLE_EPISODES
             extreme = bool(named & _EXTREME) - bool(named & _MEAN) + 2 * ("best" in named)
             unsure = 2 if "{" in name or not outcome else (confidence < 0.7) + (confidence < 0.6)
             late = held_out + 2 * (rank > 1)
-            if rank < 2 and not succeeds:
-                rank = 1 - rank
-            far = max(far, 1) if rank > 1 else far  # a return beside it says more than a length
+            # A return beside it says more than a length, or than a name that is not known.
+            far = max(far, 1) if rank > 1 or "{" in name else far
             return far, late, unsure, rank, extreme, whole, len(parts)
     return (8,)
