@@ -301,6 +301,7 @@ def test_relative_imports_of_a_package_lead_to_its_files(tmp_path: Path) -> None
         ("print('Episode {} Reward Rate {}'.format(1, score))", "Reward Rate"),
         ("print('Mean reward: %.2f' % score)", "Mean reward"),
         ("print('Total reward:', score)", "Total reward"),
+        ("print('points in the reward function:', score)", "none"),
         ("result['reward_mean'] = score\nsend(result)", "reward_mean"),
         ("batch['reward'] = score\nsend(batch)", "none"),
         (

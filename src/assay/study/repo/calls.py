@@ -299,7 +299,10 @@ class Calls(Measures):
                 # Without a colon the last words are the name: `after 10 games reward rate {}`.
                 name = name.strip() if mark else " ".join(name.split()[-3:])
                 ends = OUTCOME_WORDS | {"rate", "mean", "avg", "average"}
-                if OUTCOME_WORDS & set(words(name)) and (mark or set(words(name)[-1:]) & ends):
+                named = set(words(name))
+                if named & {"the", "in", "of", "function", "file", "path"}:
+                    continue  # part of a sentence
+                if OUTCOME_WORDS & named and (mark or set(words(name)[-1:]) & ends):
                     self.facts.metrics.append(Hit("stdout:" + name, node.lineno, 0.5))
 
     def _signal_call(self, node: ast.Call, full: str, root: str, receiver: str, tail: str) -> None:
