@@ -3,30 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from made_repositories import put
+from made_repositories import TRAIN, audit, code, first, put
 
-from assay.study.files.records import Adapter
 from assay.study.repo.audit import inspect
-
-TRAIN = "import gymnasium\n\nif __name__ == '__main__':\n    agent.learn(total=1)\n"
-
-
-def audit(root: Path) -> Adapter:
-    return inspect(root).adapter
-
-
-def first(answers: tuple[Any, ...]) -> str:
-    if not answers:
-        return "none"
-    value = answers[0].value
-    return " ".join(value["command"]) if isinstance(value, dict) else str(value)
-
-
-def code(answers: tuple[Any, ...]) -> dict[str, list[str]]:
-    return {answer.value["file"]: answer.value["names"] for answer in answers}
 
 
 def in_step(body: str, base: str = "") -> str:
@@ -51,6 +32,9 @@ return {KEYS.REWARDS: -self.far}                                                
 profit = self.price * action; reward = profit; return 0, reward, False, {}         # r
 reward = self.profits[action].sum(); return 0, reward, False, {}                   # r
 reward = self.step_score; return 0, reward, False, {}                              # r
+reward = float(np.log(max(self.worth, 1) / self.before)); return 0, reward, False, {} # r
+terminated = bool(self._state.get("finished", False)); return 0, 0, terminated, {}  # t
+terminated = bool(self._state.get("done", False)); return 0, 0, terminated, {}      # -
 if action: reward = self.goal_reward; return 0, reward, False, {}                  # r
 done = bool(self._state["solved"]); return 0, 0, done, {}                          # t
 if action: self.terminations = {i: True for i in self.agents}                      # t
@@ -95,6 +79,19 @@ def test_helpers_of_a_step_work_out_what_it_returns(tmp_path: Path) -> None:
     put(tmp_path, three_dot_py=in_step(body.replace("self.bonus", "their_reward")))
     assert set(code(audit(tmp_path).reward)) == {"one.py", "two.py"}
     assert set(code(audit(tmp_path).termination)) == {"one.py"}
+
+
+def test_a_bonus_and_a_reward_among_helpers_are_found(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        train_dot_py=TRAIN,
+        expl_dot_py="class Explore:\n    def _intr_reward(self, seq):\n"
+        "        return self.scale * seq\n",
+        ppo_dot_py="def regularize(reward, far):\n    kl_penalty_rewards = -0.1 * far\n"
+        "    return reward + kl_penalty_rewards\n",
+        utils_dot_py="def get_reward(opt, cfg):\n    return opt.near * cfg.scale\n",
+    )
+    assert set(code(audit(tmp_path).reward)) == {"expl.py", "ppo.py", "utils.py"}
 
 
 def test_functions_named_after_rewards_are_found_by_their_names(tmp_path: Path) -> None:

@@ -26,6 +26,11 @@ _SCREEN = re.compile(
     r"(Terminal|Stdout|StdOut|Std|Console|Screen|Human|Print)(Logger|Output\w*|Writer)$"
 )
 
+_LOADS_YAML = (
+    "yaml.safe_load", "yaml.load", "yaml.full_load", "yaml.unsafe_load", "OmegaConf.load",
+    "YAML.load",
+)  # fmt: skip
+
 # Words in the names of what is written to, but is no file of results.
 _SHOWS = {"stdout", "stderr", "wfile", "socket", "tqdm", "console"}
 
@@ -101,12 +106,12 @@ class Calls(Measures):
                 config.setdefault("custom", Hit("ml_collections", line, 0.8))
         elif root == "gin":
             config.setdefault("gin", Hit(full, line, 0.95))
-        elif full in ("yaml.safe_load", "yaml.load", "yaml.full_load", "yaml.unsafe_load") or (
-            full.endswith(("OmegaConf.load", "YAML.load"))
-        ):
+        elif full.endswith(_LOADS_YAML):
             around = set(words(f"{self.facts.path} {self.function} {self.label}"))
             about = around & (CONFIGS | {"conf", "params", "hyperparams", "main", "train", "run"})
             config.setdefault("yaml", Hit(full, line, 0.8 if about or not self.function else 0.66))
+        elif root == "configparser" or tail in ("Flags", "parse_flags"):
+            config.setdefault("custom", Hit(full, line, 0.75))
         elif root in OTHER_CONFIGS and tail in ("Fire", "CLI", "auto_cli", "parse", "run"):
             config["custom"] = Hit(root, line, 0.9)
         elif full.startswith("ml_collections.") or full.endswith("config_dict.create"):

@@ -38,6 +38,7 @@ _COMPUTE = {
 }  # fmt: skip
 # `getreward`, which has no word of its own.
 _JOINED = re.compile(r"(get|calc|compute|calculate|check|is)(reward|done|terminal)(?=$|_|[A-Z])")
+_ASKED = {(verb, "reward") for verb in ("get", "compute", "calculate", "calc")}
 REWARD_ENDS = {"reward", "rewards", "rew", "fn", "function", "func"}
 REWARD_VERBS = {"compute", "calc", "calculate", "get", "penalty", "shape"}
 
@@ -265,6 +266,8 @@ class Definitions(Steps):
             or (self.place if owner else self.rewarding)
             or (name_words[0] in ("compute", "calc") and bool(self.facts.environments))
             or (owner is None and self.place and name_words[-1] == "reward")
+            or (owner is None and name_words in _ASKED)
+            or bool(named & {"intrinsic", "intr"})
         )
         both = named & {"reward", "rew"} and named & {"terminated", "done"}
         if owner is not None and (both or (owner.environment and node.name.lower() in STEPS)):

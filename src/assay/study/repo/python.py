@@ -40,6 +40,7 @@ _IMPORT = re.compile(
     r"^[ \t]*(?:from|import)[ \t]+([\w.]+)(?:[ \t]+import[ \t]+([^(\n]*|\([^)]*))?", re.MULTILINE
 )
 _PRINT = re.compile(r"^([ \t]*)print[ \t]+((?![(=.])[^\n]*?),?[ \t]*$", re.MULTILINE)
+_NONE = ast.Constant(None)
 # Where a part begins: nothing that closes or goes on with the one before.
 _PART = re.compile(r"^(?!else\b|elif\b|except\b|finally\b)[A-Za-z_@]")
 
@@ -157,6 +158,7 @@ class _Reader(Definitions):
             ast.keyword: self._keyword,
             ast.Call: self.call,
             ast.Compare: self._compare,
+            ast.Match: self._match,
             ast.Subscript: self._read_key,
             ast.Return: self._return,
         }
@@ -277,6 +279,17 @@ class _Reader(Definitions):
                         )
         self.children(node)
 
+    def _match(self, node: ast.Match) -> None:
+        """Note the strings that a setting is matched with: `case "train"`."""
+        subject = conditions(ast.Compare(node.subject, [ast.Eq()], [ast.Constant("")]))
+        for case in node.cases:
+            for part in ast.walk(case.pattern):
+                if isinstance(part, ast.MatchValue) and self.text(part.value):
+                    for name, _ in subject:
+                        known = self.facts.compared.setdefault(name, {})
+                        known.setdefault(self.text(part.value), part.lineno)
+        self.children(node)
+
     def _return(self, node: ast.Return) -> None:
         value = node.value
         if (
@@ -352,7 +365,8 @@ class _Reader(Definitions):
     def _bonus(self, name: str, value: ast.AST | None, line: int) -> None:
         """Note a reward that a learner works out by itself: `intrinsic_reward = error ** 2`."""
         named = words(name)
-        if named[-1:] in (("reward",), ("rewards",)) and set(named) & {"intrinsic", "style"}:
+        adds = {"intrinsic", "style", "penalty", "shaped", "shaping", "kl"}
+        if named[-1:] in (("reward",), ("rewards",)) and set(named) & adds:
             made = self.dotted(value.func) if isinstance(value, ast.Call) else ""
             if isinstance(value, ast.BinOp) or made.startswith(("torch.", "numpy.", "jax.")):
                 self.found("reward", self.function or name, line, 0.65)
@@ -461,7 +475,10 @@ class _Reader(Definitions):
     def _keyword(self, node: ast.keyword) -> None:
         name = node.arg or ""
         if name in ("tensorboard_log", "tensorboard_log_dir") and not is_none(node.value):
+            before = len(self.conditions)
+            self.conditions += conditions(ast.Compare(node.value, [ast.IsNot()], [_NONE]))
             self.sink("tensorboard", name, node.value.lineno, 0.85)
+            del self.conditions[before:]
         if name in ("randomization_fn", "randomize_fn"):
             tail = self.dotted(node.value).rpartition(".")[2]
             # A parameter that is handed on keeps its name.

@@ -38,8 +38,8 @@ _PROMISING = (
         "hypervolume",
     },
     {
-        "elo", "profit", "profits", "sharpe", "pnl", "wins", "accuracy", "worth", "makespan", "regret",
-        "cost",
+        "elo", "profit", "profits", "sharpe", "pnl", "wins", "accuracy", "worth", "makespan",
+        "regret", "cost",
     },
     {"length", "error", "tracking", "len"},
 )  # fmt: skip
