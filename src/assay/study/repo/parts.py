@@ -57,8 +57,8 @@ def _of_class(node: ast.ClassDef) -> Iterable[Part]:
     yield Part(node.name, node.lineno, node.lineno, mentions, _made(node.decorator_list))
     for item in methods:
         yield _part(f"{node.name}.{item.name}", item)
-    for item in rest:
-        yield Part(node.name, item.lineno, item.end_lineno or item.lineno, frozenset())
+    for other in rest:
+        yield Part(node.name, other.lineno, other.end_lineno or other.lineno, frozenset())
 
 
 def _part(name: str, node: ast.stmt, decorators: list[ast.expr] | None = None) -> Part:

@@ -243,7 +243,9 @@ def _documented(repo: Repository, kind: str, target: str, commands: list[Command
         confidence -= 0.3
     reached = {key for fact in repo.closure(target, 6) for key in fact.signals}
     if kind == "train" and not {"env_step", "make_env"} & reached:
-        confidence -= 0.1 if _about_rl(repo, target) else 0.25  # it may train something else
+        confidence -= 0.1  # it may train something else
+        if not _about_rl(repo, target):
+            confidence = min(confidence, max(confidence - 0.15, THRESHOLD))
     if best.bare:
         confidence -= 0.05  # how it is told what to do stands elsewhere
     if kind == "train" and without_reward(target, best.argv):
