@@ -84,3 +84,56 @@ def test_a_variable_that_is_none_turns_a_logger_off(tmp_path: Path) -> None:
     )
     put(tmp_path, train_dot_py=text)
     assert first(audit(tmp_path).logging) == "stdout"
+
+
+def test_a_table_that_is_learnt_at_the_top_of_a_script_is_trained(tmp_path: Path) -> None:
+    text = (
+        "from world import GridEnv\n\ngamma = 0.9\nepsilon = 0.1\nenv = GridEnv()\n"
+        "for episode in range(9):\n    state, reward, done, info = env.step(0)\n"
+        "    table[state] = reward + gamma * table[state]\n"
+    )
+    put(tmp_path, q_learning_dot_py=text)
+    assert first(audit(tmp_path).train) == "{python} q_learning.py"
+    put(tmp_path, q_learning_dot_py=text.replace("gamma = 0.9\nepsilon = 0.1\n", ""))
+    assert first(audit(tmp_path).train) == "none"
+
+
+def test_an_entry_point_may_have_its_name_from_a_constant(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        setup_dot_py="NAME: str = 'tool'\nsetup(entry_points={\n"
+        "    'console_scripts': [f'{NAME}=src.cli:main']})\n",
+        src__cli_dot_py="import gymnasium\n\ndef main():\n    parser = HelpfulArgumentParser()\n"
+        "    parser.add_argument('--train', type=bool)\n    agent.learn(9)\n",
+        README_dot_md="```\ntool --train True\ntool --train False\n```\n",
+    )
+    found = audit(tmp_path)
+    assert first(found.train) == "tool --train True {parameters}"
+    assert first(found.evaluate) == "tool --train False"
+    assert first(found.config) == "argparse"
+
+
+def test_a_document_names_what_only_calls_a_training(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        pyproject_dot_toml="[project]\nname = 'a'\n[project.scripts]\ntool = 'pkg.cli:run'\n",
+        pkg__cli_dot_py="import gymnasium\n\ndef run():\n    engine(train_agent(9))\n",
+        README_dot_md="```\ntool --agent ppo\npython setup.py test\n```\n",
+        setup_dot_py="import gymnasium\n\nsetup()\n",
+    )
+    found = audit(tmp_path)
+    assert first(found.train) == "tool --agent ppo {parameters}"
+    assert first(found.evaluate) == "none"
+
+
+def test_what_a_main_function_prints_and_what_a_field_names_are_logged(tmp_path: Path) -> None:
+    text = "import gymnasium\n\ndef main():\n    agent.learn(9)\n    print(f'Avg reward: {r}')\n\n"
+    put(tmp_path, train_dot_py=text + "if __name__ == '__main__':\n    main()\n")
+    assert first(audit(tmp_path).metrics) == "Avg reward"
+    settings = "from dataclasses import dataclass\n\n@dataclass\nclass LogConfig:\n"
+    put(
+        tmp_path,
+        settings_dot_py=settings + "    log_with: str = 'wandb'\n",
+        train_dot_py="import settings\n" + TRAIN,
+    )
+    assert first(audit(tmp_path).logging) == "wandb"

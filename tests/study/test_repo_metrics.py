@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_repositories import put
+from made_repositories import audit, code, put
 
 from assay.study.repo.audit import inspect
 
@@ -129,3 +129,28 @@ def test_what_an_evaluation_returns_comes_before_what_training_collects(tmp_path
 def test_older_libraries_log_by_themselves(tmp_path: Path, made: str, name: str) -> None:
     put(tmp_path, train_dot_py=LEARN + made + "\ndef main():\n    run(env).learn(9)\n" + MAIN)
     assert metric(tmp_path) == name
+
+
+def test_rewards_of_models_files_and_other_names(tmp_path: Path) -> None:
+    step = (
+        "    def step(self, action):\n        received_reward = self.table[action] * 2\n"
+        "        return 0, received_reward, False, {}\n"
+    )
+    put(
+        tmp_path,
+        train_dot_py=LEARN + "def main():\n    agent.learn(9)\n" + MAIN,
+        contrast_dot_py="class Contrast(RewardModel):\n    def forward(self, images):\n"
+        "        return images.std() * 2\n",
+        guess_dot_py="class RewardModel(Module):\n    def forward(self, x):\n"
+        "        return self.net(x) * 2\n",
+        pay__multi_reward_dot_py="def compute(*, before, after):\n    return after - before\n",
+        world_dot_py="import gymnasium as gym\n\nclass World(gym.Env):\n"
+        "    def reset(self):\n        return 0\n\n" + step,
+        other_dot_py="import gymnasium as gym\nfrom world import compute_reward\n\n"
+        "class Other(gym.Env):\n    def reset(self):\n        return 0\n\n"
+        "    def step(self, action):\n        reward = compute_reward(action)\n"
+        "        return 0, reward, False, {}\n\n"
+        "    def get_reward(self, action):\n        return compute_reward(action)\n",
+    )
+    found = set(code(audit(tmp_path).reward))
+    assert found == {"contrast.py", "pay/multi_reward.py", "world.py"}

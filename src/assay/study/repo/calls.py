@@ -87,7 +87,7 @@ class Calls(Measures):
 
     def _config_call(self, node: ast.Call, full: str, root: str, tail: str) -> None:
         config, line = self.facts.config, node.lineno
-        if tail.endswith("ArgumentParser") or full == "isaacgym.gymutil.parse_arguments":
+        if "ArgumentParser" in tail or full == "isaacgym.gymutil.parse_arguments":
             other = "custom" if root in OTHER_CONFIGS else "argparse"
             config.setdefault(other, Hit(full, line, 0.9))
         elif tail == "add_parser" and node.args and self.text(node.args[0]):
@@ -191,7 +191,7 @@ class Calls(Measures):
             named |= {word for owner in self.classes for word in words(owner.name)}
             told = {
                 "eval", "evaluate", "callback", "log", "progress", "report", "episode", "epoch",
-                "listener", "logger", "monitor",
+                "listener", "logger", "monitor", "main", "train", "run",
             } & named  # fmt: skip
             if self.loops or told:
                 self._printed(node)

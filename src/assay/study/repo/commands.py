@@ -328,6 +328,11 @@ def _entry_points(files: Files) -> dict[str, Entry]:
         elif name in ("setup.cfg", "setup.py", "entry_points.txt"):
             text = files.text(path)
             if "console_scripts" in text:
+                for constant in set(re.findall(r"\{(\w+)\}\s*=\s*[\w.]+:", text)):
+                    value = re.search(
+                        rf"^{constant}\b[^=\n]*=\s*[\"']([\w.-]+)", text, re.MULTILINE
+                    )
+                    text = text.replace(f"{{{constant}}}", value[1] if value else constant)
                 for script, value in re.findall(
                     r"[\"'\s]([\w.-]+)\s*=\s*([\w.]+:[\w.]+)", text.partition("console_scripts")[2]
                 ):

@@ -126,6 +126,10 @@ def purpose(
     # Evolution and tables learn without gradients: what steps an environment that it made, is told
     # how to learn and loads nothing, learns.
     told = {word for option in fact.options for word in words(option)}
+    fixed = {word for name in fact.assigned for word in words(name)} & (
+        _LEARNING_OPTIONS | {"alpha"}
+    )
+    told |= fixed if len(fixed) > 1 else set()
     if "env_step" in signals and "make_env" in signals and "load" not in signals:
         if told & _LEARNING_OPTIONS:
             return Purpose("train", 0.8, signals["env_step"])

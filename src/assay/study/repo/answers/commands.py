@@ -114,7 +114,7 @@ def _unnamed(repo: Repository) -> Iterable[_Ranked]:
         named = set(words("/".join(command.target.split("/")[-2:])))
         if named & OTHER_WORDS or evaluates(command.argv) or _verb_kind(_verb(repo, command)):
             continue
-        if _learns(reached):
+        if _learns(reached) or "train_call" in repo.facts[command.target].signals:
             _choose(repo, "train", command.target, 0.6)
             places = [command.place]
             answer = _answer(repo, "train", command.argv, command.target, 0.6, places)
@@ -215,6 +215,8 @@ def _purpose(repo: Repository, path: str, name: str = "", context: str = "") -> 
 
 
 def _kind(repo: Repository, command: Command) -> str:
+    if command.target.endswith("setup.py"):
+        return ""  # `python setup.py test` runs the tests
     verb = _verb(repo, command)
     if verb and verb in _subcommands(repo, command.target):
         return _verb_kind(verb)
