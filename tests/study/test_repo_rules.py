@@ -3,30 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from made_repositories import put
+from made_repositories import TRAIN, audit, code, first, put
 
-from assay.study.files.records import Adapter
 from assay.study.repo.audit import inspect
-
-TRAIN = "import gymnasium\n\nif __name__ == '__main__':\n    agent.learn(total=1)\n"
-
-
-def audit(root: Path) -> Adapter:
-    return inspect(root).adapter
-
-
-def first(answers: tuple[Any, ...]) -> str:
-    if not answers:
-        return "none"
-    value = answers[0].value
-    return " ".join(value["command"]) if isinstance(value, dict) else str(value)
-
-
-def code(answers: tuple[Any, ...]) -> dict[str, list[str]]:
-    return {answer.value["file"]: answer.value["names"] for answer in answers}
 
 
 def in_step(body: str, base: str = "") -> str:
@@ -51,6 +32,9 @@ return {KEYS.REWARDS: -self.far}                                                
 profit = self.price * action; reward = profit; return 0, reward, False, {}         # r
 reward = self.profits[action].sum(); return 0, reward, False, {}                   # r
 reward = self.step_score; return 0, reward, False, {}                              # r
+reward = float(np.log(max(self.worth, 1) / self.before)); return 0, reward, False, {} # r
+terminated = bool(self._state.get("finished", False)); return 0, 0, terminated, {}  # t
+terminated = bool(self._state.get("done", False)); return 0, 0, terminated, {}      # -
 if action: reward = self.goal_reward; return 0, reward, False, {}                  # r
 done = bool(self._state["solved"]); return 0, 0, done, {}                          # t
 if action: self.terminations = {i: True for i in self.agents}                      # t
@@ -95,6 +79,19 @@ def test_helpers_of_a_step_work_out_what_it_returns(tmp_path: Path) -> None:
     put(tmp_path, three_dot_py=in_step(body.replace("self.bonus", "their_reward")))
     assert set(code(audit(tmp_path).reward)) == {"one.py", "two.py"}
     assert set(code(audit(tmp_path).termination)) == {"one.py"}
+
+
+def test_a_bonus_and_a_reward_among_helpers_are_found(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        train_dot_py=TRAIN,
+        expl_dot_py="class Explore:\n    def _intr_reward(self, seq):\n"
+        "        return self.scale * seq\n",
+        ppo_dot_py="def regularize(reward, far):\n    kl_penalty_rewards = -0.1 * far\n"
+        "    return reward + kl_penalty_rewards\n",
+        utils_dot_py="def get_reward(opt, cfg):\n    return opt.near * cfg.scale\n",
+    )
+    assert set(code(audit(tmp_path).reward)) == {"expl.py", "ppo.py", "utils.py"}
 
 
 def test_functions_named_after_rewards_are_found_by_their_names(tmp_path: Path) -> None:
@@ -301,6 +298,7 @@ def test_relative_imports_of_a_package_lead_to_its_files(tmp_path: Path) -> None
         ("print('Episode {} Reward Rate {}'.format(1, score))", "Reward Rate"),
         ("print('Mean reward: %.2f' % score)", "Mean reward"),
         ("print('Total reward:', score)", "Total reward"),
+        ("print('points in the reward function:', score)", "none"),
         ("result['reward_mean'] = score\nsend(result)", "reward_mean"),
         ("batch['reward'] = score\nsend(batch)", "none"),
         (
@@ -339,6 +337,11 @@ def test_a_usage_line_is_no_command_and_a_dash_no_module(tmp_path: Path) -> None
     text = "from . import core\n" + TRAIN
     put(tmp_path, README_dot_md=usage, **{"my-pkg__train_dot_py": text})
     assert first(audit(tmp_path).train) == "{python} my-pkg/train.py"
+
+
+def test_what_stands_in_brackets_may_be_left_out(tmp_path: Path) -> None:
+    put(tmp_path, README_dot_md="```\npython train.py [--games 20]\n```\n", train_dot_py=TRAIN)
+    assert first(audit(tmp_path).train) == "{python} train.py"
 
 
 def test_what_is_off_by_default_decides_no_study(tmp_path: Path) -> None:
@@ -383,6 +386,16 @@ if __name__ == "__main__":
 def test_results_are_written_in_many_ways(tmp_path: Path, line: str, sinks: list[str]) -> None:
     put(tmp_path, train_dot_py=TRAIN + f"\n\ndef finish(out):\n    {line}\n")
     assert [answer.value for answer in audit(tmp_path).logging] == sinks
+
+
+def test_a_library_prints_what_it_is_told_to(tmp_path: Path) -> None:
+    text = "from stable_baselines3 import PPO\n\nif __name__ == '__main__':\n    PPO({}).learn(9)\n"
+    put(tmp_path, train_dot_py=text.format("verbose=1"))
+    assert first(audit(tmp_path).logging) == "stdout"
+    put(tmp_path, train_dot_py=text.format("verbose=1, tensorboard_log='runs'"))
+    assert [answer.value for answer in audit(tmp_path).logging] == ["tensorboard"]
+    put(tmp_path, train_dot_py=text.format("verbose=0"))
+    assert first(audit(tmp_path).logging) == "none"
 
 
 def test_a_failed_import_and_a_main_guard_turn_no_logger_off(tmp_path: Path) -> None:

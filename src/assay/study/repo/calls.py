@@ -26,6 +26,11 @@ _SCREEN = re.compile(
     r"(Terminal|Stdout|StdOut|Std|Console|Screen|Human|Print)(Logger|Output\w*|Writer)$"
 )
 
+_LOADS_YAML = (
+    "yaml.safe_load", "yaml.load", "yaml.full_load", "yaml.unsafe_load", "OmegaConf.load",
+    "YAML.load",
+)  # fmt: skip
+
 # Words in the names of what is written to, but is no file of results.
 _SHOWS = {"stdout", "stderr", "wfile", "socket", "tqdm", "console"}
 
@@ -82,7 +87,7 @@ class Calls(Measures):
 
     def _config_call(self, node: ast.Call, full: str, root: str, tail: str) -> None:
         config, line = self.facts.config, node.lineno
-        if tail.endswith("ArgumentParser") or full == "isaacgym.gymutil.parse_arguments":
+        if "ArgumentParser" in tail or full == "isaacgym.gymutil.parse_arguments":
             other = "custom" if root in OTHER_CONFIGS else "argparse"
             config.setdefault(other, Hit(full, line, 0.9))
         elif tail == "add_parser" and node.args and self.text(node.args[0]):
@@ -101,12 +106,12 @@ class Calls(Measures):
                 config.setdefault("custom", Hit("ml_collections", line, 0.8))
         elif root == "gin":
             config.setdefault("gin", Hit(full, line, 0.95))
-        elif full in ("yaml.safe_load", "yaml.load", "yaml.full_load", "yaml.unsafe_load") or (
-            full.endswith(("OmegaConf.load", "YAML.load"))
-        ):
+        elif full.endswith(_LOADS_YAML):
             around = set(words(f"{self.facts.path} {self.function} {self.label}"))
             about = around & (CONFIGS | {"conf", "params", "hyperparams", "main", "train", "run"})
             config.setdefault("yaml", Hit(full, line, 0.8 if about or not self.function else 0.66))
+        elif root == "configparser" or tail in ("Flags", "parse_flags"):
+            config.setdefault("custom", Hit(full, line, 0.75))
         elif root in OTHER_CONFIGS and tail in ("Fire", "CLI", "auto_cli", "parse", "run"):
             config["custom"] = Hit(root, line, 0.9)
         elif full.startswith("ml_collections.") or full.endswith("config_dict.create"):
@@ -186,7 +191,7 @@ class Calls(Measures):
             named |= {word for owner in self.classes for word in words(owner.name)}
             told = {
                 "eval", "evaluate", "callback", "log", "progress", "report", "episode", "epoch",
-                "listener", "logger", "monitor",
+                "listener", "logger", "monitor", "main", "train", "run",
             } & named  # fmt: skip
             if self.loops or told:
                 self._printed(node)
@@ -298,7 +303,11 @@ class Calls(Measures):
             for name, mark in _SHOWN.findall(text):
                 # Without a colon the last words are the name: `after 10 games reward rate {}`.
                 name = name.strip() if mark else " ".join(name.split()[-3:])
-                if OUTCOME_WORDS & set(words(name)):
+                ends = OUTCOME_WORDS | {"rate", "mean", "avg", "average"}
+                named = set(words(name))
+                if named & {"the", "in", "of", "function", "file", "path"}:
+                    continue  # part of a sentence
+                if OUTCOME_WORDS & named and (mark or set(words(name)[-1:]) & ends):
                     self.facts.metrics.append(Hit("stdout:" + name, node.lineno, 0.5))
 
     def _signal_call(self, node: ast.Call, full: str, root: str, receiver: str, tail: str) -> None:

@@ -205,6 +205,9 @@ def _split(text: str) -> list[str]:
     text = re.sub(
         r"\s(<(args|arguments|options|flags|overrides)>|\[(args|options)\])(?=\s|$)", "", text
     )
+    text = re.sub(
+        r"\s\[--?(?!h\]|help\])[^\]]*\](?=\s|$)", "", text
+    )  # `[--episodes 20]` may be left out
     text = re.sub(r"\$\(date[^)]*\)|`date[^`]*`", "{timestamp}", text)
     if not text or text.startswith("#"):
         return []
@@ -238,6 +241,8 @@ def _command(
         return None
     cwd, here = places
     near = tuple(dict.fromkeys((f"{here}/{cwd}".strip("/"), cwd.rstrip("/"), "", here)))
+    if _INTERPRETER.match(parts[0]) and parts[1:2] and parts[1] in scripts.entries:
+        parts = parts[1:]  # `python tool train`, where only `tool train` can be meant
     name = parts[0]
     interpreter = bool(_INTERPRETER.match(name)) or _VARIABLE.search(name) is not None
     launcher = name.endswith((".sh", ".bat")) and "-p" in parts[:3]  # isaaclab.sh -p script.py
@@ -323,6 +328,11 @@ def _entry_points(files: Files) -> dict[str, Entry]:
         elif name in ("setup.cfg", "setup.py", "entry_points.txt"):
             text = files.text(path)
             if "console_scripts" in text:
+                for constant in set(re.findall(r"\{(\w+)\}\s*=\s*[\w.]+:", text)):
+                    value = re.search(
+                        rf"^{constant}\b[^=\n]*=\s*[\"']([\w.-]+)", text, re.MULTILINE
+                    )
+                    text = text.replace(f"{{{constant}}}", value[1] if value else constant)
                 for script, value in re.findall(
                     r"[\"'\s]([\w.-]+)\s*=\s*([\w.]+:[\w.]+)", text.partition("console_scripts")[2]
                 ):
@@ -330,13 +340,22 @@ def _entry_points(files: Files) -> dict[str, Entry]:
     entries = {}
     for script, (value, path) in found.items():
         module, _, function = value.partition(":")
-        target = files.module(module.strip(), near=path)
+        target = _entry_target(files, module.strip(), path)
         if target is not None:
             line = _line_of(files.text(path), script, value)
             entries[script] = Entry(
                 script, target, function.strip(), f"{path}:{line}", module.strip()
             )
     return entries
+
+
+def _entry_target(files: Files, module: str, near: str) -> str | None:
+    """Return the file of an entry point's module; a package's main module is none by name."""
+    if not module.endswith(".__main__"):
+        return files.module(module, near=near)
+    package = files.module(module.removesuffix(".__main__"), near=near)
+    main = f"{package.rpartition('/')[0]}/__main__.py" if package else ""
+    return main if main in files else None
 
 
 def _table(data: dict[str, object], *keys: str) -> dict[str, object]:

@@ -11,6 +11,7 @@ from assay.study.repo.files import words
 from assay.study.repo.steps import Steps
 from assay.study.repo.syntax import (
     asks,
+    body_of,
     computes,
     is_number,
     never,
@@ -38,6 +39,7 @@ _COMPUTE = {
 }  # fmt: skip
 # `getreward`, which has no word of its own.
 _JOINED = re.compile(r"(get|calc|compute|calculate|check|is)(reward|done|terminal)(?=$|_|[A-Z])")
+_ASKED = {(verb, "reward") for verb in ("get", "compute", "calculate", "calc")}
 REWARD_ENDS = {"reward", "rewards", "rew", "fn", "function", "func"}
 REWARD_VERBS = {"compute", "calc", "calculate", "get", "penalty", "shape"}
 
@@ -110,8 +112,14 @@ class Definitions(Steps):
 
     def _callable(self, node: ast.ClassDef, methods: set[str], named: set[str]) -> None:
         """Note a term that is an object: `class FallReward(RewardFunction)` with `__call__`."""
+        bases = [words(self.dotted(base)) for base in node.bases]
+        # `class Contrast(RewardModel)` pays, while `class RewardModel(nn.Module)` guesses.
+        pays = words(node.name)[-1:] == ("reward",) or ("reward", "model") in [
+            b[-2:] for b in bases
+        ]
+        names = _COMPUTE | ({"forward", "score"} if pays else set())
         computing = any(
-            isinstance(item, ast.FunctionDef) and item.name in _COMPUTE and computes(item)
+            isinstance(item, ast.FunctionDef) and item.name in names and computes(item)
             for item in node.body
         )
         other = STORAGE | {"wrapper", "abstract", "mixin", "protocol", "base"}
@@ -252,6 +260,9 @@ class Definitions(Steps):
         if not name_words:
             return
         self._in_place(node, arguments, inside)
+        body = body_of(node)
+        if len(body) == 1 and isinstance(body[0], ast.Return) and self.elsewhere(body[0].value):
+            return
         named = set(name_words)
         owner = self.classes[-1] if inside else None
         stored = set(words(owner.name if owner else self.facts.path.rpartition("/")[2])) & STORAGE
@@ -265,6 +276,8 @@ class Definitions(Steps):
             or (self.place if owner else self.rewarding)
             or (name_words[0] in ("compute", "calc") and bool(self.facts.environments))
             or (owner is None and self.place and name_words[-1] == "reward")
+            or (owner is None and name_words in _ASKED)
+            or bool(named & {"intrinsic", "intr"})
         )
         both = named & {"reward", "rew"} and named & {"terminated", "done"}
         if owner is not None and (both or (owner.environment and node.name.lower() in STEPS)):
@@ -318,6 +331,8 @@ class Definitions(Steps):
         if inside or self.depth or self.classes or node.name.startswith("_"):
             return
         stem = set(words(self.facts.path.rpartition("/")[2].removesuffix(".py")))
+        if stem & FILE_NAMES["reward"] and node.name in ("compute", "calculate") and computes(node):
+            self.found("reward", node.name, node.lineno, 0.8)
         if arguments and set(arguments[:2]) & (TASK_ARGUMENTS | {"act", "ob", "next_ob"}):
             for slot, names in FILE_NAMES.items():
                 if stem & names and computes(node):

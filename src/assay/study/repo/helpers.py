@@ -8,6 +8,7 @@ import re
 from assay.study.repo.options import Options
 from assay.study.repo.syntax import target_name
 from assay.study.repo.walk import Helper, Spoken
+from assay.study.repo.words import METRIC_CALLS
 
 _WORD = re.compile(r"[A-Za-z_][\w /.:{}()%@-]{1,60}")
 # Functions with these names are called for other things as well.
@@ -50,7 +51,7 @@ class Helpers(Options):
 
     def speaks(self, node: ast.Call, tail: str) -> None:
         """Note a call that is given names, in case that it turns out to log them."""
-        if tail in _COMMON or not tail:
+        if tail in _COMMON or tail in METRIC_CALLS or not tail:
             return
         given: list[tuple[str | int, ast.expr]] = [*enumerate(node.args[:4])]
         given += [(item.arg, item.value) for item in node.keywords if item.arg]

@@ -37,6 +37,10 @@ class Measures(Helpers):
         for name in LIBRARY_METRICS.get(f"{full.partition('.')[0]}:{tail}", ()):
             # RLlib is often one of several that a repository offers.
             self.metric(name, node.lineno, 0.65 if full.startswith("ray.") else 0.7)
+            for keyword in node.keywords:
+                shown = isinstance(keyword.value, ast.Constant) and keyword.value.value in (1, 2)
+                if keyword.arg == "verbose" and shown:
+                    self.sink("stdout", "print", node.lineno, 0.55)
         who = set(words(receiver))
         logger = who & {"logger", "writer", "wandb", "run", "tb", "summary", "log", "tracker"}
         several = len(node.args) + len(node.keywords) > 1
@@ -100,12 +104,31 @@ class Measures(Helpers):
         about = bool(_KEEPS & set(words(target_name(base))))
         tag = self.text(holder.slice) if isinstance(holder, ast.Subscript) else ""
         if _TAG.fullmatch(tag) or (about and OUTCOME_WORDS & set(words(tag))):
-            self.metric(tag, node.lineno, 0.7)
+            self.metric(tag, node.lineno, 0.6)
         for row in node.args[:1] if about and isinstance(holder, ast.Name | ast.Attribute) else ():
             hits = self.dict_keys(row) or self.dicts.get(target_name(row), [])
             if any(OUTCOME_WORDS & set(words(hit.name)) for hit in hits):
                 for hit in hits:
                     self.metric(hit.name, hit.line, 0.65)
+
+    def beats(self, node: ast.Compare) -> None:
+        """Note what has to beat the best so far: `if score > best_score`."""
+        if len(node.ops) > 1 or not isinstance(node.ops[0], ast.Gt | ast.Lt | ast.GtE | ast.LtE):
+            return
+        sides = [_said(side) or target_name(side) for side in (node.left, node.comparators[0])]
+        best = [bool({"best", "highest"} & set(words(name))) for name in sides]
+        if best[0] != best[1]:
+            name = sides[best[0]]
+            named = set(words(name))
+            if OUTCOME_WORDS & named and not NO_PRIMARY & named and is_metric(name):
+                self.facts.beats.append(Hit(name, node.lineno, 0.6 if len(named) > 1 else 0.5))
+
+    def part_of_name(self, name: str, value: ast.IfExp | ast.Constant) -> None:
+        """Note the strings that a variable may hold: `suffix = "_std" if wide else ""`."""
+        nodes = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+        texts = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        if texts and all(re.fullmatch(r"[\w/-]{0,20}", text) for text in texts):
+            self.facts.texts.setdefault(name, []).extend(sorted(texts))
 
     def keeps(self, name: str, line: int) -> None:
         """Note a key such as `mean_reward`, which may be logged under a name made of it."""
@@ -210,6 +233,12 @@ class Measures(Helpers):
                 unsure = 0.3  # only some tasks have it
             under = tuple(self.conditions)
             self.facts.metrics.append(Hit(name, line, max(confidence - unsure, 0.5), under))
+
+
+def _said(node: ast.AST) -> str:
+    """Return the key of `metrics["mean_reward"]`."""
+    key = node.slice if isinstance(node, ast.Subscript) else None
+    return key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else ""
 
 
 def is_metric(name: str) -> bool:

@@ -13,9 +13,9 @@ from assay.study.repo.words import OTHER_WORDS
 TRAIN_WORDS = {"train", "training", "trainer", "learn", "learner", "finetune", "pretrain"}
 EVALUATE_WORDS = {
     "eval", "evaluate", "evaluation", "evaluator", "evaluating", "play", "enjoy", "rollout",
-    "inference", "infer", "evals", "rollouts", "watch",
+    "inference", "infer", "evals", "rollouts", "watch", "spectate", "evaluations",
 }  # fmt: skip
-_MODES = EVALUATE_WORDS | {"test", "testing"}
+_MODES = EVALUATE_WORDS | {"test", "testing", "backtest", "backtesting"}
 _MODE_KEYS = {"mode", "phase", "job", "cmd", "command", "action", "type", "stage", "script", "task"}
 # Other things that are trained on the way.
 _OTHER_MODELS = {
@@ -76,9 +76,7 @@ def purpose(
         context: The heading that a document gives its command.
         signals: What that function does; by default what the file does.
     """
-    stem = fact.path.rpartition("/")[2].removesuffix(".py")
-    if stem in ("__main__", "__init__", "main", "run", "cli"):
-        stem = "/".join(fact.path.split("/")[-2:])
+    stem = _stem(fact.path)
     named = set(words(stem)) | set(words(name))
     signals = fact.signals if signals is None else signals
     reached = {key for item in closure for key in item.signals}
@@ -128,6 +126,10 @@ def purpose(
     # Evolution and tables learn without gradients: what steps an environment that it made, is told
     # how to learn and loads nothing, learns.
     told = {word for option in fact.options for word in words(option)}
+    fixed = {word for name in fact.assigned for word in words(name)} & (
+        _LEARNING_OPTIONS | {"alpha"}
+    )
+    told |= fixed if len(fixed) > 1 else set()
     if "env_step" in signals and "make_env" in signals and "load" not in signals:
         if told & _LEARNING_OPTIONS:
             return Purpose("train", 0.8, signals["env_step"])
@@ -136,9 +138,16 @@ def purpose(
     return Purpose("", 0.0)
 
 
+def _stem(path: str) -> str:
+    """Return what a file is called, with its directory where its own name says nothing."""
+    stem = path.rpartition("/")[2].removesuffix(".py")
+    plain = stem in ("__main__", "__init__", "main", "run", "cli")
+    return "/".join(path.split("/")[-2:]) if plain else stem
+
+
 def without_reward(path: str, argv: Iterable[str] = ()) -> bool:
     """Return whether a script, or the verb that it is called with, trains by no reward."""
-    stem = path.rpartition("/")[2].removesuffix(".py")
+    stem = _stem(path)
     verbs = [word for word in list(argv)[1:3] if re.fullmatch(r"[a-z][\w-]*", word)]
     named = {word for name in (stem, *verbs) for word in words(name)}
     return bool(named & _WITHOUT_REWARD) and not named & {"rl", "ppo", "grpo"}

@@ -14,6 +14,7 @@ from typing import Any
 from assay.study.repo.definitions import Definitions
 from assay.study.repo.files import words
 from assay.study.repo.options import literal
+from assay.study.repo.parts import parts_of
 from assay.study.repo.syntax import (
     LEAVES,
     conditions,
@@ -39,6 +40,7 @@ _IMPORT = re.compile(
     r"^[ \t]*(?:from|import)[ \t]+([\w.]+)(?:[ \t]+import[ \t]+([^(\n]*|\([^)]*))?", re.MULTILINE
 )
 _PRINT = re.compile(r"^([ \t]*)print[ \t]+((?![(=.])[^\n]*?),?[ \t]*$", re.MULTILINE)
+_NONE = ast.Constant(None)
 # Where a part begins: nothing that closes or goes on with the one before.
 _PART = re.compile(r"^(?!else\b|elif\b|except\b|finally\b)[A-Za-z_@]")
 
@@ -62,6 +64,7 @@ def read_python(path: str, text: str, vocabulary: dict[str, Any] | None = None) 
                 tree = _parse_old(text)
                 read_imports(path, text, facts)
         facts.doc = ast.get_docstring(tree) or ""
+        facts.parts = parts_of(tree)
         _Reader(facts, vocabulary or {}).module(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         # Null bytes, machine-written nests: what was seen before stays.
@@ -155,6 +158,7 @@ class _Reader(Definitions):
             ast.keyword: self._keyword,
             ast.Call: self.call,
             ast.Compare: self._compare,
+            ast.Match: self._match,
             ast.Subscript: self._read_key,
             ast.Return: self._return,
         }
@@ -166,6 +170,7 @@ class _Reader(Definitions):
                     if isinstance(target, ast.Name) and isinstance(node.value.value, str):
                         self.constants[target.id] = node.value.value
         self.local = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        self.defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
         own = {name for name in self.local if not name.startswith("_")}
         for node in tree.body:
             if isinstance(node, ast.Assign | ast.Expr) and isinstance(node.value, ast.Call):
@@ -178,26 +183,44 @@ class _Reader(Definitions):
                     self.runs(node.lineno)  # `main()` or `app.run(main)`
         self.children(tree)
         if "learn" in self.facts.signals:
-            for origin in self.facts.imports.values():
+            for origin in self._imported_first(tree):
                 made = f"{origin.partition('.')[0]}:{origin.rpartition('.')[2]}"
                 for name in LIBRARY_METRICS.get(made, ()):
                     self.metric(name, self.facts.signals["learn"], 0.7)
             known = {name.partition(".")[0] for name in self.facts.modules}
             if "stable_baselines3" in known and "learn_steps" in self.facts.signals:
                 for name in LIBRARY_METRICS["stable_baselines3:PPO"]:  # all of them log these
-                    self.metric(name, self.facts.signals["learn"], 0.65)
+                    self.metric(name, self.facts.signals["learn_steps"], 0.65)
+
+    def _imported_first(self, tree: ast.Module) -> list[str]:
+        """Return what the whole file imports, and not one of its functions alone."""
+        nodes = [
+            part
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom | ast.Try | ast.If)
+            for part in ast.walk(node)
+        ]
+        return [
+            self.facts.imports[alias.asname or alias.name]
+            for node in nodes
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if (alias.asname or alias.name) in self.facts.imports
+        ]
 
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
-            if alias.asname:
-                self.facts.imports[alias.asname] = alias.name
+            # A name with dots is no variable, but leads to its file.
+            self.facts.imports[alias.asname or f"{alias.name}."] = alias.name
             note_import(self.facts, alias.name, node.lineno)
 
     def _import_from(self, node: ast.ImportFrom) -> None:
         module = absolute(self.facts.path, "." * node.level + (node.module or ""))
         self.facts.relative = self.facts.relative or node.level > 0
         for alias in node.names:
-            self.facts.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
+            local = alias.asname or (f"{module}.*" if alias.name == "*" else alias.name)
+            if not self.depth or local not in self.defined:
+                self.facts.imports[local] = f"{module}.{alias.name}"
             self.facts.modules.add(f"{module}.{alias.name}")
         note_import(self.facts, module, node.lineno)
 
@@ -245,6 +268,7 @@ class _Reader(Definitions):
             self.conditions += conditions(test, holds=False)
 
     def _compare(self, node: ast.Compare) -> None:
+        self.beats(node)
         for value in node.comparators:
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
                 if isinstance(node.left, ast.Attribute | ast.Name | ast.Subscript):
@@ -253,6 +277,17 @@ class _Reader(Definitions):
                         self.facts.compared.setdefault(name, {}).setdefault(
                             str(wanted), node.lineno
                         )
+        self.children(node)
+
+    def _match(self, node: ast.Match) -> None:
+        """Note the strings that a setting is matched with: `case "train"`."""
+        subject = conditions(ast.Compare(node.subject, [ast.Eq()], [ast.Constant("")]))
+        for case in node.cases:
+            for part in ast.walk(case.pattern):
+                if isinstance(part, ast.MatchValue) and self.text(part.value):
+                    for name, _ in subject:
+                        known = self.facts.compared.setdefault(name, {})
+                        known.setdefault(self.text(part.value), part.lineno)
         self.children(node)
 
     def _return(self, node: ast.Return) -> None:
@@ -302,6 +337,8 @@ class _Reader(Definitions):
                                 self.metric(hit.name, hit.line, 0.65)
             if isinstance(value, ast.DictComp):
                 self.renamed[name] = value
+            if isinstance(target, ast.Name) and isinstance(value, ast.IfExp | ast.Constant):
+                self.part_of_name(name, value)
             if isinstance(value, ast.Call):
                 maker = ".".join(self.dotted(value.func).split(".")[-2:])
                 for part in target.elts if isinstance(target, ast.Tuple) else [target]:
@@ -328,7 +365,8 @@ class _Reader(Definitions):
     def _bonus(self, name: str, value: ast.AST | None, line: int) -> None:
         """Note a reward that a learner works out by itself: `intrinsic_reward = error ** 2`."""
         named = words(name)
-        if named[-1:] in (("reward",), ("rewards",)) and set(named) & {"intrinsic", "style"}:
+        adds = {"intrinsic", "style", "penalty", "shaped", "shaping", "kl"}
+        if named[-1:] in (("reward",), ("rewards",)) and set(named) & adds:
             made = self.dotted(value.func) if isinstance(value, ast.Call) else ""
             if isinstance(value, ast.BinOp) or made.startswith(("torch.", "numpy.", "jax.")):
                 self.found("reward", self.function or name, line, 0.65)
@@ -437,7 +475,10 @@ class _Reader(Definitions):
     def _keyword(self, node: ast.keyword) -> None:
         name = node.arg or ""
         if name in ("tensorboard_log", "tensorboard_log_dir") and not is_none(node.value):
+            before = len(self.conditions)
+            self.conditions += conditions(ast.Compare(node.value, [ast.IsNot()], [_NONE]))
             self.sink("tensorboard", name, node.value.lineno, 0.85)
+            del self.conditions[before:]
         if name in ("randomization_fn", "randomize_fn"):
             tail = self.dotted(node.value).rpartition(".")[2]
             # A parameter that is handed on keeps its name.

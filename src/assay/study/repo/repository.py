@@ -12,6 +12,7 @@ from assay.study.repo.commands import find_commands
 from assay.study.repo.files import MAX_FILES, Files
 from assay.study.repo.hints import Hints, mismatch
 from assay.study.repo.python import read_imports, read_python
+from assay.study.repo.reach import Reach
 from assay.study.repo.walk import Facts
 
 # A file without any of these has no answer to any question, only imports.
@@ -29,6 +30,7 @@ _SPEAKS = tuple(
         "agents?", "obs|observations?", "gamma|discount", "done|terminated", "rollouts?", "returns")
 )  # fmt: skip
 _ENOUGH = 6
+_SHORT = 4000  # what hands names on is short, and costs nothing to read
 _NAMED = re.compile(
     r"reinforcement[ -]learning|\b(RL|RLHF|GRPO|PPO|DQN)\b|Q-learning|policy gradients?"
     r"|Alpha ?Zero|MuZero|self-play",
@@ -59,6 +61,8 @@ class Repository:
         self.chosen: dict[str, list[str]] = {"train": [], "evaluate": []}
         self.sure: dict[tuple[str, str], float] = {}
         self.own: set[str] = set()  # files that training and evaluation use
+        self._reached: dict[str, Reach] = {}  # by kind, once the commands are known
+        self._near: set[str] = set()
 
     def _read(self) -> None:
         """Read what can show that this is about RL first, and the rest only if it is."""
@@ -72,7 +76,9 @@ class Repository:
         found: dict[str, Facts] = {}
         for path in paths:
             text = self.files.text(path)
-            whole = not self.files.is_test(path) and _INTERESTING.search(text) is not None
+            whole = not self.files.is_test(path) and (
+                len(text) < _SHORT or _INTERESTING.search(text) is not None
+            )
             whole = whole or path == self.script
             if whole and path != self.script and not _RL.search(text):
                 rest.append(path)
@@ -170,6 +176,51 @@ class Repository:
         used = {fact.path for script in train for fact in self.closure(script, depth=12)}
         used |= set(self._instantiated()) if train else set()
         return used | set(self.chosen["evaluate"][:1]) if used else set(self.facts)
+
+    def distance(self, place: str, *kinds: str) -> int:
+        """Return how far a line, `path:line`, is from the first train command and evaluation.
+
+        0 if they run it, or those of them that are named; 1 if they use its file, else 2.
+        """
+        if not self._reached:
+            self._reached = {kind: self._followed(kind) for kind in self.chosen}
+            self._near = self.near()
+        path, _, line = place.rpartition(":")
+        reached = [self._reached[kind] for kind in kinds or self.chosen]
+        if any(item.has(path, int(line)) for item in reached):
+            return 0
+        beside = all(item.beside(path, int(line)) for item in self._reached.values())
+        return 2 if beside or path not in self._near else 1
+
+    def around(self, place: str) -> str:
+        """Return the function or method that a line, `path:line`, is in."""
+        path, _, line = place.rpartition(":")
+        parts = self.facts[path].parts.parts if path in self.facts else ()
+        return next((part.name for part in parts if part.line <= int(line) <= part.end), "")
+
+    def _followed(self, kind: str) -> Reach:
+        """Return what the first command of a kind runs, with what settings name."""
+        scripts = self.chosen[kind][:1]
+        made = list(self._instantiated()) if scripts else []
+        files = {fact.path: fact for path in [*scripts, *made] for fact in self.closure(path, 12)}
+        reach = Reach(list(files.values()), {path: self._origins(path) for path in files})
+        for path in made:
+            reach.run(path, "")
+        for path in scripts:
+            functions = [e.function for e in self.scripts.entries.values() if e.target == path]
+            reach.run(path, functions[0] if functions else "", evaluates=kind == "evaluate")
+        return reach
+
+    def _origins(self, path: str) -> dict[str, tuple[str, str]]:
+        """Return what the names that a file imports are: a file and a name in it."""
+        found = {}
+        for local, origin in self.facts[path].imports.items():
+            module, _, name = origin.rpartition(".")
+            whole = self.files.module(origin, near=path)
+            source = whole or self.files.module(module, near=path)
+            if source is not None:
+                found[local] = (source, "" if whole else name)  # `*` stands for all of it
+        return found
 
     def _instantiated(self) -> Iterable[str]:
         """Yield the files of what settings name, to be made when a script is run."""

@@ -53,6 +53,7 @@ class Steps(Calls):
         """Note where a step computes its reward and its end, not where it hands them on."""
         found: dict[str, int] = {}
         known: dict[str, ast.expr] = {}  # what the step's variables were last set to
+        paid = _paid(node)
         for item, branch in assignments(node.body, False):
             targets = item.targets if isinstance(item, ast.Assign) else [item.target]
             value = known.get(item.value.id) if isinstance(item.value, ast.Name) else item.value
@@ -63,7 +64,9 @@ class Steps(Calls):
                     for slot in self._unpacks(target, item.value):
                         found.setdefault(slot, item.lineno)
                     continue
-                slot = _slot(target_name(target))
+                slot = "reward" if target_name(target) in paid else _slot(target_name(target))
+                if self.elsewhere(item.value) and not owner.wrapper:
+                    continue  # what another file works out is its own
                 if owner.wrapper and (
                     (isinstance(item.value, ast.Call) and _converts(item.value))
                     or (isinstance(item, ast.AugAssign) and "reward" in ast.unparse(item.value))
@@ -76,6 +79,11 @@ class Steps(Calls):
             found.setdefault(slot, line)
         for slot, line in found.items():
             self.found(slot, qualified, line, 0.6 if owner.wrapper else 0.8)
+
+    def elsewhere(self, value: ast.AST | None) -> bool:
+        """Return whether a value is what a function of another file gives back."""
+        function = value.func if isinstance(value, ast.Call) else None
+        return isinstance(function, ast.Name) and function.id in self.facts.imports
 
     def _unpacks(self, target: ast.Tuple, value: ast.AST | None) -> Iterable[str]:
         """Yield what a step gets from a function of its own: `obs, reward = self._move(action)`."""
@@ -108,6 +116,18 @@ class Steps(Calls):
                 slot = _slot(name.lower())
                 if slot and not isinstance(value, ast.Call) and is_computed(value, False, slot):
                     yield slot, value.lineno
+
+
+def _paid(node: Function) -> set[str]:
+    """Return the variables that a step returns as its reward: `received_reward`."""
+    returned = [part.value for part in ast.walk(node) if isinstance(part, ast.Return)]
+    names = {
+        item.elts[1].id
+        for item in returned
+        if isinstance(item, ast.Tuple) and 3 <= len(item.elts) <= 6
+        if isinstance(item.elts[1], ast.Name)
+    }
+    return {name for name in names if {"reward", "rewards", "rew"} & set(words(name))}
 
 
 def _slot(name: str) -> str:

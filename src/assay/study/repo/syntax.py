@@ -12,6 +12,7 @@ from assay.study.repo.words import DONE_NAMES, REPACKS, REWARD_NAMES
 
 # What an environment wraps or asks is called one of these.
 INNER = {"env", "envs", "environment", "unwrapped", "wrapped"}
+_MATHS = {"log", "exp", "sqrt", "tanh", "norm", "abs", "max", "min"}  # of what it is given
 LEAVES = frozenset({ast.Constant, ast.Name, ast.alias, ast.Pass, ast.Break, ast.Continue})
 # Parts of a node in which nothing is looked for.
 BARE = {
@@ -180,13 +181,22 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
             return False  # `self.env.unwrapped.is_done()` is decided there
         if tail in ("sum", "mean") and _own(name) and "reward" not in ast.unparse(name):
             return True  # `self.profits[day].sum()`
-        if tail == "bool" and slot == "termination" and node.args and _own(node.args[0]):
-            return target_name(node.args[0]) not in DONE_NAMES  # `bool(self._state["solved"])`
+        if tail == "bool" and slot == "termination" and node.args:
+            told = node.args[0]
+            if isinstance(told, ast.Call) and getattr(told.func, "attr", "") == "get" and told.args:
+                told = ast.Subscript(told.func.value, told.args[0])  # type: ignore[attr-defined]
+            key = getattr(getattr(told, "slice", None), "value", "")
+            if _own(told):  # `bool(self._state["solved"])`
+                return target_name(told) not in DONE_NAMES and key not in DONE_NAMES
         if set(words(tail)) & REPACKS:
             return any(
                 is_computed(argument, branch, slot)
                 for argument in node.args
                 if isinstance(argument, ast.BinOp | ast.Compare | ast.BoolOp)
+                or (
+                    isinstance(argument, ast.Call)
+                    and _MATHS & set(words(ast.unparse(argument.func)))
+                )
             )
         return True
     if isinstance(node, ast.Subscript) and slot == "reward":

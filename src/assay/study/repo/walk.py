@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from assay.study.repo.files import words
+from assay.study.repo.parts import Parts
 from assay.study.repo.syntax import LEAVES, fields_of, placeholder
 from assay.study.repo.words import PLACES, SLOTS
 
@@ -120,6 +121,8 @@ class Facts:
     spoken: list[Spoken] = field(default_factory=list)  # calls that may be calls of such
     metrics: list[Hit] = field(default_factory=list)
     kept: list[Hit] = field(default_factory=list)  # keys of dictionaries that speak of outcomes
+    beats: list[Hit] = field(default_factory=list)  # what is compared with the best so far
+    texts: dict[str, list[str]] = field(default_factory=dict)  # variables that hold part of a name
     infos: list[Hit] = field(default_factory=list)
     returned: dict[str, list[Hit]] = field(default_factory=dict)  # keys, per function
     logged: list[Logged] = field(default_factory=list)
@@ -130,6 +133,7 @@ class Facts:
     speaks: int = 0  # how many of the words of reinforcement learning it uses
     rl: list[Hit] = field(default_factory=list)
     environments: list[Hit] = field(default_factory=list)
+    parts: Parts = field(default_factory=Parts)
 
 
 @dataclass
@@ -159,6 +163,7 @@ class Walker:
         self.constants: dict[str, str] = {}
         self.log_file = False  # whether what is logged by `logging` goes to a file
         self.local: set[str] = set()  # functions at the top of this file
+        self.defined: set[str] = set()  # classes at the top of this file
         self.dicts: dict[str, list[Hit]] = {}  # variables of this function that hold string keys
         self.renamed: dict[str, ast.DictComp] = {}  # variables with the keys of others
         self.made: dict[str, str] = {}  # variables of this function, and what function made them

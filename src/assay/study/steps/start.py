@@ -313,7 +313,7 @@ def _after_failure(log: str) -> str:
 def _learn_metrics(made: Draft, written: Sequence[Written]) -> None:
     """Take the metric that a study can decide by best, of those that the trial wrote."""
     ranked = sorted(
-        (promise(f"{m.source.path} {m.source.key}", 1.0, True), i) for i, m in enumerate(written)
+        (promise(f"{m.source.path} {m.source.key}", 1.0, 0), i) for i, m in enumerate(written)
     )
     useful = [written[i] for rank, i in ranked if rank[0] < _NOT_A_SCORE]
     if not useful:

@@ -29,8 +29,17 @@ from assay.study.repo.repository import Repository
 from assay.study.repo.words import OTHER_WORDS
 
 COMMANDS = 60
-_EVALUATES = {"eval", "evaluate", "enjoy", "play", "test", "watch"}
+# What evaluates, what says so best first.
+_EVALUATES = (
+    "evaluate", "eval", "evaluation", "evaluations", "evaluator", "test", "enjoy", "watch",
+    "spectate", "play",
+)  # fmt: skip
 _VERBS = {"command", "cmd", "mode", "action", "subcommand", "verb", "subcmd", "argv", "func"}
+_ALGORITHMS = {
+    "ppo", "dqn", "ddqn", "qrdqn", "sac", "td3", "ddpg", "a2c", "a3c", "trpo", "grpo", "rloo",
+    "tqc", "reinforce", "rainbow", "impala", "rl", "agent", "policy", "marl", "mappo", "qmix",
+    "dreamer",
+}  # fmt: skip
 _Ranked = tuple[float, str, str, Answer]  # weight, place, script
 
 _ASIDE = {
@@ -69,13 +78,21 @@ def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
     result = {}
     for kind, answers in found.items():
         aside = {item[2]: kind == "evaluate" and _elsewhere(repo, item[2]) for item in answers}
-        answers.sort(key=lambda item: (item[0], aside[item[2]], place_key(item[1])))
+        said = {id(item): _said(item[3]) if kind == "evaluate" else 0 for item in answers}
+        answers.sort(key=lambda item: (item[0], aside[item[2]], said[id(item)], place_key(item[1])))
         # What is far less sure than the best may be a benchmark or a tool.
         sure = -answers[0][0] - 0.3 if answers else 0.0
         targets = [target for _, _, target, _ in answers if repo.sure[kind, target] > sure]
         repo.chosen[kind] = list(dict.fromkeys(targets))
         result[kind] = tuple(answer for *_, answer in answers[:COMMANDS])
     return result
+
+
+def _said(answer: Answer) -> int:
+    """Return how plainly a command says that it evaluates: `eval` before `play`."""
+    named = {word for part in answer.value["command"][:4] for word in words(part)}
+    known = [place for place, word in enumerate(_EVALUATES) if word in named]
+    return min(known, default=len(_EVALUATES))
 
 
 def _elsewhere(repo: Repository, target: str) -> bool:
@@ -97,7 +114,7 @@ def _unnamed(repo: Repository) -> Iterable[_Ranked]:
         named = set(words("/".join(command.target.split("/")[-2:])))
         if named & OTHER_WORDS or evaluates(command.argv) or _verb_kind(_verb(repo, command)):
             continue
-        if _learns(reached):
+        if _learns(reached) or "train_call" in repo.facts[command.target].signals:
             _choose(repo, "train", command.target, 0.6)
             places = [command.place]
             answer = _answer(repo, "train", command.argv, command.target, 0.6, places)
@@ -123,6 +140,13 @@ def _unnamed(repo: Repository) -> Iterable[_Ranked]:
             answer = _answer(repo, "train", (name,), entry.target, 0.5, [entry.place])
             yield -0.5, entry.target, entry.target, answer
             return
+
+
+def _about_rl(repo: Repository, path: str) -> bool:
+    """Return whether a script, or what it uses, steps an environment or speaks of rewards."""
+    used = repo.closure(path, 6)
+    steps = {"env_step", "make_env"}
+    return any(fact.speaks or fact.rl or steps & set(fact.signals) for fact in used)
 
 
 def _learns(signals: set[str]) -> bool:
@@ -191,6 +215,8 @@ def _purpose(repo: Repository, path: str, name: str = "", context: str = "") -> 
 
 
 def _kind(repo: Repository, command: Command) -> str:
+    if command.target.endswith("setup.py"):
+        return ""  # `python setup.py test` runs the tests
     verb = _verb(repo, command)
     if verb and verb in _subcommands(repo, command.target):
         return _verb_kind(verb)
@@ -220,6 +246,8 @@ def _documented(repo: Repository, kind: str, target: str, commands: list[Command
     reached = {key for fact in repo.closure(target, 6) for key in fact.signals}
     if kind == "train" and not {"env_step", "make_env"} & reached:
         confidence -= 0.1  # it may train something else
+        if not _about_rl(repo, target):
+            confidence = min(confidence, max(confidence - 0.15, THRESHOLD))
     if best.bare:
         confidence -= 0.05  # how it is told what to do stands elsewhere
     if kind == "train" and without_reward(target, best.argv):
@@ -245,7 +273,7 @@ def _undocumented(
         # `tool test` may as well run the tests.
         kinds = {verb: _verb_kind(verb) for verb in verbs if _verb_kind(verb) and verb != "test"}
         if kinds and not _verb_kind(name):
-            for verb, verb_kind in sorted(kinds.items()):
+            for verb, verb_kind in kinds.items():
                 if (verb_kind, entry.target) not in seen:
                     places = [entry.place, verbs[verb]]
                     _choose(repo, verb_kind, entry.target, 0.8)
@@ -267,6 +295,7 @@ def _undocumented(
         sure = judged.sure - (0.15 if fact.main < 0 else 0.0)
         sure -= 0.3 if _ASIDE & set(path.split("/")) else 0.0
         sure -= 0.1 if judged.kind == "train" and without_reward(path) else 0.0
+        sure -= 0.3 if judged.kind == "train" and not _about_rl(repo, path) else 0.0
         if path in imported and not fact.options and not fact.parsed:
             sure -= 0.2  # a module that can be run to try it out
         if judged.kind and sure >= 0.6:
@@ -290,7 +319,10 @@ def _subcommands(repo: Repository, target: str) -> dict[str, str]:
             found.setdefault(verb, f"{fact.path}:{line}")
         for setting, values in fact.compared.items() if fact.path == target else ():
             option = f"--{setting.rpartition('.')[2]}"
-            if set(words(setting)) & _VERBS and option not in fact.options:
+            # `mode == "eval"` may ask for anything, unless the command line has it.
+            last = setting.rpartition(".")[2]
+            given = last in fact.positional or not {"mode", "action"} & set(words(last))
+            if set(words(setting)) & _VERBS and option not in fact.options and given:
                 for verb, line in values.items():
                     found.setdefault(verb, f"{fact.path}:{line}")
     return found
@@ -346,7 +378,9 @@ def _verb(repo: Repository, command: Command) -> str:
 
 def _verb_kind(verb: str) -> str:
     first = words(verb)[:1]
-    if first in (("train",), ("learn",), ("fit",)) and len(words(verb)) == 1:
+    if first in (("train",), ("learn",), ("fit",)) and (
+        len(words(verb)) == 1 or set(words(verb)[1:]) <= _ALGORITHMS
+    ):
         return "train"
     if first and first[0] in _EVALUATES and len(words(verb)) == 1:
         return "evaluate"

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from assay.study.files.records import Answer
 from assay.study.repo.answers import settings
 from assay.study.repo.answers.ranking import THRESHOLD, Found, ranked
+from assay.study.repo.answers.templates import filled
 from assay.study.repo.files import words
 from assay.study.repo.measures import is_metric
 from assay.study.repo.repository import Repository
@@ -22,7 +23,7 @@ from assay.study.repo.words import (
 )
 
 METRICS, GUARDRAILS = 250, 100
-_OFF = "off by default"
+_OFF, _PRINTED, _KEPT = "off by default", "printed", "kept"
 # Words of settings that turn a logger on, as whoever wants a metric does.
 _LOGGERS = {"wandb", "tensorboard", "track", "log", "logger", "logging", "writer", "tb", "verbose"}
 _GUARDRAIL_PAIRS = (
@@ -36,6 +37,10 @@ _PROMISING = (
         "return", "returns", "reward", "rewards", "rew", "score", "scores", "fitness", "ret",
         "hypervolume",
     },
+    {
+        "elo", "profit", "profits", "sharpe", "pnl", "wins", "accuracy", "worth", "makespan",
+        "regret", "cost",
+    },
     {"length", "error", "tracking", "len"},
 )  # fmt: skip
 _HELD_OUT = {"eval", "evaluation", "evaluate", "test", "evaluator", "val", "validation", "testing"}
@@ -47,28 +52,53 @@ _EXTREME = {"max", "min", "std", "best", "worst", "last", "per", "step", "raw", 
 def metrics(repo: Repository) -> tuple[Answer, ...]:
     """Return the names under which results are logged, the most promising first."""
     found = [*_logged(repo), *_handed_on(repo), *_helped(repo)]
-    # What is only printed counts where nothing else could decide a study.
-    recorded = any(_decides(str(item.value)) for item in found if item.confidence >= THRESHOLD)
+    found += filled(repo, found)
+    # What is only printed or kept counts where nothing that is logged could decide a study.
+    recorded = any(
+        item.confidence >= 0.65 and _decides(str(item.value)) and _distance(repo, item) == 0
+        for item in found
+    )
     if not recorded or [a.value for a in settings.logging(repo)][:1] == ["stdout"]:
         found += _logged(repo, printed=True)
-    if not any(_decides(str(item.value)) for item in found):
+    if not recorded:
         found += _kept(repo)
-    near = {
-        str(item.value)
-        for item in found
-        if item.place.rpartition(":")[0] in repo.near()
-        and item.confidence >= THRESHOLD
-        and item.note != _OFF
-    }
-    return ranked(found, METRICS, key=lambda name, sure: promise(name, sure, name in near))
+    far: dict[str, int] = {}
+    tested = set()
+    for item in found:
+        if item.confidence >= THRESHOLD:
+            distance = _distance(repo, item)
+            far[str(item.value)] = min(distance, far.get(str(item.value), 2))
+            said = recorded and item.note == _PRINTED
+            if not distance and not said and _HELD_OUT & set(words(repo.around(item.place))):
+                tested.add(str(item.value))
+
+    def order(name: str, sure: float) -> tuple[int, ...]:
+        return promise(name, sure, far.get(name, 2), tested=name in tested)
+
+    return ranked(found, METRICS, key=order)
+
+
+def _distance(repo: Repository, item: Found) -> int:
+    """Return how far what logs something is from the commands.
+
+    What is off by default is far, and what an evaluation only prints is for people. What is kept
+    counts by what an evaluation returns.
+    """
+    if item.note == _OFF:
+        return 2
+    near = repo.distance(item.place, *(("train",) if item.note == _PRINTED else ()))
+    if item.note == _KEPT and not _HELD_OUT & set(words(repo.around(item.place))):
+        return max(near, 1)  # nothing says that it is ever logged
+    return near
 
 
 def _kept(repo: Repository) -> list[Found]:
     """Return the outcomes that training keeps, where nothing says under what name it logs them."""
     return [
-        Found(hit.name, f"{fact.path}:{hit.line}", hit.confidence)
+        Found(hit.name, f"{fact.path}:{hit.line}", hit.confidence, note)
         for fact in repo.relevant()
-        for hit in fact.kept
+        for note, hits in ((_KEPT, fact.kept), ("", fact.beats))
+        for hit in hits
     ]
 
 
@@ -83,7 +113,7 @@ def _logged(repo: Repository, *, printed: bool = False) -> list[Found]:
             if (name != hit.name) is printed and _measures(name):
                 confidence = hit.confidence - (0.0 if nearby else 0.1)
                 asked = tuple(c for c in hit.under if not set(words(c[0])) & _LOGGERS)
-                note = _OFF if holds(asked) is False else ""
+                note = _OFF if holds(asked) is False else _PRINTED if printed else ""
                 found.append(Found(name, f"{fact.path}:{hit.line}", confidence, note))
     return found
 
@@ -195,7 +225,7 @@ def _measures(name: str) -> bool:
 
 def is_outcome(name: str) -> bool:
     """Return whether a study could decide by a metric: success, return, score, length, error."""
-    return len(promise(name, 1.0, True)) > 1
+    return len(promise(name, 1.0, 0)) > 1
 
 
 def _decides(name: str) -> bool:
@@ -204,8 +234,15 @@ def _decides(name: str) -> bool:
     return "{" not in name and bool(named & (_PROMISING[0] | _PROMISING[1])) and is_outcome(name)
 
 
-def promise(name: str, confidence: float, near: bool) -> tuple[int, ...]:
-    """Order names by how well a study could decide by them: evaluation, outcome, mean."""
+def promise(name: str, confidence: float, far: int, *, tested: bool = False) -> tuple[int, ...]:
+    """Order names by how well a study could decide by them: evaluation, outcome, mean.
+
+    Args:
+        name: What is logged.
+        confidence: How sure that is.
+        far: How far that is from the commands.
+        tested: Whether an evaluation logs it, whatever its name.
+    """
     parts = words(name)
     named = set(parts)
     if named & NO_PRIMARY:
@@ -214,10 +251,12 @@ def promise(name: str, confidence: float, near: bool) -> tuple[int, ...]:
     named |= set() if outcome else {"score"}  # `evaluation` alone is its outcome
     for rank, group in enumerate(_PROMISING):
         if named & group:
-            held_out = not named & _HELD_OUT
+            held_out = not named & _HELD_OUT and not (tested and not named & {"train", "training"})
             whole = not named & _WHOLE_EPISODES
             extreme = bool(named & _EXTREME) - bool(named & _MEAN) + 2 * ("best" in named)
-            unsure = confidence < 0.7 or "{" in name or not outcome
+            unsure = 2 if "{" in name or not outcome else (confidence < 0.7) + (confidence < 0.6)
             late = held_out + 2 * (rank > 1)
-            return not near, late, unsure, rank, extreme, whole, len(parts)
+            # A return beside it says more than a length, or than a name that is not known.
+            far = max(far, 1) if rank > 1 or "{" in name else far
+            return far, late, unsure, rank, extreme, whole, len(parts)
     return (8,)

@@ -113,6 +113,12 @@ def _named(repo: Repository) -> list[Found]:
             if _CHOOSERS.match(last) and option.path and option.line:
                 for sink in _chosen_by_name({last: option.default}, set(_CHOSEN)):
                     found.append(Found(sink, f"{option.path}:{option.line}", 0.75, name))
+    for fact in repo.relevant() if repo.own else ():
+        for fields in fact.fields.values():
+            for name, option in fields.items():
+                chosen = {name: option.default} if _CHOOSERS.match(name) else {}
+                for sink in _chosen_by_name(chosen, set(_CHOSEN)):
+                    found.append(Found(sink, f"{fact.path}:{option.line}", 0.7, name))
     return found
 
 

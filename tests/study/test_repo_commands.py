@@ -1,0 +1,139 @@
+"""How the audit finds what trains and evaluates, and how that is configured and logged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from made_repositories import TRAIN, audit, first, put
+
+
+def test_a_program_may_match_its_verbs(tmp_path: Path) -> None:
+    main = (
+        "import argparse\nimport gymnasium\n\ndef run(action):\n    match action:\n"
+        "        case 'train_ppo' | 'train_dqn':\n            agent.learn(9)\n"
+        "        case 'spectate':\n            show(agent)\n        case 'play':\n"
+        "            play()\n\n"
+        "def main():\n    parser = argparse.ArgumentParser()\n    parser.add_argument('action')\n"
+        "    run(parser.parse_args().action)\n"
+    )
+    put(
+        tmp_path,
+        pyproject_dot_toml="[project]\nname = 'a'\n[project.scripts]\ntool = 'pkg.cli:main'\n",
+        pkg__cli_dot_py=main,
+        README_dot_md="```\npython tool train_ppo\npython tool play\npython tool spectate\n```\n",
+    )
+    found = audit(tmp_path)
+    assert first(found.train) == "tool train_ppo {parameters}"
+    assert first(found.evaluate) == "tool spectate"
+
+
+def test_a_mode_that_a_function_is_given_is_no_verb(tmp_path: Path) -> None:
+    text = TRAIN + "\ndef make(mode):\n    return 1 if mode == 'eval' else 2\n"
+    put(tmp_path, train_dot_py=text, README_dot_md="```\npython train.py\n```\n")
+    assert first(audit(tmp_path).evaluate) == "none"
+
+
+def test_the_main_module_of_a_package_may_be_installed(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        pyproject_dot_toml="[project]\nname = 'a'\n[project.scripts]\ntool = 'pkg.__main__:main'\n",
+        README_dot_md="```\ntool --steps=9\n```\n",
+    )
+    text = "import gymnasium\n\ndef main():\n    agent.learn(9)\n"
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    (tmp_path / "pkg" / "__main__.py").write_text(text)
+    assert first(audit(tmp_path).train) == "tool --steps=9 {parameters}"
+
+
+def test_a_script_that_learns_nothing_from_rewards_comes_last(tmp_path: Path) -> None:
+    other = "def main():\n    loss.backward()\n\nif __name__ == '__main__':\n    main()\n"
+    put(tmp_path, train_mnist_dot_py=other, agents__ppo_dot_py=TRAIN)
+    assert first(audit(tmp_path).train) == "{python} agents/ppo.py"
+
+
+def test_a_directory_says_what_its_main_trains(tmp_path: Path) -> None:
+    put(tmp_path, algos__dpo__main_dot_py=TRAIN, algos__ppo__main_dot_py=TRAIN)
+    assert first(audit(tmp_path).train) == "{python} algos/ppo/main.py"
+
+
+def test_a_backtest_evaluates(tmp_path: Path) -> None:
+    text = (
+        "import argparse\nimport gymnasium\n\nif __name__ == '__main__':\n"
+        "    p = argparse.ArgumentParser()\n"
+        "    p.add_argument('--mode', choices=['train', 'backtest'], default='train')\n"
+        "    agent.learn(9)\n"
+    )
+    put(tmp_path, main_dot_py=text)
+    assert first(audit(tmp_path).evaluate) == "{python} main.py --mode backtest"
+
+
+def test_configurations_are_read_in_more_ways(tmp_path: Path) -> None:
+    text = TRAIN + "\nimport ruamel.yaml as yaml\n\ndef main():\n    yaml.safe_load('a')\n"
+    put(tmp_path, train_dot_py=text)
+    assert [answer.value for answer in audit(tmp_path).config] == ["yaml"]
+    text = TRAIN + "\nimport configparser\n\ndef main():\n    configparser.RawConfigParser()\n"
+    put(tmp_path, train_dot_py=text)
+    assert [answer.value for answer in audit(tmp_path).config] == ["custom"]
+
+
+def test_a_variable_that_is_none_turns_a_logger_off(tmp_path: Path) -> None:
+    text = (
+        "from stable_baselines3 import PPO\n\nlogs = None\n"
+        "model = PPO('MlpPolicy', 'A-v0', verbose=1, tensorboard_log=logs)\nmodel.learn(9)\n"
+    )
+    put(tmp_path, train_dot_py=text)
+    assert first(audit(tmp_path).logging) == "stdout"
+
+
+def test_a_table_that_is_learnt_at_the_top_of_a_script_is_trained(tmp_path: Path) -> None:
+    text = (
+        "from world import GridEnv\n\ngamma = 0.9\nepsilon = 0.1\nenv = GridEnv()\n"
+        "for episode in range(9):\n    state, reward, done, info = env.step(0)\n"
+        "    table[state] = reward + gamma * table[state]\n"
+    )
+    put(tmp_path, q_learning_dot_py=text)
+    assert first(audit(tmp_path).train) == "{python} q_learning.py"
+    put(tmp_path, q_learning_dot_py=text.replace("gamma = 0.9\nepsilon = 0.1\n", ""))
+    assert first(audit(tmp_path).train) == "none"
+
+
+def test_an_entry_point_may_have_its_name_from_a_constant(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        setup_dot_py="NAME: str = 'tool'\nsetup(entry_points={\n"
+        "    'console_scripts': [f'{NAME}=src.cli:main']})\n",
+        src__cli_dot_py="import gymnasium\n\ndef main():\n    parser = HelpfulArgumentParser()\n"
+        "    parser.add_argument('--train', type=bool)\n    agent.learn(9)\n",
+        README_dot_md="```\ntool --train True\ntool --train False\n```\n",
+    )
+    found = audit(tmp_path)
+    assert first(found.train) == "tool --train True {parameters}"
+    assert first(found.evaluate) == "tool --train False"
+    assert first(found.config) == "argparse"
+
+
+def test_a_document_names_what_only_calls_a_training(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        pyproject_dot_toml="[project]\nname = 'a'\n[project.scripts]\ntool = 'pkg.cli:run'\n",
+        pkg__cli_dot_py="import gymnasium\n\ndef run():\n    engine(train_agent(9))\n",
+        README_dot_md="```\ntool --agent ppo\npython setup.py test\n```\n",
+        setup_dot_py="import gymnasium\n\nsetup()\n",
+    )
+    found = audit(tmp_path)
+    assert first(found.train) == "tool --agent ppo {parameters}"
+    assert first(found.evaluate) == "none"
+
+
+def test_what_a_main_function_prints_and_what_a_field_names_are_logged(tmp_path: Path) -> None:
+    text = "import gymnasium\n\ndef main():\n    agent.learn(9)\n    print(f'Avg reward: {r}')\n\n"
+    put(tmp_path, train_dot_py=text + "if __name__ == '__main__':\n    main()\n")
+    assert first(audit(tmp_path).metrics) == "Avg reward"
+    settings = "from dataclasses import dataclass\n\n@dataclass\nclass LogConfig:\n"
+    put(
+        tmp_path,
+        settings_dot_py=settings + "    log_with: str = 'wandb'\n",
+        train_dot_py="import settings\n" + TRAIN,
+    )
+    assert first(audit(tmp_path).logging) == "wandb"

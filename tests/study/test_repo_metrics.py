@@ -1,0 +1,156 @@
+"""Which of the metrics of a repository decides: what the commands run, compare and sum up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from made_repositories import audit, code, put
+
+from assay.study.repo.audit import inspect
+
+
+def metric(root: Path) -> str:
+    answers = inspect(root).adapter.metrics
+    return str(answers[0].value) if answers else "none"
+
+
+MAIN = "\n\nif __name__ == '__main__':\n    main()\n"
+LEARN = "import gymnasium\n\nenv = gymnasium.make('A-v0')\n"
+
+
+def test_what_training_runs_comes_before_what_it_only_imports(tmp_path: Path) -> None:
+    algorithm = "class {0}:\n    def learn(self, steps):\n        logger.logkv('{1}', 1.0)\n"
+    put(
+        tmp_path,
+        lib__all_dot_py="from lib.a import A\nfrom lib.b import B\n",
+        lib__a_dot_py=algorithm.format("A", "mean_return"),
+        lib__b_dot_py=algorithm.format("B", "eval/return"),
+        train_dot_py=LEARN + "from lib.all import A\n\ndef main():\n    A(env).learn(9)\n" + MAIN,
+    )
+    assert metric(tmp_path) == "mean_return"
+
+
+def test_methods_of_a_base_class_run_with_what_inherits_them(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        base_dot_py="class Base:\n    def learn(self):\n        self.note()\n\n"
+        "    def note(self):\n        log.logkv('mean_return', 1.0)\n\n"
+        "    def other(self):\n        log.logkv('eval/mean_return', 1.0)\n",
+        agent_dot_py="from base import Base\n\nclass Agent(Base):\n    pass\n",
+        train_dot_py=LEARN + "from agent import Agent\n\ndef main():\n    Agent().learn()\n" + MAIN,
+    )
+    assert metric(tmp_path) == "mean_return"
+
+
+def test_another_library_calls_the_methods_that_override_its_own(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        agent_dot_py="from other import Trainer\n\nclass Agent(Trainer):\n"
+        "    def on_epoch_end(self):\n        log.logkv('eval/return', 1.0)\n",
+        train_dot_py=LEARN
+        + "from agent import Agent\n\ndef main():\n    log.logkv('return', 1.0)\n"
+        + "    Agent().learn()\n"
+        + MAIN,
+    )
+    assert metric(tmp_path) == "eval/return"
+
+
+def test_the_main_of_another_file_is_far_away(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        tools_dot_py="def helper():\n    pass\n\nif __name__ == '__main__':\n"
+        "    for r in env.rewards:\n        print(f'Reward: {r}')\n",
+        other_dot_py="import gymnasium\n\ndef evaluate(env):\n"
+        "    log.logkv('evaluation_reward', 1.0)\n",
+        train_dot_py=LEARN
+        + "import tools\n\ndef main():\n    tools.helper()\n    agent.learn(9)\n"
+        + MAIN,
+    )
+    assert metric(tmp_path) == "evaluation_reward"
+
+
+def test_a_library_that_one_function_compares_with_logs_nothing(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        train_dot_py=LEARN + "class PPO:\n    def learn(self):\n"
+        "        for i in range(9):\n            print('rewards:', i)\n\n"
+        "def compare(env):\n    from stable_baselines3 import PPO\n"
+        "    PPO('MlpPolicy', env).learn(total_timesteps=9)\n\n"
+        "def main():\n    PPO().learn()\n" + MAIN,
+    )
+    assert metric(tmp_path) == "rewards"
+
+
+LOOP = "def main():\n    for step in range(9):\n        agent.learn(env)\n"
+DECIDES = {
+    "mean_score": "        result = evaluate(env)\n"
+    "        if result['mean_score'] > best:\n            best = result['mean_score']\n".replace(
+        "best", "best_score"
+    ),
+    "mean_return": "        stats = agent.step()\n        stats['mean_return'] = agent.mean\n",
+    "val/reward": "        log_all(phase='val')\n\ndef log_all(phase):\n"
+    "    writer.add_scalar(f'{phase}/reward', 1.0)\n",
+    "eval/return": "        suffix = '' if step else '_std'\n"
+    "        writer.add_scalar(f'eval/return{suffix}', 1.0)\n",
+    "eval/episode_reward": "        metrics['reward'] = 1.0\n"
+    "        for name, value in agent.summed.items():\n"
+    "            metrics[f'eval/episode_{name}'] = value\n",
+    "ELO": "        print(f'ELO: {agent.elo}')\n",
+    "win rate": "        print(f'win rate: {agent.wins}')\n",
+}
+
+
+@pytest.mark.parametrize("name", DECIDES)
+def test_what_decides_has_many_names(tmp_path: Path, name: str) -> None:
+    put(tmp_path, train_dot_py=LEARN + LOOP + DECIDES[name] + MAIN)
+    assert metric(tmp_path) == name
+
+
+def test_what_an_evaluation_returns_comes_before_what_training_collects(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        train_dot_py=LEARN
+        + "def evaluate(env):\n    return {'mean_reward': 1.0}\n\n"
+        + LOOP
+        + "        history['episode_reward'].append(1.0)\n    print(evaluate(env))\n"
+        + MAIN,
+    )
+    assert metric(tmp_path) == "mean_reward"
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        ("from tianshou.trainer import offpolicy_trainer as run\n", "test/reward"),
+        ("from stable_baselines import PPO2 as run\n", "ep_reward_mean"),
+    ],
+)
+def test_older_libraries_log_by_themselves(tmp_path: Path, made: str, name: str) -> None:
+    put(tmp_path, train_dot_py=LEARN + made + "\ndef main():\n    run(env).learn(9)\n" + MAIN)
+    assert metric(tmp_path) == name
+
+
+def test_rewards_of_models_files_and_other_names(tmp_path: Path) -> None:
+    step = (
+        "    def step(self, action):\n        received_reward = self.table[action] * 2\n"
+        "        return 0, received_reward, False, {}\n"
+    )
+    put(
+        tmp_path,
+        train_dot_py=LEARN + "def main():\n    agent.learn(9)\n" + MAIN,
+        contrast_dot_py="class Contrast(RewardModel):\n    def forward(self, images):\n"
+        "        return images.std() * 2\n",
+        guess_dot_py="class RewardModel(Module):\n    def forward(self, x):\n"
+        "        return self.net(x) * 2\n",
+        pay__multi_reward_dot_py="def compute(*, before, after):\n    return after - before\n",
+        world_dot_py="import gymnasium as gym\n\nclass World(gym.Env):\n"
+        "    def reset(self):\n        return 0\n\n" + step,
+        other_dot_py="import gymnasium as gym\nfrom world import compute_reward\n\n"
+        "class Other(gym.Env):\n    def reset(self):\n        return 0\n\n"
+        "    def step(self, action):\n        reward = compute_reward(action)\n"
+        "        return 0, reward, False, {}\n\n"
+        "    def get_reward(self, action):\n        return compute_reward(action)\n",
+    )
+    found = set(code(audit(tmp_path).reward))
+    assert found == {"contrast.py", "pay/multi_reward.py", "world.py"}
