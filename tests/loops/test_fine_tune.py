@@ -81,8 +81,10 @@ class TestPhases:
         assert progress == pytest.approx([0.0, 0.25, 0.5, 0.75])
 
     def test_several_updates_for_a_step(self, train: Train) -> None:
-        saved = last_checkpoint(train("a", updates=10, env_steps=6, updates_per_step=5).path)["run"]
+        run = train("a", updates=10, env_steps=6, updates_per_step=5)
+        saved = last_checkpoint(run.path)["run"]
         assert (saved["updates"], saved["env_steps"]) == (40, 6)
+        assert run.directory.budget == ("updates", 40)
 
     def test_batches_have_both(self, train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
         made: list[FineTuneLoop] = []

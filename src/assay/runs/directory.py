@@ -227,12 +227,12 @@ class RunDirectory:
         Raises:
             RunError: `config.yaml` is missing or damaged.
         """
-        settings = self.config.get("run")
-        for unit in get_args(Unit):
-            total = settings.get(unit) if isinstance(settings, dict) else None
-            if isinstance(total, int):
-                return unit, total
-        return "env_steps", None
+        found = self.config.get("run")
+        settings = found if isinstance(found, dict) else {}
+        updates, steps = settings.get("updates"), settings.get("env_steps")
+        if isinstance(updates, int):  # from data, and then with an environment for some steps
+            return "updates", updates + (steps or 0) * settings.get("updates_per_step", 1)
+        return "env_steps", steps if isinstance(steps, int) else None
 
     @property
     def provenance(self) -> dict[str, Any]:
