@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from assay.algorithms.adversarial import true_successors
+from assay.algorithms.shared.adversarial import true_successors
 from assay.buffers.rollout import Rollout
 from assay.core.types import Spaces
 from assay.networks.discriminator import ShapedReward

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import nn
 
 from assay.algorithms import novelty
-from assay.algorithms.novelty import Curiosity, non_episodic_gae, successors
+from assay.algorithms.shared.novelty import Curiosity, non_episodic_gae, successors
 from assay.core.errors import ConfigError
 from assay.networks.rnd import Distillation
 from assay.optim.update import Objective, Step

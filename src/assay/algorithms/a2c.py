@@ -20,9 +20,9 @@ from gymnasium.spaces import Box
 from pydantic import Field
 from torch import Tensor
 
-from assay.algorithms.advantages import rollout_values
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import PolicyGradientSettings
+from assay.algorithms.shared.advantages import rollout_values
 from assay.buffers.rollout import Rollout
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant

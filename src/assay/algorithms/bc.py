@@ -14,14 +14,14 @@ from gymnasium.spaces import Box
 from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
-from assay.algorithms.cloning import box_loss, choice_loss, clone_head, clone_network
-from assay.algorithms.mixed_settings import NoiseSettings
 from assay.algorithms.settings import (
     DatasetSettings,
     NetworkSettings,
     NormalizeObsSettings,
     Unused,
 )
+from assay.algorithms.shared.cloning import box_loss, choice_loss, clone_head, clone_network
+from assay.algorithms.shared.mixed_settings import NoiseSettings
 from assay.core.registry import register
 from assay.core.types import Spaces, unpack
 from assay.functional.distributions import policy_distribution

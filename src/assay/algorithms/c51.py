@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import ValueSettings
-from assay.algorithms.value_learning import draw_transitions, learn_values
+from assay.algorithms.shared.value_learning import draw_transitions, learn_values
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant

@@ -21,8 +21,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
-from assay.algorithms.mixed_settings import EpsilonSettings
 from assay.algorithms.settings import EntropySettings, OfflineActorCriticSettings, Unused
+from assay.algorithms.shared.mixed_settings import EpsilonSettings
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
 from assay.core.types import Spaces, Tree, action_mask, tree_map, unpack

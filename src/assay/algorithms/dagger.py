@@ -20,12 +20,18 @@ from pydantic import Field
 from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
-from assay.algorithms.cloning import Teacher, box_loss, choice_loss, clone_head, clone_network
 from assay.algorithms.settings import (
     LearningSettings,
     NetworkSettings,
     NormalizeObsSettings,
     Unused,
+)
+from assay.algorithms.shared.cloning import (
+    Teacher,
+    box_loss,
+    choice_loss,
+    clone_head,
+    clone_network,
 )
 from assay.core.registry import register
 from assay.core.schedules import ProbabilitySchedule, linear

@@ -19,9 +19,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
-from assay.algorithms.novelty import Curiosity
 from assay.algorithms.settings import HindsightSettings, Unused, ValueSettings
-from assay.algorithms.value_learning import draw_transitions, learn_values
+from assay.algorithms.shared.novelty import Curiosity
+from assay.algorithms.shared.value_learning import draw_transitions, learn_values
 from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
 from assay.core.registry import register

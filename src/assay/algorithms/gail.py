@@ -21,15 +21,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from assay.algorithms.advantages import rollout_values
-from assay.algorithms.adversarial import (
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.shared.advantages import rollout_values
+from assay.algorithms.shared.adversarial import (
     AdversarialSettings,
     flat_rows,
     learn_from_rewards,
     train_discriminator,
 )
-from assay.algorithms.base import Algorithm, Context
-from assay.algorithms.proximal import clipped_loss, updates_per_rollout
+from assay.algorithms.shared.proximal import clipped_loss, updates_per_rollout
 from assay.buffers.rollout import Rollout
 from assay.core.registry import register
 from assay.core.types import Batch, Spaces, Tree, pack, tree_map, unpack

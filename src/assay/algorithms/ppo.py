@@ -20,17 +20,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from assay.algorithms.advantages import rollout_values
 from assay.algorithms.base import Algorithm, Context
-from assay.algorithms.novelty import Curiosity, non_episodic_gae, successors
-from assay.algorithms.proximal import (
+from assay.algorithms.settings import ProximalSettings, Unused
+from assay.algorithms.shared.advantages import rollout_values
+from assay.algorithms.shared.novelty import Curiosity, non_episodic_gae, successors
+from assay.algorithms.shared.proximal import (
     clipped_loss,
     flat_batch,
     rollout_advantages,
     run_epochs,
     updates_per_rollout,
 )
-from assay.algorithms.settings import ProximalSettings, Unused
 from assay.buffers.rollout import Rollout
 from assay.core.registry import register
 from assay.core.types import Spaces, pack

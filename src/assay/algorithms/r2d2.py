@@ -40,7 +40,7 @@ from assay.algorithms.settings import (
     TargetSettings,
     Unused,
 )
-from assay.algorithms.value_learning import learn_values
+from assay.algorithms.shared.value_learning import learn_values
 from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
 from assay.core.images import has_images

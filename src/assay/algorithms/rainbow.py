@@ -34,7 +34,7 @@ from assay.algorithms.settings import (
     ReplaySettings,
     TargetSettings,
 )
-from assay.algorithms.value_learning import draw_transitions, learn_values
+from assay.algorithms.shared.value_learning import draw_transitions, learn_values
 from assay.buffers.replay_protocol import Replay
 from assay.core.images import has_large_images
 from assay.core.registry import register

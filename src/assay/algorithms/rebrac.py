@@ -19,9 +19,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
-from assay.algorithms.delayed import delayed_steps
-from assay.algorithms.mixed_settings import LayerNormSettings, NoiseSettings
 from assay.algorithms.settings import OfflineActorCriticSettings, SmoothingSettings
+from assay.algorithms.shared.delayed import delayed_steps
+from assay.algorithms.shared.mixed_settings import LayerNormSettings, NoiseSettings
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
 from assay.core.types import Spaces, unpack

@@ -23,7 +23,6 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
-from assay.algorithms.mixed_settings import LayerNormSettings
 from assay.algorithms.settings import (
     ActorCriticSettings,
     EntropySettings,
@@ -31,6 +30,7 @@ from assay.algorithms.settings import (
     NormalizeSettings,
     PolyakSettings,
 )
+from assay.algorithms.shared.mixed_settings import LayerNormSettings
 from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
 from assay.core.registry import register

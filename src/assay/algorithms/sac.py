@@ -22,7 +22,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
-from assay.algorithms.mixed_settings import LayerNormSettings
 from assay.algorithms.settings import (
     ActorCriticSettings,
     EntropySettings,
@@ -31,6 +30,7 @@ from assay.algorithms.settings import (
     PolyakSettings,
     Unused,
 )
+from assay.algorithms.shared.mixed_settings import LayerNormSettings
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.types import Batch, Spaces, action_mask, unpack

@@ -17,7 +17,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
-from assay.algorithms.delayed import delayed_steps
 from assay.algorithms.settings import (
     ActorCriticSettings,
     HindsightSettings,
@@ -25,6 +24,7 @@ from assay.algorithms.settings import (
     PolyakSettings,
     SmoothingSettings,
 )
+from assay.algorithms.shared.delayed import delayed_steps
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant

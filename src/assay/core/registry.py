@@ -23,21 +23,7 @@ Loop = Literal["on_policy", "off_policy", "offline"]
 # What an imitator needs of its expert: recorded episodes, or answers to what it meets.
 Expert = Literal["episodes", "policy"]
 ENTRY_POINTS = "assay.algorithms"
-# Modules that algorithms share.
-HELPERS = frozenset(
-    {
-        "advantages",
-        "adversarial",
-        "base",
-        "cloning",
-        "delayed",
-        "mixed_settings",
-        "novelty",
-        "proximal",
-        "settings",
-        "value_learning",
-    }
-)
+HELPERS = frozenset({"base", "settings"})  # what algorithms are written with
 _EXPERTS: dict[Loop, Expert] = {"on_policy": "episodes", "off_policy": "policy"}
 
 
@@ -112,7 +98,8 @@ def _known() -> frozenset[str]:
 @functools.cache
 def _built_in() -> frozenset[str]:
     package = importlib.import_module("assay.algorithms")
-    return frozenset(m.name for m in pkgutil.iter_modules(package.__path__)) - HELPERS
+    found = pkgutil.iter_modules(package.__path__)
+    return frozenset(module.name for module in found if not module.ispkg) - HELPERS
 
 
 @functools.lru_cache(maxsize=1)

@@ -17,9 +17,10 @@ from assay.buffers.sequence import SequenceReplay
 from assay.core import seeding
 from assay.core.errors import ConfigError
 from assay.core.types import Metrics, State
+from assay.data.files import load
 from assay.envs.vector import Vector
 from assay.loops.collect import Collector
-from assay.loops.recorded import open_dataset
+from assay.loops.recorded import recorded_buffer
 from assay.loops.run_settings import MixedSettings, RunSettings
 from assay.runs.checkpoint import Section
 
@@ -50,7 +51,7 @@ class OffPolicyLoop:
             _require_uniform(needs)
         self.replay = make_replay(needs, env, algorithm.device, rng)
         if recorded is not None and recorded.data is not None:
-            dataset = open_dataset(recorded.data, algorithm, env, run.seed)
+            dataset = recorded_buffer(load(recorded.data), algorithm, env, run.seed)
             self.replay = MixedReplay(dataset, self.replay, recorded.data_share)
         self.env = env
 

@@ -9,8 +9,9 @@ import numpy as np
 from assay.algorithms.base import Algorithm, DatasetNeeds
 from assay.core.errors import AssayError
 from assay.core.types import Metrics, State
+from assay.data.files import load
 from assay.envs.vector import Vector
-from assay.loops.recorded import open_dataset
+from assay.loops.recorded import recorded_buffer
 from assay.loops.run_settings import OfflineSettings, RunSettings
 from assay.runs.checkpoint import Section
 
@@ -28,7 +29,7 @@ class OfflineLoop:
         assert isinstance(needs, DatasetNeeds) and isinstance(run, OfflineSettings)
         self.algorithm = algorithm
         self.clock = algorithm.clock
-        self.dataset = open_dataset(run.data, algorithm, env, run.seed)
+        self.dataset = recorded_buffer(load(run.data), algorithm, env, run.seed)
 
     def start(self) -> None:
         """Show all data to the normalisers, in the order of the file; they do not move again."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from assay.algorithms.base import Algorithm, RolloutNeeds
-from assay.buffers.dataset import DatasetBuffer
 from assay.buffers.rollout import Rollout
-from assay.core import seeding
 from assay.core.types import Metrics, State
 from assay.data.dataset import Dataset
-from assay.data.findings import require_valid
 from assay.envs.vector import Vector
 from assay.loops.collect import Collector
+from assay.loops.recorded import recorded_buffer
 from assay.loops.run_settings import RunSettings
 from assay.runs.checkpoint import Section
 
@@ -35,15 +33,8 @@ class OnPolicyLoop:
         Raises:
             DataError: It was recorded in another environment.
         """
-        env, algorithm = self.env, self.algorithm
-        require_valid(recorded, env.observations, env.actions)
-        self.rollout.expert = DatasetBuffer(
-            recorded,
-            env.observations,
-            env.actions,
-            gamma=algorithm.hp.gamma,
-            device=algorithm.device,
-            rng=seeding.derive_rng(self.seed, "expert"),
+        self.rollout.expert = recorded_buffer(
+            recorded, self.algorithm, self.env, self.seed, "expert"
         )
 
     def start(self) -> None:

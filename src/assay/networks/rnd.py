@@ -1,7 +1,7 @@
 """Random network distillation: a reward for what is new (Burda et al. 2018, arXiv:1810.12894).
 
 A predictor learns the output of a fixed random network. Where it has seldom been, it errs: the
-error is the intrinsic reward. `assay.algorithms.novelty` makes rewards of it.
+error is the intrinsic reward. `assay.algorithms.shared.novelty` makes rewards of it.
 
 Deviation: a stack of frames is looked at as a whole, not its last frame alone.
 """

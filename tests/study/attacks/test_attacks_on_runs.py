@@ -12,6 +12,7 @@ from study_samples import contract_values
 
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
+from assay.study.judge import audit
 from assay.study.record.study import Study
 from assay.study.report.pages import write as write_report
 
@@ -57,6 +58,21 @@ class TestLaidIn:
         (study.path / "runs" / "c1-short-0").symlink_to(tmp_path)
         with pytest.raises(StudyError, match="is no directory"):
             run(study)
+
+
+def test_a_training_that_kills_itself_on_two_seeds_fails_its_audit(
+    study: Study, run: Runner
+) -> None:
+    """SIGKILL from inside looks like one from outside, so one is forgiven and two are not."""
+    kill = FILES["train.py"].rstrip() + "\n        import os; os.kill(os.getpid(), 9)\n"
+    propose(study, "base")
+    propose(study, "dies", patch=diff(study.root, {"train.py": kill}))
+    for seed, passes in ((1, True), (2, False)):
+        record = run(study, "dies", seed, "promotion")
+        assert record.outcome == "lost", record.reason
+        checks = audit.audit(study, "dies", "promotion", "agent").checks
+        [lost] = [check for check in checks if check.name == "no run was lost on the way"]
+        assert lost.passed is passes, lost.detail
 
 
 class TestSwapped:

@@ -14,9 +14,9 @@ from pydantic import Field
 from torch import Tensor
 
 from assay.algorithms.base import Algorithm
-from assay.algorithms.novelty import successors
-from assay.algorithms.proximal import flat_batch, rollout_advantages, run_epochs
 from assay.algorithms.settings import ProximalSettings
+from assay.algorithms.shared.novelty import successors
+from assay.algorithms.shared.proximal import flat_batch, rollout_advantages, run_epochs
 from assay.buffers.rollout import Rollout
 from assay.core.schedules import Schedule, constant
 from assay.core.types import Tree, tree_leaves, tree_map

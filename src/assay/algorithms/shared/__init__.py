@@ -1,0 +1,1 @@
+"""Steps and settings that several algorithms share; an algorithm never imports another."""
