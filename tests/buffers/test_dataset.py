@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 
 from assay.buffers.dataset import DatasetBuffer
-from assay.data.collect import from_episodes
-from assay.data.dataset import Episode
+from assay.data import prefetch
+from assay.data.collect import from_episodes, map_rows
+from assay.data.dataset import Dataset, Episode, FlatSource
 from assay.envs.spaces import ActionMap, ObservationMap
 
 OBS = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -172,3 +180,86 @@ class TestSequences:
         expected = torch.where(batch.valid > 0, number % 10, 0)
         assert torch.equal(batch.extras["timestep"], expected.long())
         assert torch.equal(batch.is_first, ((expected == 0) & (batch.valid > 0)).float())
+
+
+class TestReadingAhead:
+    """Rows of a mapped file are asked for before they are drawn, which changes no draw."""
+
+    def mapped(self, tmp_path: Path) -> Dataset:
+        data, columns = from_episodes(EPISODES, OBS, CHOICE), {}
+        for number, (name, rows) in enumerate(data._flat().items()):
+            rows.tofile(tmp_path / str(number))
+            columns[name] = map_rows(tmp_path / str(number), rows.dtype, rows.shape, 0)
+        return Dataset(data.schema, data.lengths, FlatSource(columns, data.lengths))
+
+    def make(self, data: Dataset) -> DatasetBuffer:
+        maps = ObservationMap(OBS), ActionMap(CHOICE)
+        return DatasetBuffer(data, *maps, gamma=0.9, rng=np.random.default_rng(0))
+
+    def test_each_batch_is_asked_for_once_and_earlier(self, tmp_path, monkeypatch) -> None:
+        data, asked, drawn = self.mapped(tmp_path), [], []
+        rows = data.transitions
+        monkeypatch.setattr(data, "will_need", lambda index, length: asked.append(index))
+        monkeypatch.setattr(data, "transitions", lambda index: drawn.append(index) or rows(index))
+        made = self.make(data)
+        for _ in range(5):
+            made.sample(4)
+            assert len(asked) - len(drawn) == 8
+        np.testing.assert_array_equal(asked[:5], drawn)
+        state = made.state()
+        made.sample(4)
+        asked.clear()
+        made.load_state(state)
+        made.sample(4)
+        np.testing.assert_array_equal(asked[0], drawn[5])
+        np.testing.assert_array_equal(drawn[6], drawn[5])
+
+    def test_what_is_asked_for_are_the_pages_of_the_rows(self, tmp_path, monkeypatch) -> None:
+        data, found = self.mapped(tmp_path), []
+        monkeypatch.setattr(prefetch, "will_need", found.append)
+        data.will_need(np.array([4]), length=3)  # the second step of the second episode
+        columns = data._flat()
+        for (start, size), name in zip(found[0], data.schema.fields, strict=True):
+            one, rows = data.schema.fields[name], columns[name]
+            first, last = (4, 6) if one.more else (3, 4)  # within its episode, which begins at 3
+            begin = rows[first:].ctypes.data
+            assert start % mmap.PAGESIZE == 0 and begin - mmap.PAGESIZE < start <= begin
+            assert start + size == rows[last:].ctypes.data + rows.strides[0]
+
+    def test_the_system_takes_it_and_what_is_in_memory_is_not_asked_for(self, tmp_path) -> None:
+        in_memory = self.make(from_episodes(EPISODES, OBS, CHOICE))
+        assert in_memory.dataset.will_need(np.array([0])) is None  # nothing is mapped
+        mapped = self.make(self.mapped(tmp_path))
+        for _ in range(3):
+            one, other = mapped.sample(2000), in_memory.sample(2000)  # more than one call takes
+            assert torch.equal(one.obs, other.obs) and torch.equal(one.action, other.action)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked")
+    def test_a_cold_page_is_read(self, tmp_path) -> None:
+        path, shape = tmp_path / "rows", (64, mmap.PAGESIZE)
+        np.memmap(path, np.uint8, "w+", 0, shape).flush()
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        rows = np.memmap(path, np.uint8, "r", 0, shape)
+        rows.base.madvise(mmap.MADV_RANDOM)
+        if any(resident(rows)):
+            pytest.skip("this file system has its files in memory")
+        wanted = np.array([40])
+        prefetch.will_need(prefetch.ranges(rows, wanted, wanted))
+        wait_until(lambda: resident(rows)[40])
+        assert not resident(rows)[20]
+
+
+def resident(rows: np.ndarray) -> list[bool]:
+    """Return which pages of a mapping are in memory."""
+    found = (ctypes.c_ubyte * len(rows))()
+    size = ctypes.c_size_t(rows.nbytes)
+    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(rows.ctypes.data), size, found) == 0
+    return [bool(one & 1) for one in found]
+
+
+def wait_until(condition) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)

@@ -6,6 +6,7 @@ file; they become canonical when they are drawn.
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from assay.core.types import Batch, SequenceBatch, State, Tree, tree_map
 if TYPE_CHECKING:
     from assay.data.dataset import Dataset
     from assay.envs.spaces import ActionMap, ObservationMap
+
+
+_AHEAD = 8  # batches that the system is asked for before they are drawn
 
 
 class DatasetBuffer:
@@ -49,6 +53,8 @@ class DatasetBuffer:
         self.gamma, self.device = gamma, torch.device(device)
         self.next_action = next_action
         self._rng = rng
+        # Draws what `rng` will draw, some batches earlier.
+        self._scout: np.random.Generator | None = None
         self._leaves = {leaf.key: leaf for leaf in observations.fields("").values()}
 
     def __len__(self) -> int:
@@ -87,7 +93,7 @@ class DatasetBuffer:
         are zeros and not `valid`. `extras` has `timestep`, the number of a step in its episode, and
         if asked for `return_to_go`, the sum of rewards from a step to the end of its episode.
         """
-        index = self._draw(batch_size)
+        index = self._draw(batch_size, length)
         rows = self.dataset.sequences(index, length)
         valid = rows["valid"]
         extras = {**rows["extras"], "timestep": rows["timestep"]}
@@ -124,7 +130,13 @@ class DatasetBuffer:
         made[~valid] = 0  # padding, also where the space starts elsewhere
         return made
 
-    def _draw(self, batch_size: int) -> NDArray[np.int64]:
+    def _draw(self, batch_size: int, length: int = 1) -> NDArray[np.int64]:
+        batches = 1
+        if self._scout is None:
+            self._scout, batches = copy.deepcopy(self._rng), 1 + _AHEAD
+        for _ in range(batches):
+            later = self._scout.integers(len(self), size=batch_size)
+            self.dataset.will_need(later, length)
         return self._rng.integers(len(self), size=batch_size)
 
     def _tensors(self, tree: Tree) -> Tree:
@@ -143,3 +155,4 @@ class DatasetBuffer:
     def load_state(self, state: State) -> None:
         """Restore what `state` returned."""
         set_rng_state(self._rng, state["rng"])
+        self._scout = None

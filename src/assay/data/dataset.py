@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from assay.buffers.allocation import human_bytes, require_memory
 from assay.core.errors import ConfigError, DataError
 from assay.core.types import Tree, pack, unpack
+from assay.data import prefetch
 from assay.data.schema import EXTRA, OBS, Array, Columns, Schema, spaces_state
 
 _BLOCK_ROWS = 1 << 16  # of a step field that are looked at together
@@ -115,6 +116,7 @@ class Dataset:
         self.path: Path | None = None
         self._starts = np.concatenate([[0], np.cumsum(lengths)])
         self._columns: Columns | None = None
+        self._mapped: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Dataset({self.name}, episodes={self.num_episodes}, steps={len(self)})"
@@ -249,6 +251,23 @@ class Dataset:
             "timestep": timestep,
         }
 
+    def will_need(self, index: NDArray[np.int64], length: int = 1) -> None:
+        """Say which transitions, and how many steps up to each, will be asked for soon.
+
+        It lets the system read them from a mapped file meanwhile, and changes nothing else.
+        """
+        columns = self._flat()
+        if not self._mapped:
+            return
+        episode = self.episode_of(index)
+        first = np.maximum(index - (length - 1), self._starts[episode])
+        wanted = []
+        for name in self._mapped:
+            more = self.schema.fields[name].more
+            shift = episode * more  # as in `transitions`, with the observation after it
+            wanted.append(prefetch.ranges(columns[name], first + shift, index + shift + more))
+        prefetch.will_need(np.concatenate(wanted))
+
     def episode_of(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers of the episodes that transitions belong to."""
         return np.searchsorted(self._starts, index, side="right") - 1
@@ -260,9 +279,10 @@ class Dataset:
         """Return all rows, reading them now if they are not in memory or mapped yet."""
         if self._columns is None:
             found = self._source.columns() or self._read()
-            for rows in found.values():
+            for name, rows in found.items():
                 if isinstance(rows.base, mmap.mmap):  # read no pages around those that are drawn
                     rows.base.madvise(mmap.MADV_RANDOM)
+                    self._mapped += (name,)
             # Plain arrays: rows of a `memmap` are drawn more slowly.
             self._columns = {name: np.asarray(rows) for name, rows in found.items()}
         return self._columns
