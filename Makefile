@@ -10,9 +10,9 @@ JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((
 TEST_JOBS ?= $(shell echo $$(($(JOBS) + 1)))
 # What we measure ourselves against. Pinned, so that a ratio means the same thing tomorrow.
 PEERS := stable-baselines3==2.9.2 sb3-contrib==2.9.2 skrl==2.1.1
-# d3rlpy pins gymnasium 1.0.0, which nothing here would run with: it comes without its pins, with
-# what it imports.
-D3RLPY := d3rlpy==2.8.1 gym==0.26.2 gym-notices==0.1.0
+# d3rlpy and imitation pin versions that nothing else here would run with: they come without their
+# pins, with what they import.
+UNPINNED := d3rlpy==2.8.1 gym==0.26.2 gym-notices==0.1.0 imitation==1.0.1 seals==0.2.1
 PEERS += structlog colorama dataclasses-json scikit-learn click
 
 BIN := .venv/bin
@@ -65,6 +65,7 @@ $(PACKAGES): %-packages:
 bench: $(BENCH_STAMP) cpp ## Measure speed side by side with the peers, in .venv-bench
 	$(BENCH_BIN)/python benchmarks/speed.py $(ARGS)
 	$(BENCH_BIN)/python benchmarks/offline_speed.py $(if $(ARGS),--quick,--store)
+	$(BENCH_BIN)/python benchmarks/imitation_speed.py $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/priorities.py $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/server.py $(if $(ARGS),--quick,--store)
 
@@ -102,4 +103,4 @@ $(STAMP): pyproject.toml constraints.txt
 	$(call install,.venv,-e '.[all$(comma)dev]')
 
 $(BENCH_STAMP): pyproject.toml constraints.txt Makefile
-	$(call install,.venv-bench,-e '.[server$(comma)box2d$(comma)mujoco$(comma)minatar$(comma)minigrid$(comma)dm-control$(comma)data]' pytest $(PEERS),$(D3RLPY))
+	$(call install,.venv-bench,-e '.[server$(comma)box2d$(comma)mujoco$(comma)minatar$(comma)minigrid$(comma)dm-control$(comma)data]' pytest $(PEERS),$(UNPINNED))

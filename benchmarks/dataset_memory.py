@@ -21,7 +21,6 @@ import json
 import os
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +31,7 @@ from typing import Any
 import evidence
 import gymnasium as gym
 import numpy as np
+from children import ask
 from numpy.typing import NDArray
 from speed import pin
 
@@ -214,18 +214,8 @@ def launch(options: argparse.Namespace, path: Path, *, mapped: bool) -> dict[str
     spec = {"path": str(path), "mapped": mapped, "limit": options.limit}
     spec |= {"updates": options.updates}
     spec |= {"core": options.core, "compile": not options.eager}
-    command = [sys.executable, __file__, "--child", json.dumps(spec)]
-    threads = {n: "1" for n in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    done = subprocess.run(
-        command, env={**os.environ, **threads}, stdin=subprocess.DEVNULL, capture_output=True,
-        text=True,
-    )  # fmt: skip
-    last = done.stdout.splitlines()[-1:] or [""]
-    if done.returncode or not last[0].startswith("{"):
-        tail = "\n".join((done.stdout + done.stderr).splitlines()[-12:])
-        raise AssayError(f"Training from {path if mapped else 'memory'} failed:\n{tail}")
-    found: dict[str, Any] = json.loads(last[0])
-    return found
+    name = f"Training from {path if mapped else 'memory'}"
+    return ask([__file__, "--child", json.dumps(spec)], name)
 
 
 def line(found: dict[str, Any]) -> str:

@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +27,7 @@ from typing import Any, Literal
 import evidence
 import gymnasium as gym
 import numpy as np
+from children import ask
 
 from assay.core.config import parse_assignments
 from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError, nearest
@@ -333,23 +332,11 @@ def answer(script: Path, spec: Any, name: str, timeout: float) -> dict[str, Any]
         name: What it is called where it fails, which gives None.
         timeout: Seconds.
     """
-    command = [sys.executable, str(script), "one", json.dumps(spec)]
-    threads = {n: "1" for n in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     try:
-        child = subprocess.run(
-            command, env={**os.environ, **threads}, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=timeout,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        print(f"{name}: no result after {timeout:.0f} s", flush=True)
+        return ask([str(script), "one", json.dumps(spec)], name, timeout=timeout)
+    except AssayError as error:
+        print(error, flush=True)
         return None
-    last = child.stdout.splitlines()[-1:] or [""]
-    if child.returncode or not last[0].startswith("{"):
-        tail = "\n  ".join((child.stdout + child.stderr).splitlines()[-6:])
-        print(f"{name}: failed\n  {tail}", flush=True)
-        return None
-    found: dict[str, Any] = json.loads(last[0])
-    return found
 
 
 def append(out: Path, line: Mapping[str, Any]) -> None:

@@ -18,7 +18,6 @@ import argparse
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from typing import Any
 import evidence
 import gymnasium as gym
 import numpy as np
+from children import ask, caches
 from speed import pin
 
 from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError
@@ -160,19 +160,9 @@ def launch(spec: dict[str, Any], cache: str) -> dict[str, Any]:
     Raises:
         AssayError: It failed; the end of what it wrote is shown.
     """
-    threads = {n: "1" for n in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    own = {"ASSAY_CACHE": f"{cache}/assay", "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor"}
-    done = subprocess.run(
-        [sys.executable, __file__, "--child", json.dumps(spec)],
-        env={**os.environ, **threads, **own}, stdin=subprocess.DEVNULL, capture_output=True,
-        text=True, timeout=TIMEOUT,
-    )  # fmt: skip
-    last = done.stdout.splitlines()[-1:] or [""]
-    if done.returncode or not last[0].startswith("{"):
-        tail = "\n".join((done.stdout + done.stderr).splitlines()[-12:])
-        raise AssayError(f"{spec['library']} {spec['algorithm']} failed:\n{tail}")
-    found: dict[str, Any] = json.loads(last[0])
-    return found
+    name = f"{spec['library']} {spec['algorithm']}"
+    words = [__file__, "--child", json.dumps(spec)]
+    return ask(words, name, timeout=TIMEOUT, env=caches(cache))
 
 
 def measure(core: int, quick: bool) -> list[dict[str, Any]]:

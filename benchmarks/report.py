@@ -287,6 +287,13 @@ def offline_speed_table() -> str:
     return table(evidence.read_json(STORE) if STORE.exists() else None)
 
 
+def imitation_speed_table() -> str:
+    """Return the race of GAIL, if it was run."""
+    from imitation_speed import STORE, table
+
+    return table(evidence.read_json(STORE) if STORE.exists() else None)
+
+
 def dataset_memory_line() -> str:
     """Return what training from a set larger than the memory costs, if it was measured."""
     from dataset_memory import STORE, line
@@ -317,6 +324,7 @@ def tables() -> dict[str, str]:
         "defaults": defaults.table(),
         "offline": offline.table(),
         "offline-speed": offline_speed_table(),
+        "imitation-speed": imitation_speed_table(),
         "dataset-memory": dataset_memory_line(),
         "server": server_table(),
         "server-learning": plain_table("server_learning", "python benchmarks/server_learning.py"),

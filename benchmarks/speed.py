@@ -28,6 +28,7 @@ from typing import Any
 import evidence
 import report
 from cases import ENTRIES, QUICK_STEPS, RACES, Entry
+from children import ONE_THREAD, caches
 
 from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError, nearest
 
@@ -83,14 +84,11 @@ def launch(
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         place = Path(scratch) if entry.cold else cache
         answer = Path(scratch) / "answer.json"
-        threads = {n: "1" for n in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         environment = {
             **os.environ,
-            **threads,
-            "ASSAY_CACHE": str(place / "assay"),
+            **ONE_THREAD,
+            **caches(str(place)),  # torch's too, which would make a cold run lukewarm
             "ASSAY_COMPILE": "auto",
-            # Torch has a cache of its own, which would make a cold run lukewarm.
-            "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
         }
         spec = {
             "entry": entry.name, "seed": seed, "core": core, "steps": steps,

@@ -1,8 +1,8 @@
 """Measure the imitators: without a reward, from few episodes or answers, beside their controls.
 
-    python benchmarks/imitation.py --seeds 5 --out runs/imitation
-    python benchmarks/imitation.py --cases gail-pendulum,gail-pendulum-random --seeds 1
-    python benchmarks/imitation.py --collect --out runs/imitation
+    python benchmarks/imitators.py --seeds 5 --out runs/imitation
+    python benchmarks/imitators.py --cases gail-pendulum,gail-pendulum-random --seeds 1
+    python benchmarks/imitators.py --collect --out runs/imitation
 
 Each seed of a case is stored as soon as it is done and is not measured again; a run that was
 interrupted is resumed. Seeds run one after the other: start the command several times with other
