@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from assay.api import Agent, Run, load
@@ -28,6 +29,7 @@ def evaluate_offline(
     sampled: bool = False,
     updates: int = UPDATES,
     seed: int = 0,
+    progress: Callable[[str, int, int], None] = lambda name, done, updates: None,
 ) -> OfflineEvaluation:
     """Estimate the discounted return of runs from recorded episodes, and rank them.
 
@@ -39,6 +41,7 @@ def evaluate_offline(
             it is the deterministic one, as `assay evaluate` plays it.
         updates: Gradient steps of fitted Q evaluation, for each run.
         seed: Fixes everything that is drawn.
+        progress: Called with a run, and how many of its updates are done, a hundred times.
 
     Raises:
         ConfigError: There are no runs, or a number is out of range.
@@ -62,6 +65,7 @@ def evaluate_offline(
     evaluators: dict[str, OfflineEvaluator] = {}
     found: list[PolicyValue] = []
     for path, agent in zip(paths, agents, strict=True):
+        tell = functools.partial(_tell, progress, str(path), updates)
         spaces = f"{agent.observations.space!r} {agent.actions.space!r}"
         if spaces not in evaluators:
             evaluators[spaces] = OfflineEvaluator(
@@ -72,7 +76,7 @@ def evaluate_offline(
                 seed=seed,
             )
         try:
-            found.append(evaluators[spaces].evaluate(agent.policy, str(path)))
+            found.append(evaluators[spaces].evaluate(agent.policy, str(path), tell))
         except AssayError as error:
             raise AssayError(f"'{path}': {error.message}", error.fix) from None
     one = next(iter(evaluators.values()))
@@ -86,6 +90,10 @@ def evaluate_offline(
         data_value=one.data_value(),
         policies=rank(found),
     )
+
+
+def _tell(progress: Callable[[str, int, int], None], name: str, updates: int, done: int) -> None:
+    progress(name, done, updates)
 
 
 def _recorded(dataset: Dataset, agent: Agent) -> Recorded:

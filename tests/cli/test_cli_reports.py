@@ -72,6 +72,7 @@ def test_runs_are_ranked_from_recorded_data(cli: Cli, runs: Path, tmp_path: Path
     assert shown.exit_code == 0, shown.output
     assert "gamma 0.9" in shown.stdout and "doubly robust" in shown.stdout
     assert "estimated by behaviour cloning" in shown.stdout
+    assert "a/seed-1: 3 of 20 updates (15%)" in shown.stderr and not result.stderr
 
 
 @pytest.mark.parametrize(

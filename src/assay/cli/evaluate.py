@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from assay.cli import output
 from assay.cli.find_run import locate
+from assay.cli.progress import Bars, choose_mode
 from assay.cli.shared_options import AsJson, RunsRoot
 from assay.core.errors import ConfigError
 from assay.evaluation.formatting import bounds, number
@@ -119,7 +121,9 @@ def _offline(runs: list[str], data: str, root: Path | None, as_json: bool, **set
     from assay.evaluation.offline import ESTIMATORS, FQE, describe_behaviour
     from assay.offline_evaluation import evaluate_offline
 
-    found = evaluate_offline(_found(runs, root), data, **settings)
+    with Bars(choose_mode(quiet=False, as_json=as_json)) as bars:
+        update = functools.partial(bars.update, unit="updates")
+        found = evaluate_offline(_found(runs, root), data, progress=update, **settings)
     if as_json:
         output.print_json(found.to_json())
         return

@@ -12,6 +12,7 @@ begin at the mean return of the data, and targets stay within what its rewards c
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,10 +69,18 @@ class FittedQ:
         gamma: Discount, below 1.
         settings: How to fit.
         seed: Fixes initial weights, episodes and batches.
+        progress: Told how many gradient steps are done, a hundred times.
     """
 
     def __init__(
-        self, recorded: Recorded, policy: OnData, *, gamma: float, settings: FitSettings, seed: int
+        self,
+        recorded: Recorded,
+        policy: OnData,
+        *,
+        gamma: float,
+        settings: FitSettings,
+        seed: int,
+        progress: Callable[[int], None] = lambda done: None,
     ) -> None:
         self.recorded, self.policy, self.gamma, self.settings = recorded, policy, gamma, settings
         self.rng = derive_rng(seed, "fitted q")
@@ -86,7 +95,7 @@ class FittedQ:
         if members > 1:
             shares = np.full(episodes, 1.0 / episodes)
             self.counts[:] = self.rng.multinomial(episodes, shares, size=members)
-        self._fit()
+        self._fit(progress)
 
     def _networks(self) -> tuple[nn.Module, nn.Module]:
         spaces, shape = self.recorded.spaces, self.settings
@@ -111,7 +120,7 @@ class FittedQ:
         }
         return {name: torch.tensor(float(value)) for name, value in numbers.items()}
 
-    def _fit(self) -> None:
+    def _fit(self, progress: Callable[[int], None]) -> None:
         shape = self.settings
         step = Step(
             [Objective("q", self.net, self._loss, Adam())],
@@ -120,7 +129,10 @@ class FittedQ:
             mode=_mode(shape.updates),
             key=f"fitted q {self.discrete} {shape.hidden} {self.recorded.spaces!r}",
         )
+        often = max(1, shape.updates // 100)
         for done in range(shape.updates):
+            if done % often == 0:
+                progress(done)
             index = self.rng.integers(len(self.recorded), size=shape.batch_size)
             step(self._batch(index), shape.lr * (1.0 - done / shape.updates))
 

@@ -8,7 +8,7 @@ action, under the policy and under who acted.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -176,14 +176,16 @@ class OfflineEvaluator:
         rng = derive_rng(self.seed, "data value")
         return stratified_bootstrap(returns, _mean, rng=rng, level=_LEVEL)
 
-    def evaluate(self, policy: Policy, name: str) -> PolicyValue:
-        """Return all estimates of a policy.
+    def evaluate(
+        self, policy: Policy, name: str, progress: Callable[[int], None] = lambda done: None
+    ) -> PolicyValue:
+        """Return all estimates of a policy, telling `progress` how many updates are done.
 
         Raises:
             AssayError: The policy has a memory.
         """
         acts = OnData(policy, self.recorded, sampled=self.sampled)
-        fitted = self._fit(acts)
+        fitted = self._fit(acts, progress)
         estimates = {FQE: _spread(fitted.start_values()[1])}
         if not acts.has_density:
             hint = "" if self.sampled else "; sampled=True (--sampled) evaluates one that samples"
@@ -201,10 +203,11 @@ class OfflineEvaluator:
         acts = OnData(policy, self.recorded, sampled=self.sampled)
         return _spread(self._fit(acts).start_values()[1])
 
-    def _fit(self, acts: OnData) -> FittedQ:
+    def _fit(self, acts: OnData, progress: Callable[[int], None] = lambda done: None) -> FittedQ:
         return FittedQ(
-            self.recorded, acts, gamma=self.gamma, settings=self.settings, seed=self.seed
-        )
+            self.recorded, acts, gamma=self.gamma, settings=self.settings, seed=self.seed,
+            progress=progress,
+        )  # fmt: skip
 
     def _weighted(self, acts: OnData, fitted: FittedQ) -> tuple[dict[str, Interval], float]:
         recorded, gamma = self.recorded, self.gamma
