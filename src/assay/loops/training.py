@@ -42,6 +42,9 @@ from assay.loops.events import (
 )
 from assay.loops.run_settings import OnlineSettings
 from assay.loops.table import make_loop
+from assay.policies.model_file import to_state
+from assay.policies.parts import ModelError
+from assay.policies.policy import Policy
 from assay.runs import checkpoint
 from assay.runs.checkpoint import Section
 from assay.runs.directory import RunDirectory, Status
@@ -286,6 +289,7 @@ class Training:
             "env_steps": clock.env_steps, "updates": clock.updates, "episodes": clock.episodes,
         }  # fmt: skip
         sections["run"] = Section(counts | {"sinks": self.sinks.state()} | self._spaces())
+        sections |= self._policy()
         directory = self.run_directory.checkpoints_path
         path = checkpoint.write_checkpoint(
             directory,
@@ -305,6 +309,17 @@ class Training:
             "mask_size": self.env.observations.mask_size,
             "action": space_to_state(self.env.actions.source),
         }
+
+    def _policy(self) -> dict[str, Section]:
+        """Return the policy as data, by which it acts without torch, if it is all of what acts."""
+        policy = getattr(self.algorithm, "policy", None)  # an algorithm may act by itself
+        if type(policy) is not Policy:  # one that plans or imagines does more than its network
+            return {}
+        try:
+            model = policy.snapshot(self.algorithm.spec.name, version=self.clock.count)
+        except ModelError:
+            return {}
+        return {checkpoint.POLICY: Section(to_state(model))}
 
     def _change_to_compiled(self) -> None:
         """Let steps be compiled from here on for which that is possible by now.
