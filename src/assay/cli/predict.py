@@ -75,9 +75,7 @@ def predict(
     output.say(f"Actions: {target} ({rows:,} rows{steps})")
 
 
-def _places(
-    obs: str, out: str, pipe: str | None, as_json: bool
-) -> tuple[Path, Path | None, str]:
+def _places(obs: str, out: str, pipe: str | None, as_json: bool) -> tuple[Path, Path | None, str]:
     """Return where observations come from, where actions go, and the format of a pipe."""
     piped = _PIPE in (obs, out)
     if pipe is not None and not piped:

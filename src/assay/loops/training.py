@@ -287,6 +287,7 @@ class Training:
         self.sinks.flush()
         counts = {
             "env_steps": clock.env_steps, "updates": clock.updates, "episodes": clock.episodes,
+            "is_over": clock.is_over,
         }  # fmt: skip
         sections["run"] = Section(counts | {"sinks": self.sinks.state()} | self._spaces())
         sections |= self._policy()
@@ -369,6 +370,8 @@ class Training:
         self.loop.load_sections(sections)
         self.sinks.load_state(saved["sinks"])
         self._last_checkpoint = path
+        if saved.get("is_over") and not clock.is_over:  # it got a larger budget
+            self.loop.barrier()
 
     def _close(self) -> None:
         with contextlib.ExitStack() as stack:  # each of them, whatever the others raise

@@ -1,4 +1,4 @@
-"""Acting on rows of observations, without torch: with the policy that a checkpoint holds as data."""
+"""Acting on rows of observations without torch: with the policy that a checkpoint holds as data."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ def find_checkpoint(directory: RunDirectory, named: str | None) -> Path:
         )
     if named is None:
         return places[-1]
-    for place in places:
-        if named.isdigit() and int(named) == int(place.name.partition(".")[0]):
-            return place
+    counts = {int(place.name.partition(".")[0]): place for place in places}
+    if named.isdigit() and int(named) in counts:
+        return counts[int(named)]
     if (Path(named) / checkpoint.MANIFEST).is_file():
         return Path(named)
-    listed = ", ".join(str(int(place.name.partition(".")[0])) for place in places)
+    listed = ", ".join(map(str, counts))
     raise CheckpointError(
         f"The run '{directory.path}' has no checkpoint '{named}'.", f"It has: {listed}."
     )

@@ -12,6 +12,7 @@ episode begins.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,9 +131,7 @@ def _starts(marks: Sequence[Any], before: Any) -> Array:
 # Arrays
 
 
-def _from_arrays(
-    path: Path, observations: ObservationMap, batch: int, kind: str
-) -> Iterator[Rows]:
+def _from_arrays(path: Path, observations: ObservationMap, batch: int, kind: str) -> Iterator[Rows]:
     leaves = _leaves(observations)
     given = _load(path)
     if isinstance(given, np.ndarray):
@@ -299,16 +298,16 @@ def _columns_of(path: Path, name: str, size: int, dotted: Mapping[str, str]) -> 
     for stem in (name, f"{OBS}.{name}"):
         if stem in dotted:
             return [dotted[stem]]
-        numbered = {one for one in dotted if one.rpartition(".")[0] == stem}
+        numbered = {one for one in dotted if re.fullmatch(rf"{re.escape(stem)}\.\d+", one)}
         wanted = [f"{stem}.{i}" for i in range(size)]
-        if f"{stem}.0" in numbered:
-            if numbered != set(wanted):
-                raise DataError(
-                    f"'{path}' has {len(numbered)} columns of '{stem}' "
-                    f"({', '.join(sorted(numbered)[:8])}); expected {size}, {wanted[0]} to "
-                    f"{wanted[-1]}.",
-                    "Give a column for each number of an observation.",
-                )
+        if numbered and numbered != set(wanted):
+            shown = ", ".join(sorted(numbered)[:8])
+            raise DataError(
+                f"'{path}' has {len(numbered)} numbers of '{stem}' ({shown}); expected {size}, "
+                f"{wanted[0]} to {wanted[-1]}.",
+                "Give a column for each number of an observation.",
+            )
+        if numbered:
             return [dotted[one] for one in wanted]
     return []
 
@@ -402,4 +401,3 @@ def _table_place(columns: Sequence[str], places: Sequence[str]) -> Where:
         return f"the column '{columns[place]}' in {places[row]}"
 
     return where
-
