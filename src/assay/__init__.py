@@ -62,9 +62,7 @@ def _algorithm(name: str) -> Any:
         from assay.core import registry
 
         if name.lower() in {key.replace("_", "") for key in registry.names()}:
-            from assay.managed.classes import class_named
-
-            return class_named(name)
+            return importlib.import_module(_HOME["Managed"]).class_named(name)
     raise AttributeError(f"module 'assay' has no attribute '{name}'")
 
 
