@@ -204,6 +204,39 @@ def test_it_acts_without_torch(kind: str, trained: Any, tmp_path: Path) -> None:
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 5
 
 
+@pytest.mark.parametrize("kind", ["discrete", "box", "memory", "image"])
+def test_an_exported_file_acts_as_its_run_without_torch(
+    kind: str, trained: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    model = tmp_path / "policy.onnx"
+    exported = CliRunner().invoke(
+        app, ["export", str(trained(kind)), "--onnx", "--out", str(model)]
+    )
+    assert exported.exit_code == 0, exported.output
+    np.savez(tmp_path / "x.npz", obs=np.array(observations(kind, 9)), first=np.arange(9) % 4 == 0)
+    expected = actions(trained(kind), tmp_path / "x.npz", tmp_path)
+    paths = [str(model), "--obs", str(tmp_path / "x.npz"), "--out", str(tmp_path / "b.npy")]
+    done = subprocess.run(
+        [sys.executable, "-c", TORCH_FREE, *paths], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    start = 2 if kind == "discrete" else 0  # a file counts choices from 0
+    np.testing.assert_allclose(np.load(tmp_path / "b.npy") + start, expected, atol=1e-4)
+
+
+def test_files_that_cannot_act_are_refused(trained: Any, tmp_path: Path) -> None:
+    good, out = tmp_path / "x.npy", tmp_path / "a.csv"
+    np.save(good, np.zeros((5, 3), np.float32))
+    for name, message in (("p.pt", "neither a run nor an ONNX"), ("p.onnx", "is no ONNX model")):
+        (tmp_path / name).write_text("nonsense")
+        assert message in refused(tmp_path / name, good, out)
+    assert "--sample has a meaning only with a run" in refused(
+        tmp_path / "p.onnx", good, out, "--sample"
+    )
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
 def test_it_is_part_of_a_pipe(kind: str, trained: Any) -> None:
     rows = observations("discrete", 3)

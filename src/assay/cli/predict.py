@@ -9,7 +9,7 @@ import typer
 
 from assay.cli import output
 from assay.cli.find_run import locate
-from assay.cli.shared_options import AsJson, RunName, RunsRoot
+from assay.cli.shared_options import AsJson, RunsRoot
 from assay.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ _STDIN = Path("/dev/stdin")
 
 
 def predict(
-    run: RunName,
+    run: str = typer.Argument(
+        ..., metavar="RUN", help="A path, or a name under runs; or FILE.onnx of assay export."
+    ),
     obs: str = typer.Option(
         ..., "--obs", metavar="FILE", help="Observations: .npy, .npz, .csv, .jsonl, .parquet or -."
     ),
@@ -90,11 +92,26 @@ def _places(obs: str, out: str, pipe: str | None, as_json: bool) -> tuple[Path, 
     return source, None if out == _PIPE else Path(out), f".{pipe or 'jsonl'}"
 
 
+def _exported(path: Path, of_runs: dict[str, object]) -> Actor:
+    if path.suffix.lower() != ".onnx":
+        raise ConfigError(
+            f"'{path}' is neither a run nor an ONNX file.", "Give a run, or FILE.onnx."
+        )
+    for option, value in of_runs.items():
+        if value:
+            raise ConfigError(f"{option} has a meaning only with a run.", f"Leave out {option}.")
+    from assay.prediction.exported import ExportedActor
+
+    return ExportedActor(path)
+
+
 def _actor(run: Path, checkpoint: str | None, sample: bool, seed: int) -> Actor:
     """Return what acts: without torch, where the checkpoint has the policy as data."""
     from assay.prediction.acting import find_checkpoint, model_actor
     from assay.runs.directory import RunDirectory
 
+    if run.is_file():
+        return _exported(run, {"--checkpoint": checkpoint, "--sample": sample})
     directory = RunDirectory.open(run)
     place = find_checkpoint(directory, checkpoint)
     actor = None if sample else model_actor(directory, place)
