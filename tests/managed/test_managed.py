@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -19,6 +20,7 @@ from assay.loops.config import RunConfig
 from assay.managed.classes import OWN, algorithm_class
 from assay.managed.stub import COMMAND, PLACE, render
 from assay.managed.types import settings_of
+from assay.runs import checkpoint
 from assay.testing.offline import record
 
 TINY = {"compile": False, "sinks": [], "eval_every": 0, "eval_episodes": 2, "preset": False}
@@ -76,6 +78,11 @@ def test_names_that_do_not_exist_are_no_attributes() -> None:
             getattr(assay, name)
 
 
+def test_the_page_names_everything_that_assay_offers() -> None:
+    page = (Path(__file__).parents[2] / "docs/python.md").read_text()
+    assert [name for name in assay._HOME if f"`{name}" not in page] == []
+
+
 OWN_ALGORITHM = '''
 from assay.algorithms.dqn import DQN
 from assay.core.registry import register
@@ -128,25 +135,22 @@ def test_going_on_is_the_same_every_time(place: Path) -> None:
     assert json.dumps(longer["weights"], default=lambda x: x.tolist()) != first
 
 
-class Uncopied:
-    """Makes environments whose state nobody can save."""
-
-    def __call__(self) -> Any:
-        import gymnasium as gym
-
-        return gym.wrappers.TransformReward(gym.make("CartPole-v1"), float)
+def unsaved() -> gym.Env[Any, Any]:
+    """Make an environment whose state nobody can save."""
+    return gym.wrappers.TransformReward(gym.make("CartPole-v1"), float)
 
 
-def test_an_environment_that_cannot_be_saved_begins_an_episode(place: Path) -> None:
-    made = assay.DQN(Uncopied(), max_episode_steps=500, **SMALL).train(20).train(20)
+def test_returns_end_where_an_environment_began_anew_because_training_went_on() -> None:
+    settings = SMALL | {"checkpoint_every": 0, "learning_starts": 4, "train_every": 1}
+    made = assay.DQN(unsaved, **settings).train(7).train(7)
     assert made.run is not None
-    from assay.runs import checkpoint
-
     last = checkpoint.latest(made.run.directory.checkpoints_path)
     assert last is not None
     sections = checkpoint.read_checkpoint(last)
     assert sections["collector"]["env"] is None
-    assert sections["run"]["env_steps"] == 40
+    kept = sections["replay-00000"]
+    assert kept["terminated"][:7].sum() == 0  # no CartPole falls in seven steps
+    assert np.flatnonzero(kept["truncated"][:14]).tolist() == [6]
 
 
 def test_a_budget_that_is_not_given_is_that_of_the_settings() -> None:
