@@ -26,7 +26,7 @@ PACKAGES := git-packages cpp-packages postgres-packages openssl-packages ssh-pac
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts cpp bench defaults docs proto clean
+.PHONY: help setup demo test lint types contracts cpp bench defaults docs proto stubs clean
 .PHONY: $(PACKAGES)
 
 help: ## Show this list
@@ -79,6 +79,10 @@ docs: setup ## Run every snippet of the documentation
 # For who changes assay.proto; its products are committed.
 proto: setup ## Generate the wire format again, after a change of assay.proto
 	$(BIN)/python -m assay.server.protocol.generate
+
+# For who adds an algorithm or changes a setting; the stub is committed.
+stubs: setup ## Write the types of `import assay` again, after a change of algorithms
+	$(BIN)/python -m assay.managed.stub
 
 clean: ## Remove caches and build products (never runs or environments)
 	rm -rf build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -33,6 +33,7 @@ TARGETS = {
     "bench",
     "docs",
     "proto",
+    "stubs",
     "clean",
 }
 MAX_ALGORITHM_LINES = 300

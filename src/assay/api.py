@@ -24,8 +24,9 @@ from assay.envs.start_check import check_start
 from assay.envs.vector import Vector
 from assay.evaluation.evaluate import EvaluationResult, evaluate, save_evaluation
 from assay.experts.choose import choose, named
-from assay.loops.config import RunConfig, resolve
+from assay.loops.config import Look, RunConfig, resolve
 from assay.loops.events import Callback
+from assay.loops.run_settings import FineTuneSettings
 from assay.loops.training import Evaluator, Training
 from assay.runs import checkpoint, provenance
 from assay.runs.directory import RunDirectory
@@ -114,20 +115,9 @@ def train(
     Example:
         run = assay.train("ppo", "CartPole-v1", env_steps=100_000)
     """
-    env_name, given = _describe(env)
     settings, shown = named(settings)
-    count = env.num_envs if isinstance(env, gym.vector.VectorEnv) else None
-    if isinstance(env, gym.Env):
-        count = 1
-    resolved = resolve(
-        algorithm,
-        env_name,
-        config or {},
-        settings,
-        use_preset=preset,
-        num_envs=count,
-        env_is_object=given is not None,
-        look=partial(look_at, env),
+    resolved, given = configure(
+        algorithm, env, config or {}, settings, preset=preset, look=partial(look_at, env)
     )
     directory = RunDirectory.create(
         runs_root(None if root is None else Path(root)),
@@ -157,6 +147,37 @@ def train(
     return Run(directory.path, given)
 
 
+def configure(
+    algorithm: str,
+    env: EnvLike,
+    *layers: Mapping[str, Any],
+    preset: bool = True,
+    look: Look | None = None,
+) -> tuple[RunConfig, Any]:
+    """Return the configuration of a run, and the environment if it is an object.
+
+    `layers` and `look` are those of `assay.loops.config.resolve`. Without `look` no environment is
+    made, and defaults are those of the fields.
+
+    Raises:
+        ConfigError: An unknown key or a value out of range, with the nearest name.
+    """
+    env_name, given = _describe(env)
+    count = env.num_envs if isinstance(env, gym.vector.VectorEnv) else None
+    if isinstance(env, gym.Env):
+        count = 1
+    resolved = resolve(
+        algorithm,
+        env_name,
+        *layers,
+        use_preset=preset,
+        num_envs=count,
+        env_is_object=given is not None,
+        look=look,
+    )
+    return resolved, given
+
+
 def resume(
     path: Path | str,
     *,
@@ -164,6 +185,7 @@ def resume(
     expert: Any = None,
     callbacks: Sequence[Callback] = (),
     force: bool = False,
+    budget: int | None = None,
 ) -> Run:
     """Go on with a run from its last good checkpoint; it ends as if it had never stopped.
 
@@ -173,14 +195,21 @@ def resume(
         expert: The function that the run asks, if it was given one as an object.
         callbacks: Called with every event.
         force: Fall back to an older checkpoint where the last one is damaged.
+        budget: Another one than the run has, in environment steps (updates, where it learns from
+            data alone), also for a run that is done. It is written into the run's config.yaml and
+            its events. Schedules go on from where they are in the new budget.
 
     Raises:
         RunError: The run is finished, is being trained by another process, or its data changed.
+        ConfigError: The budget is used up already, or the run has two.
         CheckpointError: The checkpoint is damaged; the one before it is named.
     """
     directory = RunDirectory.open(Path(path))
-    config = RunConfig.from_dict(directory.config)
-    if directory.status == "done":
+    config = before = RunConfig.from_dict(directory.config)
+    status = directory.status
+    if budget is not None:
+        config = _with_budget(config, budget, progress_of(directory))
+    elif status == "done":
         raise RunError(
             f"The run '{path}' is done: it reached {config.run.unit}={config.run.total}.",
             f"Start a new run with a larger {config.run.unit}.",
@@ -199,6 +228,8 @@ def resume(
                     raise
                 start.rename(start.with_name(f"{start.name}.damaged"))
                 start = older
+        if config != before:
+            directory.change_config(config.to_dict(), budget=config.run.total)
         directory.set_status("running")
         training, vector = _training(config, directory, env, callbacks, imitated.source)
     except BaseException:
@@ -206,9 +237,39 @@ def resume(
         raise
     try:
         training.run(start)
+    except CheckpointError as error:
+        if config == before:
+            raise
+        directory.change_config(before.to_dict(), budget=before.run.total)
+        directory.set_status(status)
+        raise ConfigError(
+            f"budget={budget}: {config.algorithm} cannot go on with it. {error.message}",
+            "Start a new run with it.",
+        ) from None
     finally:
         _close(vector)
     return Run(directory.path, env)
+
+
+def progress_of(directory: RunDirectory) -> int:
+    """Return how far the last checkpoint of a run is, in the unit of its budget."""
+    last = checkpoint.latest(directory.checkpoints_path)
+    return 0 if last is None else int(checkpoint.read_manifest(last)[directory.budget[0]])
+
+
+def _with_budget(config: RunConfig, budget: int, progress: int) -> RunConfig:
+    """Return a configuration with another budget."""
+    run, unit = config.run, config.run.unit
+    if isinstance(run, FineTuneSettings) and run.env_steps:
+        raise ConfigError(
+            f"budget={budget}: the run has one of updates and one of env_steps.",
+            "Start a new run with larger ones.",
+        )
+    if budget <= progress:
+        raise ConfigError(
+            f"budget={budget}: the run is at {unit}={progress} already.", "Give a larger one."
+        )
+    return config.model_copy(update={"run": run.model_copy(update={unit: budget})})
 
 
 def open_run(path: Path | str, env: Any = None) -> Run:

@@ -27,7 +27,7 @@ print("imported", *sorted({name.partition(".")[0] for name in sys.modules}), fil
 """
 VERBS = (
     "train", "resume", "evaluate", "compare", "plot", "runs", "algorithms", "envs", "export",
-    "doctor", "demo",
+    "predict", "doctor", "demo",
 )  # fmt: skip
 
 

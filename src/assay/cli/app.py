@@ -18,6 +18,7 @@ from assay.cli import (
     export,
     output,
     plot,
+    predict,
     resume,
     runs,
     serve,
@@ -61,6 +62,7 @@ app.add_typer(runs.app, name="runs")
 app.command("algorithms")(algorithms.algorithms)
 app.add_typer(envs.app, name="envs")
 app.command("export")(export.export)
+app.command("predict")(predict.predict)
 app.add_typer(data.app, name="data")
 app.add_typer(study.app, name="study")
 app.add_typer(serve.app, name="serve")

@@ -92,11 +92,12 @@ def names() -> list[str]:
 
 
 def _known() -> frozenset[str]:
-    return _built_in() | _third_party(tuple(sys.path)).keys()
+    return built_in() | _third_party(tuple(sys.path)).keys()
 
 
 @functools.cache
-def _built_in() -> frozenset[str]:
+def built_in() -> frozenset[str]:
+    """Return the names of the algorithms that come with Assay."""
     package = importlib.import_module("assay.algorithms")
     found = pkgutil.iter_modules(package.__path__)
     return frozenset(module.name for module in found if not module.ispkg) - HELPERS

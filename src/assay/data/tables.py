@@ -112,7 +112,7 @@ def _spaces(
     if row is None:
         raise DataError(f"'{first}' holds no rows.", "Give a log with at least one step.")
     widths = {
-        name: len(_numbers(row, names, f"line {number} of '{first}'"))
+        name: len(numbers_of(row, names, f"line {number} of '{first}'"))
         for name, names in columns.items()
         if name.split("/")[0] in (OBS, "action")
     }
@@ -129,19 +129,22 @@ def _spaces(
 # Rows
 
 
-def rows_of(path: Path) -> Iterator[tuple[int, Row]]:
+def rows_of(path: Path, kind: str | None = None) -> Iterator[tuple[int, Row]]:
     """Yield the rows of a log with their lines, or their numbers in a Parquet file.
+
+    `kind` is the format, as an ending; that of the path by default.
 
     Raises:
         DataError: The file is missing, or cannot be read; the line is named.
     """
     readers = {".csv": _csv_rows, ".jsonl": _json_rows, ".parquet": _parquet_rows}
-    if path.suffix.lower() not in readers:
+    kind = kind or path.suffix.lower()
+    if kind not in readers:
         raise DataError(
             f"'{path}' is no log that can be read.", f"Give a file in {', '.join(readers)}."
         )
     try:
-        yield from readers[path.suffix.lower()](path)
+        yield from readers[kind](path)
     except OSError as error:
         failure = run_error(error, f"read '{path}'")
         raise DataError(failure.message, failure.fix) from None
@@ -263,7 +266,7 @@ class _Reader:
         yield from self._finished(steps)
 
     def _value(self, row: Row, name: str, where: str) -> Array:
-        values = _numbers(row, self._columns[name], where)
+        values = numbers_of(row, self._columns[name], where)
         if name in ("terminated", "truncated") and any(v not in (0.0, 1.0) for v in values):
             raise DataError(
                 f"'{name}' in {where} is {values[0]:g}; expected true or false, or 1 or 0.",
@@ -313,7 +316,12 @@ def _typed(actions: Array) -> Array:
     return whole if (whole == actions).all() else actions
 
 
-def _numbers(row: Row, names: Sequence[str], where: str) -> list[float]:
+def numbers_of(row: Row, names: Sequence[str], where: str) -> list[float]:
+    """Return the numbers in some columns of a row, those of lists one after the other.
+
+    Raises:
+        DataError: A column is missing, or a cell is no number; `where` names the row.
+    """
     found: list[float] = []
     for name in names:
         _flatten(_cell(row, name, where), name, where, found)

@@ -27,7 +27,7 @@ from assay.experts.episodes import expert_config
 from assay.loops.collect import random_actions
 from assay.loops.config import RunConfig
 from assay.loops.run_settings import OBJECT, ONNX, RANDOM, TaughtSettings, find_run
-from assay.policies.export import ONE_INPUT
+from assay.policies.parts import ONE_INPUT
 from assay.runs import checkpoint
 from assay.runs.directory import RunDirectory
 

@@ -42,6 +42,9 @@ from assay.loops.events import (
 )
 from assay.loops.run_settings import OnlineSettings
 from assay.loops.table import make_loop
+from assay.policies.model_file import to_state
+from assay.policies.parts import ModelError
+from assay.policies.policy import Policy
 from assay.runs import checkpoint
 from assay.runs.checkpoint import Section
 from assay.runs.directory import RunDirectory, Status
@@ -284,8 +287,10 @@ class Training:
         self.sinks.flush()
         counts = {
             "env_steps": clock.env_steps, "updates": clock.updates, "episodes": clock.episodes,
+            "is_over": clock.is_over,
         }  # fmt: skip
         sections["run"] = Section(counts | {"sinks": self.sinks.state()} | self._spaces())
+        sections |= self._policy()
         directory = self.run_directory.checkpoints_path
         path = checkpoint.write_checkpoint(
             directory,
@@ -305,6 +310,17 @@ class Training:
             "mask_size": self.env.observations.mask_size,
             "action": space_to_state(self.env.actions.source),
         }
+
+    def _policy(self) -> dict[str, Section]:
+        """Return the policy as data, by which it acts without torch, if it is all of what acts."""
+        policy = getattr(self.algorithm, "policy", None)  # an algorithm may act by itself
+        if type(policy) is not Policy:  # one that plans or imagines does more than its network
+            return {}
+        try:
+            model = policy.snapshot(self.algorithm.spec.name, version=self.clock.count)
+        except ModelError:
+            return {}
+        return {checkpoint.POLICY: Section(to_state(model))}
 
     def _change_to_compiled(self) -> None:
         """Let steps be compiled from here on for which that is possible by now.
@@ -354,6 +370,8 @@ class Training:
         self.loop.load_sections(sections)
         self.sinks.load_state(saved["sinks"])
         self._last_checkpoint = path
+        if saved.get("is_over") and not clock.is_over:  # it got a larger budget
+            self.loop.barrier()
 
     def _close(self) -> None:
         with contextlib.ExitStack() as stack:  # each of them, whatever the others raise

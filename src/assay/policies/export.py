@@ -31,13 +31,13 @@ from torch import Tensor, nn
 from assay.core.errors import AssayError, ConfigError, MissingExtraError
 from assay.core.seeding import derive_rng
 from assay.core.types import ACTION_MASK, Tree, pack, tree_map, unpack
+from assay.policies.parts import CARRY, ONE_INPUT
 from assay.policies.policy import Policy
 from assay.runs.files import replacing
 
 Format = Literal["onnx", "torchscript"]
-ONE_INPUT = "observation"  # the name of the input where the observation is one array
 OUTPUT = "action"
-CARRY, NEXT_CARRY = "carry", "next_carry"
+NEXT_CARRY = "next_carry"
 
 _OBSERVATIONS = 64
 _TOLERANCE = 1e-4  # of actions in [-1, 1]; float32 sums in another order differ by less

@@ -19,6 +19,7 @@ import numpy as np
 import pydantic
 from safetensors.numpy import save
 
+from assay.core.types import State
 from assay.policies.description import SCHEMA, Architecture
 from assay.policies.parts import Array, ModelError, Shapes
 from assay.runs.files import run_error, write_atomic
@@ -67,6 +68,22 @@ def make_snapshot(architecture: Architecture, arrays: Mapping[str, Array]) -> Sn
     plain = {name: np.ascontiguousarray(arrays[name], _FLOAT) for name in sorted(arrays)}
     text = architecture.model_dump_json()
     return parse_snapshot(save(plain, metadata={_METADATA_KEY: text}))
+
+
+def to_state(snapshot: Snapshot) -> State:
+    """Return a model as a section of a checkpoint."""
+    described = snapshot.architecture.model_dump(mode="json")
+    return {"architecture": described, "arrays": dict(snapshot.arrays)}
+
+
+def from_state(state: State) -> Snapshot:
+    """Read and check what `to_state` returned.
+
+    Raises:
+        ModelError: It is no model of this schema.
+    """
+    architecture = _architecture({_METADATA_KEY: json.dumps(state["architecture"])})
+    return make_snapshot(architecture, state["arrays"])
 
 
 def read_snapshot(path: Path, sha256: str | None = None) -> Snapshot:

@@ -18,6 +18,9 @@ Forward = Callable[[Any], Array]  # a layer over a batch [B, ...]
 MAX_WIDTH = 65_536
 MAX_PARTS = 64
 
+ONE_INPUT = "observation"  # of an exported file: its input, where the observation is one array
+CARRY = "carry"  # and what the names of inputs begin with that hold a memory
+
 Width = Annotated[int, Field(gt=0, le=MAX_WIDTH)]
 Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]

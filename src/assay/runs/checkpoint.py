@@ -36,6 +36,7 @@ from assay.runs.files import assay_version, fsync_directory, run_error, write_sy
 FORMAT = "assay-checkpoint"
 SCHEMA = 1
 MANIFEST = "MANIFEST.json"
+POLICY = "policy"  # the section with the policy as data, where it can be: it acts without torch
 
 _SECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PLACE = re.compile(r"(\d{12,})(\.replaced)?")

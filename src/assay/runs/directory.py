@@ -47,6 +47,7 @@ from assay.runs.files import (
 
 SCHEMA = 1
 RUN_FILE = "run.json"
+CONFIG_FILE = "config.yaml"
 LOCK_FILE = ".lock"
 HEARTBEAT_SECONDS = 15.0
 STALE_SECONDS = 300.0  # without a heartbeat for so long, a run on another host counts as dead
@@ -138,8 +139,7 @@ class RunDirectory:
         try:
             for folder in (run.eval_path, run.checkpoints_path, run.videos_path):
                 folder.mkdir()
-            text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-            write_atomic(path / "config.yaml", text.encode())
+            write_atomic(path / CONFIG_FILE, _yaml(config))
             run.lock()
             # Last, since this is what makes the directory a run.
             run.set_status("running")
@@ -209,7 +209,7 @@ class RunDirectory:
         Raises:
             RunError: `config.yaml` is missing or damaged.
         """
-        path = self.path / "config.yaml"
+        path = self.path / CONFIG_FILE
         try:
             values = yaml.safe_load(path.read_bytes())
         except OSError as error:
@@ -269,6 +269,15 @@ class RunDirectory:
         if abs(now - _seconds(self.info.get("heartbeat"))) >= HEARTBEAT_SECONDS:
             with contextlib.suppress(RunError):
                 self._update(heartbeat=_iso(now), **{unit: count})
+
+    def change_config(self, config: Mapping[str, Any], **changed: Any) -> None:
+        """Replace the configuration of a run that goes on, and write down what changed.
+
+        Raises:
+            RunError: The file cannot be written; the old one is intact.
+        """
+        self.log_event("ConfigChanged", **changed)
+        self._write(CONFIG_FILE, _yaml(config))
 
     def write_provenance(self, provenance: Mapping[str, Any]) -> None:
         """Write `provenance.json`."""
@@ -570,6 +579,10 @@ def _alive(pid: Any) -> bool:
     except (OSError, TypeError, ValueError):
         return False
     return True
+
+
+def _yaml(config: Mapping[str, Any]) -> bytes:
+    return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True).encode()
 
 
 def _iso(seconds: float) -> str:

@@ -1,0 +1,1 @@
+"""A class for every registered algorithm, with its settings as typed arguments."""

@@ -1,0 +1,1 @@
+"""Actions for files of observations: reading them, acting without torch, writing the answers."""
