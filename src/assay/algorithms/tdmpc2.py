@@ -52,6 +52,7 @@ from assay.optim.update import Objective, Polyak, Step
 from assay.policies.heads import DeterministicHead
 from assay.policies.planning import PlanningPolicy
 
+EPISODE_SHARE = 5  # by default the horizon of the discount is an episode's length over this
 MANY_ACTIONS = 20  # dimensions from which on plans take two iterations more
 
 
@@ -106,8 +107,15 @@ class TDMPC2(Algorithm):
 
         @classmethod
         def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
-            """Return more iterations for many actions, as the authors' code has it."""
+            """Return a discount for the length of episodes, and iterations for the actions.
+
+            Both are those of the authors' code.
+            """
             fit = super().fitted(problem, given)
+            if problem.episode_steps is not None:
+                # gamma = (L / 5 - 1) / (L / 5), within bounds
+                gamma = 1.0 - EPISODE_SHARE / problem.episode_steps
+                fit["gamma"] = min(max(gamma, 0.95), 0.995)
             if int(np.prod(problem.spaces.action.shape or ())) >= MANY_ACTIONS:
                 fit["iterations"] = cls.model_fields["iterations"].default + 2
             return fit

@@ -249,9 +249,7 @@ class LatentPlanner(Remembering):
         }
         return self.plan(obs, carry, noise, explore=False)
 
-    def plan(
-        self, obs: Tree, carry: Carry, noise: Carry, *, explore: bool
-    ) -> tuple[Tensor, Carry]:
+    def plan(self, obs: Tree, carry: Carry, noise: Carry, *, explore: bool) -> tuple[Tensor, Carry]:
         """Return unit actions [N, ...] and the carry after them, given what `draw` returned.
 
         Noise for one observation serves all.
