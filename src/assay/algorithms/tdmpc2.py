@@ -200,7 +200,7 @@ class TDMPC2(Algorithm):
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Plan; but not where the loop takes random actions and only asks for the carry."""
-        if explore and self.clock.env_steps < self.needs.learning_starts:
+        if explore and self.clock.env_steps < self.hp.learning_starts:
             middle = np.zeros((len(carry["plan"]), *self.spaces.action.shape), np.float32)
             return Action(self.policy.head.choose(lambda: middle, 0, None, None)[0], carry)
         return super().act(obs, carry, explore)
@@ -273,9 +273,9 @@ class TDMPC2(Algorithm):
         logits = self.target.q_logits(next_z, action, batch["members"][0])
         # y = r + gamma (1 - d) min of two Q'(z', a'), a' ~ pi(z')
         q = self.target.number(logits).amin(0)
-        flat = (x.flatten() for x in (reward, self.hp.gamma * torch.ones_like(q)))
-        y = td_target(*flat, batch["terminated"].flatten(), q.flatten())
-        return next_z, y.view_as(q)
+        discount = torch.full_like(q, self.hp.gamma)
+        r, gamma, d, value = (x.flatten() for x in (reward, discount, batch["terminated"], q))
+        return next_z, td_target(r, gamma, d, value).view_as(q)
 
     def _policy_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         hp, zs, valid = self.hp, batch["zs"], batch["valid"]

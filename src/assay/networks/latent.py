@@ -74,7 +74,7 @@ class LatentModel(nn.Module):
         self.reward = normed_mlp((joined, width, width, bins))
         self.termination = normed_mlp((latent, width, width, 1))
         self.critics = NormedEnsemble(critics, (joined, width, width, bins), dropout=dropout)
-        nn.init.zeros_(self.reward[-1].weight)
+        nn.init.zeros_(self.reward[-1].get_parameter("weight"))
         self.register_buffer("bins", uniform_bins(bins, limit), persistent=False)
 
     def encode(self, obs: Tree) -> Tensor:
