@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import assay
 from assay.core import registry
-from assay.core.types import Clock, Spaces
+from assay.core.types import Clock, Sight, Spaces
+from assay.envs.make import look_at
 from assay.loops.config import RunConfig, preset, resolve
 from assay.loops.training import build_algorithm
 from assay.testing.algorithms import required_settings
@@ -36,7 +37,7 @@ def fit(
     action = action or (CHOICE if "Discrete" in kinds else BOX)
     spaces = Spaces(observation, action)
     layers = required_settings(algorithm), given
-    return resolve(algorithm, "Maze-v0", *layers, look=lambda settings: spaces), spaces
+    return resolve(algorithm, "Maze-v0", *layers, look=lambda settings: Sight(spaces)), spaces
 
 
 def values(config: RunConfig) -> Mapping[str, Any]:
@@ -144,14 +145,14 @@ def test_a_support_that_is_given_is_in_the_units_of_rewards() -> None:
 
 def test_a_preset_stays_what_was_tuned() -> None:
     spaces = Spaces(VECTOR, CHOICE)
-    config = resolve("ppo", "CartPole-v1", look=lambda settings: spaces)
+    config = resolve("ppo", "CartPole-v1", look=lambda settings: Sight(spaces))
     assert config == resolve("ppo", "CartPole-v1")
     assert preset("ppo", "CartPole-v1")["horizon"] == values(config)["horizon"]
 
 
 def test_a_preset_for_other_rollouts_leaves_them_open() -> None:
     spaces = Spaces(VECTOR, CHOICE)
-    config = resolve("ppo", "CartPole-v1", num_envs=1, look=lambda settings: spaces)
+    config = resolve("ppo", "CartPole-v1", num_envs=1, look=lambda settings: Sight(spaces))
     found, tuned = values(config), preset("ppo", "CartPole-v1")
     assert (found["num_envs"], found["horizon"], found["minibatch_size"]) == (1, 2048, 64)
     assert (found["epochs"], found["gamma"]) == (tuned["epochs"], tuned["gamma"])
@@ -173,3 +174,19 @@ def test_they_are_in_the_runs_configuration(tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.config.hyperparameters["epochs"] == 10
     assert run.config.hyperparameters["minibatch_size"] == 32
+
+
+def test_a_discount_by_the_length_of_episodes() -> None:
+    """TD-MPC2: (L / 5 - 1) / (L / 5), between 0.95 and 0.995; without a limit, the field's."""
+
+    def discount(steps: int | None) -> float:
+        sight = Sight(Spaces(VECTOR, BOX), steps)
+        return values(resolve("tdmpc2", "Maze-v0", look=lambda settings: sight))["gamma"]
+
+    assert discount(200) == pytest.approx(39 / 40)
+    assert (discount(50), discount(100_000), discount(None)) == (0.95, 0.995, 0.99)
+    assert look_at("Pendulum-v1", {}).episode_steps == 200
+    assert look_at("Pendulum-v1", {"max_episode_steps": 70}).episode_steps == 70
+    wide = gym_spaces.Box(-1.0, 1.0, (20,), np.float32)
+    iterations = [values(fit("tdmpc2", action=space)[0])["iterations"] for space in (BOX, wide)]
+    assert iterations == [6, 8]

@@ -148,7 +148,7 @@ class TestIntervals:
         assert (run.eval_every, run.checkpoint_every, run.log_every) == (0, 0, 7)
 
 
-CONTINUOUS = re.compile("Continuous|Pendulum|HalfCheetah|Hopper|Walker2d|Ant|Humanoid|Fetch")
+CONTINUOUS = re.compile("Continuous|Pendulum|HalfCheetah|Hopper|Walker2d|Ant|Humanoid|Fetch|dm_control")
 
 
 @pytest.mark.parametrize(
@@ -223,4 +223,4 @@ def test_the_environment_is_looked_at_as_the_run_will_make_it() -> None:
     given = {"env_kwargs": {"map_name": "8x8"}, "max_episode_steps": 7}
     resolve("ppo", "FrozenLake-v1", given, look=look)
     assert seen == [given | {"embed_text": 0}]
-    assert look_at("FrozenLake-v1", seen[0]).observation.n == 64
+    assert look_at("FrozenLake-v1", seen[0]).spaces.observation.n == 64

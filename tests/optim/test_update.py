@@ -58,6 +58,27 @@ class TestNumbers:
         step({}, 0.0)
         assert one.w.item() == pytest.approx(-0.1)
 
+    def test_a_child_moves_by_a_share_of_each_step(self) -> None:
+        """The rest moves as it would alone; traced and eager agree."""
+        pair = [net() for _ in range(3)]
+        before = pair[0][0].weight.detach().clone()
+        steps = [
+            Step([Objective("fit", one, squared(one), shares=shares)])
+            for one, shares in zip(pair, ((), (("0", 0.25),), (("0", 0.25),)), strict=True)
+        ]
+        batch = data()
+        for step in steps[:2]:
+            step(batch, 0.1)
+        full, part = (one[0].weight.detach() - before for one in pair[:2])
+        torch.testing.assert_close(part, 0.25 * full)
+        torch.testing.assert_close(pair[0][2].weight, pair[1][2].weight)
+        traced, (x, y) = steps[2], (batch["x"], batch["y"])
+        traced._lr.fill_(0.1)
+        traced._program(["x", "y"], False)(*traced._state_tensors(), x, y)
+        torch.testing.assert_close(traced.flats[pair[2]], steps[1].flats[pair[1]])
+        with pytest.raises(ValueError, match="Sequential has no child"):
+            Step([Objective("fit", pair[0], squared(pair[0]), shares=(("encoder", 0.3),))])
+
     def test_what_a_loss_does_not_use_stays(self) -> None:
         module = nn.ParameterDict({"used": torch.ones(2), "idle": torch.ones(3)})
         step = Step([Objective("a", module, lambda batch: (module["used"].sum(), {}))])

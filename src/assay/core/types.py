@@ -30,6 +30,18 @@ class Spaces:
     action: Any
 
 
+class Sight(NamedTuple):
+    """What a look at an environment tells.
+
+    Attributes:
+        spaces: What the agent sees and does.
+        episode_steps: The time limit of episodes, if it is known.
+    """
+
+    spaces: Spaces
+    episode_steps: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """What is known of a task before its first step: what defaults are chosen by.
@@ -37,10 +49,12 @@ class Problem:
     Attributes:
         spaces: What the agent sees and does.
         env_steps: The budget.
+        episode_steps: The time limit of episodes, if it is known.
     """
 
     spaces: Spaces
     env_steps: int
+    episode_steps: int | None = None
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 import assay.envs.tasks  # noqa: F401 (registers them)
 from assay.core.errors import AssayError, EnvError, MissingExtraError
 from assay.core.imports import import_named
-from assay.core.types import Spaces
+from assay.core.types import Sight
 from assay.envs.atari import (
     AtariSettings,
     atari_limit,
@@ -148,8 +148,8 @@ def make_vector(
     )
 
 
-def look_at(env: EnvLike, settings: Mapping[str, Any]) -> Spaces:
-    """Return what an agent sees and does in an environment that `make_vector` would make.
+def look_at(env: EnvLike, settings: Mapping[str, Any]) -> Sight:
+    """Return what is known of an environment that `make_vector` would make.
 
     An environment that is given as an object stays as it is, and open.
 
@@ -159,7 +159,7 @@ def look_at(env: EnvLike, settings: Mapping[str, Any]) -> Spaces:
     vector = make_vector(env, **settings)
     if not isinstance(env, gym.Env | gym.vector.VectorEnv):
         vector.close()
-    return vector.spaces
+    return Sight(vector.spaces, vector.limit)
 
 
 def make_env(

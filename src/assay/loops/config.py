@@ -18,7 +18,7 @@ import yaml
 from assay.core import registry
 from assay.core.config import Model, Settings, parse
 from assay.core.errors import ConfigError, nearest
-from assay.core.types import Problem, Spaces
+from assay.core.types import Problem, Sight
 from assay.loops.run_settings import (
     AnySettings,
     OfflineSettings,
@@ -28,7 +28,7 @@ from assay.loops.run_settings import (
     settings_model,
 )
 
-Look = Callable[[Mapping[str, Any]], Spaces]  # finds what there is, given `env_settings` of a run
+Look = Callable[[Mapping[str, Any]], Sight]  # finds what there is, given `env_settings` of a run
 
 _OBJECT = " (object)"  # what the names of environments ended in that were given as objects
 # Settings of a preset that belong together: with another number of environments they do not fit.
@@ -195,7 +195,8 @@ def resolve(
     _refuse_idle(name, hp, run)
     open_ones -= values.keys()
     if look is not None and open_ones and isinstance(run, OnlineSettings):
-        problem = Problem(look(run.env_settings()), run.env_steps)
+        seen = look(run.env_settings())
+        problem = Problem(seen.spaces, run.env_steps, seen.episode_steps)
         hp, run = _fit(problem, hp, run, set(values), open_ones)
     return RunConfig(**asked, run=run.resolved(), hyperparameters=hp.model_dump(mode="json"))
 

@@ -48,6 +48,26 @@ def views_of(flat: Tensor, module: nn.Module) -> list[Tensor]:
     return [v.view(s) for v, s in zip(flat.split([s.numel() for s in shapes]), shapes, strict=True)]
 
 
+def step_shares(module: nn.Module, shares: Sequence[tuple[str, float]]) -> list[float]:
+    """Return by how much of a step each parameter moves: 1, or the share of its child."""
+    given = dict(shares)
+    unknown = given.keys() - {name for name, _ in module.named_children()}
+    if unknown:
+        raise ValueError(f"{type(module).__name__} has no child {sorted(unknown)}.")
+    return [given.get(name.partition(".")[0], 1.0) for name, _ in module.named_parameters()]
+
+
+def flat_shares(flat: Tensor, module: nn.Module, shares: Sequence[float]) -> Tensor:
+    """Return the shares of a module's parameters for each number of its flat tensor."""
+    sizes = torch.tensor([p.numel() for p in module.parameters()], device=flat.device)
+    return torch.tensor(shares, device=flat.device).repeat_interleave(sizes)
+
+
+def partly(before: Tensor, after: Tensor, share: float) -> Tensor:
+    """Return a parameter that moved by a share of its step."""
+    return after if share == 1.0 else torch.lerp(before, after, share)
+
+
 def modules_besides(owned: Iterable[nn.Module], found: Iterable[nn.Module]) -> list[nn.Module]:
     """Return the modules in `found`, or parts of them, that share no tensor with any other one."""
     taken = {tensor for module in owned for tensor in _tensor_ids(module)}

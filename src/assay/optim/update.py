@@ -27,7 +27,14 @@ from assay.optim import compile_cache, cuda_graph
 from assay.optim.compile_cache import Compiled, CompileError, Program
 from assay.optim.mode import Mode
 from assay.optim.noise import NoiseSource, NoiseSpec
-from assay.optim.parameters import flatten_parameters, swapped, views_of
+from assay.optim.parameters import (
+    flat_shares,
+    flatten_parameters,
+    partly,
+    step_shares,
+    swapped,
+    views_of,
+)
 from assay.optim.rules import Adam, Rule
 
 Loss = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
@@ -43,12 +50,14 @@ class Objective:
         module: Whose parameters move.
         loss: `batch -> (scalar loss, {metric name: scalar tensor})`.
         rule: How the gradient moves them; clipping and warm-up are settings of it.
+        shares: Children of the module, by name, that move by a share of each step.
     """
 
     name: str
     module: nn.Module
     loss: Loss
     rule: Rule = field(default_factory=Adam)
+    shares: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +157,12 @@ class Step:
         self.noise = NoiseSource(noise, device, seed) if noise else None
         # Listing them takes longer than some losses.
         self._parameters = {o.name: list(o.module.parameters()) for o in self.objectives}
+        self._shares = {o.name: step_shares(o.module, o.shares) for o in self.objectives}
+        self._flat_shares = {
+            o.name: flat_shares(self.flats[o.module], o.module, self._shares[o.name])
+            for o in self.objectives
+            if o.shares
+        }
         self._lr = torch.zeros(len(self.objectives), device=device)
         self._lr_values: tuple[float, ...] = ()
         self._runners: dict[tuple[Any, ...], Runner] = {}
@@ -300,7 +315,10 @@ class Step:
         else:  # each tensor has a bound of its own
             grad = _joined(o.rule.clip(grads, self._parameters[o.name], norm))
         count.add_(1)
+        before = flat.clone() if o.shares else None
         o.rule.move(flat, grad, self.moments[o.name], o.rule.rate(lr, count), count)
+        if before is not None:
+            flat.copy_(torch.lerp(before, flat, self._flat_shares[o.name]))
         return norm
 
     def _functional(self, state: list[Tensor], batch: dict[str, Tensor]) -> list[Tensor]:
@@ -330,9 +348,9 @@ class Step:
             grads = o.rule.clip(grads, new[o.module], norm)
             count = counts[o.name] + 1
             rate = o.rule.rate(lr[i], count)
+            rows = zip(new[o.module], grads, moments[o.name], self._shares[o.name], strict=True)
             new[o.module] = [
-                o.rule.moved(p, g, m, rate, count)
-                for p, g, m in zip(new[o.module], grads, moments[o.name], strict=True)
+                partly(p, o.rule.moved(p, g, m, rate, count), share) for p, g, m, share in rows
             ]
             counts[o.name].copy_(count)
             metrics |= self._collect(o, loss, norm, extra)
@@ -467,7 +485,7 @@ class Step:
         )
 
     def _cache_name(self, signature: Signature) -> str:
-        rules = [(o.name, o.loss.__qualname__, o.rule) for o in self.objectives]
+        rules = [(o.name, o.loss.__qualname__, o.rule, o.shares) for o in self.objectives]
         key = repr([self.key, list(signature.names), rules, [p.tau for p in self.polyak]])
         packages = {o.loss.__module__.partition(".")[0] for o in self.objectives} - {"assay"}
         shapes = [(tuple(t.shape), t.dtype) for t in self._state_tensors()]
