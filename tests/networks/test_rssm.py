@@ -220,16 +220,21 @@ def test_vectors_are_seen_through_symlog() -> None:
 
 @pytest.mark.parametrize(
     ("size", "stages", "least"),
-    [((64, 64), 4, (4, 4)), ((96, 64), 4, (6, 4)), ((36, 36), 2, (9, 9)), ((16, 16), 2, (4, 4))],
+    [((64, 64), 4, (4, 4)), ((84, 60), 4, (6, 4)), ((36, 36), 3, (5, 5)), ((16, 16), 2, (4, 4))],
 )
 def test_images_are_halved_as_often_as_they_can_be(
     size: tuple[int, int], stages: int, least: tuple[int, int]
 ) -> None:
-    (pixels,) = Observations(Box(0, 255, (3, *size), np.uint8)).images.values()
+    parts = Observations(Box(0, 255, (3, *size), np.uint8))
+    (pixels,) = parts.images.values()
     assert (pixels.stages, pixels.least) == (stages, least)
+    image = parts.split(torch.full((2, 3, *size), 255, dtype=torch.uint8))[0]["image"]
+    assert image.shape == (2, 3, *(n * 2**stages for n in least))
+    assert image[:, :, : size[0], : size[1]].eq(1).all()
+    assert image.sum() == 2 * 3 * size[0] * size[1]  # the border is 0
 
 
-@pytest.mark.parametrize("size", [(63, 64), (84, 84), (4, 4), (512, 512)])
+@pytest.mark.parametrize("size", [(5, 64), (4, 4), (512, 512), (8, 80)])
 def test_images_that_cannot_be_halved_are_refused(size: tuple[int, int]) -> None:
     space = Dict({"eye": Box(0, 255, (3, *size), np.uint8)})
     with pytest.raises(SpaceError, match=f"images of 'eye' are {size[0]} by {size[1]} pixels"):

@@ -16,9 +16,9 @@ This is the authors' present code (block GRU, RMS norm, LaProp with adaptive gra
 Deviations: sequences begin at fixed places of the stream, with the latent state that was acted with
 (the authors begin anywhere, and write newer states back). The observation after the last step of a
 sequence trains the world model, and returns bootstrap from its value; nothing is imagined from it.
-Without exploration, latent state and action are the most likely ones (the authors sample). Images
-that cannot be halved four times are halved less often. Whole numbers are predicted as one-hot
-numbers, not as categories. Action masks hold where one acts; the imagination does not know them.
+Without exploration, latent state and action are the most likely ones (the authors sample). Small
+images are halved less than four times, others padded until they can be. Whole numbers are predicted
+as one-hot numbers, not as categories. Action masks hold where one acts; the imagination does not know them.
 Steps run in float32, and on a GPU without CUDA graphs.
 """
 
@@ -61,7 +61,7 @@ from assay.optim.update import Objective, Polyak
 from assay.policies.heads import Head, StochasticHead
 from assay.policies.latent import BoundedNormalHead, LatentPolicy
 
-LONGEST_COMPILED = 32  # steps, observed and imagined: unrolled code takes its time to compile
+LONGEST_COMPILED = 16  # steps, observed and imagined: unrolled code takes its time to compile
 Losses = tuple[Tensor, dict[str, Tensor]]
 
 
@@ -85,7 +85,7 @@ SIZES = {
 
 
 @register(
-    loop="off_policy", actions=("Discrete", "Box"), family="world model", paper="arXiv:2301.04104"
+    loop="off_policy", actions=("Discrete", "Box"), family="model-based", paper="arXiv:2301.04104"
 )
 class DreamerV3(Algorithm):
     """Learn a world model and behave by imagining. For few steps, images and partial views."""

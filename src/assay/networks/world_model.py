@@ -35,27 +35,27 @@ _STD = (0.1, 1.0)  # bounds of the deviation of Box actions, in the unit box
 
 
 class Pixels(ToChannels):
-    """Bring images of a space to [B, C, H, W] in [0, 1].
+    """Bring images of a space to [B, C, H, W] in [0, 1], with a border that lets them be halved.
 
     Attributes:
         stages: How often they are halved.
         least: Height and width after that.
+        size: Height and width without the border, which is below and on the right.
+        padded: (C, H, W) with it.
 
     Raises:
-        SpaceError: They cannot be halved to a size that the encoder takes.
+        SpaceError: Halving does not bring them to a size that the encoder takes.
     """
 
     def __init__(self, space: spaces.Box, key: str) -> None:
         super().__init__(space)
         low, high = float(np.min(space.low)), float(np.max(space.high))
         self.shift, self.range = (0.0, 1.0) if self.scale != 1.0 else (low, max(high - low, 1e-8))
-        size = self.shape[1:]
+        channels, *size = self.shape
         stages = [
             k
             for k in range(1, len(_MULTIPLES) + 1)
-            if not any(n % 2**k for n in size)
-            and min(size) >= _SMALLEST * 2**k
-            and max(size) <= _LARGEST * 2**k
+            if min(size) >= _SMALLEST * 2**k and max(size) <= _LARGEST * 2**k
         ]
         if not stages:
             where = f" of '{key}'" if key else ""
@@ -65,11 +65,15 @@ class Pixels(ToChannels):
                 "Resize the images in the environment, such as to 64 by 64.",
             )
         self.stages = stages[-1]
-        self.least = tuple(n // 2**self.stages for n in size)
+        self.least = tuple(-(-n // 2**self.stages) for n in size)
+        height, width = (n * 2**self.stages for n in self.least)
+        self.size, self.border = tuple(size), (0, width - size[1], 0, height - size[0])
+        self.padded = (channels, height, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return images in [0, 1]."""
-        return (super().forward(x) - self.shift) / self.range
+        x = (super().forward(x) - self.shift) / self.range
+        return nn.functional.pad(x, self.border) if any(self.border) else x
 
 
 class ImageEncoder(nn.Module):
