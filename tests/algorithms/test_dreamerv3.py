@@ -17,7 +17,7 @@ from assay.core.errors import ConfigError, SpaceError
 from assay.core.types import SequenceBatch, tree_map
 from assay.functional.symlog import two_hot
 from assay.testing.algorithms import AlgorithmContract, CannedReplay, Rig, make_algorithm
-from assay.testing.envs import Counting
+from assay.testing.envs import Counting, Identity
 
 SMALL = {
     "size": "nano", "deter": 8, "hidden": 8, "classes": 3, "units": 8, "stoch": 2,
@@ -379,3 +379,19 @@ class TestSettings:
     def test_images_that_cannot_be_halved_are_refused(self) -> None:
         with pytest.raises(SpaceError, match="5 by 64 pixels"):
             small(observation=spaces.Box(0, 255, (3, 5, 64), np.uint8))
+
+
+class TestLearns:
+    @pytest.mark.slow
+    def test_to_answer(self) -> None:
+        """What an answer earns is known from the model alone: the actor never sees a reward.
+
+        The context is new in every step, so it costs nats to know it: they are free here.
+        """
+        rig = Rig(
+            "dreamerv3", Identity, env_steps=1200, num_envs=4, size="nano", deter=32, hidden=32,
+            units=32, stoch=4, classes=4, blocks=4, layers=1, batch_size=16, sequence=8,
+            imagination=4, train_ratio=64, learning_starts=100, lr=2e-3, warmup=20, horizon=10.0,
+            free_nats=20.0, entropy_coef=0.1,
+        )  # fmt: skip
+        assert rig.train().score(30) > 6.0  # of 8; guessing gets 2

@@ -114,7 +114,7 @@ def test_an_episode_begins_with_zeros_whatever_came_before() -> None:
     # The action before the first step counts as zeros, too.
     torch.testing.assert_close(one.deter[1, 0], two.deter[1, 0])
     zeros = {"deter": torch.zeros(2, 12), "stoch": torch.zeros(2, 12)}
-    fresh = observe(rssm, [[1.0, 1.0]] + first[1:], carry=zeros)
+    fresh = observe(rssm, [[1.0, 1.0], *first[1:]], carry=zeros)
     torch.testing.assert_close(fresh.deter[1, 0], one.deter[1, 0])
 
 

@@ -17,9 +17,9 @@ Deviations: sequences begin at fixed places of the stream, with the latent state
 (the authors begin anywhere, and write newer states back). The observation after the last step of a
 sequence trains the world model, and returns bootstrap from its value; nothing is imagined from it.
 Without exploration, latent state and action are the most likely ones (the authors sample). Small
-images are halved less than four times, others padded until they can be. Whole numbers are predicted
-as one-hot numbers, not as categories. Action masks hold where one acts; the imagination does not know them.
-Steps run in float32, and on a GPU without CUDA graphs.
+images are halved less than four times, others are padded until they can be. Whole numbers are
+predicted as one-hot numbers, not as categories. Action masks hold where one acts; the imagination
+does not know them. Everything is float32.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ SIZES = {
 class DreamerV3(Algorithm):
     """Learn a world model and behave by imagining. For few steps, images and partial views."""
 
+    policy: LatentPolicy
+
     class Hyperparameters(Settings):
         """Settings of DreamerV3."""
 
@@ -134,9 +136,10 @@ class DreamerV3(Algorithm):
         def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
             """Return a replay that holds the run, and small networks for vectors."""
             images = has_images(problem.spaces.observation)
+            most = 100_000 if images else 1_000_000
             return {
                 "size": "XS" if images else "nano",
-                "buffer_size": min(100_000 if images else 1_000_000, max(problem.env_steps, 10_000)),
+                "buffer_size": min(most, max(problem.env_steps, 10_000)),
                 "learning_starts": min(1024, problem.env_steps // 10),
             }
 
@@ -300,9 +303,7 @@ class DreamerV3(Algorithm):
         return total, losses | entropies | imagined
 
     @torch.no_grad()
-    def _imagine(
-        self, batch: dict[str, Tensor], deter: Tensor, stoch: Tensor
-    ) -> dict[str, Tensor]:
+    def _imagine(self, batch: dict[str, Tensor], deter: Tensor, stoch: Tensor) -> dict[str, Tensor]:
         """Imagine from every state of the sequences, and leave what to learn from in the batch."""
         hp, world = self.hp, self.world
         # features: [H + 1, N, F], taken: [H, N, A], N = L B

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -38,7 +39,9 @@ def draw_weights(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
         nn.init.trunc_normal_(weight, 0.0, std, -2.0 * std, 2.0 * std)
 
 
-def linear(inputs: int, outputs: int, *, scale: float = 1.0, fan_in: int | None = None) -> nn.Linear:
+def linear(
+    inputs: int, outputs: int, *, scale: float = 1.0, fan_in: int | None = None
+) -> nn.Linear:
     """Return a linear layer with initial weights by fan-in, and without initial bias."""
     layer = nn.Linear(inputs, outputs)
     draw_weights(layer.weight, fan_in or inputs, scale)
@@ -65,19 +68,26 @@ def dense(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(linear(inputs, outputs), RMSNorm(outputs), nn.SiLU())
 
 
+def dense_layers(inputs: int, units: int, layers: int) -> nn.Sequential:
+    """Return `layers` normalised layers of `units`."""
+    pairs = pairwise([inputs] + [units] * layers)
+    return nn.Sequential(*(dense(*pair) for pair in pairs))
+
+
 def dense_mlp(
     inputs: int, units: int, layers: int, outputs: int, *, scale: float = 1.0
 ) -> nn.Sequential:
-    """Return `layers` normalised layers and a linear one, whose initial weights have `scale`."""
-    widths = [inputs] + [units] * layers
-    hidden = [dense(*pair) for pair in zip(widths[:-1], widths[1:], strict=True)]
-    return nn.Sequential(*hidden, linear(widths[-1], outputs, scale=scale))
+    """Return normalised layers and a linear one, whose initial weights have `scale`."""
+    hidden = dense_layers(inputs, units, layers)
+    return nn.Sequential(*hidden, linear(units, outputs, scale=scale))
 
 
 class BlockLinear(nn.Module):
     """A linear layer with a block-diagonal weight: each of G blocks sees its part of the input."""
 
-    def __init__(self, blocks: int, inputs: int, outputs: int, *, fan_in: int | None = None) -> None:
+    def __init__(
+        self, blocks: int, inputs: int, outputs: int, *, fan_in: int | None = None
+    ) -> None:
         super().__init__()
         self.blocks = blocks
         self.weight = nn.Parameter(torch.empty(blocks, inputs // blocks, outputs // blocks))

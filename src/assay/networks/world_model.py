@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from assay.core.errors import SpaceError
 from assay.core.images import is_image
-from assay.core.types import ACTION_MASK, Tree, action_mask
+from assay.core.types import ACTION_MASK, Tree, action_mask, tree_map
 from assay.functional.distributions import policy_distribution
 from assay.functional.symlog import symexp_bins, symlog, two_hot_mean
 from assay.functional.targets import mask_values
@@ -25,7 +26,16 @@ from assay.functional.world_models import mix_uniform, one_hot
 from assay.networks.conv import ToChannels
 from assay.networks.encoders import Encoder, make_encoder
 from assay.networks.rnn import Carry, Remembering
-from assay.networks.rssm import RSSM, BlockLinear, RMSNorm, dense, dense_mlp, draw_weights, linear
+from assay.networks.rssm import (
+    RSSM,
+    BlockLinear,
+    RMSNorm,
+    dense,
+    dense_layers,
+    dense_mlp,
+    draw_weights,
+    linear,
+)
 
 _MULTIPLES = (2, 3, 4, 4)  # channels of each stage, in multiples of the depth
 _KERNEL = 5
@@ -82,8 +92,7 @@ class ImageEncoder(nn.Module):
     def __init__(self, pixels: Pixels, depth: int) -> None:
         super().__init__()
         channels = [pixels.shape[0], *(depth * n for n in _MULTIPLES[: pixels.stages])]
-        pairs = list(zip(channels[:-1], channels[1:], strict=True))
-        self.convs = nn.ModuleList(_conv(*pair) for pair in pairs)
+        self.convs = nn.ModuleList(_conv(*pair) for pair in pairwise(channels))
         self.norms = nn.ModuleList(RMSNorm(n, axis=-3) for n in channels[1:])
         self.out_features = channels[-1] * math.prod(pixels.least)
 
@@ -111,8 +120,7 @@ class ImageDecoder(nn.Module):
             dense(rssm.out_features - rssm.deter, 2 * units), linear(2 * units, size)
         )
         self.norms = nn.ModuleList(RMSNorm(n, axis=-3) for n in channels[:-1])
-        pairs = zip(channels[:-1], channels[1:], strict=True)
-        self.convs = nn.ModuleList(_conv(*pair) for pair in pairs)
+        self.convs = nn.ModuleList(_conv(*pair) for pair in pairwise(channels))
 
     def forward(self, features: Tensor) -> Tensor:
         """Return images [B, C, H, W] in [0, 1]."""
@@ -166,10 +174,8 @@ class ObservationEncoder(nn.Module):
         self.out_features = sum(cnn.out_features for cnn in cnns.values())
         self.mlp: nn.Sequential | None = None
         if parts.width:
-            widths = [parts.width] + [units] * layers
-            pairs = zip(widths[:-1], widths[1:], strict=True)
-            self.mlp = nn.Sequential(*(dense(*pair) for pair in pairs))
-            self.out_features += widths[-1]
+            self.mlp = dense_layers(parts.width, units, layers)
+            self.out_features += units
 
     def forward(self, images: Mapping[str, Tensor], flat: Tensor | None) -> Tensor:
         """Return the tokens of what `Observations.split` returned."""
@@ -325,6 +331,64 @@ class LatentActor(Remembering):
         params = self.actor(state.features[0])
         best = self.actor.best(params, action_mask(obs))
         return params, {"deter": state.deter[0], "stoch": state.stoch[0], "action": best}
+
+
+class Dreams(NamedTuple):
+    """Images of N episodes, each {name: [T, N, C, H, W]} in [0, 1], borders cut off.
+
+    Attributes:
+        truth: What was seen.
+        reconstruction: What the model makes of each observation.
+        open_loop: The same up to `context` moments; from there on, predicted by the actions alone.
+        imagined: The same, with actions that the actor chooses in the model.
+    """
+
+    truth: dict[str, Tensor]
+    reconstruction: dict[str, Tensor]
+    open_loop: dict[str, Tensor]
+    imagined: dict[str, Tensor]
+
+
+@torch.no_grad()
+def dream(
+    world: WorldModel, actor: Actor, obs: Tree, action: Tensor, context: int, gumbel: Tensor
+) -> Dreams:
+    """Return what the world model sees and predicts of episodes from their start.
+
+    Args:
+        world: The model.
+        actor: Acts in it.
+        obs: [T, N, ...].
+        action: [T, N, A], what was done before each observation.
+        context: How many observations are seen before predictions begin.
+        gumbel: [T - context, N, S, C] noise of the predicted latents.
+    """
+    count = action.shape[1]
+    tokens = world.encode(tree_map(lambda x: x.flatten(0, 1), obs)).unflatten(0, (-1, count))
+    first = torch.zeros_like(action[..., 0])
+    first[0] = 1.0
+    start = {k: torch.from_numpy(v).to(tokens.device) for k, v in world.rssm.initial(count).items()}
+    state = world.rssm.observe(tokens, action, first, start, None)
+    known, last = state.features[:context], (state.deter[context - 1], state.stoch[context - 1])
+    told, _ = world.rssm.imagine(*last, lambda _, given: given, action[context:], gumbel)
+    own, _ = world.rssm.imagine(
+        *last, lambda x, _: actor.best(actor(x), None), action[context:], gumbel
+    )
+    seen = tree_map(lambda x: x.flatten(0, 1), obs)
+    truth = {k: v.unflatten(0, (-1, count)) for k, v in world.parts.split(seen)[0].items()}
+    predicted = [torch.cat([known, ahead[1:]]) for ahead in (told, own)]
+    drawn = [_decoded(world, features) for features in (state.features, *predicted)]
+    return Dreams(*(_without_border(world, images) for images in (truth, *drawn)))
+
+
+def _decoded(world: WorldModel, features: Tensor) -> dict[str, Tensor]:
+    images, _ = world.decoder(features.flatten(0, 1))
+    return {name: x.unflatten(0, features.shape[:2]) for name, x in images.items()}
+
+
+def _without_border(world: WorldModel, images: dict[str, Tensor]) -> dict[str, Tensor]:
+    sizes: dict[str, Any] = {name: part.size for name, part in world.parts.images.items()}
+    return {k: x[..., : sizes[k][0], : sizes[k][1]] for k, x in images.items()}
 
 
 class ReturnScale(nn.Module):
