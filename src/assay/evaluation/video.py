@@ -154,7 +154,7 @@ class _Camera(gym.Wrapper[Any, Any, Any, Any]):
             raise self._cannot_draw(
                 name, f"render() returned {found}, not uint8 [height, width, 3]"
             )
-        self.write(_enlarge(image))
+        self.write(enlarge(image))
 
     def _cannot_draw(self, name: str, reason: str) -> EnvError:
         fix = "Make sure that the environment's render() returns an image in the mode 'rgb_array'."
@@ -170,7 +170,7 @@ def _as_bytes(image: NDArray[Any]) -> NDArray[Any]:
     return (image * 255).round().astype(np.uint8)
 
 
-def _enlarge(image: Frame) -> Frame:
+def enlarge(image: Frame) -> Frame:
     """Draw every pixel of a tiny image as a square, so that there is something to see."""
     longer = max(image.shape[:2])
     times = _VISIBLE // longer
@@ -210,7 +210,7 @@ def _parameters(function: Callable[..., Any]) -> set[str]:
 def _writer_for(path: Path) -> Callable[[Path, float], AbstractContextManager[Write]]:
     suffix = path.suffix.lower()
     if suffix == ".gif":
-        return _write_gif
+        return write_gif
     if suffix == ".mp4":
         try:
             importlib.import_module("imageio_ffmpeg")
@@ -221,7 +221,7 @@ def _writer_for(path: Path) -> Callable[[Path, float], AbstractContextManager[Wr
 
 
 @contextmanager
-def _write_gif(path: Path, fps: float) -> Iterator[Write]:
+def write_gif(path: Path, fps: float) -> Iterator[Write]:
     """Keep frames in 256 colours, a third of their size, and write them at the end."""
     image: Any = importlib.import_module("PIL.Image")
     frames: list[Any] = []

@@ -131,7 +131,7 @@ class SquashedHead:
 
     def best(self, params: Tensor, mask: Tensor | None) -> Tensor:
         """Return the mode."""
-        return _to_box(self._torch.mode(params), self.space)
+        return to_box(self._torch.mode(params), self.space)
 
     def log_density(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
         """Return log p(action) [N] of what it samples, in the environment's units."""
@@ -174,7 +174,7 @@ class DeterministicHead:
 
     def best(self, params: Tensor, mask: Tensor | None) -> Tensor:
         """Return the policy's action."""
-        return _to_box(params.reshape(-1, *self.space.shape), self.space)
+        return to_box(params.reshape(-1, *self.space.shape), self.space)
 
     def describe(self, network: Described) -> description.Head:
         """Return the head as data."""
@@ -219,7 +219,7 @@ def _bounds(space: gym.spaces.Box) -> dict[str, Any]:
     return {"low": finite(space.low), "high": finite(space.high)}
 
 
-def _to_box(unit: Tensor, space: gym.spaces.Box) -> Tensor:
+def to_box(unit: Tensor, space: gym.spaces.Box) -> Tensor:
     """Return unit actions in the units of their Box, in torch."""
     constants = (*box_scale(space), space.low, space.high)
     center, half_width, low, high = (torch.as_tensor(x, device=unit.device) for x in constants)
