@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,9 +12,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, ReplayNeeds
+from assay.buffers.imagined import ImaginedReplay
 from assay.core import registry
 from assay.core.config import Settings
-from assay.core.errors import ConfigError, SpaceError
+from assay.core.errors import CheckpointError, ConfigError, SpaceError
 from assay.core.registry import register
 from assay.core.types import Action, Clock, Spaces
 from assay.loops.config import resolve
@@ -247,6 +249,54 @@ class TestState:
         )
         with pytest.raises(KeyError, match="optimizer"):
             td3().load_state(sections)
+
+
+class TestOwnBuffers:
+    """A buffer that is an attribute has sections of its own."""
+
+    def owner(self, **settings: Any) -> Any:
+        algorithm = td3(**settings)
+        algorithm.dreams = ImaginedReplay(
+            Spaces(OBS, BOX), 8, gamma=0.9, rng=np.random.default_rng(0)
+        )
+        return algorithm
+
+    def add(self, algorithm: Any, count: int) -> None:
+        obs, number = torch.ones(count, 2), torch.arange(float(count))
+        algorithm.dreams.add(
+            obs=obs, next_obs=obs, action=number[:, None], reward=number, terminated=number
+        )
+
+    def test_they_are_apart_from_what_acting_reads(self) -> None:
+        algorithm = self.owner()
+        self.add(algorithm, 3)
+        state = algorithm.state()
+        assert {"algorithm-dreams-head", "algorithm-dreams-00000"} <= state.keys()
+        assert "dreams" not in state["normalisers"]
+
+    def test_what_did_not_change_keeps_its_version(self) -> None:
+        algorithm = self.owner()
+        self.add(algorithm, 3)
+        name = "algorithm-dreams-00000"
+        before = algorithm.sections()
+        algorithm.update(CannedReplay(ITEMS))
+        assert algorithm.sections()[name][1] == before[name][1] is not None
+        self.add(algorithm, 1)
+        assert algorithm.sections()[name][1] != before[name][1]
+        assert before["weights"][1] is None  # always written
+
+    def test_they_are_restored_for_learning_alone(self) -> None:
+        one, two = self.owner(), self.owner(seed=2)
+        self.add(one, 3)
+        two.load_state(one.state())
+        assert one.dreams.sample(4).reward.tolist() == two.dreams.sample(4).reward.tolist()
+        sections = {k: v for k, v in one.state().items() if not k.startswith("algorithm-")}
+        with pytest.raises(CheckpointError, match="head"):
+            self.owner().load_state(sections)
+        acting = self.owner()
+        acting.context = replace(acting.context, learns=False)
+        acting.load_state(sections)
+        assert len(acting.dreams) == 0
 
 
 class TestSteps:

@@ -132,6 +132,18 @@ def test_environments_have_windows_and_heads_of_their_own() -> None:
     )
 
 
+def test_all_that_is_held_comes_in_the_order_of_time() -> None:
+    buffer = make(capacity=6, num_envs=2)
+    for t in range(5):
+        add(buffer, [t, 10 + t], [-t, -10 - t], valid=np.array([True, t != 1]))
+    held = buffer.all()
+    # Three transitions of each environment fit; the second was given four of them.
+    assert held.obs[:, 0].tolist() == [2, 3, 4, 12, 13, 14]
+    assert held.reward.tolist() == [-2, -3, -4, -12, -13, -14]
+    assert held.terminated.shape == held.truncated.shape == (6,)
+    assert held.next_obs.shape == held.obs.shape and len(held.action) == 6
+
+
 def test_cut_episodes_end_windows() -> None:
     buffer = make(n_step=2, gamma=0.5)
     buffer.cut_episodes()  # nothing to cut yet

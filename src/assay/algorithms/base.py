@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -19,12 +19,24 @@ import torch
 from torch import Tensor, nn
 
 from assay.buffers.hindsight import HindsightOptions
+from assay.buffers.storage import Sectioned, Sections
 from assay.core import seeding
 from assay.core.config import Settings
 from assay.core.errors import SpaceError
 from assay.core.registry import AlgorithmSpec
 from assay.core.schedules import Schedule
-from assay.core.types import Action, Batch, Clock, Collected, Metrics, Spaces, State, Tree, pack
+from assay.core.types import (
+    Action,
+    Batch,
+    Clock,
+    Collected,
+    Metrics,
+    Spaces,
+    State,
+    Termination,
+    Tree,
+    pack,
+)
 from assay.networks.custom import DEFAULT, source_key
 from assay.networks.normalize import RewardScaler, RunningNormalizer
 from assay.networks.state_dict import load_module, refuse_unsaved, to_array
@@ -131,13 +143,15 @@ class Context:
 
 
 _NOTHING_TO_SHOW = contextlib.nullcontext()
+_OWNED = "algorithm-"  # begins the names of sections of buffers that an algorithm owns
 
 
 class Algorithm(ABC):
     """Base of all algorithms: identity, randomness, metrics and saving; no learning logic.
 
-    Attributes that are modules, optimizer steps, normalisers (anything with `state` and
-    `load_state`) or NumPy generators are saved and restored by name, without further code.
+    Attributes that are modules, optimizer steps, buffers (`Sectioned`), normalisers (anything else
+    with `state` and `load_state`) or NumPy generators are saved and restored by name, without
+    further code.
     """
 
     spec: ClassVar[AlgorithmSpec]
@@ -185,6 +199,12 @@ class Algorithm(ABC):
         """Learn once from what `needs` asked for: a `Rollout`, a `Replay` or a `Dataset`.
 
         Optimizer steps count and report by themselves; `note` reports what is not theirs.
+        """
+
+    def know_termination(self, find: Callable[[], Termination | None]) -> None:
+        """Meet what finds the environment's rule of how episodes end; None where it is not known.
+
+        A loop calls it before the first update. Only algorithms that model the environment look.
         """
 
     def make_policy(self, network: nn.Module, head: Head, **options: Any) -> Policy:
@@ -364,29 +384,43 @@ class Algorithm(ABC):
         self._notes = {}
         return {f"train/{name}": value for name, value in found.items()}
 
-    def state(self) -> dict[str, State]:
-        """Return `{"weights", "optimizer", "normalisers", "algorithm"}` for a checkpoint."""
-        sections: dict[str, State] = {
+    def sections(self) -> Sections:
+        """Return all of it for a checkpoint, in sections with their versions.
+
+        They are "weights", "optimizer", "normalisers" and "algorithm", and those of every buffer
+        that the algorithm owns, each of which is written only when it changed.
+        """
+        parts: dict[str, State] = {
             "weights": {}, "optimizer": {}, "normalisers": {}, "algorithm": {},
         }  # fmt: skip
+        buffers: Sections = {}
         for name, value in sorted(vars(self).items()):
             if isinstance(value, nn.Module):
                 tensors = value.state_dict()
-                sections["weights"][name] = {k: to_array(v) for k, v in tensors.items()}
+                parts["weights"][name] = {k: to_array(v) for k, v in tensors.items()}
             elif isinstance(value, Step):
-                sections["optimizer"][name] = value.state()
+                parts["optimizer"][name] = value.state()
             elif isinstance(value, np.random.Generator):
-                sections["algorithm"][name] = seeding.rng_state(value)
+                parts["algorithm"][name] = seeding.rng_state(value)
+            elif isinstance(value, Sectioned):
+                buffers |= value.sections(_OWNED + name)
             elif hasattr(value, "load_state"):
-                sections["normalisers"][name] = value.state()
+                parts["normalisers"][name] = value.state()
             else:
                 refuse_unsaved(name, value)
         # Values since the last log line are part of where a run is.
-        sections["algorithm"]["notes"] = dict(self._notes)
-        return sections
+        parts["algorithm"]["notes"] = dict(self._notes)
+        return {name: (state, None) for name, state in parts.items()} | buffers
+
+    def state(self) -> dict[str, State]:
+        """Return the state of each of the `sections`."""
+        return {name: state for name, (state, _) in self.sections().items()}
 
     def load_state(self, sections: dict[str, State]) -> None:
-        """Restore what `state` returned, in place; an agent that only acts needs no optimizer."""
+        """Restore what `state` returned, in place.
+
+        An agent that only acts needs no optimizer and no buffers.
+        """
         for name, value in sorted(vars(self).items()):
             if isinstance(value, nn.Module):
                 load_module(name, value, sections["weights"].get(name, {}))
@@ -395,6 +429,9 @@ class Algorithm(ABC):
                     value.load_state(sections["optimizer"][name])
             elif isinstance(value, np.random.Generator):
                 seeding.set_rng_state(value, sections["algorithm"][name])
+            elif isinstance(value, Sectioned):
+                if self.context.learns:
+                    value.load_sections(sections, _OWNED + name)
             elif hasattr(value, "load_state"):
                 value.load_state(sections["normalisers"][name])
         self._notes = dict(sections["algorithm"]["notes"])

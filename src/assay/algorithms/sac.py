@@ -30,18 +30,17 @@ from assay.algorithms.settings import (
     PolyakSettings,
     Unused,
 )
+from assay.algorithms.shared import soft
 from assay.algorithms.shared.mixed_settings import LayerNormSettings
+from assay.algorithms.shared.soft import soft_networks, soft_step, soft_update
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.types import Batch, Spaces, action_mask, unpack
 from assay.functional import targets
 from assay.functional.distributions import policy_distribution
 from assay.networks.encoders import make_encoder
-from assay.networks.heads import QEnsemble, ValueEnsemble
-from assay.networks.squashed import SquashedActor
+from assay.networks.heads import ValueEnsemble
 from assay.networks.temperature import Temperature
-from assay.optim.rules import Adam
-from assay.optim.update import Objective, Polyak, Step
 from assay.policies.heads import Head, SquashedHead, StochasticHead
 
 
@@ -87,74 +86,58 @@ class SAC(Algorithm):
         super().__init__(spaces, hp, context)
         self.needs = hp.needs(her=hp.hindsight())
         self.continuous = isinstance(spaces.action, Box)
-        encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
-        critics = hp.encoder(layer_norm=hp.layer_norm)
+        self.actor: Any
         if self.continuous:
-            actor: Any = SquashedActor(encoder, encoder.out_features, spaces.action)
-            network, self.distribution, size = actor.net, actor.distribution, actor.size
-            critic: nn.Module = QEnsemble(spaces.observation, size, **critics)
+            self.actor, self.critic, self.target, self.temperature = soft_networks(
+                spaces, hp, self.device, layer_norm=hp.layer_norm
+            )
+            network, self.distribution = self.actor.net, self.actor.distribution
             head: Head = SquashedHead(spaces.action)
-            default_entropy = -float(size)
+            default_entropy = -float(self.actor.size)
         else:
-            self.distribution, size = policy_distribution(spaces.action), int(spaces.action.n)
-            network = actor = nn.Sequential(encoder, nn.Linear(encoder.out_features, size))
-            critic = ValueEnsemble(spaces.observation, size, **critics)
+            network = self._make_discrete(int(spaces.action.n))
             head = StochasticHead(spaces.action, log_prob=False)
-            default_entropy = hp.target_entropy_share * math.log(size)
-        self.actor: Any = actor.to(self.device)
+            default_entropy = hp.target_entropy_share * math.log(spaces.action.n)
         auto = hp.target_entropy == "auto"
         self.target_entropy = default_entropy if auto else float(hp.target_entropy)
-        self.critic = critic.to(self.device)
-        self.target = copy.deepcopy(self.critic)
-        self.temperature = Temperature(hp.first_alpha).to(self.device)
-        self.step = self._make_step()
+        losses = self._critic_loss, self._actor_loss, self._alpha_loss
+        if not self.continuous:
+            losses = (
+                self._discrete_critic_loss, self._discrete_actor_loss, self._discrete_alpha_loss,
+            )  # fmt: skip
+        self.step = self.make_step(**soft_step(self, hp, losses))
         self.policy = self.make_policy(network, head)
 
-    def _make_step(self) -> Step:
-        hp = self.hp
-        critic_loss = self._critic_loss if self.continuous else self._discrete_critic_loss
-        actor_loss = self._actor_loss if self.continuous else self._discrete_actor_loss
-        rule = Adam(max_grad_norm=hp.max_grad_norm)
-        objectives = [
-            Objective("critic", self.critic, critic_loss, rule),
-            Objective("actor", self.actor, actor_loss, rule),
-        ]
-        if hp.alpha == "auto":
-            alpha_loss = self._alpha_loss if self.continuous else self._discrete_alpha_loss
-            objectives.append(Objective("alpha", self.temperature, alpha_loss))
-        return self.make_step(objectives, polyak=[Polyak(self.target, self.critic, hp.tau)])
+    def _make_discrete(self, size: int) -> nn.Module:
+        """Make the networks for one of `size` actions, and return that of the policy."""
+        hp, observation = self.hp, self.spaces.observation
+        self.distribution = policy_distribution(self.spaces.action)
+        encoder = make_encoder(observation, **hp.encoder(), init="torch")
+        actor = nn.Sequential(encoder, nn.Linear(encoder.out_features, size))
+        critic = ValueEnsemble(observation, size, **hp.encoder(layer_norm=hp.layer_norm))
+        self.actor, self.critic = actor.to(self.device), critic.to(self.device)
+        self.target = copy.deepcopy(self.critic)
+        self.temperature = Temperature(hp.first_alpha).to(self.device)
+        return actor
 
     def update(self, data: Replay[Batch]) -> None:
         """Move critics, actor, temperature and targets once, on one replay batch."""
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
         if self.continuous:
-            shape = (self.hp.batch_size, *self.distribution.noise_shape)
-            batch["noise"], batch["next_noise"] = self.noise(*shape), self.noise(*shape)
-        self.step(batch, self.hp.rates(self.step, self.clock.progress))
+            soft_update(self, batch)
+        else:
+            self.step(batch, self.hp.rates(self.step, self.clock.progress))
 
     # ------------------------------------------------------------------ continuous actions
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
-        with torch.no_grad():
-            next_action, next_log_pi = self.actor.sample(next_obs, batch["next_noise"])
-            # y = r + gamma (1 - d) (min_i Q'_i(s', a') - alpha log pi(a'|s'))
-            soft = self.target(next_obs, next_action).amin(0) - self.temperature() * next_log_pi
-            y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], soft)
-        q = self.critic(obs, self.actor.scale.to_unit(batch["action"]))  # q: [2, B]
-        return 0.5 * (q - y).square().mean(1).sum(), {"q_mean": q.mean()}
+        return soft.critic_loss(self, batch)
 
     def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        obs = unpack("obs", batch)
-        action, log_pi = self.actor.sample(obs, batch["noise"])
-        alpha = self.temperature().detach()
-        # J = E[alpha log pi(a|s) - min_i Q_i(s, a)]
-        loss = (alpha * log_pi - self.critic(obs, action).amin(0)).mean()
-        batch["entropy"] = -log_pi.detach().mean()  # the temperature's loss reads it
-        return loss, {"entropy": batch["entropy"], "alpha": alpha}
+        return soft.actor_loss(self, batch)
 
     def _alpha_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.temperature.loss(batch["entropy"], self.target_entropy), {}
+        return soft.alpha_loss(self, batch)
 
     # ------------------------------------------------------------------ discrete actions
 
@@ -164,8 +147,8 @@ class SAC(Algorithm):
             mask = action_mask(next_obs)
             log_pi = self.distribution.log_probs(self.actor(next_obs), mask)  # [B, A]
             # V(s') = sum_a pi(a|s') (min_i Q'_i(s', a) - alpha log pi(a|s'))
-            soft = self.target(next_obs).amin(0) - self.temperature() * log_pi
-            value = (log_pi.exp() * soft).sum(1)
+            target = self.target(next_obs).amin(0) - self.temperature() * log_pi
+            value = (log_pi.exp() * target).sum(1)
             y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], value)
         index = batch["action"].view(1, -1, 1).expand(2, -1, 1)
         q = self.critic(obs).gather(2, index).squeeze(2)  # q: [2, B]

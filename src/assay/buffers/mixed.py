@@ -45,7 +45,7 @@ class MixedReplay:
             return self.dataset.sample(batch_size)
         # Draws of one size share their memory, so the batch is cut rather than drawn smaller.
         new = self.replay.sample(asked)
-        return _joined(self.dataset.sample(batch_size - fresh), new, fresh)
+        return joined(self.dataset.sample(batch_size - fresh), new, fresh)
 
     def update(self, index: Array, **columns: Tree) -> None:
         """Refuse: a batch of both has no index."""
@@ -65,7 +65,7 @@ class MixedReplay:
         self.dataset.load_state(sections[_DATASET])
 
 
-def _joined(old: Batch, new: Batch, count: int) -> Batch:
+def joined(old: Batch, new: Batch, count: int) -> Batch:
     """Return a batch, and behind it the first `count` transitions of another."""
 
     def join(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:

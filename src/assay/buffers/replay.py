@@ -226,6 +226,14 @@ class ReplayBuffer(Sectioned):
         fixed = {n: c.reshape(-1, *c.shape[2:])[rows] for n, c in self._fixed.items()}
         return Transition(obs, next_obs=after, **fixed)
 
+    def all(self) -> Transition:
+        """Return all that is held [K, ...], one environment after the other, each as `history`."""
+        parts = [self.history(env) for env in range(self.num_envs)]
+        names = ("obs", "next_obs", *self._fixed)
+        columns = {name: [getattr(part, name) for part in parts] for name in names}
+        join = partial(tree_map, lambda *rows: np.concatenate(rows))
+        return Transition(**{name: join(*rows) for name, rows in columns.items()})
+
     def update(self, index: Array, **columns: Tree) -> None:
         """Write to sampled transitions; those that were overwritten since are left out.
 

@@ -17,6 +17,9 @@ Tree = Any  # an Array, or a (nested) dict of Arrays; None where there is nothin
 Metrics = dict[str, float]
 State = dict[str, Any]  # nested dict of np.ndarray and JSON-able values: what a checkpoint holds
 
+# Whether states end an episode: observations [B, ...] as NumPy arrays -> bools [B].
+Termination = Callable[[Any], Any]
+
 Unit = Literal["env_steps", "updates"]  # what the budget of a run is counted in
 
 ACTION_MASK = "action_mask"

@@ -135,7 +135,9 @@ def make_vector(
     if isinstance(env, gym.Env):
         return _from_env(env, asked)
     if isinstance(env, str):
-        return _from_id(env, asked)
+        vector = _from_id(env, asked)
+        vector.plain = asked.kwargs.keys() <= _MAKE_KWARGS and _is_gymnasiums(vector.name)
+        return vector
     if callable(env):
         name, factory = _name_of(env), partial(env, **asked.kwargs)
         if asked.limit is not None:
@@ -472,6 +474,12 @@ def _refuse_for_object(name: str, asked: _Asked, fitting: tuple[str, ...]) -> No
             f"The backend '{asked.backend}' does not fit '{name}', which exists already.",
             "Give a function that makes the environment, or leave the backend out.",
         )
+
+
+def _is_gymnasiums(env_id: str) -> bool:
+    """Return whether an id is registered by Gymnasium itself."""
+    spec = gym.registry.get(env_id)
+    return spec is not None and str(spec.entry_point).startswith("gymnasium.envs.")
 
 
 def _name_of(factory: Any) -> str:

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.core.errors import EnvError
-from assay.core.types import Spaces, State, Tree
+from assay.core.types import Spaces, State, Termination, Tree
 from assay.envs.goals import GoalFunctions
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.envs.sync import Step
+from assay.envs.termination import named_rule, own_rule
 
 __all__ = ["Backend", "Step", "Vector"]
 
@@ -86,6 +87,7 @@ class Vector:
         spaces: The canonical observation and action space of one agent.
         observations: Converts raw observations of a single environment or a batch.
         actions: Converts canonical actions to the environment's own.
+        plain: Whether they were made from an id of Gymnasium, with its own settings.
         steps: How often `step` was called.
         resets_in_steps: Whether rows may be resets in place of transitions (NEXT_STEP autoreset).
     """
@@ -105,6 +107,7 @@ class Vector:
         self.observations = backend.observations
         self.actions = backend.actions
         self.spaces = Spaces(backend.observations.space, backend.actions.space)
+        self.plain = False
         self.steps = 0
         self.resets_in_steps = bool(getattr(backend, "resets_in_steps", False))
         self.step: Callable[[NDArray[Any]], Step] = self._stepper()
@@ -223,6 +226,11 @@ class Vector:
             EnvError: They are not goal environments.
         """
         return GoalFunctions(self.backend.first_env(), self.observations, self.name)
+
+    def termination_rule(self) -> Termination | None:
+        """Return which observations end an episode, or None if that is not known."""
+        known = named_rule(self.name) if self.plain else None
+        return own_rule(self.backend.first_env()) if known is None else known
 
     def render(self) -> Any:
         """Return a frame of the first environment, in its `render_mode`."""

@@ -60,7 +60,12 @@ LOOPS: dict[registry.Loop, Callable[[Algorithm, Vector, RunSettings], Loop]] = {
 
 
 def make_loop(algorithm: Algorithm, env: Vector, run: RunSettings, expert: Any = None) -> Loop:
-    """Return the loop that an algorithm is registered for, with the expert that it imitates."""
+    """Return the loop that an algorithm is registered for, with the expert that it imitates.
+
+    Raises:
+        ConfigError: It is to know how episodes end, and nobody does.
+    """
+    algorithm.know_termination(env.termination_rule)
     loop = LOOPS[algorithm.spec.loop](algorithm, env, run)
     if algorithm.spec.expert is not None:
         assert isinstance(loop, OnPolicyLoop | OffPolicyLoop) and expert is not None

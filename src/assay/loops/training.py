@@ -277,7 +277,7 @@ class Training:
         clock = self.clock
         if not clock.is_over:
             self.loop.barrier()
-        sections = {k: Section(v) for k, v in self.algorithm.state().items()}
+        sections = {k: Section(*part) for k, part in self.algorithm.sections().items()}
         for array in tree_leaves(sections["weights"].state):
             if not np.isfinite(array).all():
                 raise AssayError(

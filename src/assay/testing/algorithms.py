@@ -456,7 +456,7 @@ class AlgorithmContract:
         one = self.rig(case, **options)
         one.learn(self.updates)
         one.loop.iterate()  # leaves metrics that are not drained
-        sections = {k: Section(v) for k, v in one.algorithm.state().items()}
+        sections = {k: Section(*part) for k, part in one.algorithm.sections().items()}
         sections |= one.loop.sections()
         place = checkpoint.write_checkpoint(tmp_path, 1, sections)
 

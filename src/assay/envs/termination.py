@@ -1,0 +1,91 @@
+"""Which states end an episode, for environments whose rule is known.
+
+A model of an environment predicts observations; with the rule it need not learn how episodes end.
+An environment may bring its own rule: the method `terminates(obs)`, observations [B, ...] -> bools
+[B]. The rules below are those of Gymnasium's environments with their default settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.core.types import Termination
+
+METHOD = "terminates"
+Rule = Callable[[NDArray[Any]], NDArray[np.bool_]]
+
+
+def _never(obs: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.zeros(len(obs), np.bool_)
+
+
+def _hopper(obs: NDArray[Any]) -> NDArray[np.bool_]:
+    fine = (obs[:, 0] > 0.7) & (np.abs(obs[:, 1]) < 0.2)  # height and angle of the torso
+    return ~(fine & (np.abs(obs[:, 1:]) < 100.0).all(1))
+
+
+def _walker(obs: NDArray[Any]) -> NDArray[np.bool_]:
+    return ~((obs[:, 0] > 0.8) & (obs[:, 0] < 2.0) & (np.abs(obs[:, 1]) < 1.0))
+
+
+def _ant(obs: NDArray[Any]) -> NDArray[np.bool_]:
+    return ~((obs[:, 0] >= 0.2) & (obs[:, 0] <= 1.0) & np.isfinite(obs).all(1))
+
+
+def _humanoid(obs: NDArray[Any]) -> NDArray[np.bool_]:
+    return ~((obs[:, 0] > 1.0) & (obs[:, 0] < 2.0))
+
+
+def _inverted_pendulum(obs: NDArray[Any]) -> NDArray[np.bool_]:
+    return ~((np.abs(obs[:, 1]) <= 0.2) & np.isfinite(obs).all(1))
+
+
+def _inverted_double_pendulum(obs: NDArray[Any]) -> NDArray[np.bool_]:
+    # The height of the tip above two poles of 0.6, from sines and cosines of both angles.
+    (sin1, sin2), (cos1, cos2) = obs[:, 1:3].T, obs[:, 3:5].T
+    return ~(0.6 * (cos1 + cos1 * cos2 - sin1 * sin2) > 1.0)
+
+
+def _cart_pole(obs: NDArray[Any]) -> NDArray[np.bool_]:
+    return ~((np.abs(obs[:, 0]) <= 2.4) & (np.abs(obs[:, 2]) <= np.radians(12.0)))
+
+
+def _mountain_car(obs: NDArray[Any]) -> NDArray[np.bool_]:
+    return (obs[:, 0] >= 0.45) & (obs[:, 1] >= 0.0)
+
+
+# By the id without its version.
+_RULES: dict[str, Rule] = {
+    "Pendulum": _never,
+    "HalfCheetah": _never,
+    "Reacher": _never,
+    "Pusher": _never,
+    "Swimmer": _never,
+    "HumanoidStandup": _never,
+    "Hopper": _hopper,
+    "Walker2d": _walker,
+    "Ant": _ant,
+    "Humanoid": _humanoid,
+    "InvertedPendulum": _inverted_pendulum,
+    "InvertedDoublePendulum": _inverted_double_pendulum,
+    "CartPole": _cart_pole,
+    "MountainCarContinuous": _mountain_car,
+}
+
+
+def named_rule(env_id: str) -> Termination | None:
+    """Return the rule of one of Gymnasium's ids, or None."""
+    return _RULES.get(env_id.rpartition("-v")[0])
+
+
+def own_rule(env: Any) -> Termination | None:
+    """Return the rule that an environment brings, or None if it has none or is None."""
+    if hasattr(env, "has_wrapper_attr"):  # a wrapper may have it
+        own = env.get_wrapper_attr(METHOD) if env.has_wrapper_attr(METHOD) else None
+    else:
+        own = getattr(env, METHOD, None)
+    return own if callable(own) else None
