@@ -137,3 +137,43 @@ def test_what_a_main_function_prints_and_what_a_field_names_are_logged(tmp_path:
         train_dot_py="import settings\n" + TRAIN,
     )
     assert first(audit(tmp_path).logging) == "wandb"
+
+
+TYPER = """import gymnasium
+import typer
+
+app = typer.Typer()
+data = typer.Typer()
+app.add_typer(data, name="dataset")
+
+@data.command("split")
+def dataset_split(seed: int = typer.Option(42, "--seed")):
+    pass
+
+@app.command()
+def train(run_dir: str = typer.Option("runs"), steps: int = 9):
+    agent.learn(steps)
+"""
+
+
+def test_a_verb_has_options_of_its_own_and_a_group_trains_nothing(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        pyproject_dot_toml="[project]\nname = 'a'\n[project.scripts]\ntool = 'pkg.cli:app'\n",
+        pkg__cli_dot_py=TYPER,
+        README_dot_md="```\ntool dataset split --seed 1\ntool train --steps 9\n```\n",
+    )
+    assert first(audit(tmp_path).train) == "tool train --steps 9 --run-dir {out} {parameters}"
+
+
+def test_options_may_be_named_without_their_classes(tmp_path: Path) -> None:
+    text = (
+        "from dataclasses import dataclass\n\nimport gymnasium\nimport tyro\n\n@dataclass\n"
+        "class Run:\n    seed: int = 0\n\n@dataclass\nclass Config:\n    run: Run\n\n"
+        "def main(config: Config):\n    agent.learn(9)\n\nif __name__ == '__main__':\n"
+        "    tyro.cli(main, config=(tyro.conf.OmitArgPrefixes,))\n"
+    )
+    put(tmp_path, train_dot_py=text)
+    assert "--seed {seed}" in first(audit(tmp_path).train)
+    put(tmp_path, train_dot_py=text.replace(", config=(tyro.conf.OmitArgPrefixes,)", ""))
+    assert "--config.run.seed {seed}" in first(audit(tmp_path).train)

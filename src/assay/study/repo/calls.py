@@ -60,6 +60,9 @@ class Calls(Measures):
                 self.term(slot, label, self._term_function(node), node.lineno)
             if tail == "command" and node.args and self.text(node.args[0]):
                 self.facts.subcommands.setdefault(self.text(node.args[0]), node.lineno)
+            if tail in ("add_typer", "add_command"):  # `tool dataset split` does not train
+                for verb in (self.text(k.value) for k in node.keywords if k.arg == "name"):
+                    self.facts.subcommands.setdefault(verb, node.lineno)
             root = full.partition(".")[0]
             self._config_call(node, full, root, tail)
             self.option_call(node, full, root, tail)
