@@ -1,6 +1,6 @@
 """How well `assay study audit` reads repositories of others: recall and precision by question.
 
-    python benchmarks/audits.py DIRECTORY [--set ninth] [--json FILE] [--misses]
+    python benchmarks/audits.py DIRECTORY [--set tenth] [--json FILE] [--misses]
 
 DIRECTORY holds the unpacked source packages that `audits.yaml` names, each below its own name
 (`pip download --no-deps --no-binary :all: NAME==VERSION`, then `tar -xf`). The truths were written
@@ -22,7 +22,18 @@ import yaml
 from assay.study.repo.audit import inspect
 
 TRUTHS = Path(__file__).with_name("audits.yaml")
-ORDER = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+ORDER = (
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "ninth",
+    "tenth",
+)
 FIRST = ("train", "evaluate", "metrics")  # only the first answer counts
 CODE = ("reward", "termination", "curriculum", "randomization")  # by file
 SETS = ("config", "logging", *CODE, "launcher")
@@ -125,7 +136,7 @@ def main() -> None:
     """Score the audit on the repositories of a directory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--set", default="ninth", choices=ORDER)
+    parser.add_argument("--set", default="tenth", choices=ORDER)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--misses", action="store_true")
     args = parser.parse_args()

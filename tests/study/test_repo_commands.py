@@ -137,3 +137,97 @@ def test_what_a_main_function_prints_and_what_a_field_names_are_logged(tmp_path:
         train_dot_py="import settings\n" + TRAIN,
     )
     assert first(audit(tmp_path).logging) == "wandb"
+
+
+TYPER = """import gymnasium
+import typer
+
+app = typer.Typer()
+data = typer.Typer()
+app.add_typer(data, name="dataset")
+
+@data.command("split")
+def dataset_split(seed: int = typer.Option(42, "--seed")):
+    pass
+
+@app.command()
+def train(run_dir: str = typer.Option("runs"), steps: int = 9):
+    agent.learn(steps)
+"""
+
+
+def test_a_verb_has_options_of_its_own_and_a_group_trains_nothing(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        pyproject_dot_toml="[project]\nname = 'a'\n[project.scripts]\ntool = 'pkg.cli:app'\n",
+        pkg__cli_dot_py=TYPER,
+        README_dot_md="```\ntool dataset split --seed 1\ntool train --steps 9\n```\n",
+    )
+    assert first(audit(tmp_path).train) == "tool train --steps 9 --run-dir {out} {parameters}"
+
+
+def test_options_may_be_named_without_their_classes(tmp_path: Path) -> None:
+    text = (
+        "from dataclasses import dataclass\n\nimport gymnasium\nimport tyro\n\n@dataclass\n"
+        "class Run:\n    seed: int = 0\n\n@dataclass\nclass Config:\n    run: Run\n\n"
+        "def main(config: Config):\n    agent.learn(9)\n\nif __name__ == '__main__':\n"
+        "    tyro.cli(main, config=(tyro.conf.OmitArgPrefixes,))\n"
+    )
+    put(tmp_path, train_dot_py=text)
+    assert "--seed {seed}" in first(audit(tmp_path).train)
+    put(tmp_path, train_dot_py=text.replace(", config=(tyro.conf.OmitArgPrefixes,)", ""))
+    assert "--config.run.seed {seed}" in first(audit(tmp_path).train)
+
+
+def test_a_program_may_be_told_the_function_that_it_runs(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        pkg__cli_dot_py="import click\nimport gymnasium\n\n@click.command()\ndef run(workflow):\n"
+        "    load(workflow)()\n\nif __name__ == '__main__':\n    run()\n",
+        pkg__flows_dot_py="def train_and_score(env):\n    agent.learn(9)\n",
+        pkg__play_dot_py="import gymnasium\n\nenv.step(read_key())\n",
+        docs__usage_dot_rst="::\n\n    python -m pkg.play --fast\n    export CONFIG=cfg/cartpole.yaml\n"
+        "    ./pkg/cli.py run pkg.flows.collect $CONFIG\n"
+        "    ./pkg/cli.py run pkg.flows.train_and_score $CONFIG\n",
+    )
+    expected = "{python} pkg/cli.py run pkg.flows.train_and_score cfg/cartpole.yaml {parameters}"
+    assert first(audit(tmp_path).train) == expected
+    assert first(audit(tmp_path).evaluate) == "none"  # a person plays
+
+
+def test_agents_that_a_function_runs_on_a_task_are_trained(tmp_path: Path) -> None:
+    text = (
+        "from lib.agents import QAgent\nfrom lib.run import run_agents_on\n\ndef main():\n"
+        "    agent = QAgent()\n    run_agents_on([agent], mdp, episodes=9)\n\n"
+        "if __name__ == '__main__':\n    main()\n"
+    )
+    put(
+        tmp_path,
+        examples__a_example_dot_py=text,
+        examples__b_example_dot_py=text,
+        examples__show_dot_py=text,
+        lib__agents_dot_py="class QAgent:\n    def act(self, state, reward):\n        return 0\n",
+        lib__run_dot_py="def run_agents_on(agents, mdp, episodes):\n    pass\n",
+        README_dot_md="Reinforcement learning: see *b_example.py*, with a reward per episode.\n",
+    )
+    assert first(audit(tmp_path).train) == "{python} examples/b_example.py"
+    put(tmp_path, README_dot_md="Reinforcement learning: a reward per episode.\n")
+    assert first(audit(tmp_path).train) == "{python} examples/a_example.py"
+
+
+def test_demos_train_by_calling_a_training(tmp_path: Path) -> None:
+    text = "import gymnasium\n\ndef main():\n    agent.load_state_dict(a)\n    train_agent(9)\n"
+    text += "    evaluate_agent()\n\nif __name__ == '__main__':\n    main()\n"
+    put(tmp_path, demo_ppo_dot_py=text)
+    found = audit(tmp_path)
+    assert first(found.train) == "{python} demo_ppo.py"
+    assert first(found.evaluate) == "none"
+
+
+def test_what_generates_and_evaluates_without_learning_evaluates(tmp_path: Path) -> None:
+    text = "import gymnasium\n\ndef main():\n    evaluate_all(env)\n{}\n\n"
+    text += "if __name__ == '__main__':\n    main()\n"
+    put(tmp_path, main_generate_dot_py=text.format(""), train_dot_py=TRAIN)
+    assert first(audit(tmp_path).evaluate) == "{python} main_generate.py"
+    put(tmp_path, main_generate_dot_py=text.format("    loss.backward()"))
+    assert first(audit(tmp_path).evaluate) == "none"

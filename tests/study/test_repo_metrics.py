@@ -154,3 +154,55 @@ def test_rewards_of_models_files_and_other_names(tmp_path: Path) -> None:
     )
     found = set(code(audit(tmp_path).reward))
     assert found == {"contrast.py", "pay/multi_reward.py", "world.py"}
+
+
+def test_a_class_that_is_registered_without_a_call_may_run(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        lib__agent_dot_py="from lib.names import registry\n\n@registry.register\nclass PPO:\n"
+        "    def learn(self):\n        log.logkv('Metrics/EpRet', 1.0)\n",
+        lib__other_dot_py="class Other:\n    def learn(self):\n        log.logkv('eval/ret', 1.0)\n",
+        train_dot_py=LEARN + "import lib.agent\nimport lib.other\n\n"
+        "def main():\n    registry.get('PPO')().learn()\n" + MAIN,
+    )
+    assert metric(tmp_path) == "Metrics/EpRet"
+
+
+def test_what_a_logger_says_in_words_is_printed(tmp_path: Path) -> None:
+    said = "        log.debug('Avg episode reward: %r', rewards)\n"
+    said += "        log.debug('Initial rewards mutation for policy %d', 3)\n"
+    put(tmp_path, train_dot_py=LEARN + LOOP + said + MAIN)
+    assert metric(tmp_path) == "Avg episode reward"
+
+
+def test_what_the_best_weights_are_kept_by_decides(tmp_path: Path) -> None:
+    kept = "        metrics = score(env)\n        log.info(metrics)\n"
+    kept += "        if metrics['mean_jaccard'] > best:\n            save()\n"
+    score = "def score(env):\n    return {'mean_jaccard': 1.0, 'success_rate': 1.0}\n\n"
+    text = score + LOOP + kept.replace("best", "best_jaccard")
+    put(tmp_path, train_dot_py=LEARN + text + MAIN)
+    assert metric(tmp_path) == "mean_jaccard"
+    # What is logged as a return is surer.
+    logged = "        writer.add_scalar('eval/return', 1.0)\n"
+    put(tmp_path, train_dot_py=LEARN + text + logged + MAIN)
+    assert metric(tmp_path) == "eval/return"
+
+
+def test_the_score_of_one_sample_is_no_metric(tmp_path: Path) -> None:
+    dumped = "        file.write(json.dumps({'prompt': p, 'score': s}) + '\\n')\n"
+    put(
+        tmp_path,
+        scoring_dot_py="import json\n\ndef evaluate(file):\n    for s in scores:\n" + dumped
+        + "    return {'eval/all/avg_score': 1.0}\n",
+        train_dot_py=LEARN + "from scoring import evaluate\n\n" + LOOP
+        + "        stats = evaluate(file)\n        tracker.log(stats)\n" + MAIN,
+    )  # fmt: skip
+    assert metric(tmp_path) == "eval/all/avg_score"
+
+
+def test_functions_of_a_library_log_by_themselves(tmp_path: Path) -> None:
+    text = LEARN + "from baselines.{0} import {0}\n\ndef main():\n    {0}.learn(env=env)\n" + MAIN
+    put(tmp_path, train_dot_py=text.format("ppo2"))
+    assert metric(tmp_path) == "eprewmean"
+    put(tmp_path, train_dot_py=text.format("deepq"))
+    assert metric(tmp_path) == "mean 100 episode reward"

@@ -34,8 +34,11 @@ _LOADS_YAML = (
 # Words in the names of what is written to, but is no file of results.
 _SHOWS = {"stdout", "stderr", "wfile", "socket", "tqdm", "console"}
 
+# Words in the keys of a record that is one sample, and no measure of many.
+_SAMPLE = {"prompt", "response", "completion", "question", "answer"}
+
 # What is printed under a name: `Mean reward: {}`, `reward %.2f`.
-_SHOWN = re.compile(r"([A-Za-z][\w/ ]{1,30}?)\s*([:=]?)\s*(?:\{\w*\}|%[-+\d.]*[dfgs])")
+_SHOWN = re.compile(r"([A-Za-z][\w/ ]{1,30}?)\s*([:=]?)\s*(?:\{\w*\}|%[-+\d.]*[dfgrs])")
 
 # A file that a writer of results is made with.
 _RESULTS = re.compile(r"(?:.*/)?\w*(?:metrics|scores|progress|results|log|stats)\w*\.(jsonl|csv)")
@@ -60,6 +63,9 @@ class Calls(Measures):
                 self.term(slot, label, self._term_function(node), node.lineno)
             if tail == "command" and node.args and self.text(node.args[0]):
                 self.facts.subcommands.setdefault(self.text(node.args[0]), node.lineno)
+            if tail in ("add_typer", "add_command"):  # `tool dataset split` does not train
+                for verb in (self.text(k.value) for k in node.keywords if k.arg == "name"):
+                    self.facts.subcommands.setdefault(verb, node.lineno)
             root = full.partition(".")[0]
             self._config_call(node, full, root, tail)
             self.option_call(node, full, root, tail)
@@ -186,13 +192,16 @@ class Calls(Measures):
             self.sink("stdout", full, line, 0.6)
         elif tail[:3] in ("MLF", "Nep", "Com") and tail.endswith(("Logger", "Output", "Writer")):
             self.sink("custom", full, line, 0.75)
-        elif (full == "print" or tail == "info" or full.endswith(".debug.print")) and node.args:
+        elif node.args and (
+            full == "print" or tail == "info" or full.endswith((".debug.print", "log.debug"))
+        ):
             named = set(words(self.function))
             named |= {word for owner in self.classes for word in words(owner.name)}
             told = {
                 "eval", "evaluate", "callback", "log", "progress", "report", "episode", "epoch",
                 "listener", "logger", "monitor", "main", "train", "run",
             } & named  # fmt: skip
+            told |= {"print", "stats"} & named if full != "print" else set()
             if self.loops or told:
                 self._printed(node)
 
@@ -280,6 +289,8 @@ class Calls(Measures):
                 hits = self.dict_keys(what) or self.dicts.get(target_name(what), [])
                 spread = [part.id for part in ast.walk(what) if isinstance(part, ast.Name)]
                 keys = [hit.name for hit in hits]
+                if _SAMPLE & set(words(" ".join(keys))):
+                    continue  # a sample of a language model with its score
                 about = set(words(" ".join([*keys, *spread, self.facts.path])))
                 if newline and lines and (METRIC_WORDS & about or self._about_metrics(item)):
                     self.sink("jsonl", "json.dumps", node.lineno, 0.85)
@@ -354,6 +365,10 @@ class Calls(Measures):
         elif name[:1] in (("train",), ("learn",)) or name[-1:] in (("training",), ("train",)):
             if not receiver or who & {"train", "training", "trainer"} or "." in full:
                 self.signal("train_call", line)
+        if name[:1] in (("run",), ("play",), ("simulate",)) and len(name) > 1:
+            handed = {w for a in node.args for n in ast.walk(a) for w in words(target_name(n))}
+            if {"agent", "agents"} & handed and {"env", "mdp", "environment", "task"} & handed:
+                self.signal("agent_run", line)
         made = name[:1] in (("make",), ("create",), ("build",), ("get",), ("configure",))
         if full.startswith(("torch.optim.", "optax.")) or (
             made and name[-1] in ("optimizer", "optimizers") and "trajectory" not in name

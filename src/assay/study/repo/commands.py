@@ -146,7 +146,7 @@ def _in_text(files: Files, scripts: Scripts, path: str, text: str, source: str) 
             if target:
                 heading = target[1]
         assigned = re.match(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*[:?]?=\s*(\S+)\s*(#.*)?$", raw)
-        if assigned and (source in ("makefile", "script") or fenced):
+        if assigned and (source in ("makefile", "script") or fenced or path.endswith(".rst")):
             values[assigned[1]] = re.sub(r"^\(\s*|\)$", "", assigned[2]).strip("\"'")
         looped = re.match(r"^\s*for\s+(\w+)\s+in\s+[\"'(]*([\w./-]+)", raw)
         if looped:  # the first of what a loop goes through stands for all

@@ -252,6 +252,7 @@ class Definitions(Steps):
             ]
             command = str(given[0]) if given else name.strip("_").replace("_", "-")
             self.facts.subcommands.setdefault(command, line)
+            self.facts.verbs.setdefault(command, name)
 
     def _named(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef, arguments: list[str], inside: bool

@@ -71,10 +71,14 @@ class Options(Walker):
         if tail == "add_argument" and node.args:
             self._argument(node, [self.text(item) for item in node.args])
         elif tail in ("Option", "option") and root in ("typer", "click"):
-            self._argument(node, [self.text(item).partition("/")[0] for item in node.args])
+            names = [self.text(item).partition("/")[0] for item in node.args]
+            self._argument(node, names)
+            for name in names:
+                self.facts.owners.setdefault(name, set()).add(self.function)
         elif tail.startswith("DEFINE_") and node.args:
             self._flag(node, tail)
         elif full in _MAKERS or (tail == "add_arguments" and root not in ("self",)):
+            self.facts.flat = self.facts.flat or "OmitArgPrefixes" in ast.unparse(node)
             for made in [*node.args[:1], *(k.value for k in node.keywords[:1])][:1]:
                 self.facts.parsed.append((self.dotted(made).rpartition(".")[2], False))
 
@@ -90,6 +94,7 @@ class Options(Walker):
             self.facts.config.setdefault("custom", Hit(root, function.lineno, 0.85))
         elif tail == "command" and "typer" in " ".join(self.facts.modules):
             self.facts.parsed.append((function.name, False))
+            self.facts.dashed.add(function.name)
         elif full == "hydra.main" and isinstance(node, ast.Call):
             given = {k.arg: self.text(k.value) for k in node.keywords if k.arg}
             for name, value in zip(("config_path", "config_name"), node.args, strict=False):

@@ -122,8 +122,13 @@ def _form(argv: tuple[str, ...]) -> str:
 def _declared(repo: Repository, target: str, verb: str, systems: set[str]) -> dict[str, Option]:
     """Return the options of a script, its own before those that what it imports declares."""
     fact = repo.facts[target]
-    found = _placed(fact.options, target)
-    found = {**_parsed(repo, target), **found}
+    function = fact.verbs.get(verb, "")  # what another verb takes is none of this one's
+    found = {
+        name: option
+        for name, option in _placed(fact.options, target).items()
+        if not function or function in fact.owners.get(name, {function})
+    }
+    found = {**_parsed(repo, target, function), **found}
     # A script with a command line of its own does not take that of what it imports.
     alone = "tyro" in systems and "argparse" not in fact.config
     for item in repo.closure(target, 2)[1:] if not alone or verb else ():
@@ -154,15 +159,20 @@ def _placed(options: dict[str, Option], path: str) -> dict[str, Option]:
     return {name: replace(option, path=option.path or path) for name, option in options.items()}
 
 
-def _parsed(repo: Repository, path: str) -> dict[str, Option]:
-    """Return the options that a command line has by what it is made of."""
+def _parsed(repo: Repository, path: str, function: str = "") -> dict[str, Option]:
+    """Return the options that a command line has by what it is made of, or one function of it."""
     found: dict[str, Option] = {}
     fact = repo.facts[path]
+    only = {function} & {name for name, _ in fact.parsed}
     for name, unwrap in fact.parsed:
+        if only and name not in only:
+            continue
         if name in fact.signatures:
             found |= _of_function(repo, path, name, unwrap=unwrap)
         else:
             found |= _of_class(repo, path, name, "--", 0)
+    if fact.flat:  # `tyro.conf.OmitArgPrefixes`
+        found = {f"--{name.rpartition('.')[2].lstrip('-')}": o for name, o in found.items()}
     return found
 
 
@@ -174,7 +184,9 @@ def _of_function(repo: Repository, path: str, name: str, *, unwrap: bool) -> dic
         if inner:
             found |= inner
         elif not unwrap:
-            found[f"--{argument}"] = replace(option, path=path)
+            dashed = name in repo.facts[path].dashed
+            typed = argument.replace("_", "-") if dashed else argument
+            found[f"--{typed}"] = replace(option, path=path)
     return found
 
 

@@ -18,7 +18,7 @@ class Part:
     line: int
     end: int
     mentions: frozenset[str]
-    decorators: tuple[str, ...] = ()  # of those that are called: `register` in `@register("ppo")`
+    decorators: tuple[str, ...] = ()  # that make it by a name: `register` in `@register("ppo")`
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,10 @@ def _part(name: str, node: ast.stmt, decorators: list[ast.expr] | None = None) -
 
 
 def _made(decorators: list[ast.expr]) -> tuple[str, ...]:
-    return tuple(_tail(item.func) for item in decorators if isinstance(item, ast.Call))
+    """Return the decorators that are called, and those that register without a call."""
+    called = [_tail(item.func) for item in decorators if isinstance(item, ast.Call)]
+    plain = [_tail(item) for item in decorators if not isinstance(item, ast.Call)]
+    return (*called, *(name for name in plain if name.startswith("register")))
 
 
 def _calls(node: ast.Assign | ast.AnnAssign) -> bool:

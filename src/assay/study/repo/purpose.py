@@ -90,9 +90,14 @@ def purpose(
     others = named & OTHER_WORDS
     if others == {"tune"} and "learn" in signals:
         return Purpose("train", 0.7, signals["learn"])
-    if others and others <= {"demo", "tutorial"} and {"learn", "gradient"} & set(signals):
-        others = set()  # it shows how to train by training
+    if others and others <= {"demo", "tutorial"}:
+        if {"learn", "gradient"} & set(signals):
+            others = set()  # it shows how to train by training
+        elif "train_call" in signals:
+            return Purpose("train", 0.75, signals["train_call"])
     if others and not named & (TRAIN_WORDS | EVALUATE_WORDS):
+        if others <= {"generate"} and "evaluate_call" in signals and not trains:
+            return Purpose("evaluate", 0.7, signals["evaluate_call"])  # of a language model
         return Purpose("", 0.0)
     learns = bool({"learn", "gradient", "optimizer"} & set(signals))
     if "load" in signals and acts and not learns and not named & TRAIN_WORDS:

@@ -111,6 +111,10 @@ class Facts:
     assigned: dict[str, Any] = field(default_factory=dict)  # literals, by what they are called
     config_files: list[tuple[str, str]] = field(default_factory=list)  # flags, and their defaults
     subcommands: dict[str, int] = field(default_factory=dict)
+    verbs: dict[str, str] = field(default_factory=dict)  # subcommands, and their functions
+    owners: dict[str, set[str]] = field(default_factory=dict)  # functions that have an option
+    dashed: set[str] = field(default_factory=set)  # functions whose options have no underscores
+    flat: bool = False  # the names of options are those of the fields, without their classes
     signals: dict[str, int] = field(default_factory=dict)
     scopes: dict[str, dict[str, int]] = field(default_factory=dict)  # signals, per function
     calls: dict[str, set[str]] = field(default_factory=dict)  # functions of this file, per function

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from assay.study.repo.files import words
 from assay.study.repo.parameters import command_line
 from assay.study.repo.purpose import (
     EVALUATE_WORDS,
+    TRAIN_WORDS,
     Purpose,
     evaluates,
     evaluation_switch,
@@ -120,13 +122,17 @@ def _unnamed(repo: Repository) -> Iterable[_Ranked]:
             answer = _answer(repo, "train", command.argv, command.target, 0.6, places)
             yield -0.6, command.place, command.target, answer
             return
-    for path, fact in repo.facts.items():
+    for path in sorted(repo.facts, key=lambda path: not _is_told(repo, path)):
+        fact = repo.facts[path]
         # Beside the package, such as among its benchmarks, but nothing else trains.
         judged = _purpose(repo, path) if is_script(fact) else Purpose("", 0.0)
         if not judged.kind and fact.main > 0 and "train_call" in fact.signals:
             # A loop of self-play steps no environment, but it trains.
             if any("gradient" in item.signals for item in repo.closure(path, 8)):
                 judged = Purpose("train", 0.7, fact.signals["train_call"])
+        named = set(words(path.rpartition("/")[2]))
+        if not judged.kind and "agent_run" in fact.signals and not named & OTHER_WORDS:
+            judged = Purpose("train", 0.7, fact.signals["agent_run"])
         if judged.kind == "train" and judged.sure >= 0.7 and not repo.files.is_test(path):
             _choose(repo, "train", path, 0.5)
             argv, places = ("python", path), [f"{path}:{judged.line}"]
@@ -140,6 +146,16 @@ def _unnamed(repo: Repository) -> Iterable[_Ranked]:
             answer = _answer(repo, "train", (name,), entry.target, 0.5, [entry.place])
             yield -0.5, entry.target, entry.target, answer
             return
+
+
+def _is_told(repo: Repository, path: str) -> bool:
+    """Return whether the repository's description names a script."""
+    name = path.rpartition("/")[2]
+    return any(
+        name in repo.files.text(document)
+        for document in repo.files.paths
+        if "/" not in document and document.lower().startswith("readme")
+    )
 
 
 def _about_rl(repo: Repository, path: str) -> bool:
@@ -217,6 +233,9 @@ def _purpose(repo: Repository, path: str, name: str = "", context: str = "") -> 
 def _kind(repo: Repository, command: Command) -> str:
     if command.target.endswith("setup.py"):
         return ""  # `python setup.py test` runs the tests
+    named = _named_function(repo, command)
+    if named:
+        return named
     verb = _verb(repo, command)
     if verb and verb in _subcommands(repo, command.target):
         return _verb_kind(verb)
@@ -231,6 +250,21 @@ def _kind(repo: Repository, command: Command) -> str:
     return judged.kind
 
 
+def _named_function(repo: Repository, command: Command) -> str:
+    """Return what the function does that a program is told to run: `run pkg.flows.train_agent`."""
+    for before, word in itertools.pairwise(command.argv[1:]):
+        if before == "-m":
+            continue  # the program itself
+        module, _, function = word.replace(":", ".").rpartition(".")
+        target = repo.files.module(module) if re.fullmatch(r"\w+(\.\w+)+", module) else None
+        if target is not None and target in repo.facts:
+            said = words(function)[:1]
+            if said and said[0] in TRAIN_WORDS:
+                return "train"
+            return "evaluate" if said and said[0] in EVALUATE_WORDS else ""
+    return ""
+
+
 def _documented(repo: Repository, kind: str, target: str, commands: list[Command]) -> Answer | None:
     best = commands[0]
     judged = _purpose(repo, target, best.entry, best.context)
@@ -239,7 +273,7 @@ def _documented(repo: Repository, kind: str, target: str, commands: list[Command
     if best.source == "readme" and "/" in best.place:
         confidence -= 0.02  # of a part of the repository
     verb = _verb(repo, best)
-    if judged.sure < THRESHOLD and not verb:
+    if judged.sure < THRESHOLD and not verb and not _named_function(repo, best):
         confidence -= 0.35
     if repo.files.is_test(target) or _ASIDE & set(target.split("/")):
         confidence -= 0.3

@@ -35,7 +35,7 @@ _PROMISING = (
     {"success", "successes", "solved", "win", "winrate", "completion", "successful"},
     {
         "return", "returns", "reward", "rewards", "rew", "score", "scores", "fitness", "ret",
-        "hypervolume",
+        "hypervolume", "eprewmean",
     },
     {
         "elo", "profit", "profits", "sharpe", "pnl", "wins", "accuracy", "worth", "makespan",
@@ -72,8 +72,13 @@ def metrics(repo: Repository) -> tuple[Answer, ...]:
             if not distance and not said and _HELD_OUT & set(words(repo.around(item.place))):
                 tested.add(str(item.value))
 
+    # What a run keeps its best weights by decides, whatever it is called.
+    keeps = set() if recorded else _keeps_best(repo)
+
     def order(name: str, sure: float) -> tuple[int, ...]:
-        return promise(name, sure, far.get(name, 2), tested=name in tested)
+        near = far.get(name, 2)
+        promised = promise(name, sure, near, tested=name in tested)
+        return (near, -1, *promised) if name in keeps else promised
 
     return ranked(found, METRICS, key=order)
 
@@ -100,6 +105,16 @@ def _kept(repo: Repository) -> list[Found]:
         for note, hits in ((_KEPT, fact.kept), ("", fact.beats))
         for hit in hits
     ]
+
+
+def _keeps_best(repo: Repository) -> set[str]:
+    """Return the keys by whose values the commands tell the best so far."""
+    return {
+        hit.name
+        for fact in repo.relevant()
+        for hit in fact.beats
+        if hit.confidence >= 0.7 and not repo.distance(f"{fact.path}:{hit.line}")
+    }
 
 
 def _logged(repo: Repository, *, printed: bool = False) -> list[Found]:
