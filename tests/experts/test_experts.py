@@ -254,6 +254,12 @@ class TestBadInput:
         with pytest.raises(ConfigError, match=message):
             assay.train("dagger", "CartPole-v1", expert=expert, **DAGGER)
 
+    def test_episodes_do_not_answer(self, place: Path) -> None:
+        data.save(record("CartPole-v1", episodes=1), place / "set.npz")
+        with pytest.raises(ConfigError, match="recorded episodes cannot answer") as caught:
+            assay.train("dagger", "CartPole-v1", expert="set.npz", **DAGGER)
+        assert "gail, airl and bc imitate episodes" in str(caught.value)
+
     def test_a_teacher_of_another_environment(self, ppo: assay.Run) -> None:
         with pytest.raises(ConfigError, match="was trained in 'CartPole-v1'"):
             assay.train("dagger", "Acrobot-v1", expert="expert", **DAGGER)

@@ -13,6 +13,7 @@ import pytest
 from gymnasium import spaces
 from pyarrow import parquet
 
+from assay import data
 from assay.core.errors import DataError
 from assay.envs.spaces import ObservationMap
 from assay.prediction.reading import Rows, read
@@ -136,6 +137,22 @@ def test_episodes_begin_where_the_file_says(
     for path in (written(tmp_path / "x.jsonl", rows), tmp_path / "x.npz"):
         found = np.concatenate([rows.first for rows in read(path, VECTOR, batch)])
         assert found.tolist() == [bool(one) for one in first]
+
+
+@pytest.mark.parametrize("ending", [".npz", ".parquet"])
+def test_a_dataset_says_where_its_episodes_begin(ending: str, tmp_path: Path) -> None:
+    def episode(steps: int) -> data.Episode:
+        ended = np.arange(steps) == steps - 1
+        obs = np.full((steps + 1, 2), steps, np.float32)
+        return data.Episode(obs, np.zeros(steps, int), np.ones(steps), ended, ended & False)
+
+    space = spaces.Box(-9.0, 9.0, (2,))
+    made = data.from_episodes([episode(2), episode(3)], space, spaces.Discrete(2))
+    rows = only(data.save(made, tmp_path / f"set{ending}"), ObservationMap(space))
+    assert rows.obs[:, 0].tolist() == [2, 2, 2, 3, 3, 3, 3]
+    first = rows.first.copy()
+    first[0] = True  # whatever a file says, its first row begins an episode
+    assert first.tolist() == [True, False, False, True, False, False, False]
 
 
 def refused(path: Path, observations: ObservationMap = VECTOR) -> str:

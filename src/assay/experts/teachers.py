@@ -181,6 +181,13 @@ def find_teacher(
     if ":" in name:
         function = _named(name)
         return lambda env: FunctionTeacher(function, env, name), _facts(name, _source(function))
+    if Path(name).exists():
+        raise ConfigError(
+            f"expert='{name}' is no run: {config.algorithm} asks an expert what it would do, which "
+            "recorded episodes cannot answer.",
+            "Give a run, a policy.onnx, package.module:function, or random; gail, airl and bc "
+            "imitate episodes.",
+        )
     raise ConfigError(
         f"expert='{name}': there is no run of this name.",
         "Give a run, a policy.onnx, package.module:function, or random.",

@@ -173,6 +173,7 @@ class Training:
         self.stop_requested = False
         self._started, self._count_before = 0.0, 0  # of this session, for the speed
         self._last_checkpoint: Path | None = None
+        self._describable = True  # whether the policy can be written as data, as far as is known
         self._written_down: dict[str, int] = {}  # when steps were compiled, as events.jsonl has it
 
     def run(self, resume_from: Path | None = None) -> Status:
@@ -314,11 +315,13 @@ class Training:
     def _policy(self) -> dict[str, Section]:
         """Return the policy as data, by which it acts without torch, if it is all of what acts."""
         policy = getattr(self.algorithm, "policy", None)  # an algorithm may act by itself
-        if type(policy) is not Policy:  # one that plans or imagines does more than its network
+        # One of another class, which plans or imagines, does more than its network.
+        if type(policy) is not Policy or not self._describable:
             return {}
         try:
             model = policy.snapshot(self.algorithm.spec.name, version=self.clock.count)
         except ModelError:
+            self._describable = False
             return {}
         return {checkpoint.POLICY: Section(to_state(model))}
 

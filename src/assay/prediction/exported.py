@@ -56,6 +56,7 @@ class ExportedActor:
         )
         self.actions = ActionMap(_action(self._session.get_outputs()[0]))
         self.remembers = bool(self._carried)
+        self._carry: dict[str, NDArray[Any]] = {}
         self.reset()
 
     def act(self, obs: Tree) -> NDArray[Any]:

@@ -142,7 +142,7 @@ def _from_arrays(path: Path, observations: ObservationMap, batch: int, kind: str
             )
         found, names = {OBS: given}, {"": given}
     else:
-        names = {name.replace("/", "."): array for name, array in given.items()}
+        names = _with_starts({name.replace("/", "."): array for name, array in given.items()})
         found = {name: _entry(path, names, name) for name in leaves}
     for name, leaf in leaves.items():
         _check_array(path, name if observations.bare is False else "", leaf, found[name])
@@ -167,6 +167,15 @@ def _from_arrays(path: Path, observations: ObservationMap, batch: int, kind: str
             first |= _starts(numbers, last)
             last = numbers[-1]
         yield Rows(_tree(observations, parts), first)
+
+
+def _with_starts(names: dict[str, Array]) -> dict[str, Array]:
+    """Return arrays with `first`, where they are those of a dataset of `assay data`."""
+    if not {"header", "lengths"} <= names.keys() or FIRST in names:
+        return names
+    # An episode of T steps has T + 1 rows of observations.
+    ends = np.cumsum(names["lengths"] + 1)
+    return names | {FIRST: np.isin(np.arange(ends[-1]), [0, *ends[:-1]])} if len(ends) else names
 
 
 def _load(path: Path) -> Array | dict[str, Array]:
