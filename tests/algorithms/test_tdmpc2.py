@@ -16,6 +16,7 @@ import assay
 from assay.algorithms.tdmpc2 import TDMPC2
 from assay.core.errors import ConfigError
 from assay.core.types import SequenceBatch
+from assay.policies.export import export_policy
 from assay.testing.algorithms import AlgorithmContract, CannedReplay, Rig, make_algorithm
 from assay.testing.envs import Reach
 
@@ -285,6 +286,17 @@ class TestActing:
         carry = algorithm.initial_carry(3)
         choice = algorithm.act(np.zeros((3, 2), np.float32), carry, True)
         assert choice.action.tolist() == [[2.0]] * 3 and choice.carry is carry
+
+    @pytest.mark.parametrize("format", ["torchscript", "onnx"])
+    def test_a_plan_can_be_exported(self, tmp_path: Path, format: Any) -> None:
+        """The file plans for any number of observations, with the last plan as its carry."""
+        if format == "onnx":
+            pytest.importorskip("onnxruntime")
+        rig = Rig("tdmpc2", Reach, **SMALL, num_envs=2)
+        rig.learn(20)
+        written = export_policy(rig.algorithm.policy, tmp_path / "policy", format)
+        assert written.max_difference < 1e-4 and written.observations > 1
+        assert [name for name, *_ in written.inputs] == ["observation", "carry/plan"]
 
     def test_a_loaded_agent_plans_with_fewer_samples(self, tmp_path: Path) -> None:
         run = assay.train(
