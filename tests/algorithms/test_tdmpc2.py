@@ -294,7 +294,7 @@ class TestActing:
             pytest.importorskip("onnxruntime")
         rig = Rig("tdmpc2", Reach, **SMALL, num_envs=2)
         rig.learn(20)
-        written = export_policy(rig.algorithm.policy, tmp_path / "policy", format)
+        written = export_policy(rig.algorithm.policy, tmp_path / f"policy.{format}", format)
         assert written.max_difference < 1e-4 and written.observations > 1
         assert [name for name, *_ in written.inputs] == ["observation", "carry/plan"]
 
