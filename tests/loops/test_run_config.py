@@ -148,7 +148,9 @@ class TestIntervals:
         assert (run.eval_every, run.checkpoint_every, run.log_every) == (0, 0, 7)
 
 
-CONTINUOUS = re.compile("Continuous|Pendulum|HalfCheetah|Hopper|Walker2d|Ant|Humanoid|Fetch|dm_control")
+CONTINUOUS = re.compile(
+    "Continuous|Pendulum|HalfCheetah|Hopper|Walker2d|Ant|Humanoid|Fetch|dm_control"
+)
 
 
 @pytest.mark.parametrize(

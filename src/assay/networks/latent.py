@@ -284,7 +284,7 @@ class LatentPlanner(Remembering):
         for t in range(steps):
             if actions:
                 z = self.model.next(z, actions[-1])
-            actions.append(self.actor.sample(z, noise[:, :, t].expand(len(z), -1, -1))[0])
+            actions.append(self.actor.sample(z, noise[:, :, t])[0])
         return torch.stack(actions, dim=2)
 
     def value(self, z: Tensor, plans: Tensor, noise: Tensor, members: Tensor) -> Tensor:
@@ -307,6 +307,6 @@ class LatentPlanner(Remembering):
             weight = weight * o.gamma
             if o.episodic:
                 weight = weight * (model.end_logits(z) <= 0.0)
-        action = self.actor.sample(z, noise.expand(len(z), -1, -1))[0]
+        action = self.actor.sample(z, noise)[0]
         q = model.number(model.q_logits(z, action, members)).mean(dim=0)
         return total + weight * q
