@@ -35,12 +35,17 @@ class Scripted:
     def __init__(self, remembers: bool = True) -> None:
         self.remembers = remembers
         self.asked = 0
+        self.told: list[Any] = []
 
     def cut_episodes(self) -> None:
         pass
 
     def initial_carry(self, n: int) -> Any:
         return {"count": np.zeros((n, 1), np.int64)} if self.remembers else None
+
+    def acted(self, carry: Any, action: Any) -> Any:
+        self.told.append(action)
+        return carry
 
     def act(self, obs: Any, carry: Any, explore: bool) -> Action:
         assert explore
@@ -209,15 +214,19 @@ class TestReplay:
         class Notes:
             def __init__(self) -> None:
                 self.carries: list[list[int]] = []
+                self.actions: list[Any] = []
 
             def add(self, step: Transition) -> None:
                 self.carries.append(step.carry["count"].ravel().tolist())
+                self.actions.append(step.action)
 
         made, notes = collector(mode), Notes()
         for _ in range(6):
             made.collect_step(notes, random=random)
         expected = NEXT if mode is AutoresetMode.NEXT_STEP else SAME
         assert [list(column) for column in zip(*notes.carries, strict=True)] == expected["count"]
+        told: Any = made.algorithm.told  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(told, notes.actions if random else [])  # not its own
 
     def test_random_steps_have_the_extras_of_the_others(self) -> None:
         class Marking(Scripted):

@@ -171,7 +171,7 @@ class Collector:
         if random:
             space, n = self.env.spaces.action, self.env.num_envs
             action = random_actions(self.rng, space, n, action_mask(self.obs))
-            carry = algorithm.acted(carry, action)
+            carry = None if carry is None else algorithm.acted(carry, action)
         next_obs, reward, terminated, truncated, valid, final = self.env.step(action)
         done, successor = None, next_obs
         if final is not None:
