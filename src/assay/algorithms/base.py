@@ -206,6 +206,7 @@ class Algorithm(ABC):
 
         A loop calls it before the first update. Only algorithms that model the environment look.
         """
+        del find
 
     def make_policy(self, network: nn.Module, head: Head, **options: Any) -> Policy:
         """Return how this algorithm acts; call it after the optimizer steps were made.

@@ -4,13 +4,13 @@ An ensemble of probabilistic models is fitted to all real transitions every `mod
 Short rollouts of the policy in the model, branched from real states, fill a second replay. Soft
 actor-critic learns from both, many times per environment step.
 
-Deviations: the likelihood is weighted (arXiv:2203.09168; `model_beta=0` is the paper's), and targets
-are standardised like inputs, which fits deterministic systems many times better in as many steps.
-Unit actions go into the model. The elites share a batch of rollouts evenly, in random
-order (the authors draw one of them for each row). Where the environment's rule of how episodes end
-is not known, the ensemble learns it: a rollout ends where its model finds that more likely than
-not. `rollout_length` is linear from the start of the run and rounded down (the authors' schedule
-begins after 20 epochs). The temperature starts at `alpha_init`, as in SAC.
+Deviations: the likelihood is weighted (arXiv:2203.09168; `model_beta=0` is the paper's), and
+targets are standardised like inputs, which fits deterministic systems many times better in as many
+steps. Unit actions go into the model. The elites share a batch of rollouts evenly, in random order
+(the authors draw one of them for each row). Where the environment's rule of how episodes end is not
+known, the ensemble learns it: a rollout ends where its model finds that more likely than not.
+`rollout_length` is linear from the start of the run and rounded down (the authors' schedule begins
+after 20 epochs). The temperature starts at `alpha_init`, as in SAC.
 """
 
 from __future__ import annotations

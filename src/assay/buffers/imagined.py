@@ -47,7 +47,9 @@ class ImaginedReplay(Sectioned):
     ) -> None:
         obs, number = space_spec(spaces.observation), Spec((), _FLOAT)
         one = {"obs": obs, "action": space_spec(spaces.action), "next_obs": obs}
-        self._plan: dict[str, Any] = stacked(one | {"reward": number, "terminated": number}, capacity)
+        self._plan: dict[str, Any] = stacked(
+            one | {"reward": number, "terminated": number}, capacity
+        )
         if torch.device(device).type == "cpu":
             what = f"A replay of {capacity:,} imagined transitions"
             require_memory(tree_bytes(self._plan), what, capacity=capacity)
@@ -62,9 +64,10 @@ class ImaginedReplay(Sectioned):
         return min(self._written, self.keep, self.capacity)
 
     def add(self, **columns: Tensor) -> None:
-        """Record transitions: `obs`, `action`, `reward`, `next_obs` and `terminated`, [K, ...] each.
+        """Record transitions, of more than fit the last ones.
 
-        Of more than fit, the last ones.
+        Args:
+            **columns: `obs`, `action`, `reward`, `next_obs` and `terminated`, [K, ...] each.
         """
         if not self._columns:
             self._columns = self._allocated()
@@ -84,7 +87,9 @@ class ImaginedReplay(Sectioned):
             raise AssayError("Cannot sample before anything was imagined.")
         back = 1 + self._rng.integers(len(self), size=batch_size)
         index = torch.from_numpy((self._written - back) % self.capacity).to(self.device)
-        drawn = {name: column.index_select(0, index) for name, column in self._columns.items()}
+        drawn: dict[str, Any] = {
+            name: column.index_select(0, index) for name, column in self._columns.items()
+        }
         return Batch(
             **drawn,
             truncated=torch.zeros_like(drawn["reward"]),

@@ -51,9 +51,10 @@ def layer_decays(layers: int) -> list[float]:
 class DynamicsEnsemble(nn.Module):
     """E models of (observation, action) -> (reward, change of the observation, end).
 
-    Layers are swish. What never changed in the data is predicted to stay. Inputs and targets are standardised by statistics of the data (`standardise`),
-    so that what is learned does not depend on the units of observations and rewards; `forward` and
-    the losses are in standardised units, `dealt` and `all_members` in those of the environment.
+    Layers are swish. What never changed in the data is predicted to stay. Inputs and targets are
+    standardised by statistics of the data (`standardise`), so that what is learned does not depend
+    on the units of observations and rewards; `forward` and the losses are in standardised units,
+    `dealt` and `all_members` in those of the environment.
 
     Args:
         obs_size: Width of the observation.
@@ -156,9 +157,7 @@ class DynamicsEnsemble(nn.Module):
         return loss, {"model_mse": error.mean()}
 
     @torch.no_grad()
-    def errors(
-        self, inputs: Tensor, targets: Tensor, ended: Tensor, end_weight: Tensor
-    ) -> Tensor:
+    def errors(self, inputs: Tensor, targets: Tensor, ended: Tensor, end_weight: Tensor) -> Tensor:
         """Return the error [E] of every member on the same held-out inputs [B, in]."""
         found = self(inputs.expand(self.members, -1, -1))
         ends = F.binary_cross_entropy_with_logits(

@@ -148,9 +148,7 @@ def mixed_batch(learner: Imaginer, data: Any) -> Batch:
     return joined(imagined, data.sample(real), real) if real else imagined
 
 
-def choose_rule(
-    hp: ModelSettings, find: Callable[[], Termination | None]
-) -> Termination | None:
+def choose_rule(hp: ModelSettings, find: Callable[[], Termination | None]) -> Termination | None:
     """Return the rule of how episodes end that a model uses, or None to learn it.
 
     Raises:

@@ -106,9 +106,7 @@ def soft_update(learner: SoftLearner, batch: dict[str, Tensor]) -> None:
     learner.step(batch, learner.hp.rates(learner.step, learner.clock.progress))
 
 
-def critic_loss(
-    learner: SoftLearner, batch: dict[str, Tensor]
-) -> tuple[Tensor, dict[str, Tensor]]:
+def critic_loss(learner: SoftLearner, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of the critics; the batch has `next_noise`."""
     obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
     with torch.no_grad():
