@@ -231,3 +231,31 @@ def test_what_generates_and_evaluates_without_learning_evaluates(tmp_path: Path)
     assert first(audit(tmp_path).evaluate) == "{python} main_generate.py"
     put(tmp_path, main_generate_dot_py=text.format("    loss.backward()"))
     assert first(audit(tmp_path).evaluate) == "none"
+
+
+def test_a_package_may_have_been_renamed(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        pyproject_dot_toml="[project]\nname = 'a'\n[project.scripts]\ntool = 'deepdqn.cli:run'\n",
+        deepdqn__cli_dot_py="from DQN.Core.loop import main\n\ndef run():\n    main(1)\n",
+        deepdqn__core__loop_dot_py="import argparse\nimport gymnasium\n\ndef main(args):\n"
+        "    parser = argparse.ArgumentParser()\n    parser.add_argument('--seed')\n"
+        "    for _ in range(9):\n        env.step(0)\n        loss.backward()\n",
+        README_dot_md="Start with the `tool` command.\n",
+    )
+    assert first(audit(tmp_path).train) == "tool --seed {seed} {parameters}"
+    text = "from dqn.core.loop import main\n\ndef run():\n    main(1)\n"
+    put(tmp_path, deepdqn__cli_dot_py=text)  # another library, for all that one knows
+    assert first(audit(tmp_path).train) == "none"
+
+
+def test_the_classes_that_a_command_line_is_made_of_are_no_other_system(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        settings_dot_py="from dataclasses import dataclass\n\n@dataclass\nclass Config:\n"
+        "    seed: int = 0\n",
+        train_dot_py="import tyro\nfrom settings import Config\n"
+        + TRAIN
+        + "    tyro.cli(Config)\n",
+    )
+    assert [answer.value for answer in audit(tmp_path).config] == ["tyro"]

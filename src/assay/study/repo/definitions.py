@@ -118,6 +118,8 @@ class Definitions(Steps):
             b[-2:] for b in bases
         ]
         names = _COMPUTE | ({"forward", "score"} if pays else set())
+        if words(node.name)[-2:] in (("reward", "shaper"), ("reward", "shaping")):
+            names = names | {"shape", "reshape"}
         computing = any(
             isinstance(item, ast.FunctionDef) and item.name in names and computes(item)
             for item in node.body
