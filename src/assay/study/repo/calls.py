@@ -137,7 +137,9 @@ class Calls(Measures):
             self.log_file = any(item.arg == "filename" for item in node.keywords)
         elif root == "wandb" and tail in ("init", "log"):
             self.sink("wandb", full, line, 0.95)
-        elif tail in ("WandbLogger", "WandbCallback", "WandbOutputFormat", "WandbWriter"):
+        elif tail.startswith("Wandb") and tail.endswith(
+            ("Logger", "Callback", "OutputFormat", "Writer")
+        ):
             self.sink("wandb", full, line, 0.85)
         elif tail in ("SummaryWriter", "create_file_writer", "FileWriter") or (
             tail.lower().startswith("tensorboard") and tail[0].isupper()
@@ -413,7 +415,8 @@ class Calls(Measures):
 def _loads(name: tuple[str, ...]) -> bool:
     """Return whether a function loads what was trained: `policy_from_checkpoint`."""
     what = {"checkpoint", "ckpt", "pretrained", "model", "agent", "policy", "weights", "actor"}
-    return bool(what & set(name)) and bool({"load", "restore", "from"} & set(name[:2]))
+    simulated = {"mjcf", "urdf", "xml", "usd", "mujoco"} & set(name)  # a robot's body
+    return bool(what & set(name) and {"load", "restore", "from"} & set(name[:2])) and not simulated
 
 
 def _off(node: ast.Call) -> bool:
