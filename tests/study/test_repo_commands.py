@@ -186,7 +186,8 @@ def test_a_program_may_be_told_the_function_that_it_runs(tmp_path: Path) -> None
         "    load(workflow)()\n\nif __name__ == '__main__':\n    run()\n",
         pkg__flows_dot_py="def train_and_score(env):\n    agent.learn(9)\n",
         pkg__play_dot_py="import gymnasium\n\nenv.step(read_key())\n",
-        docs__usage_dot_rst="::\n\n    python -m pkg.play --fast\n    export CONFIG=cfg/cartpole.yaml\n"
+        docs__usage_dot_rst="::\n\n    python -m pkg.play --fast\n"
+        "    export CONFIG=cfg/cartpole.yaml\n"
         "    ./pkg/cli.py run pkg.flows.collect $CONFIG\n"
         "    ./pkg/cli.py run pkg.flows.train_and_score $CONFIG\n",
     )
@@ -231,3 +232,90 @@ def test_what_generates_and_evaluates_without_learning_evaluates(tmp_path: Path)
     assert first(audit(tmp_path).evaluate) == "{python} main_generate.py"
     put(tmp_path, main_generate_dot_py=text.format("    loss.backward()"))
     assert first(audit(tmp_path).evaluate) == "none"
+
+
+def test_a_package_may_have_been_renamed(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        pyproject_dot_toml="[project]\nname = 'a'\n[project.scripts]\ntool = 'deepdqn.cli:run'\n",
+        deepdqn__cli_dot_py="from DQN.Core.loop import main\n\ndef run():\n    main(1)\n",
+        deepdqn__core__loop_dot_py="import argparse\nimport gymnasium\n\ndef main(args):\n"
+        "    parser = argparse.ArgumentParser()\n    parser.add_argument('--seed')\n"
+        "    for _ in range(9):\n        env.step(0)\n        loss.backward()\n",
+        README_dot_md="Start with the `tool` command.\n",
+    )
+    assert first(audit(tmp_path).train) == "tool --seed {seed} {parameters}"
+    text = "from dqn.core.loop import main\n\ndef run():\n    main(1)\n"
+    put(tmp_path, deepdqn__cli_dot_py=text)  # another library, for all that one knows
+    assert first(audit(tmp_path).train) == "none"
+
+
+def test_the_classes_that_a_command_line_is_made_of_are_no_other_system(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        settings_dot_py="from dataclasses import dataclass\n\n@dataclass\nclass Config:\n"
+        "    seed: int = 0\n",
+        train_dot_py="import tyro\nfrom settings import Config\n"
+        + TRAIN
+        + "    tyro.cli(Config)\n",
+    )
+    assert [answer.value for answer in audit(tmp_path).config] == ["tyro"]
+
+
+def test_a_command_may_stand_in_an_indented_block(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        train_dot_py=TRAIN,
+        README_dot_md="Start it:\n\n    python train.py env=a \\\n        group=b\n",
+    )
+    assert first(audit(tmp_path).train) == "{python} train.py env=a group=b {parameters}"
+
+
+STRUCTURED = """from dataclasses import dataclass, field
+import sys
+import gymnasium
+from omegaconf import OmegaConf
+
+@dataclass
+class RewardConfig:
+    alive: float = field(default=2.0)
+
+@dataclass
+class TrainingConfig:
+    seed: int = field(default=1)
+
+@dataclass
+class Config:
+    training: TrainingConfig
+    reward: RewardConfig
+
+def load():
+    return OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.from_dotlist(sys.argv[2:]))
+"""
+
+
+def test_settings_may_be_read_by_omegaconf_alone(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        settings_dot_py=STRUCTURED,
+        train_dot_py="from settings import load\n" + TRAIN,
+        README_dot_md="```\npython train.py walk.yaml\n```\n",
+    )
+    found = audit(tmp_path)
+    assert first(found.train) == "{python} train.py walk.yaml training.seed={seed} {parameters}"
+    assert [answer.value["file"] for answer in found.reward] == ["settings.py"]
+
+
+def test_what_loads_a_body_evaluates_nothing_and_inference_comes_first(tmp_path: Path) -> None:
+    text = "import gymnasium\n\ndef main():\n    model = load_{0}_model(1)\n    env.step(0)\n\n"
+    text += "if __name__ == '__main__':\n    main()\n"
+    told = "```\npython world.py a\npython infer.py a\n```\n"
+    put(tmp_path, world_dot_py=text.format("mjcf"), train_dot_py=TRAIN, README_dot_md=told)
+    assert first(audit(tmp_path).evaluate) == "none"
+    put(tmp_path, infer_dot_py=text.format("trained"), world_dot_py=text.format("old"))
+    assert first(audit(tmp_path).evaluate).startswith("{python} infer.py")
+
+
+def test_a_callback_of_another_library_logs_to_wandb(tmp_path: Path) -> None:
+    put(tmp_path, train_dot_py=TRAIN + "    run(callbacks=[WandbLoggerCallback(project='a')])\n")
+    assert first(audit(tmp_path).logging) == "wandb"

@@ -161,7 +161,8 @@ def test_a_class_that_is_registered_without_a_call_may_run(tmp_path: Path) -> No
         tmp_path,
         lib__agent_dot_py="from lib.names import registry\n\n@registry.register\nclass PPO:\n"
         "    def learn(self):\n        log.logkv('Metrics/EpRet', 1.0)\n",
-        lib__other_dot_py="class Other:\n    def learn(self):\n        log.logkv('eval/ret', 1.0)\n",
+        lib__other_dot_py="class Other:\n    def learn(self):\n"
+        "        log.logkv('eval/ret', 1.0)\n",
         train_dot_py=LEARN + "import lib.agent\nimport lib.other\n\n"
         "def main():\n    registry.get('PPO')().learn()\n" + MAIN,
     )

@@ -47,6 +47,11 @@ obs, reward, done, info = self.env.step(action); return obs, reward, done, info 
 obs, reward = self.after(reward); return obs, reward, False, {}                    # -
 done = self.env.is_done(); return 0, reply.reward, done, {}                        # -
 reward = self.unwrapped.get_reward(); return 0, reward, False, {}                  # -
+far = -norm(self.tip); reward = far; return 0, reward, False, {}                   # r
+won, near = self._goal(action); reward = won; return 0, reward, False, {}          # r
+if self.near > 3: self.state.set_terminal(True)                                    # t
+self.state.set_terminal(other.is_terminal())                                       # -
+self.state.set_terminal(False)                                                     # -
 """
 
 
@@ -466,3 +471,15 @@ def test_what_a_listener_prints_is_a_measure(tmp_path: Path) -> None:
     assert first(audit(tmp_path).metrics) == "avg reward"
     put(tmp_path, train_dot_py=listener.format("Helper") + TRAIN)
     assert first(audit(tmp_path).metrics) == "none"
+
+
+def test_what_shapes_rewards_is_found(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        train_dot_py=TRAIN,
+        shaper_dot_py="class HeightRewardShaper:\n    def reshape(self, rewards, observations):\n"
+        "        return [r + 3 * o for r, o in zip(rewards, observations)]\n",
+        plain_dot_py="class RewardShaper:\n    def reshape(self, rewards, observations):\n"
+        "        return rewards\n",
+    )
+    assert set(code(audit(tmp_path).reward)) == {"shaper.py"}

@@ -75,6 +75,7 @@ class Calls(Measures):
             self.speaks(node, tail)
             if tail in ("add_", "sub_", "mul_") and isinstance(node.func, ast.Attribute):
                 self._shaped(node.func.value, node.lineno)
+            self._ends_call(node, tail)
         self.label = ""
         self.children(node)
         self.label = label
@@ -84,6 +85,13 @@ class Calls(Measures):
         names = {self.text(part) or target_name(part) for part in ast.walk(node)}
         if names & {"reward", "rewards"} and self.classes:
             self.found("reward", f"{self.classes[-1].name}.{self.function}", line, 0.7)
+
+    def _ends_call(self, node: ast.Call, tail: str) -> None:
+        """Note a call that ends an episode: `state.set_terminal(True)`."""
+        true = all(isinstance(a, ast.Constant) and a.value is True for a in node.args)
+        if true and tail in ("set_terminal", "set_done", "set_terminated") and self.function:
+            owner = f"{self.classes[-1].name}." if self.classes else ""
+            self.found("termination", f"{owner}{self.function}", node.lineno, 0.75)
 
     def _term_function(self, node: ast.Call) -> str:
         values = [k.value for k in node.keywords if k.arg == "func"] or node.args[:1]
@@ -129,7 +137,9 @@ class Calls(Measures):
             self.log_file = any(item.arg == "filename" for item in node.keywords)
         elif root == "wandb" and tail in ("init", "log"):
             self.sink("wandb", full, line, 0.95)
-        elif tail in ("WandbLogger", "WandbCallback", "WandbOutputFormat", "WandbWriter"):
+        elif tail.startswith("Wandb") and tail.endswith(
+            ("Logger", "Callback", "OutputFormat", "Writer")
+        ):
             self.sink("wandb", full, line, 0.85)
         elif tail in ("SummaryWriter", "create_file_writer", "FileWriter") or (
             tail.lower().startswith("tensorboard") and tail[0].isupper()
@@ -405,7 +415,8 @@ class Calls(Measures):
 def _loads(name: tuple[str, ...]) -> bool:
     """Return whether a function loads what was trained: `policy_from_checkpoint`."""
     what = {"checkpoint", "ckpt", "pretrained", "model", "agent", "policy", "weights", "actor"}
-    return bool(what & set(name)) and bool({"load", "restore", "from"} & set(name[:2]))
+    simulated = {"mjcf", "urdf", "xml", "usd", "mujoco"} & set(name)  # a robot's body
+    return bool(what & set(name) and {"load", "restore", "from"} & set(name[:2])) and not simulated
 
 
 def _off(node: ast.Call) -> bool:

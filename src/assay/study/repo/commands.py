@@ -151,9 +151,9 @@ def _in_text(files: Files, scripts: Scripts, path: str, text: str, source: str) 
         looped = re.match(r"^\s*for\s+(\w+)\s+in\s+[\"'(]*([\w./-]+)", raw)
         if looped:  # the first of what a loop goes through stands for all
             values[looped[1]] = looped[2]
-        pieces = (
-            [line] if fenced or path.endswith(".rst") or source in ("docstring", "comment") else []
-        )
+        block = markdown and raw.startswith(("    ", "\t"))  # code without a fence
+        shown = fenced or block or path.endswith(".rst") or source in ("docstring", "comment")
+        pieces = [line] if shown else []
         if source in ("readme", "docs"):
             pieces += re.findall(r"`{1,3}\s*([^`]+?)\s*`{1,3}", line)
         for piece in pieces:

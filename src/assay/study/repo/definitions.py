@@ -118,6 +118,8 @@ class Definitions(Steps):
             b[-2:] for b in bases
         ]
         names = _COMPUTE | ({"forward", "score"} if pays else set())
+        if words(node.name)[-2:] in (("reward", "shaper"), ("reward", "shaping")):
+            names = names | {"shape", "reshape"}
         computing = any(
             isinstance(item, ast.FunctionDef) and item.name in names and computes(item)
             for item in node.body
@@ -183,7 +185,8 @@ class Definitions(Steps):
             self.found("randomization", node.name, node.lineno, 0.8)
         rewarding = named[:1] in (("reward",), ("rewards",)) and len(named) > 1
         weighed = {"scales", "weights", "coefficients", "coefs", "cfg", "config"} & set(named[1:])
-        if rewarding and weighed and any(is_number(item.value) for item in numbers):  # type: ignore[arg-type]
+        values = [part for item in numbers for part in _defaults(item.value)]  # type: ignore[arg-type]
+        if rewarding and weighed and any(map(is_number, values)):
             self.found("reward", node.name, node.lineno, 0.7)
 
     def _nested(self, classes: list[ast.ClassDef], owner: str) -> None:
@@ -338,6 +341,12 @@ class Definitions(Steps):
             for slot, names in FILE_NAMES.items():
                 if stem & names and computes(node):
                     self.found(slot, node.name, node.lineno, 0.8)
+
+
+def _defaults(value: ast.expr) -> list[ast.expr]:
+    """Return what a field is by default: `2.0` and `field(default=2.0)`."""
+    given = value.keywords if isinstance(value, ast.Call) else []
+    return [value, *(item.value for item in given if item.arg == "default")]
 
 
 def _pair(name: tuple[str, ...], about: Collection[str]) -> bool:

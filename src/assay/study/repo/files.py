@@ -48,8 +48,10 @@ class Files:
             self._by_name.setdefault(path.rpartition("/")[2], []).append(path)
         # "pkg.train" and "train" -> where `src/pkg/train.py` is.
         self._modules: dict[str, list[str]] = {}
+        self._tops: set[str] = set()  # the packages of this repository, in lower case
         for path in self.ending(".py"):
             parts = re.sub(r"(/__init__|/__main__)?\.py$", "", path).split("/")
+            self._tops.add(parts[parts[0] == "src"].lower() if parts[1:] else "")
             for start in range(len(parts)):
                 self._modules.setdefault(".".join(parts[start:]), []).append(path)
 
@@ -182,11 +184,23 @@ class Files:
             beside = near.rpartition("/")[0]
             tops = ("", "src", beside, "scripts", "python")
             found = [path for path in found if _container(path) in tops]
+        found = found or self._renamed(name)
         if not found:
             return None
         # `python -m pkg` runs __main__; an import of it reads __init__.
         order = ("__init__.py",) if near else ("__main__.py", "__init__.py")
         return min(found, key=lambda path: (not path.endswith(order), path.count("/"), path))
+
+    def _renamed(self, name: str) -> list[str]:
+        """Return the file of a module whose package was renamed: `DQN.Core.net` in `deepdqn`."""
+        top, _, rest = name.lower().partition(".")
+        # A name in lower case may as well be another library: `gym.spaces` in `gym_maze`.
+        packages = [package for package in self._tops if top in package]
+        if not packages or top in packages or name == name.lower() or not rest:
+            return []
+        below = {f"{package}.{rest}" for package in packages}
+        found = [paths for module, paths in self._modules.items() if module.lower() in below]
+        return found[0] if len(found) == 1 else []
 
 
 def _container(path: str) -> str:

@@ -77,6 +77,10 @@ class Options(Walker):
                 self.facts.owners.setdefault(name, set()).add(self.function)
         elif tail.startswith("DEFINE_") and node.args:
             self._flag(node, tail)
+        elif full.endswith(("OmegaConf.from_cli", "OmegaConf.from_dotlist")):
+            self.facts.dotted = True
+        elif full.endswith("OmegaConf.structured") and node.args:
+            self.facts.structured.append(self.dotted(node.args[0]).rpartition(".")[2])
         elif full in _MAKERS or (tail == "add_arguments" and root not in ("self",)):
             self.facts.flat = self.facts.flat or "OmitArgPrefixes" in ast.unparse(node)
             for made in [*node.args[:1], *(k.value for k in node.keywords[:1])][:1]:

@@ -55,6 +55,8 @@ def command_line(repo: Repository, target: str, argv: tuple[str, ...], verb: str
     elif custom is not None and custom.name == "sacred":
         settings = _near_settings(repo, target) or {"seed": Option(0)}  # it always has one
         line = CommandLine("{name}={value}", settings, sacred=True)
+    elif not systems and any(item.dotted for item in repo.closure(target, 2)):
+        line = CommandLine("{name}={value}", _structured(repo, target))
     elif not systems and not called:
         line.form = _form(argv)
         if line.form:
@@ -110,6 +112,15 @@ def _flag_form(repo: Repository, fact: Facts, systems: set[str], options: dict[s
         return "--gin_bindings={name}={value}"
     long = [name for name in options if name.startswith("--")]
     return "-{name}={value}" if options and not long else "--{name}={value}"
+
+
+def _structured(repo: Repository, target: str) -> dict[str, Option]:
+    """Return the settings of a script that reads them with OmegaConf, without Hydra."""
+    found: dict[str, Option] = {}
+    for item in repo.closure(target, 2):
+        for name in item.structured:
+            found |= _of_class(repo, item.path, name, "", 0)
+    return found or _near_settings(repo, target)
 
 
 def _form(argv: tuple[str, ...]) -> str:

@@ -58,8 +58,10 @@ class Steps(Calls):
             targets = item.targets if isinstance(item, ast.Assign) else [item.target]
             value = known.get(item.value.id) if isinstance(item.value, ast.Name) else item.value
             for target in targets:
-                if isinstance(target, ast.Name) and isinstance(item.value, ast.BinOp):
-                    known[target.id] = item.value
+                kinds = ast.BinOp if owner.wrapper else ast.BinOp | ast.UnaryOp | ast.Call
+                for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    if isinstance(part, ast.Name) and isinstance(item.value, kinds):
+                        known[part.id] = item.value
                 if isinstance(target, ast.Tuple) and not owner.wrapper:
                     for slot in self._unpacks(target, item.value):
                         found.setdefault(slot, item.lineno)

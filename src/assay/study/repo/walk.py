@@ -114,6 +114,8 @@ class Facts:
     verbs: dict[str, str] = field(default_factory=dict)  # subcommands, and their functions
     owners: dict[str, set[str]] = field(default_factory=dict)  # functions that have an option
     dashed: set[str] = field(default_factory=set)  # functions whose options have no underscores
+    dotted: bool = False  # what follows a script is read as `name=value`
+    structured: list[str] = field(default_factory=list)  # classes that such settings are of
     flat: bool = False  # the names of options are those of the fields, without their classes
     signals: dict[str, int] = field(default_factory=dict)
     scopes: dict[str, dict[str, int]] = field(default_factory=dict)  # signals, per function

@@ -34,7 +34,7 @@ COMMANDS = 60
 # What evaluates, what says so best first.
 _EVALUATES = (
     "evaluate", "eval", "evaluation", "evaluations", "evaluator", "test", "enjoy", "watch",
-    "spectate", "play",
+    "spectate", "play", "inference", "infer",
 )  # fmt: skip
 _VERBS = {"command", "cmd", "mode", "action", "subcommand", "verb", "subcmd", "argv", "func"}
 _ALGORITHMS = {

@@ -30,10 +30,11 @@ def config(repo: Repository) -> tuple[Answer, ...]:
     near = repo.relevant()
     scripts = {*repo.chosen["train"], *repo.chosen["evaluate"]}
     first = {fact.path for script in repo.chosen["train"][:1] for fact in repo.closure(script, 12)}
+    made_of = {key for path in repo.chosen["train"][:1] for key in repo.facts[path].config}
     found: list[Found] = []
     typed = {"tyro", "hydra", "argparse", "absl", "gin"}
     for fact in near:
-        used = {key for key in fact.config}
+        used = set(fact.config) | (made_of if fact.path in first else set())
         for system, hit in fact.config.items():
             confidence = hit.confidence
             if scripts and fact.path not in scripts:
