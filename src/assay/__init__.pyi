@@ -260,6 +260,28 @@ class DT(Managed):
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
+class DreamerV3(Managed):
+    """Learn a world model and behave by imagining. For few steps, images and partial views."""
+    def __init__(
+        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
+        preset: bool = True, size: Literal['nano', 'XS', 'S', 'M', 'L'] = 'XS',
+        deter: int | None = None, hidden: int | None = None, classes: int | None = None,
+        depth: int | None = None, units: int | None = None, stoch: int = 32, blocks: int = 8,
+        layers: int = 3, lr: float | str = 4e-05, warmup: int = 1000, agc: float = 0.3,
+        batch_size: int = 16, sequence: int = 64, buffer_size: int = 1000000,
+        learning_starts: int = 1024, train_ratio: int = 32, imagination: int = 15,
+        horizon: float = 333.0, lam: float = 0.95, entropy_coef: float = 0.0003,
+        dynamics_coef: float = 1.0, representation_coef: float = 0.1, free_nats: float = 1.0,
+        unimix: float = 0.01, replay_value_coef: float = 0.3, return_decay: float = 0.99,
+        tau: float = 0.02, env_steps: int = 100000, num_envs: int = 1, seed: int = 1,
+        device: str = 'auto', compile: Literal['auto'] | bool = 'auto', threads: int = 0,
+        backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
+        env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
+        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
+        keep_checkpoints: int = 2, log_every: int | None = None,
+        sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
+    ) -> None: ...
+
 class FQF(Managed):
     """IQN with learned quantile levels. For long-tailed returns; more expensive than IQN."""
     def __init__(
@@ -374,6 +396,62 @@ class IQN(Managed):
         head_hidden: Sequence[int] = (), adam_eps: float = 0.0003, quantiles: int = 64,
         target_quantiles: int = 64, acting_quantiles: int = 32, cosines: int = 64,
         kappa: float = 1.0, cvar: float = 1.0, env_steps: int = 100000, num_envs: int = 1,
+        seed: int = 1, device: str = 'auto', compile: Literal['auto'] | bool = 'auto',
+        threads: int = 0,
+        backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
+        env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
+        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
+        keep_checkpoints: int = 2, log_every: int | None = None,
+        sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
+    ) -> None: ...
+
+class MBPO(Managed):
+    """SAC on imagined transitions. Needs few real steps, and much computing for each."""
+    def __init__(
+        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
+        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
+        max_grad_norm: float | None = None, batch_size: int = 256, buffer_size: int = 1000000,
+        learning_starts: int = 100, train_every: int = 1, updates: int = 20, n_step: Literal[1] = 1,
+        hidden: Sequence[int] = (256, 256),
+        activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
+        cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
+        critic_lr: float | str | None = None, tau: float = 0.005, normalize_obs: bool = False,
+        normalize_reward: bool = False, alpha_lr: float | str | None = None,
+        alpha: float | Literal['auto'] = 'auto', alpha_init: float = 1.0,
+        target_entropy: float | Literal['auto'] = 'auto', members: int = 7, elites: int = 5,
+        model_hidden: Sequence[int] = (200, 200, 200, 200), model_lr: float | str = 0.001,
+        model_beta: float = 0.5, model_batch_size: int = 256, model_holdout: float = 0.2,
+        model_patience: int = 5, model_epochs: int = 100,
+        termination: Literal['auto', 'known', 'learned'] = 'auto', rollouts: int = 20000,
+        rollout_length: float | str = 1.0, real_ratio: float = 0.05, model_every: int = 250,
+        model_retain: int = 4, env_steps: int = 100000, num_envs: int = 1, seed: int = 1,
+        device: str = 'auto', compile: Literal['auto'] | bool = 'auto', threads: int = 0,
+        backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
+        env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
+        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
+        keep_checkpoints: int = 2, log_every: int | None = None,
+        sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
+    ) -> None: ...
+
+class MOPO(Managed):
+    """SAC in a model of the data that is punished where the model is unsure. Can leave the data."""
+    def __init__(
+        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
+        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
+        max_grad_norm: float | None = None, batch_size: int = 256,
+        hidden: Sequence[int] = (256, 256),
+        activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
+        cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
+        critic_lr: float | str | None = None, normalize_obs: bool = False,
+        normalize_reward: bool = False, tau: float = 0.005, alpha_lr: float | str | None = None,
+        alpha: float | Literal['auto'] = 'auto', alpha_init: float = 1.0,
+        target_entropy: float | Literal['auto'] = 'auto', members: int = 7, elites: int = 5,
+        model_hidden: Sequence[int] = (200, 200, 200, 200), model_lr: float | str = 0.001,
+        model_beta: float = 0.5, model_batch_size: int = 256, model_holdout: float = 0.2,
+        model_patience: int = 5, model_epochs: int = 200,
+        termination: Literal['auto', 'known', 'learned'] = 'auto', rollouts: int = 10000,
+        rollout_length: float | str = 5.0, real_ratio: float = 0.05, penalty: float = 1.0,
+        rollout_every: int = 1000, model_retain: int = 5, updates: int = 100000, data: str | Path,
         seed: int = 1, device: str = 'auto', compile: Literal['auto'] | bool = 'auto',
         threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
@@ -622,6 +700,31 @@ class TD3BC(Managed):
         keep_checkpoints: int = 2, log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
         env_steps: int = 0, updates_per_step: int = 1, data_share: float = 0.5,
+    ) -> None: ...
+
+class TDMPC2(Managed):
+    """Planning in a learned latent model. For continuous control with few steps; costs compute."""
+    def __init__(
+        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
+        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
+        max_grad_norm: float | None = 20.0, batch_size: int = 256, buffer_size: int = 1000000,
+        learning_starts: int = 1000, train_every: int = 1, updates: int = 1, n_step: int = 1,
+        normalize_obs: bool = False, pretrain: bool = True, tau: float = 0.01, horizon: int = 3,
+        rho: float = 0.5, consistency_coef: float = 20.0, reward_coef: float = 0.1,
+        value_coef: float = 0.1, termination_coef: float = 1.0, episodic: bool = True,
+        entropy_coef: float = 0.0001, encoder_lr_share: float = 0.3, latent: int = 512,
+        width: int = 512, encoder_width: int = 256, simplex: int = 8, critics: int = 5,
+        dropout: float = 0.01, bins: int = 101, bin_limit: float = 10.0, samples: int = 512,
+        policy_samples: int = 24, elites: int = 64, iterations: int = 6,
+        plan_temperature: float = 0.5, min_std: float = 0.05, max_std: float = 2.0,
+        cnn: Literal['nature', 'impala'] = 'nature', env_steps: int = 100000, num_envs: int = 1,
+        seed: int = 1, device: str = 'auto', compile: Literal['auto'] | bool = 'auto',
+        threads: int = 0,
+        backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
+        env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
+        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
+        keep_checkpoints: int = 2, log_every: int | None = None,
+        sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
 class TQC(Managed):
