@@ -73,7 +73,7 @@ def predict(
     if as_json:
         output.print_json({"path": target, "rows": rows, "episodes": episodes})
         return
-    steps = f", of {episodes:,} episodes" if actor.remembers else ""
+    steps = f", episodes: {episodes:,}" if actor.remembers else ""
     output.say(f"Actions: {target} ({rows:,} rows{steps})")
 
 

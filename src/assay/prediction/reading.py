@@ -155,8 +155,9 @@ def _from_arrays(path: Path, observations: ObservationMap, batch: int, kind: str
     last: Any = None
     for begin in range(0, total, batch):
         part = slice(begin, min(begin + batch, total))
+        # Copies, since torch warns of memory that it may not write to.
         parts = {
-            name: _canonical(leaf, np.asarray(found[name][part]), _array_place(path, name, begin))
+            name: _canonical(leaf, np.array(found[name][part]), _array_place(path, name, begin))
             for name, leaf in leaves.items()
         }
         first = np.zeros(part.stop - begin, bool)
