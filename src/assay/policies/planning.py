@@ -11,7 +11,7 @@ from assay.policies.policy import Policy
 
 
 class PlanningPolicy(Policy):
-    """Plan anew for every action, in torch; the last plan is carried.
+    """Plan again for every action, in torch; the last plan is carried.
 
     Without exploration it is a function of observation and carry. Clients without torch cannot
     run it.
