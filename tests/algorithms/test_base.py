@@ -431,7 +431,10 @@ def test_an_unbounded_box_has_a_clear_answer(name: str) -> None:
         pytest.skip("no Box")
     free = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     run = {"device": "cpu", **plain_budget(name, 100)}
-    small = {"width": 4} if name in ("dt", "tdmpc2") else {"hidden": (4,)}
+    settings = cls.Hyperparameters.model_fields
+    small: dict[str, Any] = {"width": 4} if "width" in settings else {"hidden": (4,)}
+    if "size" in settings:
+        small = {"size": "nano"}
     config = resolve(name, "none", run, small, use_preset=False)
     if cls.spec.loop == "on_policy":
         algorithm = build_algorithm(config, Spaces(OBS, free), Clock(100))

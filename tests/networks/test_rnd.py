@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from assay.algorithms import novelty
+from assay.algorithms.shared import novelty
 from assay.algorithms.shared.novelty import Curiosity, non_episodic_gae, successors
 from assay.core.errors import ConfigError
 from assay.networks.rnd import Distillation
