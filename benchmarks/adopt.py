@@ -92,7 +92,7 @@ def sources(case: Case, root: Path, directory: Path = evidence.LEARNING) -> Iter
 
 
 def claims(case: Case, directory: Path = evidence.LEARNING) -> list[Claim]:
-    """Return what the study of a case is to show: its goal, and that of what it is held against."""
+    """Return what the study of a case is to show: its goal, and that of its rival."""
     others = opponents(case, directory)
     return [
         *(_claim(case, rival.name) for rival in others),

@@ -33,7 +33,7 @@ class Case:
         algorithm: Registry name.
         env: Environment id.
         env_steps: The budget.
-        threshold: What the interquartile mean over seeds is held against.
+        threshold: What the interquartile mean over seeds is compared with.
         minutes: Rough time of one seed on one core, to start the longest first.
         inclusive: Whether reaching the threshold exactly is enough.
         overrides: Settings of the case over the preset, such as another memory.

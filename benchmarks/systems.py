@@ -297,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.seeds < 1 or options.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1")
     if options.store and options.quick:
-        parser.error("what --quick measures is no evidence; leave out --store")
+        parser.error("what --quick measures is not evidence; leave out --store")
     parts = [RULES, *map(str, range(1, options.seeds + 1))]
     with ThreadPoolExecutor(options.jobs) as pool:
         waiting = [pool.submit(run_part, name, part, options) for part in parts for name in names]

@@ -76,7 +76,7 @@ def test_files_of_a_run(tmp_path: Path) -> None:
 
 def test_runs_without_a_picture_are_refused(tmp_path: Path) -> None:
     run = assay.train("dreamerv3", "CartPole-v1", root=tmp_path, name="numbers", **TINY)
-    with pytest.raises(ConfigError, match="are no images"):
+    with pytest.raises(ConfigError, match="are not images"):
         draw_imagination(run.path)
     options = {"env_steps": 64, "eval_every": 0, "sinks": (), "preset": False, "num_envs": 2}
     run = assay.train("a2c", "CartPole-v1", root=tmp_path, name="plain", horizon=8, **options)

@@ -38,9 +38,9 @@ _MODULES: tuple[str, ...]
 class A2C(Managed):
     """Advantage actor-critic, one update per short rollout. The simplest baseline that learns."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0007, gamma: float = 0.99,
-        max_grad_norm: float = 0.5, horizon: int = 5, value_coef: float = 0.5,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0007,
+        gamma: float = 0.99, max_grad_norm: float = 0.5, horizon: int = 5, value_coef: float = 0.5,
         entropy_coef: float | str = 0.0, normalize_advantage: bool = False,
         hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'tanh',
@@ -60,10 +60,10 @@ class A2C(Managed):
 class AIRL(Managed):
     """Learn the reward behind episodes, and imitate them. For a reward that is used elsewhere."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float = 0.5, horizon: int = 128, value_coef: float = 0.5,
-        entropy_coef: float | str = 0.0, normalize_advantage: bool = True,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float = 0.5, horizon: int = 128,
+        value_coef: float = 0.5, entropy_coef: float | str = 0.0, normalize_advantage: bool = True,
         hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'tanh',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
@@ -86,9 +86,10 @@ class AIRL(Managed):
 class BC(Managed):
     """Do what the data did. The baseline of offline learning; first choice for expert data."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float | None = 10.0, batch_size: int = 256, hidden: Sequence[int] = (64, 64),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float | None = 10.0, batch_size: int = 256,
+        hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
         normalize_obs: bool = False, exploration_noise: float | str = 0.1, updates: int = 100000,
@@ -105,11 +106,11 @@ class BC(Managed):
 class C51(Managed):
     """DQN that learns a categorical distribution of returns. For a known range of returns."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.00025, gamma: float = 0.99,
-        max_grad_norm: float | None = 10.0, batch_size: int = 32, buffer_size: int = 1000000,
-        learning_starts: int = 100, train_every: int = 4, updates: int = 1, n_step: int = 1,
-        hidden: Sequence[int] = (64, 64),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.00025,
+        gamma: float = 0.99, max_grad_norm: float | None = 10.0, batch_size: int = 32,
+        buffer_size: int = 1000000, learning_starts: int = 100, train_every: int = 4,
+        updates: int = 1, n_step: int = 1, hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp', target_every: int = 2500,
         tau: float = 1.0, normalize_obs: bool = False, normalize_reward: bool = False,
@@ -129,9 +130,9 @@ class C51(Managed):
 class CQL(Managed):
     """Critics that distrust what the data does not show. For narrow data; slower than IQL."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float | None = None, batch_size: int = 256,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float | None = None, batch_size: int = 256,
         hidden: Sequence[int] = (256, 256),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
@@ -154,11 +155,11 @@ class CQL(Managed):
 class CrossQ(Managed):
     """SAC with batch norm and no target networks. Needs few steps, at one update per step."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.001, gamma: float = 0.99,
-        max_grad_norm: float | None = None, batch_size: int = 256, buffer_size: int = 1000000,
-        learning_starts: int = 5000, train_every: int = 1, updates: int = 1, n_step: int = 1,
-        hidden: Sequence[int] = (256, 256),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.001,
+        gamma: float = 0.99, max_grad_norm: float | None = None, batch_size: int = 256,
+        buffer_size: int = 1000000, learning_starts: int = 5000, train_every: int = 1,
+        updates: int = 1, n_step: int = 1, hidden: Sequence[int] = (256, 256),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
         critic_lr: float | str | None = None, normalize_reward: bool = False,
@@ -179,9 +180,9 @@ class CrossQ(Managed):
 class DAgger(Managed):
     """Learn from an expert that answers on the learner's own states. Needs fewer labels than BC."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float | None = 10.0, hidden: Sequence[int] = (64, 64),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float | None = 10.0, hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
         normalize_obs: bool = False, batch_size: int = 256, train_every: int = 500,
@@ -199,11 +200,11 @@ class DAgger(Managed):
 class DDPG(Managed):
     """Deterministic actor-critic with one critic. A baseline; TD3 is the better choice."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float | None = None, batch_size: int = 256, buffer_size: int = 1000000,
-        learning_starts: int = 1000, train_every: int = 1, updates: int = 1, n_step: int = 1,
-        hidden: Sequence[int] = (256, 256),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float | None = None, batch_size: int = 256,
+        buffer_size: int = 1000000, learning_starts: int = 1000, train_every: int = 1,
+        updates: int = 1, n_step: int = 1, hidden: Sequence[int] = (256, 256),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
         critic_lr: float | str | None = None, tau: float = 0.005, normalize_obs: bool = False,
@@ -221,11 +222,11 @@ class DDPG(Managed):
 class DQN(Managed):
     """Q-learning from a replay. The baseline for discrete actions; extensions are options."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0001, gamma: float = 0.99,
-        max_grad_norm: float | None = 10.0, batch_size: int = 32, buffer_size: int = 1000000,
-        learning_starts: int = 100, train_every: int = 4, updates: int = 1, n_step: int = 1,
-        hidden: Sequence[int] = (64, 64),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0001,
+        gamma: float = 0.99, max_grad_norm: float | None = 10.0, batch_size: int = 32,
+        buffer_size: int = 1000000, learning_starts: int = 100, train_every: int = 4,
+        updates: int = 1, n_step: int = 1, hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp', target_every: int = 2500,
         tau: float = 1.0, normalize_obs: bool = False, normalize_reward: bool = False,
@@ -246,11 +247,11 @@ class DQN(Managed):
 class DT(Managed):
     """Imitation given a return: ask for a high one. For data of mixed quality with long returns."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0001, gamma: float = 0.99,
-        max_grad_norm: float | None = 0.25, batch_size: int = 64, normalize_obs: bool = True,
-        context: int = 20, width: int = 128, layers: int = 3, heads: int = 1,
-        max_timestep: int = 1000, weight_decay: float = 0.0001, warmup: int = 10000,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0001,
+        gamma: float = 0.99, max_grad_norm: float | None = 0.25, batch_size: int = 64,
+        normalize_obs: bool = True, context: int = 20, width: int = 128, layers: int = 3,
+        heads: int = 1, max_timestep: int = 1000, weight_decay: float = 0.0001, warmup: int = 10000,
         target_return: float | None = None, updates: int = 100000, data: str | Path, seed: int = 1,
         device: str = 'auto', compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
@@ -263,18 +264,19 @@ class DT(Managed):
 class DreamerV3(Managed):
     """Learn a world model and behave by imagining. For few steps, images and partial views."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, size: Literal['nano', 'XS', 'S', 'M', 'L'] = 'XS',
-        deter: int | None = None, hidden: int | None = None, classes: int | None = None,
-        depth: int | None = None, units: int | None = None, stoch: int = 32, blocks: int = 8,
-        layers: int = 3, lr: float | str = 4e-05, warmup: int = 1000, agc: float = 0.3,
-        batch_size: int = 16, sequence: int = 64, buffer_size: int = 1000000,
-        learning_starts: int = 1024, train_ratio: int = 32, imagination: int = 15,
-        horizon: float = 333.0, lam: float = 0.95, entropy_coef: float = 0.0003,
-        dynamics_coef: float = 1.0, representation_coef: float = 0.1, free_nats: float = 1.0,
-        unimix: float = 0.01, replay_value_coef: float = 0.3, return_decay: float = 0.99,
-        tau: float = 0.02, env_steps: int = 100000, num_envs: int = 1, seed: int = 1,
-        device: str = 'auto', compile: Literal['auto'] | bool = 'auto', threads: int = 0,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True,
+        size: Literal['nano', 'XS', 'S', 'M', 'L'] = 'XS', deter: int | None = None,
+        hidden: int | None = None, classes: int | None = None, depth: int | None = None,
+        units: int | None = None, stoch: int = 32, blocks: int = 8, layers: int = 3,
+        lr: float | str = 4e-05, warmup: int = 1000, agc: float = 0.3, batch_size: int = 16,
+        sequence: int = 64, buffer_size: int = 1000000, learning_starts: int = 1024,
+        train_ratio: int = 32, imagination: int = 15, horizon: float = 333.0, lam: float = 0.95,
+        entropy_coef: float = 0.0003, dynamics_coef: float = 1.0, representation_coef: float = 0.1,
+        free_nats: float = 1.0, unimix: float = 0.01, replay_value_coef: float = 0.3,
+        return_decay: float = 0.99, tau: float = 0.02, env_steps: int = 100000, num_envs: int = 1,
+        seed: int = 1, device: str = 'auto', compile: Literal['auto'] | bool = 'auto',
+        threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
         eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
@@ -285,11 +287,11 @@ class DreamerV3(Managed):
 class FQF(Managed):
     """IQN with learned quantile levels. For long-tailed returns; more expensive than IQN."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 5e-05, gamma: float = 0.99,
-        max_grad_norm: float | None = 10.0, batch_size: int = 32, buffer_size: int = 1000000,
-        learning_starts: int = 1000, train_every: int = 4, updates: int = 1, n_step: int = 1,
-        hidden: Sequence[int] = (64, 64),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 5e-05,
+        gamma: float = 0.99, max_grad_norm: float | None = 10.0, batch_size: int = 32,
+        buffer_size: int = 1000000, learning_starts: int = 1000, train_every: int = 4,
+        updates: int = 1, n_step: int = 1, hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp', target_every: int = 2500,
         tau: float = 1.0, normalize_obs: bool = False, normalize_reward: bool = False,
@@ -311,10 +313,10 @@ class FQF(Managed):
 class GAIL(Managed):
     """Imitate episodes by fooling a discriminator. For few demonstrations and cheap steps."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float = 0.5, horizon: int = 128, value_coef: float = 0.5,
-        entropy_coef: float | str = 0.0, normalize_advantage: bool = True,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float = 0.5, horizon: int = 128,
+        value_coef: float = 0.5, entropy_coef: float | str = 0.0, normalize_advantage: bool = True,
         hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'tanh',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
@@ -337,9 +339,9 @@ class GAIL(Managed):
 class IMPALA(Managed):
     """Actor-critic with V-trace. For actors whose policy lags behind the learner's."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0006, gamma: float = 0.99,
-        max_grad_norm: float = 0.5, horizon: int = 20, value_coef: float = 0.5,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0006,
+        gamma: float = 0.99, max_grad_norm: float = 0.5, horizon: int = 20, value_coef: float = 0.5,
         entropy_coef: float | str = 0.01, normalize_advantage: bool = False,
         hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'tanh',
@@ -360,9 +362,9 @@ class IMPALA(Managed):
 class IQL(Managed):
     """Values within the data, then weighted imitation. First choice for data of mixed quality."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float | None = None, batch_size: int = 256,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float | None = None, batch_size: int = 256,
         hidden: Sequence[int] = (256, 256),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
@@ -382,11 +384,11 @@ class IQL(Managed):
 class IQN(Managed):
     """DQN that learns sampled quantiles of the return. For risk-sensitive choices (CVaR)."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 5e-05, gamma: float = 0.99,
-        max_grad_norm: float | None = 10.0, batch_size: int = 32, buffer_size: int = 1000000,
-        learning_starts: int = 1000, train_every: int = 4, updates: int = 1, n_step: int = 1,
-        hidden: Sequence[int] = (64, 64),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 5e-05,
+        gamma: float = 0.99, max_grad_norm: float | None = 10.0, batch_size: int = 32,
+        buffer_size: int = 1000000, learning_starts: int = 1000, train_every: int = 4,
+        updates: int = 1, n_step: int = 1, hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp', target_every: int = 2500,
         tau: float = 1.0, normalize_obs: bool = False, normalize_reward: bool = False,
@@ -408,11 +410,11 @@ class IQN(Managed):
 class MBPO(Managed):
     """SAC on imagined transitions. Needs few real steps, and much computing for each."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float | None = None, batch_size: int = 256, buffer_size: int = 1000000,
-        learning_starts: int = 100, train_every: int = 1, updates: int = 20, n_step: Literal[1] = 1,
-        hidden: Sequence[int] = (256, 256),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float | None = None, batch_size: int = 256,
+        buffer_size: int = 1000000, learning_starts: int = 100, train_every: int = 1,
+        updates: int = 20, n_step: Literal[1] = 1, hidden: Sequence[int] = (256, 256),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
         critic_lr: float | str | None = None, tau: float = 0.005, normalize_obs: bool = False,
@@ -436,9 +438,9 @@ class MBPO(Managed):
 class MOPO(Managed):
     """SAC in a model of the data that is punished where the model is unsure. Can leave the data."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float | None = None, batch_size: int = 256,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float | None = None, batch_size: int = 256,
         hidden: Sequence[int] = (256, 256),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
@@ -464,10 +466,10 @@ class MOPO(Managed):
 class PPO(Managed):
     """Clipped policy gradient on fresh rollouts. First choice where steps are cheap."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float = 0.5, horizon: int = 128, value_coef: float = 0.5,
-        entropy_coef: float | str = 0.0, normalize_advantage: bool = True,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float = 0.5, horizon: int = 128,
+        value_coef: float = 0.5, entropy_coef: float | str = 0.0, normalize_advantage: bool = True,
         hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'tanh',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
@@ -487,11 +489,11 @@ class PPO(Managed):
 class QRDQN(Managed):
     """DQN that learns quantiles of the return. First choice for discrete actions with replay."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 5e-05, gamma: float = 0.99,
-        max_grad_norm: float | None = 10.0, batch_size: int = 32, buffer_size: int = 1000000,
-        learning_starts: int = 100, train_every: int = 4, updates: int = 1, n_step: int = 1,
-        hidden: Sequence[int] = (64, 64),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 5e-05,
+        gamma: float = 0.99, max_grad_norm: float | None = 10.0, batch_size: int = 32,
+        buffer_size: int = 1000000, learning_starts: int = 100, train_every: int = 4,
+        updates: int = 1, n_step: int = 1, hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp', target_every: int = 2500,
         tau: float = 1.0, normalize_obs: bool = False, normalize_reward: bool = False,
@@ -511,11 +513,11 @@ class QRDQN(Managed):
 class R2D2(Managed):
     """Recurrent Q-learning from replayed sequences. For partially observable tasks."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0001, gamma: float = 0.997,
-        max_grad_norm: float | None = 40.0, batch_size: int = 64, buffer_size: int = 1000000,
-        learning_starts: int = 5000, train_every: int = 64, updates: int = 1, n_step: int = 5,
-        hidden: Sequence[int] = (64,),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0001,
+        gamma: float = 0.997, max_grad_norm: float | None = 40.0, batch_size: int = 64,
+        buffer_size: int = 1000000, learning_starts: int = 5000, train_every: int = 64,
+        updates: int = 1, n_step: int = 5, hidden: Sequence[int] = (64,),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp', target_every: int = 2500,
         tau: float = 1.0, head_hidden: Sequence[int] = (),
@@ -537,11 +539,11 @@ class R2D2(Managed):
 class REDQ(Managed):
     """SAC with ten critics and many updates per step. For expensive environment steps."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float | None = None, batch_size: int = 256, buffer_size: int = 1000000,
-        learning_starts: int = 5000, train_every: int = 1, updates: int = 20, n_step: int = 1,
-        hidden: Sequence[int] = (256, 256),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float | None = None, batch_size: int = 256,
+        buffer_size: int = 1000000, learning_starts: int = 5000, train_every: int = 1,
+        updates: int = 20, n_step: int = 1, hidden: Sequence[int] = (256, 256),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
         critic_lr: float | str | None = None, tau: float = 0.005, normalize_obs: bool = False,
@@ -563,11 +565,11 @@ class REDQ(Managed):
 class Rainbow(Managed):
     """C51 with all extensions of DQN. For images and long runs."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 6.25e-05, gamma: float = 0.99,
-        max_grad_norm: float | None = 10.0, batch_size: int = 32, buffer_size: int = 1000000,
-        learning_starts: int = 1600, train_every: int = 4, updates: int = 1, n_step: int = 3,
-        hidden: Sequence[int] = (128,),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 6.25e-05,
+        gamma: float = 0.99, max_grad_norm: float | None = 10.0, batch_size: int = 32,
+        buffer_size: int = 1000000, learning_starts: int = 1600, train_every: int = 4,
+        updates: int = 1, n_step: int = 3, hidden: Sequence[int] = (128,),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp', target_every: int = 2000,
         tau: float = 1.0, normalize_obs: bool = False, normalize_reward: bool = False,
@@ -586,9 +588,9 @@ class Rainbow(Managed):
 class ReBRAC(Managed):
     """TD3+BC with a penalty in the critics too. Strong offline, with two weights to tune."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.001, gamma: float = 0.99,
-        max_grad_norm: float | None = None, batch_size: int = 1024,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.001,
+        gamma: float = 0.99, max_grad_norm: float | None = None, batch_size: int = 1024,
         hidden: Sequence[int] = (256, 256, 256),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
@@ -609,10 +611,10 @@ class ReBRAC(Managed):
 class RecurrentPPO(Managed):
     """PPO with an LSTM, GRU or transformer. For partially observable tasks."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float = 0.5, horizon: int = 128, value_coef: float = 0.5,
-        entropy_coef: float | str = 0.0, normalize_advantage: bool = True,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float = 0.5, horizon: int = 128,
+        value_coef: float = 0.5, entropy_coef: float | str = 0.0, normalize_advantage: bool = True,
         hidden: Sequence[int] = (64,),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'tanh',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
@@ -634,11 +636,11 @@ class RecurrentPPO(Managed):
 class SAC(Managed):
     """Maximum-entropy actor-critic. First choice for continuous actions; little to tune."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float | None = None, batch_size: int = 256, buffer_size: int = 1000000,
-        learning_starts: int = 100, train_every: int = 1, updates: int = 1, n_step: int = 1,
-        hidden: Sequence[int] = (256, 256),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float | None = None, batch_size: int = 256,
+        buffer_size: int = 1000000, learning_starts: int = 100, train_every: int = 1,
+        updates: int = 1, n_step: int = 1, hidden: Sequence[int] = (256, 256),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
         critic_lr: float | str | None = None, tau: float = 0.005, normalize_obs: bool = False,
@@ -660,11 +662,11 @@ class SAC(Managed):
 class TD3(Managed):
     """Deterministic actor-critic: clipped double-Q targets, delayed updates. Cheaper than SAC."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float | None = None, batch_size: int = 256, buffer_size: int = 1000000,
-        learning_starts: int = 1000, train_every: int = 1, updates: int = 1, n_step: int = 1,
-        hidden: Sequence[int] = (256, 256),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float | None = None, batch_size: int = 256,
+        buffer_size: int = 1000000, learning_starts: int = 1000, train_every: int = 1,
+        updates: int = 1, n_step: int = 1, hidden: Sequence[int] = (256, 256),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
         critic_lr: float | str | None = None, tau: float = 0.005, normalize_obs: bool = False,
@@ -683,9 +685,9 @@ class TD3(Managed):
 class TD3BC(Managed):
     """TD3 that stays near recorded actions. Simple and fast; for data of decent quality."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float | None = None, batch_size: int = 256,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float | None = None, batch_size: int = 256,
         hidden: Sequence[int] = (256, 256),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
@@ -705,17 +707,17 @@ class TD3BC(Managed):
 class TDMPC2(Managed):
     """Planning in a learned latent model. For continuous control with few steps; costs compute."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float | None = 20.0, batch_size: int = 256, buffer_size: int = 1000000,
-        learning_starts: int = 1000, train_every: int = 1, updates: int = 1, n_step: int = 1,
-        normalize_obs: bool = False, pretrain: bool = True, tau: float = 0.01, horizon: int = 3,
-        rho: float = 0.5, consistency_coef: float = 20.0, reward_coef: float = 0.1,
-        value_coef: float = 0.1, termination_coef: float = 1.0, episodic: bool = True,
-        entropy_coef: float = 0.0001, encoder_lr_share: float = 0.3, latent: int = 512,
-        width: int = 512, encoder_width: int = 256, simplex: int = 8, critics: int = 5,
-        dropout: float = 0.01, bins: int = 101, bin_limit: float = 10.0, samples: int = 512,
-        policy_samples: int = 24, elites: int = 64, iterations: int = 6,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float | None = 20.0, batch_size: int = 256,
+        buffer_size: int = 1000000, learning_starts: int = 1000, train_every: int = 1,
+        updates: int = 1, n_step: int = 1, normalize_obs: bool = False, pretrain: bool = True,
+        tau: float = 0.01, horizon: int = 3, rho: float = 0.5, consistency_coef: float = 20.0,
+        reward_coef: float = 0.1, value_coef: float = 0.1, termination_coef: float = 1.0,
+        episodic: bool = True, entropy_coef: float = 0.0001, encoder_lr_share: float = 0.3,
+        latent: int = 512, width: int = 512, encoder_width: int = 256, simplex: int = 8,
+        critics: int = 5, dropout: float = 0.01, bins: int = 101, bin_limit: float = 10.0,
+        samples: int = 512, policy_samples: int = 24, elites: int = 64, iterations: int = 6,
         plan_temperature: float = 0.5, min_std: float = 0.05, max_std: float = 2.0,
         cnn: Literal['nature', 'impala'] = 'nature', env_steps: int = 100000, num_envs: int = 1,
         seed: int = 1, device: str = 'auto', compile: Literal['auto'] | bool = 'auto',
@@ -730,11 +732,11 @@ class TDMPC2(Managed):
 class TQC(Managed):
     """SAC with truncated quantile critics. Often better than SAC, at a higher cost per update."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float | None = None, batch_size: int = 256, buffer_size: int = 1000000,
-        learning_starts: int = 100, train_every: int = 1, updates: int = 1, n_step: int = 1,
-        hidden: Sequence[int] = (256, 256),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float | None = None, batch_size: int = 256,
+        buffer_size: int = 1000000, learning_starts: int = 100, train_every: int = 1,
+        updates: int = 1, n_step: int = 1, hidden: Sequence[int] = (256, 256),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
         critic_lr: float | str | None = None, tau: float = 0.005, normalize_obs: bool = False,

@@ -16,6 +16,7 @@ from assay.core import registry
 from assay.core.errors import AssayError, CheckpointError, ConfigError, RunError
 from assay.core.types import Clock, Spaces, Tree, tree_leaves
 from assay.envs.make import make_vector
+from assay.envs.recorded import NO_ENV
 from assay.envs.space_codec import space_from_state
 from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap
 from assay.envs.vector import Vector
@@ -178,6 +179,8 @@ def _acting(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
 def evaluation_vector(config: RunConfig, env: Any, episodes: int) -> Vector | None:
     """Make environments for evaluation, apart from those that train; None if they cannot be."""
     run, settings = config.run, config.run.env_settings()
+    if env is None and config.env == NO_ENV:
+        return None
     count = min(episodes, 16)
     if env is None and config.env_is_object:
         raise RunError(
@@ -201,3 +204,22 @@ def evaluation_vector(config: RunConfig, env: Any, episodes: int) -> Vector | No
             return None
         return make_vector(own, 1, training=False, **settings)
     return make_vector(env, count, training=False, **settings)
+
+
+def required_vector(config: RunConfig, env: Any, episodes: int, fix: str) -> Vector:
+    """Make environments for evaluation, or say why they cannot be made, and what to do.
+
+    Raises:
+        ConfigError: The run has no environment, or one that cannot be copied; `fix` is for those.
+    """
+    vector = evaluation_vector(config, env, episodes)
+    if vector is not None:
+        return vector
+    if config.env == NO_ENV:
+        raise ConfigError(
+            "The run learned from recorded data and has no environment to play in.",
+            "Estimate its return from data: assay evaluate RUN --offline SET.",
+        )
+    raise ConfigError(
+        f"The environment '{config.env}' was given as an object that cannot be copied.", fix
+    )

@@ -14,18 +14,21 @@ import gymnasium as gym
 from assay.agents import Agent as Agent
 from assay.agents import evaluation_vector as evaluation_vector
 from assay.agents import load as load
+from assay.agents import required_vector as required_vector
 from assay.algorithms.base import Algorithm
 from assay.core import seeding
 from assay.core.errors import AssayError, CheckpointError, ConfigError, RunError
 from assay.core.paths import runs_root
 from assay.core.types import Clock
 from assay.envs.make import EnvLike, look_at
+from assay.envs.recorded import NO_ENV
 from assay.envs.start_check import check_start
 from assay.envs.vector import Vector
 from assay.evaluation.evaluate import EvaluationResult, evaluate, save_evaluation
 from assay.experts.choose import choose, named
 from assay.loops.config import Look, RunConfig, resolve
 from assay.loops.events import Callback
+from assay.loops.recorded import env_of
 from assay.loops.run_settings import FineTuneSettings
 from assay.loops.training import Evaluator, Training
 from assay.runs import checkpoint, provenance
@@ -84,7 +87,7 @@ class Run:
 
 def train(
     algorithm: str,
-    env: EnvLike,
+    env: EnvLike | None = None,
     *,
     name: str | None = None,
     root: Path | str | None = None,
@@ -98,7 +101,8 @@ def train(
 
     Args:
         algorithm: A name from `assay algorithms`.
-        env: A Gymnasium id, an `Env`, a `VectorEnv`, or a factory of an `Env`.
+        env: A Gymnasium id, an `Env`, a `VectorEnv`, or a factory of an `Env`. Without it, the
+            environment that `data` was recorded in, or none if it names none.
         name: The run's name; made up if not given.
         root: Where runs are kept.
         config: Settings, for example read from a YAML file.
@@ -116,6 +120,7 @@ def train(
         run = assay.train("ppo", "CartPole-v1", env_steps=100_000)
     """
     settings, shown = named(settings)
+    env = env_or_data(env, config or {}, settings)
     resolved, given = configure(
         algorithm, env, config or {}, settings, preset=preset, look=partial(look_at, env)
     )
@@ -281,12 +286,8 @@ def evaluate_agent(
     agent: Agent, config: RunConfig, env: Any, episodes: int, seed: int
 ) -> EvaluationResult:
     """Evaluate an agent in the environment of a configuration."""
-    vector = evaluation_vector(config, env, episodes)
-    if vector is None:
-        raise ConfigError(
-            f"The environment '{config.env}' was given as an object that cannot be copied.",
-            "Call assay.evaluate(agent.policy, env, ...) with an environment of your own.",
-        )
+    fix = "Call assay.evaluate(agent.policy, env, ...) with an environment of your own."
+    vector = required_vector(config, env, episodes, fix)
     try:
         return evaluate(agent.policy, vector, episodes=episodes, seed=seed)
     finally:
@@ -302,7 +303,9 @@ def _training(
 ) -> tuple[Training, Vector | None]:
     vector = evaluation_vector(config, env, config.run.eval_episodes)
     evaluator: Evaluator | None = None
-    if vector is None:
+    if vector is None and config.env == NO_ENV:
+        pass  # there is nothing to evaluate in, as was asked for
+    elif vector is None:
         warnings.warn(
             "The environment object cannot be copied, so there are no evaluations; "
             "give a factory to have them.",
@@ -344,6 +347,14 @@ def _tell_left_out(vector: Vector) -> None:
 def _close(vector: Vector | None) -> None:
     if vector is not None:
         vector.close()
+
+
+def env_or_data(env: EnvLike | None, *layers: Mapping[str, Any]) -> EnvLike:
+    """Return the environment, or what the data says that it is, if none is given."""
+    found = env_of(*layers) if env is None else env
+    if found is None:
+        raise ConfigError("Nothing names the environment.", "Give env, or data to learn from.")
+    return found
 
 
 def _describe(env: Any) -> tuple[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from assay.agents import evaluation_vector, load
+from assay.agents import load, required_vector
 from assay.algorithms.dreamerv3 import DreamerV3
 from assay.core.errors import ConfigError
 from assay.core.types import Tree, tree_map
@@ -60,16 +60,10 @@ def draw_imagination(
         )
     if not len(algorithm.world.parts.images):
         raise ConfigError(
-            f"The observations of '{path}' are no images: there is nothing to draw.",
+            f"The observations of '{path}' are not images: there is nothing to draw.",
             "Draw a run that sees images.",
         )
-    vector = evaluation_vector(config, env, episodes)
-    if vector is None:
-        raise ConfigError(
-            f"The environment '{config.env}' was given as an object that cannot be copied.",
-            "Give a function that makes it.",
-        )
-    with vector:
+    with required_vector(config, env, episodes, "Give a function that makes it.") as vector:
         obs, action = _play(algorithm, vector, steps, seed)
     context = max(1, min(5, len(action) // 2))
     shape = (len(action) - context, action.shape[1], algorithm.hp.stoch)

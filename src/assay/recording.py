@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from assay.algorithms.base import ReplayNeeds
-from assay.api import Agent, Run, evaluation_vector, load, open_run
+from assay.api import Agent, Run, load, open_run, required_vector
 from assay.buffers.allocation import tree_bytes
 from assay.buffers.replay import ReplayBuffer
 from assay.core.errors import ConfigError, DataError
@@ -108,19 +108,13 @@ def record(
 
 def _vector(run: Run, episodes: int) -> Vector:
     """Return environments, as many as give episodes that can be held in memory at once."""
-    vector = evaluation_vector(run.config, run.env, episodes)
-    if vector is None:
-        raise ConfigError(
-            f"The environment '{run.config.env}' was given as an object that cannot be copied.",
-            "Record it yourself with assay.data.from_episodes.",
-        )
+    fix = "Record it yourself with assay.data.from_episodes."
+    vector = required_vector(run.config, run.env, episodes, fix)
     most = max(1, _HELD // tree_bytes(vector.spaces.observation, vector.limit or 1000))
     if most >= vector.num_envs:
         return vector
     vector.close()
-    smaller = evaluation_vector(run.config, run.env, most)
-    assert smaller is not None
-    return smaller
+    return required_vector(run.config, run.env, most, fix)
 
 
 def _metadata(run: Run, agent: Agent) -> dict[str, Any]:

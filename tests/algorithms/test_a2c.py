@@ -43,7 +43,7 @@ def table(**settings: Any) -> A2C:
     return algorithm
 
 
-# The fourth is no transition: nothing of it counts.
+# The fourth is not a transition: nothing of it counts.
 ITEMS = {
     "obs": torch.tensor([0, 1, 1, 0]),
     "action": torch.tensor([0, 0, 1, 1]),

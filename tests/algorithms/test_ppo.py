@@ -68,7 +68,7 @@ def batch(**columns: list[float]) -> dict[str, torch.Tensor]:
 
 
 NAN = math.nan
-# Ratios 1, 3/4 : 1/2 = 1.5 and 1/4 : 1/2 = 0.5. The fourth is no transition: nothing of it counts.
+# Ratios 1, 3/4 : 1/2 = 1.5 and 1/4 : 1/2 = 0.5. The fourth is not a transition and does not count.
 ITEMS = {
     "obs": [0, 1, 1, 0],
     "action": [0, 0, 1, 1],

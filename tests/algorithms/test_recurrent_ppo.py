@@ -162,7 +162,7 @@ class TestBoundaries:
     def test_learning_begins_where_acting_was(self, memory: str, next_step: bool) -> None:
         """Acting steps in NumPy, learning unrolls in torch; to the first step, the ratio is 1."""
         factory = partial(Identity, length=5, truncates=True)
-        # Gymnasium's own vector resets in the next step, which makes rows that are no transition.
+        # Gymnasium's own vector resets in the next step, which makes rows that are not transitions.
         env: Any = gym.vector.SyncVectorEnv([factory] * 3) if next_step else factory
         rig = Rig(
             "recurrent_ppo", env, num_envs=3, horizon=16, chunk=4, minibatch_size=48, epochs=1,

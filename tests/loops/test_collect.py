@@ -116,7 +116,7 @@ class TestRollout:
         assert rollout.last_obs.ravel().tolist() == ([200, 102] if next_step else [300, 200])
         assert rollout.runs.carry["count"].ravel().tolist() == [0, 0]
         assert rollout.last_carry["count"].ravel().tolist() == ([0, 2] if next_step else [0, 0])
-        # Resets are no steps. Returns 1 + 2 = 3 and 1 + 2 + 3 = 6.
+        # Resets are not steps. Returns 1 + 2 = 3 and 1 + 2 + 3 = 6.
         assert seen.env_steps == (9 if next_step else 12)
         assert seen.obs is rollout.obs and seen.reward is rollout.reward
         assert columns(seen.done) == columns(rollout.terminated | rollout.truncated)

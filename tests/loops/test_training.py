@@ -146,7 +146,7 @@ class TestMoments:
 
 class TestNothingDisturbsLearning:
     def test_looking_does_not_change_the_result(self, train: Train) -> None:
-        """When it is logged, evaluated and saved is no part of what is learned."""
+        """When it is logged, evaluated and saved is not part of what is learned."""
         often = train("often", log_every=10, eval_every=10, checkpoint_every=10)
         never = train("never", log_every=100, eval_every=0, checkpoint_every=0)
         for section in ("weights", "optimizer", "collector"):
@@ -588,7 +588,7 @@ class TestEnvironments:
         with pytest.warns(UserWarning, match="no evaluations"):
             run = train("a", env, num_envs=None, env_steps=60)
         assert run.config.run.num_envs == 3 and run.status == "done"
-        # 15 rows per iteration; those that only reset are no steps, so it takes more of them.
+        # 15 rows per iteration; those that only reset are not steps, so it takes more of them.
         assert run_metrics(run.path)[-1][0] >= 60
 
     def test_what_cannot_be_copied_is_not_evaluated(self, train: Train) -> None:

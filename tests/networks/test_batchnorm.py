@@ -131,7 +131,7 @@ def test_a_traced_step_learns_the_statistics() -> None:
     traced._lr.fill_(0.01)
     program = traced._program(["x"], False)
     graph = compile_cache._trace(program, [*traced._state_tensors(), rows()])
-    assert two[0].count.item() == 0  # tracing is no update
+    assert two[0].count.item() == 0  # tracing is not an update
     for seed in range(4):
         metrics = eager(({"x": rows(seed)}), 0.01)
         found = graph(*traced._state_tensors(), rows(seed))[0]

@@ -365,7 +365,7 @@ class TestWays:
             for seed in range(4):
                 for step in (eager, compiled):
                     step.buffered.noise.fill_(float(seed))  # type: ignore[attr-defined]
-                rate = 0.05 / (1 + seed)  # a new rate is no new program
+                rate = 0.05 / (1 + seed)  # a new rate is not a new program
                 with quick_compiler():
                     found = compiled(data(seed), rate)
                 torch.testing.assert_close(found, eager(data(seed), rate), **TOLERANCE)

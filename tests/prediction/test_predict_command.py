@@ -231,7 +231,10 @@ def test_an_exported_file_acts_as_its_run_without_torch(
 def test_files_that_cannot_act_are_refused(trained: Any, tmp_path: Path) -> None:
     good, out = tmp_path / "x.npy", tmp_path / "a.csv"
     np.save(good, np.zeros((5, 3), np.float32))
-    for name, message in (("p.pt", "neither a run nor an ONNX"), ("p.onnx", "is no ONNX model")):
+    for name, message in (
+        ("p.pt", "neither a run nor an ONNX"),
+        ("p.onnx", "is not an ONNX model"),
+    ):
         (tmp_path / name).write_text("nonsense")
         assert message in refused(tmp_path / name, good, out)
     assert "--sample has a meaning only with a run" in refused(

@@ -52,7 +52,7 @@ AWAY = "127.0.0.1:9"
         ({"safe_action": 7}, "safe_action=7 is not in the action space"),
         ({"algorithm": None}, "algorithm is missing"),
         ({"observation": None}, "observation is missing"),
-        ({"observation": 5}, "observation=5 is no space"),
+        ({"observation": 5}, "observation=5 is not a space"),
         ({"observation": {"kind": "bx", "shape": [3]}}, "bx"),
         ({"action": KNOB, "bounds": {"low": -5}, "safe_action": [0, 0]}, "beyond the action space"),
         ({"bounds": {"low": 0}}, "bounds are for a box"),

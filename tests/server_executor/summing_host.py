@@ -77,7 +77,7 @@ class SummingHost:
             if self.settings.get("hang") == number and (self.place / "hang").exists():
                 threading.Event().wait()
             if message.replaying:
-                assert position <= self.position, "a batch that is new is no replay"
+                assert position <= self.position, "a batch that is new is not a replay"
                 self.replayed.append(number)
                 continue
             assert position > self.position, "a batch came twice"

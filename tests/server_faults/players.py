@@ -36,7 +36,7 @@ class Player:
         self.name = name
         self.connection: Connection = connect(address, **{**given, **options})
         self.steps = 0
-        self.wrong = 0  # answers that are no action
+        self.wrong = 0  # answers that are not actions
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._play, daemon=True)
 

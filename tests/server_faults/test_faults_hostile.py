@@ -154,7 +154,7 @@ def test_the_id_in_no_message_makes_anyone_somebody_else(
         except grpc.RpcError as error:
             assert error.code() is not grpc.StatusCode.UNKNOWN, error
     assert victim.put(batch(epoch, 2)).committed == 2
-    # Metadata that is no id is refused, and not bent into one.
+    # Metadata that is not an id is refused, and not bent into one.
     for name in ("../victim", "victim\t", " ", "v" * 200, "-victim"):
         liar = Client(channel, name)
         with pytest.raises((grpc.RpcError, ValueError)):

@@ -16,7 +16,7 @@ OBS = np.zeros(3, np.float32)
 
 
 def with_nan(data: bytes) -> bytes:
-    """Return a model file whose last number is no number."""
+    """Return a model file whose last number is not a number."""
     return data[:-4] + np.array([np.nan], np.float32).tobytes()
 
 

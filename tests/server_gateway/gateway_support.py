@@ -420,6 +420,6 @@ def parse_text(text: str) -> dict[str, float]:
         if line and not line.startswith("#"):
             name, _, value = line.rpartition(" ")
             if not name or name in found:
-                raise ValueError(f"'{line}' is no sample, or is there twice")
+                raise ValueError(f"'{line}' is not a sample, or is there twice")
             found[name] = float(value)
     return found

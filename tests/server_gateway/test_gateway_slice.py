@@ -43,4 +43,4 @@ def test_a_client_sends_experience_and_gets_a_model(tmp_path: Path) -> None:
         watch.cancel()
         stream.close()
         stream._thread.join(20)
-        assert stream.error is None  # the end of a stream that the client has closed is no error
+        assert stream.error is None  # a stream that the client closed does not end with an error

@@ -40,7 +40,7 @@ def items(**columns: list[float]) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(column) for name, column in columns.items()}
 
 
-# Four steps; the third was not the policy's, the fourth is no transition.
+# Four steps; the third was not the policy's, the fourth is not a transition.
 COMMON: dict[str, Any] = {
     "obs": [0, 1, 1, 0],
     "action": [0, 0, 1, 1],

@@ -56,7 +56,7 @@ def test_the_registry_selects_and_a_name_overrides(study: Study) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "/etc", ".hidden", "a/b", "a" * 81, "a b"])
 def test_names_stay_inside_their_directory(study: Study, name: str) -> None:
-    with pytest.raises(StudyError, match="is no name"):
+    with pytest.raises(StudyError, match="is not a name"):
         study.candidate_path(name)
 
 

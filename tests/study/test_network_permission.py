@@ -44,7 +44,7 @@ def test_a_metric_from_elsewhere(study: Study, path: str) -> None:
         refuse_network(Contract(**values))
     # With every permission: nothing here fetches, and that is said.
     values["experiment"] = {"network": True, "wandb": True}
-    with pytest.raises(StudyError, match="is no file of a run"):
+    with pytest.raises(StudyError, match="is not a file of a run"):
         refuse_network(Contract(**values))
     with pytest.raises(StudyError, match="nothing is fetched over the network"):
         extractors.series(MetricSource(**source), study.root, study.root / "log")

@@ -88,7 +88,7 @@ def probed(study: Study, *scores: float | None) -> None:
         ((50, 150, 150, 150, 99), 0.5, 2.0),
         ((150, 50, 150, 50, 150), 1.0, 1.0),  # what succeeds beyond a gap does not count
         ((150, 150, 50, 150, 150), None, None),  # it does not even work where it should
-        ((150, 150, 150, None, 150), 0.25, 1.0),  # a crash is no success
+        ((150, 150, 150, None, 150), 0.25, 1.0),  # a crash is not a success
     ],
 )
 def test_the_range_ends_before_the_first_value_that_fails(study, scores, lowest, highest) -> None:
@@ -187,7 +187,7 @@ def test_a_plan_that_was_edited_after_the_results(study: Study) -> None:
         ({"values": [1.0, 1.0]}, "name one twice"),
         ({"success": "it stands"}, "'it stands' does not say what success is"),
         ({"success": "return >= nan"}, "does not say what success is"),
-        ({"success": "retrun >= 5"}, "'retrun' is no metric of the contract"),
+        ({"success": "retrun >= 5"}, "'retrun' is not a metric of the contract"),
         ({"parameter": "delay", "nominal": 1, "values": [1, 1.5]}, "expected a whole number"),
     ],
 )
@@ -224,7 +224,7 @@ class TestNamed:
         other = make(study.root, "other")
         probe.plan_probe(other, plan())
         for name in ("", "mass", "../other/audits/probes/mass/summary.json"):
-            with pytest.raises(StudyError, match="is no probe summary of cartpole/lr"):
+            with pytest.raises(StudyError, match="is not a probe summary of cartpole/lr"):
                 probe.named(study, name)
 
     def test_one_that_was_edited(self, study: Study) -> None:

@@ -112,7 +112,7 @@ class TestLeases:
             queue.add("c1", "short", [99])
         with pytest.raises(StudyError, match="no candidate 'c9'"):
             queue.add("c9", "short", [0])
-        (study.path / "queue.sqlite").write_text("this is no database, whatever its name says")
+        (study.path / "queue.sqlite").write_text("this is not a database, whatever its name says")
         with pytest.raises(StudyError, match="can be deleted"):
             queue.manifest()
 

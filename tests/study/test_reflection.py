@@ -211,7 +211,7 @@ class TestNamed:
         reflection.reflect(other, "r2")
         put(study, "r1", **healthy())
         reflection.reflect(study, "r1")
-        with pytest.raises(StudyError, match="is no reward reflection of cartpole/lr"):
+        with pytest.raises(StudyError, match="is not a reward reflection of cartpole/lr"):
             reflection.named(study, name)
 
     def test_one_that_was_edited(self, tmp_path: Path) -> None:

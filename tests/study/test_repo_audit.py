@@ -315,7 +315,7 @@ def test_profiles_are_packaged_and_known_by_name(tmp_path: Path) -> None:
         assert audit(tmp_path, name).profile == name
     with pytest.raises(StudyError, match=r"no profile 'mjlap'.*\n.*mjlab"):
         audit(tmp_path, "mjlap")
-    with pytest.raises(StudyError, match="is no directory"):
+    with pytest.raises(StudyError, match="is not a directory"):
         audit(tmp_path / "nowhere")
 
 

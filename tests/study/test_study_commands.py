@@ -378,7 +378,7 @@ def test_a_clone_without_the_refs_is_anchored_again_by_a_person(repository: Path
 
 def test_a_file_of_candidates_that_is_no_text(repository: Path) -> None:
     (repository / "c.yaml").write_bytes(b"id: caf\xe9\n")
-    assert "'c.yaml' is no UTF-8 text" in study("propose", "c.yaml", code=2)
+    assert "'c.yaml' is not UTF-8 text" in study("propose", "c.yaml", code=2)
     (repository / "c.yaml").write_text("id: [")
     assert "'c.yaml' is malformed in line" in study("propose", "c.yaml", code=2)
     assert "Cannot read 'none.yaml'" in study("propose", "none.yaml", code=2)

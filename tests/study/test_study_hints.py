@@ -87,7 +87,7 @@ def test_a_file_that_is_protected_and_open_to_patches(repository: Path) -> None:
     assert "contract set 'evaluation.files=[]'" in said["warnings"][0]
     study("contract", "approve", "all", "--by", "Ada")
     assert set(said["warnings"]) <= set(told("contract", "check")["warnings"])
-    # A glob that allows other files too is no contradiction.
+    # A glob that allows other files too is not a contradiction.
     (repository / "agent.py").write_text("x = 1\n")
     said = told("contract", "set", "scope.files=['*.py']", "evaluation.changeable=[]")
     assert said["warnings"] == []

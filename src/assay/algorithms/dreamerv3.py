@@ -252,7 +252,7 @@ class DreamerV3(Algorithm):
             "reward": torch.cat([zero, reward]),
             "is_first": torch.cat([is_first, zero]),
             "is_terminal": torch.cat([zero, terminated]),
-            # A row that is no step is an episode's last moment; the last row has its flags.
+            # A row that is not a step is an episode's last moment; the last row has its flags.
             "is_last": torch.cat([1.0 - valid, (terminated + truncated)[-1:].clamp(max=1.0)]),
             "real": real,
             "reward_known": torch.cat([is_first[:1], real[1:]]),

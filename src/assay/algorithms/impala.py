@@ -136,7 +136,7 @@ class IMPALA(Algorithm):
         return pack("obs", self.inputs(obs)) | tensors | {"entropy_coef": entropy_coef}
 
     def _bootstraps(self, data: Rollout) -> tuple[np.ndarray, np.ndarray]:
-        """Return values [T, N] of successors that are no row of the rollout, and where they are.
+        """Return values [T, N] of successors that are not rows of the rollout, and where they are.
 
         Those are what followed the last row, and the final observations of truncated episodes.
         """

@@ -102,22 +102,33 @@ def build(
             "--actions", metavar="N or LOW:HIGH", help="Choices, or bounds, without --env."
         ),
     ] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--words",
+            metavar="COLUMN=WORD,WORD...",
+            help="Words in a column: the first becomes 0. Of the action column: its choices.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a dataset of the logs of a real system."""
+    """Make a dataset of the logs of a real system.
+
+    Without --env a run learns from it without an environment: `assay train iql data=OUT`.
+    """
     from assay.data.tables import build as make
 
-    pairs = [_pair(text) for text in columns]
-    fields = dict(pairs)
+    fields = dict(_pair("--column", text) for text in columns)
+    spoken = dict(_pair("--words", text) for text in words or ())
     space = None if actions is None else _action_space(actions, len(fields.get("action", ())))
-    _tell(make(logs, fields, out, env=env, actions=space), as_json)
+    _tell(make(logs, fields, out, env=env, actions=space, words=spoken), as_json)
 
 
-def _pair(text: str) -> tuple[str, list[str]]:
+def _pair(option: str, text: str) -> tuple[str, list[str]]:
     name, equals, names = text.partition("=")
     found = [one.strip() for one in names.split(",") if one.strip()]
     if not name or not equals or not found:
-        raise ConfigError(f"--column '{text}': expected FIELD=NAME or FIELD=NAME,NAME.")
+        raise ConfigError(f"{option} '{text}': expected NAME=ONE or NAME=ONE,TWO.")
     return name.strip(), found
 
 

@@ -43,6 +43,8 @@ class Plan:
 
     def describe(self) -> str:
         """Return a line about what is going to happen, and one about defaults that were chosen."""
+        from assay.envs.recorded import NO_ENV
+
         run = self.config.run
         parts = [
             f"{run.total:,} {run.unit}",
@@ -58,7 +60,8 @@ class Plan:
                 f"a replay of {self.replay_capacity:,} transitions that grows to "
                 f"{human_bytes(self.replay_bytes)}"
             )
-        first = f"{self.config.algorithm} on {self.config.env}: {', '.join(parts)}"
+        where = "without an environment" if self.config.env == NO_ENV else f"on {self.config.env}"
+        first = f"{self.config.algorithm} {where}: {', '.join(parts)}"
         if not self.fitted:
             return first
         chosen = " ".join(f"{key}={value}" for key, value in self.fitted.items())
@@ -102,6 +105,10 @@ def choose_task(
     given = dict(zip(("algorithm", "env"), names, strict=False))
     for key, what in (("algorithm", "ALGO"), ("env", "ENV")):
         named = given.get(key) or settings.get(key) or file_settings.get(key)
+        if named is None and key == "env":
+            from assay.loops.recorded import env_of
+
+            named = env_of(file_settings, settings)
         if named is None:
             raise ConfigError(
                 f"Nothing names the {'environment' if key == 'env' else key}.",
@@ -166,8 +173,9 @@ def make_plan(
     from assay.buffers.replay import replay_bytes
     from assay.data.files import load
     from assay.data.findings import require_valid
-    from assay.envs.make import look_at, make_vector
+    from assay.envs.make import look_at
     from assay.loops.config import preset, resolve
+    from assay.loops.recorded import run_vector
     from assay.loops.run_settings import FineTuneSettings, OfflineSettings
     from assay.loops.training import build_algorithm, choose_device
 
@@ -177,7 +185,7 @@ def make_plan(
     run = config.run
     device = choose_device(run.device)
     backend = "auto" if run.backend == "processes" else run.backend
-    with make_vector(config.env, 1, backend=backend, **run.env_settings()) as vector:
+    with run_vector(config, None, 1, backend) as vector:
         spaces, frame_stack = vector.spaces, vector.frame_stack
         observations, actions = vector.observations, vector.actions
     # A trial on the CPU: several seeds may share one GPU, and the parent needs none of it.

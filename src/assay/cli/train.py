@@ -25,7 +25,10 @@ def train(
         None, metavar="ALGO", help="The algorithm, such as ppo (see `assay algorithms`)."
     ),
     env: str = typer.Argument(
-        None, metavar="ENV", help="The environment's id, such as CartPole-v1 or my_module:Maze-v0."
+        None,
+        metavar="ENV",
+        help="The environment's id, such as CartPole-v1 or my_module:Maze-v0. With data=SET it can "
+        "be left out: it is what the data was recorded in, or none.",
     ),
     settings: list[str] = typer.Argument(
         None, metavar="[KEY=VALUE]...", help="Settings, such as env_steps=100_000 lr=3e-4."

@@ -36,6 +36,7 @@ _WORDS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 _EMPTY = ("", None)
 
 Row = Mapping[str, Any]
+Numbers = Mapping[str, Mapping[str, int]]  # of words, by column
 
 
 def build(
@@ -45,6 +46,7 @@ def build(
     *,
     env: Any = None,
     actions: gym.Space[Any] | None = None,
+    words: Mapping[str, Sequence[str]] | None = None,
 ) -> Dataset:
     """Make a dataset of logs, write it and return it.
 
@@ -58,6 +60,8 @@ def build(
         out: Where to, as of `assay.data.save`.
         env: The environment whose spaces these are, as of `assay.train`.
         actions: The action space, where there is no environment; an unbounded Box by default.
+        words: The words of columns that hold words: the first becomes 0, the second 1. If the
+            action is such a column, the action space is Discrete by default.
 
     Raises:
         ConfigError: The map lacks a field, or has one that does not exist.
@@ -67,10 +71,18 @@ def build(
     _check_map(columns)
     if not sources:
         raise ConfigError("No logs are given.", "Give at least one file.")
-    spaces = _spaces(sources, columns, env, actions)
-    reader = _Reader(columns, spaces)
+    numbers = _numbers(words or {}, columns)
+    spoken = numbers.get(columns["action"][0]) if len(columns["action"]) == 1 else None
+    if spoken and env is None and actions is None:
+        actions = gym.spaces.Discrete(len(spoken))
+    spaces = _spaces(sources, columns, env, actions, numbers)
+    reader = _Reader(columns, spaces, numbers)
     episodes = (one for source in sources for one in reader.episodes(Path(source)))
-    metadata = {"built_from": [str(source) for source in sources]}
+    metadata: dict[str, Any] = {"built_from": [str(source) for source in sources]}
+    if isinstance(env, str):
+        metadata["env"] = env
+    if words:
+        metadata["words"] = {name: list(listed) for name, listed in words.items()}
     with collected(
         episodes, *spaces, directory=check_target(out), metadata=metadata, name=f"'{out}'"
     ) as made:
@@ -98,8 +110,29 @@ def _check_map(columns: Mapping[str, Sequence[str]]) -> None:
         )
 
 
+def _numbers(words: Mapping[str, Sequence[str]], columns: Mapping[str, Sequence[str]]) -> Numbers:
+    """Return the number of each word, by column."""
+    mapped = {name for names in columns.values() for name in names}
+    for name, listed in words.items():
+        if name not in mapped:
+            raise ConfigError(
+                f"words has the column '{name}', which no field is made of.",
+                nearest(name, sorted(mapped)),
+            )
+        if len(set(listed)) < len(listed) or not all(listed):
+            raise ConfigError(
+                f"The words of the column '{name}' are {', '.join(map(repr, listed))}.",
+                "Give each word once, and none that is empty.",
+            )
+    return {name: {word: i for i, word in enumerate(listed)} for name, listed in words.items()}
+
+
 def _spaces(
-    sources: Sequence[str | Path], columns: Mapping[str, Sequence[str]], env: Any, actions: Any
+    sources: Sequence[str | Path],
+    columns: Mapping[str, Sequence[str]],
+    env: Any,
+    actions: Any,
+    numbers: Numbers,
 ) -> tuple[gym.Space[Any], gym.Space[Any]]:
     """Return the spaces: those of the environment, or as wide as the columns."""
     if env is not None:
@@ -112,7 +145,7 @@ def _spaces(
     if row is None:
         raise DataError(f"'{first}' holds no rows.", "Give a log with at least one step.")
     widths = {
-        name: len(numbers_of(row, names, f"line {number} of '{first}'"))
+        name: len(numbers_of(row, names, f"line {number} of '{first}'", numbers))
         for name, names in columns.items()
         if name.split("/")[0] in (OBS, "action")
     }
@@ -141,7 +174,7 @@ def rows_of(path: Path, kind: str | None = None) -> Iterator[tuple[int, Row]]:
     kind = kind or path.suffix.lower()
     if kind not in readers:
         raise DataError(
-            f"'{path}' is no log that can be read.", f"Give a file in {', '.join(readers)}."
+            f"'{path}' is not a log that can be read.", f"Give a file in {', '.join(readers)}."
         )
     try:
         yield from readers[kind](path)
@@ -161,7 +194,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
             for row in reader:
                 yield reader.line_num, row
         except csv.Error as error:
-            raise DataError(f"Line {reader.line_num} of '{path}' is no CSV: {error}.") from None
+            raise DataError(f"Line {reader.line_num} of '{path}' is not CSV: {error}.") from None
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Row]]:
@@ -214,8 +247,9 @@ class _Reader:
         self,
         columns: Mapping[str, Sequence[str]],
         spaces: tuple[gym.Space[Any], gym.Space[Any]],
+        numbers: Numbers,
     ) -> None:
-        self._columns = columns
+        self._columns, self._numbers = columns, numbers
         self._obs = [name for name in columns if name.split("/")[0] == OBS]
         self._next = [name for name in columns if name.split("/")[0] == NEXT]
         self._episode = columns.get(EPISODE, ())
@@ -266,7 +300,7 @@ class _Reader:
         yield from self._finished(steps)
 
     def _value(self, row: Row, name: str, where: str) -> Array:
-        values = numbers_of(row, self._columns[name], where)
+        values = numbers_of(row, self._columns[name], where, self._numbers)
         if name in ("terminated", "truncated") and any(v not in (0.0, 1.0) for v in values):
             raise DataError(
                 f"'{name}' in {where} is {values[0]:g}; expected true or false, or 1 or 0.",
@@ -316,15 +350,19 @@ def _typed(actions: Array) -> Array:
     return whole if (whole == actions).all() else actions
 
 
-def numbers_of(row: Row, names: Sequence[str], where: str) -> list[float]:
+def numbers_of(
+    row: Row, names: Sequence[str], where: str, words: Numbers | None = None
+) -> list[float]:
     """Return the numbers in some columns of a row, those of lists one after the other.
 
+    `words` has the numbers of words, by column.
+
     Raises:
-        DataError: A column is missing, or a cell is no number; `where` names the row.
+        DataError: A column is missing, or a cell is not a number; `where` names the row.
     """
     found: list[float] = []
     for name in names:
-        _flatten(_cell(row, name, where), name, where, found)
+        _flatten(_cell(row, name, where), name, where, words, found)
     return found
 
 
@@ -335,10 +373,20 @@ def _cell(row: Row, name: str, where: str) -> Any:
     return row[name]
 
 
-def _flatten(cell: Any, name: str, where: str, found: list[float]) -> None:
+def _flatten(cell: Any, name: str, where: str, words: Numbers | None, found: list[float]) -> None:
     if isinstance(cell, list | tuple):
         for part in cell:
-            _flatten(part, name, where, found)
+            _flatten(part, name, where, words, found)
+        return
+    if words is not None and name in words:
+        known = words[name]
+        if str(cell) not in known:
+            raise DataError(
+                f"The column '{name}' in {where} has {str(cell)[:40]!r}; expected one of the words "
+                f"{', '.join(list(known)[:12])}.",
+                "Name all words of the column, or correct the cell.",
+            )
+        found.append(known[str(cell)])
         return
     try:
         if isinstance(cell, str) and cell.strip().lower() in _WORDS:
@@ -349,5 +397,7 @@ def _flatten(cell: Any, name: str, where: str, found: list[float]) -> None:
         shown = "an empty cell" if cell in _EMPTY else f"{str(cell)[:40]!r}"
         raise DataError(
             f"The column '{name}' in {where} has {shown}; expected a number.",
-            "Correct the cell, or leave the row out.",
+            "Correct the cell, or leave the row out."
+            if words is None
+            else f"Correct the cell, or name the words of the column: --words {name}=WORD,WORD.",
         ) from None

@@ -81,7 +81,7 @@ def _drop_missing_fields() -> None:
 
 
 def pixel_stack(env_kwargs: dict[str, Any]) -> int | None:
-    """Return how many images an observation stacks, or None if it is no stack of images."""
+    """Return how many images an observation stacks, or None if it is not a stack of images."""
     stack = int(env_kwargs.get("frame_stack", _STACK))
     return stack if env_kwargs.get("pixels") and stack > 1 else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from assay.agents import evaluation_vector, load
+from assay.agents import load, required_vector
 from assay.core.errors import ConfigError, DataError
 from assay.core.seeding import derive_rng
 from assay.data.collect import from_episodes
@@ -94,12 +94,7 @@ def expert_config(config: RunConfig, place: Path) -> RunConfig:
 
 def _recorded(config: RunConfig, env: Any, episodes: int, place: Path | None) -> Dataset:
     """Play an agent, or at random, in the environment of a configuration."""
-    vector = evaluation_vector(config, env, episodes)
-    if vector is None:
-        raise ConfigError(
-            f"The environment '{config.env}' was given as an object that cannot be copied.",
-            "Give a factory, or a dataset as the expert.",
-        )
+    vector = required_vector(config, env, episodes, "Give a factory, or a dataset as the expert.")
     try:
         actor: Any = Uniform(vector.spaces.action, derive_rng(_SEED, "expert"))
         if place is not None:

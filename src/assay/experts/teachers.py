@@ -183,8 +183,8 @@ def find_teacher(
         return lambda env: FunctionTeacher(function, env, name), _facts(name, _source(function))
     if Path(name).exists():
         raise ConfigError(
-            f"expert='{name}' is no run: {config.algorithm} asks an expert what it would do, which "
-            "recorded episodes cannot answer.",
+            f"expert='{name}' is not a run: {config.algorithm} asks an expert what it would do, "
+            "which recorded episodes cannot answer.",
             "Give a run, a policy.onnx, package.module:function, or random; gail, airl and bc "
             "imitate episodes.",
         )

@@ -19,8 +19,10 @@ from assay.core import registry
 from assay.core.config import Model, Settings, parse
 from assay.core.errors import ConfigError, nearest
 from assay.core.types import Problem, Sight
+from assay.envs.recorded import NO_ENV
 from assay.loops.run_settings import (
     AnySettings,
+    FineTuneSettings,
     OfflineSettings,
     OnlineSettings,
     RunSettings,
@@ -70,7 +72,8 @@ class RunConfig(Model):
 
     Attributes:
         algorithm: Registry name.
-        env: The environment's id, or the name of the object that was given.
+        env: The environment's id, or the name of the object that was given; "none" if there is
+            only recorded data.
         env_is_object: Whether it was given as an object, which no file can hold.
         run: Settings of the run.
         hyperparameters: Settings of the algorithm.
@@ -193,6 +196,8 @@ def resolve(
     hp = parse(cls.Hyperparameters, {k: v for k, v in values.items() if k in hp_fields}, what=name)
     run = parse(model, {k: v for k, v in values.items() if k in run_fields}, what="the run")
     _refuse_idle(name, hp, run)
+    if env == NO_ENV and not env_is_object:
+        _require_data_alone(name, run)
     open_ones -= values.keys()
     if look is not None and open_ones and isinstance(run, OnlineSettings):
         seen = look(run.env_settings())
@@ -225,6 +230,20 @@ def _fit(
 
 def _unused(hp: Settings, problem: Problem) -> set[str]:
     return {name for name, _ in hp.all_unused(problem.spaces)}
+
+
+def _require_data_alone(algorithm: str, run: RunSettings) -> None:
+    """Refuse to train without an environment what has to step one."""
+    if not isinstance(run, OfflineSettings):
+        raise ConfigError(
+            f"{algorithm} collects its data, and there is no environment to collect it in.",
+            "Give ENV, or choose an algorithm that learns from recorded data.",
+        )
+    if isinstance(run, FineTuneSettings) and run.env_steps:
+        raise ConfigError(
+            f"env_steps={run.env_steps}, and there is no environment to go on with.",
+            "Give ENV, or leave env_steps out.",
+        )
 
 
 def _refuse_clashes(algorithm: str, clashes: set[str]) -> None:

@@ -1,13 +1,20 @@
-"""Recorded data for an algorithm in an environment."""
+"""Recorded data for an algorithm in an environment, or in place of one."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from assay.algorithms.base import Algorithm, DatasetNeeds
 from assay.buffers.dataset import DatasetBuffer
 from assay.core import seeding
 from assay.data.dataset import Dataset
+from assay.data.files import load
 from assay.data.findings import require_valid
+from assay.envs.make import BackendName, make_vector
+from assay.envs.recorded import NO_ENV, recorded_vector
 from assay.envs.vector import Vector
+from assay.loops.config import RunConfig
 
 
 def recorded_buffer(
@@ -29,3 +36,39 @@ def recorded_buffer(
         device=algorithm.device,
         rng=seeding.derive_rng(seed, stream),
     )
+
+
+def run_vector(
+    config: RunConfig,
+    env: Any = None,
+    num_envs: int | None = None,
+    backend: BackendName | None = None,
+) -> Vector:
+    """Return the environments of a run; where it has none, the spaces of its data.
+
+    Args:
+        config: Its configuration.
+        env: An environment object or factory to use in place of the id in `config`.
+        num_envs: How many there are to be.
+        backend: How they are stepped; as the run says by default.
+    """
+    run = config.run
+    if env is None and config.env == NO_ENV:
+        schema = load(run.data).schema  # type: ignore[union-attr]
+        return recorded_vector(schema.observation, schema.action)
+    return make_vector(
+        config.env if env is None else env,
+        num_envs,
+        backend=run.backend if backend is None else backend,
+        **run.env_settings(),
+    )
+
+
+def env_of(*layers: Mapping[str, Any]) -> str | None:
+    """Return what the data of a run was recorded in, "none" if it does not say; None without data.
+
+    `layers` are its settings, as of `assay.loops.config.resolve`.
+    """
+    named = [part.get("data") for layer in layers for part in (layer.get("run") or {}, layer)]
+    data = [one for one in named if one is not None]
+    return str(load(data[-1]).metadata.get("env", NO_ENV)) if data else None

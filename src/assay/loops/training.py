@@ -24,7 +24,6 @@ from assay.core.config import Model, UnusedSettingError, parse
 from assay.core.errors import AssayError, ConfigError, RunError
 from assay.core.images import has_large_images
 from assay.core.types import Clock, State, tree_leaves
-from assay.envs.make import make_vector
 from assay.envs.space_codec import space_to_state
 from assay.loops.background_compile import BackgroundCompile
 from assay.loops.config import RunConfig, preset
@@ -40,6 +39,7 @@ from assay.loops.events import (
     RunStarted,
     StepsCompiled,
 )
+from assay.loops.recorded import run_vector
 from assay.loops.run_settings import OnlineSettings
 from assay.loops.table import make_loop
 from assay.policies.model_file import to_state
@@ -158,12 +158,8 @@ class Training:
         self.config, self.run_directory = config, run
         self.evaluator, self.callbacks, self.now = evaluator, list(callbacks), now
         self.clock = settings.clock()
-        self.env = make_vector(
-            config.env if env is None else env,
-            settings.num_envs if isinstance(settings, OnlineSettings) else None,
-            backend=settings.backend,
-            **settings.env_settings(),
-        )
+        count = settings.num_envs if isinstance(settings, OnlineSettings) else None
+        self.env = run_vector(config, env, count)
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(settings.threads or _threads(self.env.spaces.observation))
         self.algorithm = build_algorithm(config, self.env.spaces, self.clock)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from assay.agents import Agent, load
-from assay.api import Run, configure, progress_of, resume, train
+from assay.api import Run, configure, env_or_data, progress_of, resume, train
 from assay.core import registry
 from assay.core.errors import RunError
 from assay.core.paths import runs_root
@@ -29,14 +29,15 @@ from assay.managed.types import default_of, settings_of, type_of
 from assay.runs.directory import RunDirectory
 from assay.runs.files import run_error
 
-OWN = ("env", "name", "root", "preset")  # arguments of a class that are no settings
+OWN = ("env", "name", "root", "preset")  # arguments of a class that are not settings
 
 
 class Managed:
     """An algorithm with its settings and, once it is trained, its run.
 
     Args:
-        env: A Gymnasium id, an `Env`, a `VectorEnv`, or a factory of an `Env`.
+        env: A Gymnasium id, an `Env`, a `VectorEnv`, or a factory of an `Env`. Without it, the
+            environment that `data` was recorded in, or none if it names none.
         name: The run's name; made up if not given.
         root: Where runs are kept.
         preset: Start from the settings shipped for this algorithm and environment.
@@ -56,18 +57,18 @@ class Managed:
 
     def __init__(
         self,
-        env: EnvLike,
+        env: EnvLike | None = None,
         *,
         name: str | None = None,
         root: Path | str | None = None,
         preset: bool = True,
         **settings: Any,
     ) -> None:
-        self.env, self.settings = env, settings
+        self.env, self.settings = env_or_data(env, settings), settings
         self.run: Run | None = None
         self._name, self._root, self._preset = name, root, preset
         self._agent: Agent | None = None
-        configure(self.algorithm, env, named(settings)[0], preset=preset)
+        configure(self.algorithm, self.env, named(settings)[0], preset=preset)
 
     def __repr__(self) -> str:
         shown = [repr(self.env), *(f"{name}={value!r}" for name, value in self.settings.items())]

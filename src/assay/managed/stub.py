@@ -58,8 +58,8 @@ def render() -> str:
 def _class(algorithm: Any) -> list[str]:
     summary = algorithm.spec.summary.replace("\\", "\\\\")
     parameters = [
-        "self", "env: EnvLike", "*", "name: str | None = None", "root: Path | str | None = None",
-        "preset: bool = True",
+        "self", "env: EnvLike | None = None", "*", "name: str | None = None",
+        "root: Path | str | None = None", "preset: bool = True",
     ]  # fmt: skip
     for name, field in settings_of(algorithm).items():
         text = f"{name}: {type_of(name, field)}"

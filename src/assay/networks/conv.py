@@ -29,7 +29,7 @@ _IMPALA_CHANNELS = (16, 32, 32)  # of each stage
 def byte_scale(space: gym.Space[Any]) -> float:
     """Return 1/255 for bytes that use their whole range, else 1.
 
-    Bytes with a lower bound on top (flags, object ids) are no brightness: scaling would drown them.
+    Bytes with a lower bound on top (flags, object ids) are not brightness: scaling drowns them.
     """
     whole = space.dtype == np.uint8 and bool((space.high == 255).any())  # type: ignore[attr-defined]
     return 1.0 / 255.0 if whole else 1.0

@@ -48,7 +48,7 @@ class Encoder(nn.Module):
 
     Attributes:
         out_features: Width of the features.
-        entries: What is no image, flattened for the trunk.
+        entries: What is not an image, flattened for the trunk.
         trunk: The MLP.
         image_keys: Key of each image (None when the observation is one image).
         cnns: The network of each image.
@@ -77,7 +77,7 @@ class Encoder(nn.Module):
         return _joined(parts)
 
     def flat(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """Return what is no image as one row of floats."""
+        """Return what is not an image as one row of floats."""
         return _joined([_flatten(_entry(obs, entry.key), entry) for entry in self.entries])
 
 
@@ -93,7 +93,7 @@ def make_encoder(
 ) -> Encoder | CustomEncoder:
     """Build the encoder for an observation space.
 
-    Without `hidden` the flat observation is passed on. A Dict's entry "action_mask" is no part of
+    Without `hidden` the flat observation is passed on. A Dict's entry "action_mask" is not part of
     the features. The residual blocks of "simba" have one activation and one initialisation; for a
     network of the user's own only `space` counts.
 

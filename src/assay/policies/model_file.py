@@ -80,7 +80,7 @@ def from_state(state: State) -> Snapshot:
     """Read and check what `to_state` returned.
 
     Raises:
-        ModelError: It is no model of this schema.
+        ModelError: It is not a model of this schema.
     """
     architecture = _architecture({_METADATA_KEY: json.dumps(state["architecture"])})
     return make_snapshot(architecture, state["arrays"])
@@ -107,7 +107,7 @@ def parse_snapshot(data: bytes, sha256: str | None = None) -> Snapshot:
     """Check the bytes of a model file, and their digest if one was promised; return the model.
 
     Raises:
-        ModelError: The digest differs, the file is no model of this schema, a size or a shape does
+        ModelError: The digest differs, the file is not a model of this schema, a size or shape does
             not fit, or a number is not finite.
     """
     if len(data) > MAX_FILE:

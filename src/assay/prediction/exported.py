@@ -41,7 +41,8 @@ class ExportedActor:
         except Exception as error:  # onnxruntime has no error of its own for a bad file
             reason = str(error).partition("\n")[0]
             raise ConfigError(
-                f"'{path}' is no ONNX model: {reason}.", "Give a run, or what assay export wrote."
+                f"'{path}' is not an ONNX model: {reason}.",
+                "Give a run, or what assay export wrote.",
             ) from None
         inputs = {one.name: one for one in self._session.get_inputs()}
         self._carried = {n: one for n, one in inputs.items() if n.startswith(f"{CARRY}/")}

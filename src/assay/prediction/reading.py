@@ -93,7 +93,7 @@ def _canonical(leaf: Leaf, values: Array, where: Where) -> Array:
     """Return the numbers of an entry [N, ...] as networks take them.
 
     Raises:
-        DataError: One is not finite, or is no value of a space of whole numbers.
+        DataError: One is not finite, or is not a value of a space of whole numbers.
     """
     flat = values.reshape(len(values), -1)
     _require(np.isfinite(flat), flat, where, "a finite number")
@@ -197,7 +197,7 @@ def _load(path: Path) -> Array | dict[str, Array]:
 def _no_array(path: Path, error: Exception) -> DataError:
     reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
     return DataError(
-        f"'{path}' is no whole {path.suffix[1:].upper()} file of numbers: {reason}.",
+        f"'{path}' is not a whole {path.suffix[1:].upper()} file of numbers: {reason}.",
         "Write it with numpy.save or numpy.savez.",
     )
 

@@ -22,9 +22,9 @@ def address(listen: str) -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not colon or not bare or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"listen={listen!r} is no address; expected HOST:PORT")
+        raise ValueError(f"listen={listen!r} is not an address; expected HOST:PORT")
     if ":" in bare and bare == host:
-        raise ValueError(f"listen={listen!r} is no address; write IPv6 as [ADDRESS]:PORT")
+        raise ValueError(f"listen={listen!r} is not an address; write IPv6 as [ADDRESS]:PORT")
     return bare, int(port)
 
 

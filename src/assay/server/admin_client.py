@@ -200,7 +200,7 @@ class AdminClient(AbstractContextManager["AdminClient"]):
             )
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return ServerAwayError(
-                f"What answers at {self.address} is no server of Assay's, or an older one.",
+                f"What answers at {self.address} is not a server of Assay's, or an older one.",
                 "Give the address of another, or update the server.",
             )
         if code is grpc.StatusCode.UNAVAILABLE:

@@ -129,7 +129,7 @@ def apply_delta(base: bytes, delta: bytes, sha256: str, *, most_bytes: int = MAX
 def _read(base: bytes, delta: bytes, sha256: str, most_bytes: int) -> tuple[int, int, bytes]:
     """Check everything that is known before unpacking; return size, head and the frame."""
     if not _DIGEST.fullmatch(sha256):
-        raise DeltaError(f"'{sha256[:80]}' is no SHA-256.")
+        raise DeltaError(f"'{sha256[:80]}' is not a SHA-256.")
     if len(delta) <= _PREAMBLE.size:
         raise DeltaError(f"The difference is torn: it has {len(delta)} bytes.")
     magic, of, to, size, head = _PREAMBLE.unpack_from(delta)

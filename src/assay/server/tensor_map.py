@@ -86,7 +86,7 @@ def read_map(raw: bytes, at: int, most: int) -> list[Packed]:
     end = len(raw)
     while at < end:
         if raw[at] != _MAP_TENSOR:
-            raise malformed("the tensor map holds something that is no tensor")
+            raise malformed("the tensor map holds something that is not a tensor")
         if len(found) == most:
             raise malformed(f"there are more than {most} tensors")
         start, at = _read_block(raw, at + 1, end)

@@ -56,7 +56,7 @@ class TestLaidIn:
     def test_a_link_in_its_place_is_refused(self, study: Study, run: Runner, tmp_path) -> None:
         (study.path / "runs").mkdir()
         (study.path / "runs" / "c1-short-0").symlink_to(tmp_path)
-        with pytest.raises(StudyError, match="is no directory"):
+        with pytest.raises(StudyError, match="is not a directory"):
             run(study)
 
 

@@ -348,7 +348,7 @@ Result<ClientConfig> ClientConfig::fromJson(const std::string& text) {
     }
     const auto object = parseJson(text.begin(), text.end());
     if (!object) {
-      return bad("The config is no JSON, or names a key twice.");
+      return bad("The config is not JSON, or names a key twice.");
     }
     ClientConfig config = readConfig(*object);
     return config;

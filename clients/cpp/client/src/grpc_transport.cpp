@@ -273,7 +273,7 @@ class GrpcTransport final : public Transport {
     std::string token = token_;
     if (!tokenFile_.empty()) {
       token = readFile(tokenFile_).value_or("");
-      // What a person's editor leaves at the end of a line; and nothing that is no header.
+      // What a person's editor leaves at the end of a line; and nothing that is not a header.
       token.erase(std::remove_if(token.begin(), token.end(),
                                  [](char c) { return c <= ' ' || c > '~'; }),
                   token.end());

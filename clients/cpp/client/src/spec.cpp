@@ -61,7 +61,7 @@ std::string nameOf(const Json& object, const std::string& field) {
   const auto good = [&](char c) { return plain(c) || c == '.' || c == '_' || c == '-'; };
   if (text.empty() || text.size() > 64 || !plain(text[0]) ||
       !std::all_of(text.begin(), text.end(), good)) {
-    refuse(field, shown(value) + " is no name; expected 1 to 64 letters, digits, '.', '_' or '-'");
+    refuse(field, shown(value) + " is not a name; expected 1 to 64 letters, digits, '.', '_', '-'");
   }
   return text;
 }
@@ -69,7 +69,7 @@ std::string nameOf(const Json& object, const std::string& field) {
 std::size_t sizeOf(const Json& value, const std::string& where, std::int64_t most) {
   const auto number = wholeNumber(value, 1, most);
   if (!number) {
-    refuse(where, shown(value) + " is no size; expected 1 to " + std::to_string(most));
+    refuse(where, shown(value) + " is not a size; expected 1 to " + std::to_string(most));
   }
   return static_cast<std::size_t>(*number);
 }
@@ -200,7 +200,7 @@ void readLeaves(const Json& space, const std::string& key, std::size_t depth,
       for (const auto& [name, one] : spaces.items()) {  // in the order of the names
         const auto bad = [](char c) { return c == '/' || static_cast<unsigned char>(c) < 32; };
         if (name.empty() || name.size() > 64 || std::any_of(name.begin(), name.end(), bad)) {
-          refuse(where, "'" + name + "' is no name of an entry; expected 1 to 64 characters");
+          refuse(where, "'" + name + "' is not a name of an entry; expected 1 to 64 characters");
         }
         readLeaves(one, join(name), depth + 1, leaves);
       }
@@ -261,7 +261,7 @@ std::shared_ptr<const ParsedSpec> readSpec(const std::string& text) {
   }
   const auto object = parseJson(text.begin(), text.end());
   if (!object || !object->is_object()) {
-    throw BadSpec{"The policy spec is no JSON object."};
+    throw BadSpec{"The policy spec is not a JSON object."};
   }
   refuseOthers(*object,
                {"schema", "name", "observation", "action", "bounds", "algorithm", "settings",
@@ -496,7 +496,7 @@ Result<PolicySpec> SpecBuilder::build() const {
       Json value = Json::parse(text, nullptr, false);
       if (value.is_discarded()) {
         return Error{ErrorCode::BadSpec,
-                     "The policy spec: settings." + name + ": " + text + " is no JSON."};
+                     "The policy spec: settings." + name + ": " + text + " is not JSON."};
       }
       spec["settings"][name] = std::move(value);
     }

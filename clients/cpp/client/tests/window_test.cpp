@@ -214,7 +214,7 @@ TEST(Window, KnowsHowLongABatchHasNoAnswer) {
   window.add(batchOf(1));
   sendAll(window, 50.0);
   EXPECT_EQ(window.unansweredSeconds(53.0), 3.0);
-  window.answer(ackOf(0), 53.0);  // a heartbeat is no answer
+  window.answer(ackOf(0), 53.0);  // a heartbeat is not an answer
   EXPECT_EQ(window.unansweredSeconds(54.0), 4.0);
 }
 

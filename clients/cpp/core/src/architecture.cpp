@@ -364,7 +364,7 @@ Architecture readArchitecture(const Json& object) {
   if (!fields.any("observation").is_object() || !fields.any("action").is_object()) {
     refuse("model", "its spaces are not objects");
   }
-  // A text that is no UTF-8 is replaced, not thrown at.
+  // A text that is not UTF-8 is replaced, not thrown at.
   constexpr auto kReplace = Json::error_handler_t::replace;
   architecture.observation = fields.any("observation").dump(-1, ' ', false, kReplace);
   architecture.action = fields.any("action").dump(-1, ' ', false, kReplace);

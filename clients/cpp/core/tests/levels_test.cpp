@@ -216,7 +216,7 @@ TEST(Levels, RefusesOtherSourcesThanOne) {
   LevelsModel more = makeLevelsModel(true, false, false);
   more.layer()["proposal"]["surprise"] = 1;
   EXPECT_EQ(levelsErrorOf(more).code, ErrorCode::BadModel);
-  // An empty name is no name, and not the same as none.
+  // An empty name is not a name, and not the same as none.
   LevelsModel empty = makeLevelsModel(true, false, false);
   empty.layer()["levels"] = "";
   EXPECT_EQ(levelsErrorOf(empty).code, ErrorCode::BadModel);

@@ -192,7 +192,7 @@ def imagine(learner: Imaginer, obs: Tensor, length: int, penalty: float = 0.0) -
             reward = reward - penalty * doubt
             doubts.append(doubt.mean().item())
         ended = _ended(learner, next_obs, found.end)
-        # What a model that diverges predicts is no experience.
+        # What a model that diverges predicts is not experience.
         fine = torch.isfinite(next_obs).all(1) & torch.isfinite(reward)
         columns = {
             "obs": obs, "action": action, "reward": reward, "next_obs": next_obs,

@@ -135,7 +135,7 @@ def verify(
 ) -> None:
     """Check ledger, anchors and evidence; exit 1 and name the place if something is damaged.
 
-    A contract that was changed and waits for approval is no damage; it exits with 1 as well.
+    A contract that was changed and waits for approval is not damage; it exits with 1 as well.
     """
     from assay.study.judge import verify
 

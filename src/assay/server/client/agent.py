@@ -74,7 +74,7 @@ class Decided(NamedTuple):
         source: Who chose it.
         version: Of the model that chose it; 0 if none did.
         log_prob: Of what the policy did.
-        flags: Why it is no sample of the current policy (`Flag`); 0 if it is one.
+        flags: Why it is not a sample of the current policy (`Flag`); 0 if it is one.
     """
 
     action: Any
@@ -122,7 +122,7 @@ class ClientStatus:
 
 
 class BadMaskError(ValueError):
-    """A mask is no row of flags, one for each choice. It never leaves the agent."""
+    """A mask is not a row of flags, one for each choice. It never leaves the agent."""
 
 
 class _Choice(NamedTuple):

@@ -30,7 +30,7 @@ class Step:
     raw: Array  # the action before it was clipped, which a Gaussian's log-probability belongs to
     log_prob: float  # of what the policy did
     version: int  # of the model that decided; 0 where none did
-    flags: int  # why the step is no sample of the policy (`Flag`); 0 if it is one
+    flags: int  # why the step is not a sample of the policy (`Flag`); 0 if it is one
     event: int  # number of the decision
     reward: float = 0.0  # sum of the rewards since
     terminated: bool = False  # the episode ended here by itself

@@ -16,7 +16,7 @@ _ROUNDING = 1e-5  # of a bound's range: what float32 may be off without meaning 
 
 
 class Flag(enum.IntFlag):
-    """Why a step is no sample of the current policy; such steps stay out of its gradient."""
+    """Why a step is not a sample of the current policy; such steps stay out of its gradient."""
 
     BOUNDS = 1  # the action was moved into its bounds
     MASK = 2  # the action was not valid, and was replaced
@@ -34,7 +34,7 @@ class Shield:
         hold_steps: For choices: how many steps an action stays before it may change.
 
     Raises:
-        ConfigError: A limit does not belong to this kind of action, or is no positive number.
+        ConfigError: A limit does not belong to this kind of action, or is not a positive number.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Shield:
         """Return the flat canonical action that may leave, and flags of what was changed.
 
         Raises:
-            ValueError: It is no action at all: of another size, or not finite.
+            ValueError: It is not an action at all: of another size, or not finite.
         """
         if self._box:
             action, flags = self._apply_box(action)

@@ -102,7 +102,7 @@ def read_space(value: Any, name: str) -> Any:
     if isinstance(value, specs.Leaf | specs.Dict | specs.Tuple):
         return gym_space(value)
     raise ConfigError(
-        f"{name}={value!r} is no space.",
+        f"{name}={value!r} is not a space.",
         "Give a Gymnasium space, or in a file something like {kind: box, shape: [3]}.",
     )
 

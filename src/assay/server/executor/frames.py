@@ -42,7 +42,7 @@ def pack(head: Head, blobs: Sequence[bytes] = ()) -> list[bytes]:
     """Return a message as pieces that are sent one after the other.
 
     Raises:
-        FrameError: It is too large, or its head is no JSON.
+        FrameError: It is too large, or its head is not JSON.
 
     Example:
         >>> unpack(b"".join(pack({"method": "sum"}, [b"ab", b""])))
@@ -63,7 +63,7 @@ def unpack(data: bytes) -> tuple[Head, Blobs]:
     """Return the one message that `data` holds.
 
     Raises:
-        FrameError: It is no message, cut off, followed by something, or too large.
+        FrameError: It is not a message, cut off, followed by something, or too large.
     """
     at = 0
 
@@ -103,7 +103,7 @@ def receive(link: socket.socket, *, until: float) -> tuple[Head, Blobs]:
 
     Raises:
         EOFError: The peer has closed the link, between two messages or within one.
-        FrameError: What came is no message, or too large. The link is of no more use.
+        FrameError: What came is not a message, or too large. The link is of no more use.
         TimeoutError: The time is over. The link is of no more use.
         OSError: The link broke.
     """
@@ -139,7 +139,7 @@ def _parse(take: Callable[[int], bytes]) -> tuple[Head, Blobs]:
     try:
         head = json.loads(take(length))
     except (ValueError, RecursionError) as error:
-        raise FrameError(f"The head of a message is no JSON: {error}.") from None
+        raise FrameError(f"The head of a message is not JSON: {error}.") from None
     if not isinstance(head, dict):
         raise FrameError(f"The head of a message is a {type(head).__name__}; expected an object.")
     return head, tuple(take(size) for size in sizes)

@@ -156,7 +156,7 @@ class Hosted:
         return not idle and not self.broken and self.refusing is None and self.unsaved is None
 
     def note_version(self, version: int) -> None:
-        """Note which version decided the steps that come in; 0 is no version."""
+        """Note which version decided the steps that come in; 0 is not a version."""
         if version:
             lag = float(self.newest - version)
             self._lag = lag if self._lag is None else self._lag + _SMOOTH * (lag - self._lag)
@@ -300,5 +300,5 @@ def model_info(model: ModelVersion, channel: str = "", pinned: bool = False) -> 
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Leave out what is no number."""
+    """Leave out what is not a number."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}

@@ -150,7 +150,7 @@ def _memory(named: pb.NamedTensor) -> Array:
     if tensor.dtype != pb.FLOAT32 or len(tensor.shape) > _RANK or len(tensor.data) != size:
         raise RejectionError(
             Reason.MALFORMED,
-            f"The carry '{named.name[:60]}' is no array of float32 of its shape.",
+            f"The carry '{named.name[:60]}' is not an array of float32 of its shape.",
             "Send back what the last reply gave.",
         )
     return np.frombuffer(tensor.data, _CARRY).reshape(tuple(tensor.shape))

@@ -28,7 +28,7 @@ def server_credentials(files: Tls) -> Any:
     our code runs. Connections that are open stay so; new ones get what the files say by then.
 
     Raises:
-        ConfigError: A file cannot be read, is no certificate, or the two do not belong together.
+        ConfigError: A file cannot be read, is not a certificate, or the two do not belong together.
     """
     import grpc
 

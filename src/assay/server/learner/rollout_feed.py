@@ -112,7 +112,7 @@ class RolloutFeed(Feed):
             rollout.add_final(t + row, 0, steps.next_obs(begin + row))
         sampled = (steps.flags[cut] == 0) & (steps.version[cut] > 0)
         if self._boxed:
-            # A client that always does what is best (explore: false) states 0, which is no density.
+            # A client that never explores (explore: false) states 0, which is not a density.
             sampled &= steps.log_prob[cut] != 0.0
         extras = rollout.extras
         extras["log_prob"][rows] = steps.log_prob[taken]

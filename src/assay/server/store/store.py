@@ -258,7 +258,7 @@ class Store(AbstractContextManager["Store"]):
     def append(self, batches: Sequence[Incoming]) -> list[Ack | Refused]:
         """Commit batches, all with one sync per policy, and return an answer for each.
 
-        A batch whose number is not the next of its session is no error of the store: it is a
+        A batch whose number is not the next of its session is not an error of the store: it is a
         duplicate, or it is refused with SEQUENCE_GAP. A disk that is full or fails refuses with
         RESOURCE_EXHAUSTED.
         """

@@ -36,7 +36,7 @@ _NO_SOURCE = frozenset({"build", "dist", "node_modules", "__pycache__", ROOT})
 def interpreters(root: Path, agreed: Contract, env: Mapping[str, str]) -> list[Path]:
     """Return every Python that the contract's commands may run, as they name it.
 
-    Where a command names none and is no script of one, it is what `python` and `python3` lead to.
+    Where a command names none and is not a script, it is what `python` and `python3` lead to.
     """
     found: list[Path] = []
     own = uv.environment(root, agreed.baseline.cwd)

@@ -3,7 +3,7 @@
 The protocol's hash covers what measures: the evaluation part of the contract, the metrics with
 their sources, the environment and its version, and the bytes of every file that does the measuring.
 Two arms are compared only if they carry the same one. How a result is judged (the test, the minimum
-effect, the limits of guardrails) is no part of it: a candidate is frozen by both, the baseline by
+effect, the limits of guardrails) is not part of it: a candidate is frozen by both, the baseline by
 what measures it alone. Alpha and the number of candidates freeze nobody; what is spent of alpha is
 in the ledger.
 

@@ -117,7 +117,7 @@ def refuse_network(agreed: Contract) -> None:
         if lacking:
             raise _no_network(what, lacking)
         raise StudyError(
-            f"{what} is no file of a run.",
+            f"{what} is not a file of a run.",
             "Have the run write it, or fetch it beforehand: W&B's offline files are read as well.",
         )
     for name, value in agreed.baseline.env.items():

@@ -101,7 +101,7 @@ def _protected(path: str, field: str) -> StudyError:
 def overlaps(root: Path, contract: Contract) -> list[str]:
     """Return what the contract lets patches change and protects at the same time, in words.
 
-    A glob that allows other files as well is no contradiction: it means those.
+    A glob that allows other files as well is not a contradiction: it means those.
     """
     found = []
     allowed = {

@@ -394,7 +394,7 @@ class StopRules(Grown):
     """When a run or the study ends by itself."""
 
     later: ClassVar[tuple[str, ...]] = ("output_gb",)
-    nan: bool = Field(True, description="Stop a run whose metrics are no numbers.")
+    nan: bool = Field(True, description="Stop a run whose metrics are not numbers.")
     frozen_minutes: float = Field(30.0, gt=0, description="Stop a run that writes nothing.")
     overrun: float = Field(1.5, gt=1, description="Stop a run beyond this share of its request.")
     entropy_below: float | None = Field(None, description="Stop a run whose entropy collapsed.")

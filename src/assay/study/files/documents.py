@@ -51,11 +51,11 @@ def checked_name(name: str, what: str) -> str:
     """Return `name` if it can be a file's name, and nothing more than that.
 
     Raises:
-        StudyError: It could leave its directory, or is no name.
+        StudyError: It could leave its directory, or is not a name.
     """
     if not is_name(name):
         raise StudyError(
-            f"'{name}' is no name for a {what}.",
+            f"'{name}' is not a name for a {what}.",
             "Use letters, digits, dots, dashes and underscores, 80 at most, no leading dot.",
         )
     return name
@@ -93,7 +93,7 @@ def read_yaml(path: Path) -> list[Any]:
     except OSError as error:
         raise StudyError(*run_error(error, f"read '{path}'").args) from None
     except UnicodeDecodeError as error:
-        raise StudyError(f"'{path}' is no UTF-8 text: {error}.") from None
+        raise StudyError(f"'{path}' is not UTF-8 text: {error}.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""

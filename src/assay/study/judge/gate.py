@@ -27,7 +27,7 @@ from assay.study.judge.power import MOST_SEEDS, seeds_needed
 from assay.study.record import kinds
 from assay.study.record.history import Scores
 
-# "continue" is what an early look says that is not clear; "open" is no verdict: it is what a
+# "continue" is what an early look says that is not clear; "open" is not a verdict: it is what a
 # rehearsal says of evidence that could be judged.
 Outcome = Literal[
     "accept", "reject", "inconclusive", "harmful", "no effect", "invalid", "continue", "open"
@@ -60,7 +60,7 @@ class Comparison:
     failures: float  # share of the candidate's seeds without a result
 
     def plain(self) -> dict[str, Any]:
-        """Return it as plain data for the ledger; what is no number becomes None."""
+        """Return it as plain data for the ledger; what is not a number becomes None."""
         return {
             key: list(value) if isinstance(value, tuple) else _number_or_none(value)
             for key, value in dataclasses.asdict(self).items()

@@ -33,7 +33,7 @@ Series = dict[str, list[Point]]
 
 
 class ScoreError(StudyError):
-    """A metric is where it should be, but its value is no score."""
+    """A metric is where it should be, but its value is not a score."""
 
 
 def extract(metric: Metric, out: Path, log: Path) -> float:
@@ -73,7 +73,7 @@ def series(source: MetricSource, out: Path, log: Path) -> list[Point]:
     """Return all points of a metric, in order of their steps."""
     if remote(source.path):
         raise StudyError(
-            f"'{source.path}' is no file of the run, and nothing is fetched over the network.",
+            f"'{source.path}' is not a file of the run, and nothing is fetched over the network.",
             "Have the run write the metric to a file in its output directory.",
         )
     if source.kind == "stdout":
@@ -122,13 +122,13 @@ def files_of(source: MetricSource, out: Path) -> list[Path]:
         # A pipe or device in a run's output would hold up whoever reads it.
         paths = sorted(p for p in out.glob(pattern) if p.is_file())
     except ValueError as error:
-        raise StudyError(f"'{pattern}' is no pattern for files: {error}.") from None
+        raise StudyError(f"'{pattern}' is not a pattern for files: {error}.") from None
     inside = out.resolve()
     for path in paths:
         if not path.resolve().is_relative_to(inside):
             raise StudyError(
                 f"'{path.relative_to(out)}' is a link that leaves the run's output: what it leads "
-                "to is no result of this run.",
+                "to is not a result of this run.",
                 "Have the run write a file of its own.",
             )
     return paths
@@ -155,7 +155,7 @@ def _stdout(source: MetricSource, log: Path) -> list[Point]:
     try:
         pattern = re.compile(source.key)
     except re.error as error:
-        raise StudyError(f"'{source.key}' is no pattern: {error}.") from None
+        raise StudyError(f"'{source.key}' is not a pattern: {error}.") from None
     if pattern.groups < 1:
         raise StudyError(
             f"The pattern '{source.key}' has no group.", "Put the number in parentheses."
@@ -294,7 +294,7 @@ def _sb3_evaluations(path: Path, source: MetricSource) -> Series:
             steps = np.asarray(arrays["timesteps"], float)
             tables = {n: np.asarray(arrays[n], float) for n in arrays.files if n != "timesteps"}
     except (OSError, ValueError, KeyError) as error:
-        raise StudyError(f"'{path.name}' is no evaluations file of SB3: {error}.") from None
+        raise StudyError(f"'{path.name}' is not an evaluations file of SB3: {error}.") from None
     return {
         name: [(float(step), float(np.mean(row))) for step, row in zip(steps, table, strict=True)]
         for name, table in tables.items()

@@ -127,7 +127,7 @@ def conditions(success: str, agreed: Contract) -> list[Condition]:
             )
         if match[1] not in names:
             raise StudyError(
-                f"'{match[1]}' is no metric of the contract.", nearest(match[1], names)
+                f"'{match[1]}' is not a metric of the contract.", nearest(match[1], names)
             )
         found.append((match[1], match[2], limit))
     return found
@@ -194,7 +194,7 @@ def named(study: Study, name: str) -> ProbeSummary:
     if probe not in recorded:
         known = ", ".join(sorted(recorded)) or "none"
         raise StudyError(
-            f"'{name}' is no probe summary of {study.task}/{study.name} (known: {known}).",
+            f"'{name}' is not a probe summary of {study.task}/{study.name} (known: {known}).",
             "Make one with `assay study probe`; studies share none.",
         )
     found = read_json_document(directory(study, probe) / "summary.json", ProbeSummary)

@@ -84,7 +84,7 @@ def named(study: Study, name: str) -> RewardReflection:
     if run not in recorded:
         known = ", ".join(f"runs/{name}/{FILE}" for name in sorted(recorded)) or "none"
         raise StudyError(
-            f"'{name}' is no reward reflection of {study.task}/{study.name} (known: {known}).",
+            f"'{name}' is not a reward reflection of {study.task}/{study.name} (known: {known}).",
             "Make one with `assay study reflect RUN`; studies share none.",
         )
     found = read_json_document(study.path / "runs" / run / FILE, RewardReflection)

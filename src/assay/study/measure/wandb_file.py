@@ -65,7 +65,7 @@ def _records(path: Path) -> Iterator[bytes]:
     """Put the pieces of the log together."""
     data = path.read_bytes()
     if len(data) < HEADER.size or HEADER.unpack_from(data)[:2] != (b":W&B", MAGIC):
-        raise StudyError(f"'{path.name}' is no offline file of W&B.")
+        raise StudyError(f"'{path.name}' is not an offline file of W&B.")
     place, parts = HEADER.size, b""
     while True:
         left = BLOCK - place % BLOCK

@@ -193,7 +193,7 @@ class Book:
     def failed(self, agreed: Contract, name: str, phase: Phase) -> dict[int, int]:
         """Return the seeds of a phase whose last result is a failure, and how often they were run.
 
-        What was lost is no result.
+        What was lost is not a result.
         """
         runs = [run for run in self.of(name) if run.phase == phase]
         last = {run.seed: run.outcome for run in runs if run.outcome != "lost"}

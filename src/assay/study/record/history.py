@@ -178,7 +178,7 @@ class History(Book):
     def arm(self, candidate: str, phase: Phase, metric: str) -> Scores:
         """Return a candidate's score for every seed of a phase; None where its last attempt failed.
 
-        A run that was lost to a crash of the machine is no result of the candidate's; the seed is
+        A run that was lost to a crash of the machine is not a result of the candidate; the seed is
         then missing until it is run again.
         """
         scores = {

@@ -40,7 +40,7 @@ def inspect(root: Path, profile: str | None = None, script: str | None = None) -
         StudyError: There is no such directory, script or profile, or its hints are malformed.
     """
     if not root.is_dir():
-        raise StudyError(f"'{root}' is no directory.", "Name a repository with --root.")
+        raise StudyError(f"'{root}' is not a directory.", "Name a repository with --root.")
     hints = find_hints(root, profile)
     repo = Repository(root, hints, script)
     findings = repo.troubles()

@@ -31,7 +31,7 @@ _LOADS_YAML = (
     "YAML.load",
 )  # fmt: skip
 
-# Words in the names of what is written to, but is no file of results.
+# Words in the names of what is written to, but is not a file of results.
 _SHOWS = {"stdout", "stderr", "wfile", "socket", "tqdm", "console"}
 
 # Words in the keys of a record that is one sample, and no measure of many.

@@ -46,7 +46,7 @@ _PART = re.compile(r"^(?!else\b|elif\b|except\b|finally\b)[A-Za-z_@]")
 
 
 def read_python(path: str, text: str, vocabulary: dict[str, Any] | None = None) -> Facts:
-    """Return what a file does; of a file that is no valid Python, as much as can be seen.
+    """Return what a file does; of a file that is not valid Python, as much as can be seen.
 
     Args:
         path: Its path in the repository.
@@ -210,7 +210,7 @@ class _Reader(Definitions):
 
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
-            # A name with dots is no variable, but leads to its file.
+            # A name with dots is not a variable, but leads to its file.
             self.facts.imports[alias.asname or f"{alias.name}."] = alias.name
             note_import(self.facts, alias.name, node.lineno)
 
@@ -322,7 +322,7 @@ class _Reader(Definitions):
             if value is not None and isinstance(target, ast.Name | ast.Attribute):
                 self._path(name, value)
             if isinstance(value, ast.Constant | ast.List) and isinstance(target, ast.Name):
-                # `wandb = None` after a failed import is no setting.
+                # `wandb = None` after a failed import is not a setting.
                 if name not in self.facts.modules and name not in self.facts.imports:
                     self.facts.assigned.setdefault(name, literal(value))
             if isinstance(target, ast.Name | ast.Attribute) and value is not None:

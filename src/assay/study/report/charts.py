@@ -130,7 +130,7 @@ def effects(rows: Sequence[Effect]) -> str:
         if row.effect is None:
             parts.append(_label(_LEFT + 4, y + 4, row.outcome, kind="soft"))
             continue
-        # A limit that is no number is an open end.
+        # A limit that is not a number is an open end.
         left = x.low if row.low is None else row.low
         right = x.high if row.high is None else row.high
         parts.append(_line(x(left), y, x(right), y, "l1 thick"))
@@ -214,7 +214,7 @@ def _mean(lines: _Lines) -> tuple[list[Point], list[Point]]:
         return [], []
     grid = np.linspace(low, high, 60)
     table = np.array([np.interp(grid, *np.array(points).T) for points in lines])
-    if float(np.abs(table).max()) > 1e150:  # whose squares are no numbers any more
+    if float(np.abs(table).max()) > 1e150:  # whose squares are not numbers any more
         return [], []
     mean = [(float(step), float(value)) for step, value in zip(grid, table.mean(0), strict=True)]
     if len(lines) < 2:

@@ -243,7 +243,7 @@ def _edited_since(path: Path, moment: int) -> bool:
     """Return whether a file was changed after a moment, by a time that nobody can set."""
     try:
         return path.stat().st_ctime_ns > moment
-    except OSError:  # it is gone, or was no file at all
+    except OSError:  # it is gone, or was not a file at all
         return False
 
 

@@ -86,7 +86,7 @@ def _refuse_laid(place: Path) -> None:
     A launch that was killed may have left the files that are written first; they are replaced.
     """
     if place.is_symlink() or (place.exists() and not place.is_dir()):
-        raise StudyError(f"'{place}' is no directory.", "Remove it, and launch again.")
+        raise StudyError(f"'{place}' is not a directory.", "Remove it, and launch again.")
     laid = {path.name for path in place.iterdir()} if place.exists() else set()
     laid -= {"run.json", "plan.json"}
     if laid:

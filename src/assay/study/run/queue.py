@@ -148,7 +148,7 @@ class Queue:
     def move(self, lease: Lease, state: str) -> None:
         """Say that a run is started or still going (`running`), which renews the lease, or over.
 
-        What could not be started for want of room goes back (`queued`), and was no attempt.
+        What could not be started for want of room goes back (`queued`), and was not an attempt.
 
         Raises:
             StudyError: The lease has been lost to another runner.

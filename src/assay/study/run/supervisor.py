@@ -274,7 +274,7 @@ def _ended_badly(exit_code: int, training: bool) -> tuple[str, str]:
     """Return the outcome of a process that failed, or that somebody else killed, and why.
 
     Assay did not end it. What its own fault ends (a segmentation fault, an abort) has failed; what
-    comes from outside (out of memory, a reboot, a person's kill) is no result of the candidate's.
+    comes from outside (out of memory, a reboot, a person's kill) is not a result of the candidate.
     """
     what = "it" if training else "its evaluation"
     if -exit_code not in _FROM_OUTSIDE:

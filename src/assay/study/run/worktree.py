@@ -101,7 +101,7 @@ def _link(root: Path, place: Path, path: str) -> None:
     source, target = root / path, place / path
     if path.startswith("/") or ".." in PurePosixPath(path).parts or not source.exists():
         raise StudyError(
-            f"'{path}' of baseline.untracked is no path in '{root}'.",
+            f"'{path}' of baseline.untracked is not a path in '{root}'.",
             "Name files or directories relative to the repository's top.",
         )
     if target.exists():

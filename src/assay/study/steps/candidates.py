@@ -147,7 +147,7 @@ def validate(study: Study, name: str, actor: str) -> str:
     unknown = sorted(set(candidate.guardrails) - known)
     if unknown:
         options = ", ".join(sorted(known)) or "none"
-        raise StudyError(f"'{unknown[0]}' is no guardrail of the contract ({options}).")
+        raise StudyError(f"'{unknown[0]}' is not a guardrail of the contract ({options}).")
     if candidate.kind.startswith("reward-") and candidate.reflection:
         reflection.named(study, candidate.reflection)
     if candidate.kind == "dr-tuning" and candidate.probe:

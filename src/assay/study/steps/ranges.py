@@ -69,7 +69,7 @@ def as_spelt(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return settings as the script spells them, and warnings of those that it does not have.
 
-    The audit may have missed an option, so that an unknown one is no error yet.
+    The audit may have missed an option, so that an unknown one is not an error yet.
     """
     known = {_plain(one.name): one.name for one in parameters}
     found, odd = {}, []

@@ -22,7 +22,7 @@ enum class Source {
   Constant,   ///< The safe action.
 };
 
-/// Why a step is no sample of the current policy, a sum of these; such steps stay out of its
+/// Why a step is not a sample of the current policy, a sum of these; such steps stay out of its
 /// gradient.
 enum Flag : std::uint8_t {
   kFlagBounds = 1,     ///< The action was moved into its bounds.
@@ -39,7 +39,7 @@ struct Decided {
   Source source = Source::Constant;
   std::int64_t version = 0;     ///< Of the model that chose it; 0 if none did.
   double logProbability = 0.0;  ///< Of what the policy did.
-  std::uint8_t flags = 0;       ///< Why it is no sample of the current policy; 0 if it is one.
+  std::uint8_t flags = 0;       ///< Why it is not a sample of the current policy; 0 if it is one.
 };
 
 /// What a client did so far.
@@ -54,7 +54,7 @@ struct Status {
   std::uint64_t badObservations = 0;     ///< Of a wrong size, not finite, or out of range.
   std::uint64_t badMasks = 0;            ///< Of a wrong size.
   std::uint64_t badOutputs = 0;          ///< A model's output was not finite.
-  std::uint64_t badHeuristics = 0;       ///< The heuristic threw, or gave what is no action.
+  std::uint64_t badHeuristics = 0;       ///< The heuristic threw, or gave what is not an action.
   std::uint64_t badEnds = 0;             ///< A truncated episode without a good final observation.
   std::int64_t version = 0;              ///< Of the current model; 0: none.
   std::optional<double> agreement;       ///< Share of steps at which the model would have done what
