@@ -52,8 +52,9 @@ class A2C(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -78,8 +79,9 @@ class AIRL(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -97,8 +99,9 @@ class BC(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
         env_steps: int = 0, updates_per_step: int = 1, data_share: float = 0.5,
     ) -> None: ...
@@ -122,8 +125,9 @@ class C51(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -146,8 +150,9 @@ class CQL(Managed):
         threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
         env_steps: int = 0, updates_per_step: int = 1, data_share: float = 0.5,
     ) -> None: ...
@@ -172,8 +177,9 @@ class CrossQ(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -192,8 +198,9 @@ class DAgger(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -214,8 +221,9 @@ class DDPG(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -239,8 +247,9 @@ class DQN(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -256,8 +265,9 @@ class DT(Managed):
         device: str = 'auto', compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -279,8 +289,9 @@ class DreamerV3(Managed):
         threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -305,8 +316,9 @@ class FQF(Managed):
         threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -331,8 +343,9 @@ class GAIL(Managed):
         device: str = 'auto', compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -354,8 +367,9 @@ class IMPALA(Managed):
         threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -375,8 +389,9 @@ class IQL(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
         env_steps: int = 0, updates_per_step: int = 1, data_share: float = 0.5,
     ) -> None: ...
@@ -402,8 +417,9 @@ class IQN(Managed):
         threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -430,8 +446,9 @@ class MBPO(Managed):
         device: str = 'auto', compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -458,8 +475,9 @@ class MOPO(Managed):
         threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -481,8 +499,9 @@ class PPO(Managed):
         device: str = 'auto', compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -505,8 +524,9 @@ class QRDQN(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -531,8 +551,9 @@ class R2D2(Managed):
         device: str = 'auto', compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -556,8 +577,9 @@ class REDQ(Managed):
         device: str = 'auto', compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
         data: str | Path | None = None, data_share: float = 0.5,
     ) -> None: ...
@@ -580,8 +602,9 @@ class Rainbow(Managed):
         threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -602,8 +625,9 @@ class ReBRAC(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
         env_steps: int = 0, updates_per_step: int = 1, data_share: float = 0.5,
     ) -> None: ...
@@ -628,8 +652,9 @@ class RecurrentPPO(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -653,8 +678,9 @@ class SAC(Managed):
         threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
         data: str | Path | None = None, data_share: float = 0.5,
     ) -> None: ...
@@ -677,8 +703,9 @@ class TD3(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -698,8 +725,9 @@ class TD3BC(Managed):
         device: str = 'auto', compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
         env_steps: int = 0, updates_per_step: int = 1, data_share: float = 0.5,
     ) -> None: ...
@@ -724,8 +752,9 @@ class TDMPC2(Managed):
         threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -749,7 +778,8 @@ class TQC(Managed):
         threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...

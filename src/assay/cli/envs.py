@@ -76,6 +76,27 @@ def check(
         raise typer.Exit(EXIT_USER_ERROR)
 
 
+@app.command("wrappers")
+def wrappers(as_json: AsJson = False) -> None:
+    """List what can be put around environments: `wrappers=[{frame_stack: 4}, sign_reward]`."""
+    from assay.envs.wrappers.settings import WRAPPERS
+
+    rows = []
+    for name, kind in WRAPPERS.items():
+        fields = kind.meanings()
+        texts = [
+            f"{key}{'' if kind.model_fields[key].is_required() else f'={default}'}: {meaning}"
+            for key, (_, default, meaning) in fields.items()
+            if key != "key"
+        ]
+        rows.append((name, (kind.__doc__ or "").split("\n")[0], " ".join(texts)))
+    if as_json:
+        keys = ("wrapper", "what", "settings")
+        output.print_json([dict(zip(keys, row, strict=True)) for row in rows])
+        return
+    output.show(output.table(("wrapper", "what", "settings"), rows))
+
+
 def _row(result: Any) -> tuple[str, str, str]:
     word = "FAILED" if not result.ok else "advice" if result.fix else "ok"
     return result.name, word, result.detail + (f"\n{result.fix}" if result.fix else "")

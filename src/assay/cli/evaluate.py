@@ -183,4 +183,5 @@ def _film(run: Run, seed: int, video_format: str, settings: dict[str, Any]) -> P
         return make_env(config.env, env_kwargs=settings, max_episode_steps=limit)
 
     name = f"{agent.clock.count:012d}-seed{seed}.{video_format.lower()}"
-    return record(agent.policy, make, run.directory.videos_path / name, seed=seed).path
+    place, wrappers = run.directory.videos_path / name, config.run.wrappers
+    return record(agent.policy, make, place, seed=seed, wrappers=wrappers).path

@@ -48,6 +48,17 @@ def only_images(space: gym.Space[Any]) -> bool:
     return bool(parts) and all(is_image(part) for part in parts)
 
 
+def channels_first(shape: tuple[int, ...]) -> bool:
+    """Return whether the channels of an image of three axes are its first axis, not its last.
+
+    They are the odd one out beside two equal axes, else the shorter of first and last.
+    """
+    first, middle, last = shape
+    if middle == last:
+        return True
+    return first != middle and first <= last
+
+
 def _parts(space: gym.Space[Any]) -> list[gym.Space[Any]]:
     from gymnasium import spaces
 

@@ -37,6 +37,8 @@ from assay.envs.native.base import NativeVectorEnv
 from assay.envs.robotics import PACKAGE, fix_joint_types
 from assay.envs.sync import Sync
 from assay.envs.vector import Vector
+from assay.envs.wrappers.settings import Given, read_wrappers, refuse_repeats, repeats, wrap
+from assay.envs.wrappers.timing import ActionRepeat, Repeated, make_repeated
 
 BackendName = Literal["auto", "native", "vector", "sync", "processes"]
 EnvLike = (
@@ -67,6 +69,7 @@ class _Asked:
     atari: AtariSettings
     training: bool
     workers: int | None
+    repeat: ActionRepeat | None = None
 
     @property
     def count(self) -> int:
@@ -84,6 +87,7 @@ def make_vector(
     atari: AtariSettings | None = None,
     training: bool = True,
     workers: int | None = None,
+    wrappers: Given = (),
 ) -> Vector:
     """Make `num_envs` copies of an environment that a collector can drive.
 
@@ -101,8 +105,10 @@ def make_vector(
         atari: Preprocessing of Atari games.
         training: Whether training-only preprocessing applies (Atari's lost lives, clipped rewards).
         workers: How many processes; by default one per core, and never more than environments.
+        wrappers: What is around them, as of `assay.envs.wrappers.settings.read_wrappers`.
 
     Raises:
+        ConfigError: A wrapper is unknown, or does not fit.
         EnvError: The environment is unknown, cannot be made, or does not fit the other arguments.
         MissingExtraError: A package that it needs is not installed.
         SpaceError: Its spaces are not supported.
@@ -120,6 +126,7 @@ def make_vector(
         isinstance(max_episode_steps, bool) or max_episode_steps < 1
     ):
         raise EnvError(f"max_episode_steps={max_episode_steps}; a positive integer was expected.")
+    around = read_wrappers(wrappers)
     asked = _Asked(
         num_envs,
         backend,
@@ -129,14 +136,29 @@ def make_vector(
         atari or AtariSettings(),
         training,
         workers,
+        repeats(around),
     )
+    if isinstance(env, gym.vector.VectorEnv):
+        refuse_repeats(around, type(env.unwrapped).__name__)
+    vector = _made(env, asked)
+    try:
+        return wrap(vector, around, training=training)
+    except BaseException:
+        if not isinstance(env, gym.Env | gym.vector.VectorEnv):
+            vector.close()
+        raise
+
+
+def _made(env: EnvLike, asked: _Asked) -> Vector:
+    """Return environments without what is around them, but for repeated actions."""
     if isinstance(env, gym.vector.VectorEnv):
         return _from_vector_env(env, asked)
     if isinstance(env, gym.Env):
         return _from_env(env, asked)
     if isinstance(env, str):
         vector = _from_id(env, asked)
-        vector.plain = asked.kwargs.keys() <= _MAKE_KWARGS and _is_gymnasiums(vector.name)
+        plain = asked.repeat is None and asked.kwargs.keys() <= _MAKE_KWARGS
+        vector.plain = plain and _is_gymnasiums(vector.name)
         return vector
     if callable(env):
         name, factory = _name_of(env), partial(env, **asked.kwargs)
@@ -259,6 +281,8 @@ def _from_env(env: gym.Env[Any, Any], asked: _Asked) -> Vector:
             "Give a function that makes the environment, or set num_envs=1.",
         )
     made = env if asked.limit is None else make_limited(lambda: env, name, asked.limit)
+    if asked.repeat is not None:
+        made = Repeated(made, asked.repeat.times, asked.repeat.pool)
     return Vector(Sync([lambda: made], name, text=asked.text), name, limit=own_limit(made))
 
 
@@ -275,6 +299,8 @@ def _from_factory(
             f"The backend '{asked.backend}' needs an environment's id, not the factory '{name}'.",
             "Use the backend sync or processes.",
         )
+    if asked.repeat is not None:
+        factory = partial(make_repeated, factory, asked.repeat.times, asked.repeat.pool)
     factories = [factory] * asked.count
     if asked.backend == "processes":
         from assay.envs.processes import Processes
@@ -288,9 +314,11 @@ def _from_factory(
 def _from_id(env_id: str, asked: _Asked) -> Vector:
     kwargs, limit = _take_limit(env_id, asked.kwargs, asked.limit)
     backend, settings, training = asked.backend, asked.atari, asked.training
-    native_fits = env_id in NATIVE and not kwargs
+    native_fits = env_id in NATIVE and not kwargs and asked.repeat is None
     if backend == "native" and not native_fits:
         reason = f"has no setting {sorted(kwargs)}" if env_id in NATIVE else "does not exist"
+        if env_id in NATIVE and asked.repeat is not None:
+            reason = "cannot repeat actions"
         raise EnvError(
             f"The native version of '{env_id}' {reason}.",
             f"Use the backend auto. Native ones: {', '.join(sorted(NATIVE))}.",
@@ -304,7 +332,7 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
     stack = settings.frame_stack if atari else None
     if is_dm_control(spec):
         stack = pixel_stack(kwargs)
-    vectorised = _vector_fits(spec, kwargs, atari, limit)
+    vectorised = asked.repeat is None and _vector_fits(spec, kwargs, atari, limit)
     if backend == "vector" and not vectorised:
         unfit = _with_limit(kwargs, limit)
         raise EnvError(

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from assay.core.errors import ConfigError, EnvError, MissingExtraError
 from assay.envs.make import make_env, make_vector
 from assay.envs.screen import offscreen, opengl_fix
+from assay.envs.wrappers.settings import Given
 from assay.evaluation.evaluate import Agent, clip_to_space, episode_seed, rewarded_carry
 from assay.runs.files import replacing
 
@@ -58,6 +59,7 @@ def record(
     episodes: int = 1,
     fps: float | None = None,
     max_steps: int = 1000,
+    wrappers: Given = (),
 ) -> Recording:
     """Record the first episodes that `evaluate` plays with the same seed.
 
@@ -70,6 +72,7 @@ def record(
         episodes: How many, one after the other.
         fps: Frames per second; by default what the environment names.
         max_steps: Where to cut an episode off.
+        wrappers: What is around the environment, as of `assay.envs.make.make_vector`.
 
     Raises:
         ConfigError: The file is neither a GIF nor an MP4, or a number is below 1.
@@ -85,7 +88,7 @@ def record(
     open_writer = _writer_for(path)
     with offscreen():
         camera = _Camera(_make_drawable(env))
-        with make_vector(camera, 1) as vector:
+        with make_vector(camera, 1, training=False, wrappers=wrappers) as vector:
             rate = fps or float(camera.metadata.get("render_fps") or _DEFAULT_FPS)
             with replacing(path) as draft, open_writer(draft, rate) as camera.write:
                 played = []

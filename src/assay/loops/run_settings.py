@@ -45,6 +45,9 @@ class RunSettings(Model):
     embed_text: int = Field(
         0, ge=0, description="Numbers that a text in an observation becomes; 0: it is left out."
     )
+    wrappers: tuple[str | dict[str, Any], ...] = Field(
+        (), description="What is around the environment, in order (`assay envs wrappers`)."
+    )
     eval_every: int | None = Field(
         None, ge=0, description="Steps (offline: updates) between evaluations; 0: only at the end."
     )
@@ -67,7 +70,7 @@ class RunSettings(Model):
 
     def env_settings(self) -> dict[str, Any]:
         """Return what decides which environment it is, by the names of `make_vector`."""
-        names = ("env_kwargs", "max_episode_steps", "embed_text")
+        names = ("env_kwargs", "max_episode_steps", "embed_text", "wrappers")
         return {name: getattr(self, name) for name in names}
 
     def clock(self) -> Clock:

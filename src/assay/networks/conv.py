@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.core.errors import ConfigError, SpaceError, nearest
-from assay.core.images import is_image
+from assay.core.images import channels_first, is_image
 from assay.networks.mlp import HIDDEN_GAIN, Init, initialise, make_linear
 
 if TYPE_CHECKING:
@@ -45,13 +45,6 @@ def pixel_scale(space: gym.Space[Any]) -> float:
     return 1.0 / max(int(space.high.max()), 1)  # type: ignore[attr-defined]
 
 
-def _channels_first(shape: tuple[int, ...]) -> bool:
-    first, middle, last = shape
-    if middle == last:
-        return True
-    return first != middle and first <= last
-
-
 class ToChannels(nn.Module):
     """Bring images of a space to float [B, C, H, W].
 
@@ -75,11 +68,11 @@ class ToChannels(nn.Module):
         self.scale = pixel_scale(space)
         if len(shape) == 2:
             order, sizes = (0, 1, 2), (1, *shape)
-        elif len(shape) == 3 and _channels_first(shape):
+        elif len(shape) == 3 and channels_first(shape):
             order, sizes = (0, 1, 2, 3), shape
         elif len(shape) == 3:
             order, sizes = (0, 3, 1, 2), (shape[2], shape[0], shape[1])
-        elif _channels_first(shape[1:]):  # a stack [S, C, H, W]
+        elif channels_first(shape[1:]):  # a stack [S, C, H, W]
             order, sizes = (0, 1, 2, 3, 4), (shape[0] * shape[1], shape[2], shape[3])
         else:  # a stack [S, H, W, C]
             order, sizes = (0, 1, 4, 2, 3), (shape[0] * shape[3], shape[1], shape[2])

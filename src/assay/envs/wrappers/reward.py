@@ -1,0 +1,45 @@
+"""Wrappers of rewards, for training."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from assay.core.errors import ConfigError
+from assay.envs.wrappers.layers import RewardLayer, Wrapper
+
+
+class ClipReward(Wrapper):
+    """Rewards between two bounds."""
+
+    of_rewards: ClassVar[bool] = True
+    bound: float = Field(1.0, gt=0, description="The largest absolute reward.")
+
+    def layer(self, inner: Any) -> Any:
+        """Return a backend around another one."""
+        return RewardLayer(inner, lambda reward: np.clip(reward, -self.bound, self.bound))
+
+
+class ScaleReward(Wrapper):
+    """Rewards times a factor."""
+
+    of_rewards: ClassVar[bool] = True
+    factor: float = Field(description="The factor; not 0.")
+
+    def layer(self, inner: Any) -> Any:
+        """Return a backend around another one."""
+        if self.factor == 0:
+            raise ConfigError("The wrapper scale_reward has factor=0, which leaves no reward.")
+        return RewardLayer(inner, lambda reward: reward * self.factor)
+
+
+class SignReward(Wrapper):
+    """-1, 0 or 1 in place of rewards."""
+
+    of_rewards: ClassVar[bool] = True
+
+    def layer(self, inner: Any) -> Any:
+        """Return a backend around another one."""
+        return RewardLayer(inner, np.sign)
