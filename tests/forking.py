@@ -9,7 +9,8 @@ process, with its own arguments, environment, directory, files, session and exit
 Any other command is started as ever, and so is one of ours with an environment that changes how
 Python or torch starts. What a test starts through a shell or `python -c`, and what a program starts
 itself, is not forked either: so every program is also tested from its first import on. A test whose
-own script does not care how Python starts sets `SCRIPTS` in its environment.
+own script does not care how Python starts sets `SCRIPTS` in its environment, and one about the
+memory of a program sets `PLAIN`. (In `/proc`, a forked program has the server's command line.)
 
     python -P forking.py DESCRIPTOR
 
@@ -37,6 +38,7 @@ from types import ModuleType
 from typing import Any
 
 SCRIPTS = "FORK_SCRIPTS"
+PLAIN = "FORK_NOTHING"
 MODULES = (
     "assay",
     "assay.envs.worker",
@@ -76,6 +78,12 @@ def install() -> None:
     if sys.platform == "linux":
         _environment.update(os.environ)
         subprocess.Popen = Popen  # type: ignore[misc]
+
+
+def start() -> None:
+    """Start the server now, for tests in which a program has little time to start."""
+    if subprocess.Popen is Popen:
+        _current()
 
 
 class Popen(_Popen):  # type: ignore[type-arg]
@@ -123,6 +131,7 @@ class Server:
             self.process = _Popen(
                 words, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=_environment
             )
+        self._link.recv(64)  # which comes when everything is imported, or the server is gone
 
     def fork(self, request: dict[str, Any], files: list[int]) -> int:
         """Return the pid of a new child of this process; OSError or ValueError if there is none."""
@@ -153,7 +162,7 @@ def _ours(args: Any, env: Mapping[str, str]) -> bool:
     if not isinstance(args, list) or not all(isinstance(word, str) for word in args):
         return False
     words = args[2:] if args[1:2] == ["-P"] else args[1:]
-    if args[:1] != [sys.executable] or not words:
+    if args[:1] != [sys.executable] or not words or PLAIN in env:
         return False
     if words[0] == "-m":
         return words[1] in MODULES
@@ -176,6 +185,7 @@ def main() -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # what is here is shared, and would be copied by who counts it
+    link.send(b"ready")
     request = _serve(link)
     code: Any = 1
     try:
@@ -210,21 +220,17 @@ def _serve(link: socket.socket) -> dict[str, Any]:
             request: dict[str, Any] = json.loads(data)
             _take(request, files)
             return request
+        os.close(writing)
         os.waitpid(middle, 0)
-        link.send(os.read(reading, 64))
-        for file in (*files, reading, writing):
+        pid = os.read(reading, 64)
+        os.read(reading, 1)  # ends when the child has all that is its own, and this pipe no more
+        link.send(pid)
+        for file in (*files, reading):
             os.close(file)
 
 
 def _take(request: dict[str, Any], files: list[int]) -> None:
-    """Give a child its files under their numbers, and whatever else is its own."""
-    targets = [0, 1, 2, *request["passed"]]
-    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, max(targets) + 1) for file in files]
-    for source, target in zip(moved, targets, strict=True):
-        os.dup2(source, target)
-    kept = sorted(set(targets))
-    for first, last in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
-        os.closerange(first + 1, last)
+    """Give a child its session, environment, and files under their numbers, but no other files."""
     if request["session"]:
         os.setsid()
     elif request["group"] >= 0:
@@ -233,6 +239,13 @@ def _take(request: dict[str, Any], files: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    targets = [0, 1, 2, *request["passed"]]
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, max(targets) + 1) for file in files]
+    for source, target in zip(moved, targets, strict=True):
+        os.dup2(source, target)
+    kept = sorted(set(targets))
+    for first, last in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
+        os.closerange(first + 1, last)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old, bare = getattr(sys, name), bool(number and os.environ.get("PYTHONUNBUFFERED"))
         file: Any = open(

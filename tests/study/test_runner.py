@@ -379,12 +379,12 @@ class TestKill:
 
     @pytest.mark.parametrize("step", ["recorded", "prepared", "started"])
     def test_the_launcher(self, study: Study, monkeypatch, step: str) -> None:
-        monkeypatch.setattr(recovery, "START_SECONDS", 0.0 if step != "started" else 30.0)
+        monkeypatch.setattr(recovery, "START_SECONDS", 0.0 if step != "started" else 300.0)
         assert in_child(killed_launcher, str(study.root), step) == -signal.SIGKILL
         run = "c1-short-0"
         if step == "recorded":  # nothing is on record: the launch can simply be made again
             assert kinds_of(study, run) == []
-            monkeypatch.setattr(recovery, "START_SECONDS", 30.0)
+            monkeypatch.setattr(recovery, "START_SECONDS", 300.0)
             assert recovery.wait(study, launch(study), 300).outcome == "done"
             consistent(study, run, started=1)
         elif step == "prepared":
@@ -394,7 +394,7 @@ class TestKill:
             # A supervisor that comes late finds the run taken.
             supervisor.supervise(study, run)
             consistent(study, run, started=0)
-            monkeypatch.setattr(recovery, "START_SECONDS", 30.0)
+            monkeypatch.setattr(recovery, "START_SECONDS", 300.0)
             again = launch(study)
             assert again == "c1-short-0-2"
             assert recovery.wait(study, again, 300).outcome == "done"

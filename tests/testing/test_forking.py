@@ -92,6 +92,14 @@ def test_a_module_runs_as_main_and_can_be_killed() -> None:
         assert child.wait() == -signal.SIGKILL
 
 
+def test_it_has_its_group_as_soon_as_it_is_there() -> None:
+    env = {**os.environ, forking.SCRIPTS: "yes"}
+    words = [sys.executable, "-c", "import time; time.sleep(600)"]
+    for _ in range(5):
+        with subprocess.Popen(words, env=env, process_group=0) as child:
+            os.killpg(child.pid, signal.SIGKILL)
+
+
 def test_an_environment_that_changes_the_start_is_respected() -> None:
     code = "import sys; print('torch' in sys.modules, sys.flags.dev_mode)"
     env = {**os.environ, forking.SCRIPTS: "yes", "PYTHONDEVMODE": "1"}
