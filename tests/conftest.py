@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import os
 
+import forking
 import pytest
+
+forking.install()
 
 # `compile=auto` changes to compiled steps when there are some, which no test can foresee. Those
 # that are about it set the variable to "auto", and a cache of their own.

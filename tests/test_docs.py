@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 import typer.main
 from typer.core import TyperGroup
@@ -44,6 +45,7 @@ def blocks(kind: str) -> list[tuple[str, str]]:
 
 def run_python(arguments: list[str], directory: Path) -> str:
     environment = os.environ | {"ASSAY_RUNS": str(directory / "runs"), "OMP_NUM_THREADS": "1"}
+    environment[forking.SCRIPTS] = "yes"
     done = subprocess.run(
         [sys.executable, *arguments], cwd=directory, env=environment, capture_output=True, text=True
     )

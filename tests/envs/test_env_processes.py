@@ -32,7 +32,7 @@ def alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def wait_until_gone(pids: list[int], seconds: float = 20) -> list[int]:
+def wait_until_gone(pids: list[int], seconds: float = 120) -> list[int]:
     """Return who is still there after waiting, which is at most `seconds`."""
     end = time.monotonic() + seconds
     while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < end:

@@ -41,7 +41,7 @@ def keeper() -> ModelKeeper:
     return ModelKeeper(describe_space(SEEN), describe_space(CHOICE))
 
 
-def wait_until(condition: Any, seconds: float = 20.0) -> bool:
+def wait_until(condition: Any, seconds: float = 120.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.002)

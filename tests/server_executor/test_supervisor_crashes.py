@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from executor_contract import wait_until
 from supervisor_world import SUMMING, World, await_state
@@ -245,7 +246,10 @@ def test_a_learner_that_hangs_is_replaced(
 
 
 @pytest.mark.parametrize("given", [{"memory_mb": 300}, {}, {"device": "cuda"}, {"memory_mb": None}])
-def test_the_memory_of_a_learner_is_limited(process: World, given: dict[str, Any]) -> None:
+def test_the_memory_of_a_learner_is_limited(
+    process: World, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(forking.PLAIN, "yes")
     process.register()
     supervisor = process.supervise(settings=LearnerSettings(**given))
     await_state(supervisor, "idle")

@@ -33,7 +33,7 @@ from assay.server.tensors import Experience, Layout, encode
 
 SPEC = PolicySpec(name="queue", observation=Box(shape=(3,)), action=Discrete(n=3), algorithm="ppo")
 OTHER = SPEC.model_copy(update={"name": "other"})
-WAIT = 20.0
+WAIT = 60.0
 
 
 def wait_for(condition: Callable[[], Any], what: str = "") -> Any:

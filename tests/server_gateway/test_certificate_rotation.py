@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from certificates import Authority
-from gateway_support import SPEC, Client, Running, running
+from gateway_support import SPEC, WAIT, Client, Running, running
 
 from assay.core.errors import ConfigError
 from assay.server.gateway.config import Tls
@@ -48,7 +48,7 @@ def channel(server: Running, authority: Authority, who: Authority | None = None)
 
 def joins(server: Running, authority: Authority, who: Authority | None = None) -> bool:
     """Return whether a new connection can be made by who trusts this authority."""
-    client = server.client(channel=channel(server, authority, who), timeout=5)
+    client = server.client(channel=channel(server, authority, who), timeout=WAIT)
     try:
         client.register(SPEC)
     except grpc.RpcError as error:

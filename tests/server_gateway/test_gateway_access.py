@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from certificates import Authority
-from gateway_support import OTHER, SPEC, Client, Running, batch, refused, running, wait_for
+from gateway_support import OTHER, SPEC, WAIT, Client, Running, batch, refused, running, wait_for
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from assay.core.errors import ConfigError
@@ -313,7 +313,7 @@ def test_certificates_name_their_bearers(tmp_path: Path, authority: Authority) -
             grpc.ssl_channel_credentials(authority.read("ca.crt"), pair[1], pair[0]),
         ):
             channel = grpc.secure_channel(server.address, credentials)
-            client = server.client("ada", channel=channel, timeout=5)
+            client = server.client("ada", channel=channel, timeout=WAIT)
             with pytest.raises(grpc.RpcError) as found:
                 client.open()
             assert found.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import json
+import shutil
 import subprocess
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -73,13 +77,16 @@ def candidate_values(**changes: Any) -> dict[str, Any]:
     return values | changes
 
 
+ENOUGH = "enough"  # a file beside a run's output, for which its training stops sleeping
 TRAIN = """
     import json, os, pathlib, sys, time
     seed, out, *rest = sys.argv[1:]
     settings = dict(word.split("=") for word in rest)
     out = pathlib.Path(out)
     (out / "starts").open("a").write("x")
-    time.sleep(float(settings.get("sleep", 0)))
+    end = time.monotonic() + float(settings.get("sleep", 0))
+    while time.monotonic() < end and not (out.parent / "enough").exists():
+        time.sleep(min(0.05, max(0, end - time.monotonic())))
     lr = float(settings.get("lr", 0.001))
     row = {"eval/return_mean": 100 + 1000 * lr + int(seed) % 10, "time/elapsed": 1.0}
     (out / "metrics.jsonl").write_text(json.dumps(row) + "\\n")
@@ -89,13 +96,31 @@ TRAIN = """
 
 
 def make_study(root: Path, budget: Any = None, **experiment: Any) -> Study:
-    """Return an approved study of a script in a Git repository, with one validated candidate."""
+    """Return an approved study of a script in a Git repository, with one validated candidate.
+
+    Each kind is made once by a test process, which takes dozens of calls of Git, and copied.
+    """
+    kind = json.dumps([budget, experiment], sort_keys=True)
+    if kind not in _made:
+        place = Path(tempfile.mkdtemp(prefix="assay-study-"))
+        atexit.register(shutil.rmtree, place, ignore_errors=True)
+        _make_study(place, budget, experiment)
+        _made[kind] = place
+    shutil.copytree(_made[kind], root, dirs_exist_ok=True)
+    return Study(root, "cartpole", "lr")
+
+
+_made: dict[str, Path] = {}
+
+
+def _make_study(root: Path, budget: Any, experiment: dict[str, Any]) -> None:
     (root / "train.py").write_text(textwrap.dedent(TRAIN))
     (root / "src").mkdir()
     (root / "src/agent.py").write_text("LR = 1\n")
     (root / ".gitignore").write_text(f"{ROOT}/\n")
     identity = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
-    for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "first"]):
+    begin = ["init", "-q", "--template="]  # without samples of hooks, which would be copied, too
+    for words in (begin, ["add", "."], [*identity, "commit", "-qm", "first"]):
         subprocess.run(["git", *words], cwd=root, check=True)
     values = contract_values()
     command = ["{python}", "train.py", "{seed}", "{out}", "{parameters}"]
@@ -108,9 +133,7 @@ def make_study(root: Path, budget: Any = None, **experiment: Any) -> Study:
     values["experiment"] = experiment
     if budget:
         values["budget"] = budget
-    study = approved_study(root, values)
-    add(study, "c1", lr=0.002)
-    return study
+    add(approved_study(root, values), "c1", lr=0.002)
 
 
 def approved_study(root: Path, values: dict[str, Any]) -> Study:

@@ -38,7 +38,7 @@ def launch(study: Study, seed: int = 0, phase: str = "short", name: str = "c1") 
 
 
 def value(study: Study, run: str) -> float | None:
-    return recovery.wait(study, run, 60).metrics["return"]
+    return recovery.wait(study, run, 300).metrics["return"]
 
 
 class TestCode:
@@ -91,7 +91,7 @@ class TestCode:
             candidates.validate(study, "link", "agent")
         except StudyError:
             return  # Git itself will not have it
-        record = recovery.wait(study, launch(study, name="link"), 60)
+        record = recovery.wait(study, launch(study, name="link"), 300)
         assert record.outcome == "failed" and "symbolic link" in record.reason
 
 
@@ -172,7 +172,7 @@ class TestEnvironment:
         approve(study, "baseline", "ada")
         monkeypatch.setenv("WANDB_API_KEY", "hush-hush")
         run = launch(study)
-        assert recovery.wait(study, run, 60).env["WANDB_API_KEY"] == "(kept secret)"
+        assert recovery.wait(study, run, 300).env["WANDB_API_KEY"] == "(kept secret)"
         place = study.path / "runs" / run
         holding = [p.name for p in place.rglob("*") if p.is_file() and b"hush" in p.read_bytes()]
         assert holding == ["plan.json"]
@@ -180,7 +180,7 @@ class TestEnvironment:
         assert "hush" not in study.ledger.path.read_text()
 
     def test_it_is_on_record(self, study: Study) -> None:
-        record = recovery.wait(study, launch(study), 60)
+        record = recovery.wait(study, launch(study), 300)
         assert record.env == {"PATH": os.environ["PATH"], "WANDB_MODE": "offline"}
 
 

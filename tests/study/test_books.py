@@ -135,10 +135,10 @@ class TestSync:
 
     def test_a_run_that_ends_is_in_the_state(self, study: Study) -> None:
         planned = launcher.launch(study, "c1", "short", 0, confirm=None, actor="agent")
-        recovery.wait(study, planned.run, 60)
-        for _ in range(300):  # the supervisor notes it just after the ledger
-            if study.ref.head() == study.ledger.head():
-                break
+        recovery.wait(study, planned.run, 300)
+        end = time.monotonic() + 300
+        while study.ref.head() != study.ledger.head():  # noted just after the ledger
+            assert time.monotonic() < end
             time.sleep(0.1)
         assert study.state().candidates["c1"] == "completed"
         assert study.problems() == []

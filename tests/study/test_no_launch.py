@@ -41,7 +41,7 @@ def test_only_git_is_started_by_commands_that_do_not_launch(tmp_path: Path) -> N
     candidates.propose(study, Candidate(**base), "agent")
     candidates.validate(study, "base", "agent")
     planned = launcher.launch(study, "c1", "short", 0, confirm=None, actor="test")
-    recovery.wait(study, planned.run, 60)
+    recovery.wait(study, planned.run, 300)
     out = study.path / "runs" / planned.run / "out"
     (tmp_path / "plan.yaml").write_text(
         json.dumps({"id": "p", "parameter": "lr", "nominal": 0.001, "values": [0.001, 0.002],

@@ -101,7 +101,7 @@ class TestLeases:
         planned = launcher.launch(
             study, "c1", "short", 0, confirm=None, actor="agent"
         )  # and here it dies
-        recovery.wait(study, planned.run, 60)
+        recovery.wait(study, planned.run, 300)
         clock.now += LEASE_SECONDS + 1
         assert queue.lease("two") is None
         assert states(queue) == {"c1-short-0": "done"}

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from study_samples import add, candidate_values, make_study
+from study_samples import ENOUGH, add, candidate_values, make_study
 
 import assay.study
 from assay.core.errors import AssayError
@@ -51,7 +51,7 @@ def kinds_of(study: Study, run: str) -> list[str]:
 class TestLaunch:
     def test_from_plan_to_measurement(self, study: Study) -> None:
         run = launch(study)
-        record = recovery.wait(study, run, 60)
+        record = recovery.wait(study, run, 300)
         assert (record.outcome, record.exit_code, record.reason) == ("done", 0, "")
         assert record.metrics == {"return": 102.0, "hours": 1.0}
         assert record.commit and not record.dirty and record.host
@@ -79,13 +79,13 @@ class TestLaunch:
     def test_the_environment_is_what_was_agreed(self, study: Study, monkeypatch) -> None:
         monkeypatch.setenv("SECRET", "hunter2")
         run = launch(study)
-        recovery.wait(study, run, 60)
+        recovery.wait(study, run, 300)
         text = "".join(p.read_text() for p in (study.path / "runs" / run).glob("*.*"))
         assert "without secrets" in text and "hunter2" not in text
 
     def test_a_crash_is_a_failure_that_counts(self, study: Study) -> None:
         add(study, "c2", exit=3)
-        record = recovery.wait(study, launch(study, "c2"), 60)
+        record = recovery.wait(study, launch(study, "c2"), 300)
         assert (record.outcome, record.exit_code) == ("failed", 3)
         assert study.history().status["c2"] == "debug"
         assert study.history().usage.runs == 1
@@ -96,7 +96,7 @@ class TestLaunch:
             study, lambda v: v["baseline"].update(command=["nowhere", "{seed}", "{parameters}"])
         )
         approve(study, "baseline", "ada")
-        record = recovery.wait(study, launch(study), 60)
+        record = recovery.wait(study, launch(study), 300)
         assert (record.outcome, record.reason) == ("failed", "the command 'nowhere' was not found")
 
     def test_a_metric_that_is_not_there_fails_the_run_and_names_those_that_are(self, study) -> None:
@@ -104,7 +104,7 @@ class TestLaunch:
         change_contract(study, lambda v: v["metrics"]["primary"].update(source=source))
         approve(study, "metrics", "ada")
         add(study, "c3", lr=0.003)
-        record = recovery.wait(study, launch(study, "c3"), 60)
+        record = recovery.wait(study, launch(study, "c3"), 300)
         assert record.outcome == "failed"
         assert "'eval/retrun_mean' is not in 'metrics.jsonl'" in record.reason
 
@@ -117,7 +117,7 @@ class TestLaunch:
         values = candidate_values(id="p1", change={"patch": patch})
         candidates.propose(study, Candidate(**values), "agent")
         candidates.validate(study, "p1", "agent")
-        record = recovery.wait(study, launch(study, "p1"), 60)
+        record = recovery.wait(study, launch(study, "p1"), 300)
         assert record.outcome == "done", record.reason
         assert (study.root / "src/agent.py").read_text() == "LR = 1\n"
 
@@ -139,7 +139,7 @@ def edit_ledger(study: Study) -> None:
 
 
 def use_a_seed(study: Study) -> None:
-    recovery.wait(study, launch(study), 60)
+    recovery.wait(study, launch(study), 300)
 
 
 ATTACKS = {
@@ -214,7 +214,7 @@ def test_deleting_bad_runs_does_not_delete_them_from_the_ledger(study: Study) ->
     import shutil
 
     run = launch(study)
-    recovery.wait(study, run, 60)
+    recovery.wait(study, run, 300)
     shutil.rmtree(study.path / "runs" / run)
     with pytest.raises(StudyError, match="a seed is not run again"):
         launch(study)
@@ -250,7 +250,7 @@ class TestStopping:
         wait_for(lambda: LAUNCHED in kinds_of(study, run))
         pid = next(e.data["pid"] for e in study.ledger.events() if e.kind == LAUNCHED)
         switch.stop(study, "enough", "ada")
-        record = recovery.wait(study, run, 60)
+        record = recovery.wait(study, run, 300)
         assert record.outcome == "lost" and record.reason.startswith(kinds.SWITCHED)
         assert not alive(pid)
         with pytest.raises(StudyError, match="enough"):
@@ -272,7 +272,7 @@ class TestStopping:
         wait_for(lambda: LAUNCHED in kinds_of(study, run))
         pid = next(e.data["pid"] for e in study.ledger.events() if e.kind == LAUNCHED)
         os.kill(pid, sign)
-        record = recovery.wait(study, run, 60)
+        record = recovery.wait(study, run, 300)
         assert record.outcome == outcome and record.reason.startswith(reason)
         history = study.history()
         again = outcome == "lost"
@@ -291,14 +291,14 @@ class TestStopping:
         values["budget"] = {"wall_clock_hours": 0.5 / 3600}
         candidates.propose(study, Candidate(**values), "agent")
         candidates.validate(study, "slow", "agent")
-        record = recovery.wait(study, launch(study, "slow"), 60)
+        record = recovery.wait(study, launch(study, "slow"), 300)
         assert record.outcome == "killed" and "ran longer than" in record.reason, record
         assert "1.01 times its request of 0.5 s (its share of budget.wall_clock_h" in record.reason
 
     def test_silence_is_ended(self, tmp_path: Path) -> None:
         study = make_study(tmp_path, stop={"frozen_minutes": 0.02})
         add(study, "slow", sleep=300)
-        record = recovery.wait(study, launch(study, "slow"), 60)
+        record = recovery.wait(study, launch(study, "slow"), 300)
         assert record.outcome == "killed" and "has written nothing" in record.reason
 
 
@@ -306,7 +306,7 @@ def alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def wait_for(condition, seconds: float = 30) -> None:
+def wait_for(condition, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"
@@ -379,13 +379,13 @@ class TestKill:
 
     @pytest.mark.parametrize("step", ["recorded", "prepared", "started"])
     def test_the_launcher(self, study: Study, monkeypatch, step: str) -> None:
-        monkeypatch.setattr(recovery, "START_SECONDS", 0.0 if step != "started" else 30.0)
+        monkeypatch.setattr(recovery, "START_SECONDS", 0.0 if step != "started" else 300.0)
         assert in_child(killed_launcher, str(study.root), step) == -signal.SIGKILL
         run = "c1-short-0"
         if step == "recorded":  # nothing is on record: the launch can simply be made again
             assert kinds_of(study, run) == []
-            monkeypatch.setattr(recovery, "START_SECONDS", 30.0)
-            assert recovery.wait(study, launch(study), 60).outcome == "done"
+            monkeypatch.setattr(recovery, "START_SECONDS", 300.0)
+            assert recovery.wait(study, launch(study), 300).outcome == "done"
             consistent(study, run, started=1)
         elif step == "prepared":
             assert recovery.recover(study) == [run]
@@ -394,10 +394,10 @@ class TestKill:
             # A supervisor that comes late finds the run taken.
             supervisor.supervise(study, run)
             consistent(study, run, started=0)
-            monkeypatch.setattr(recovery, "START_SECONDS", 30.0)
+            monkeypatch.setattr(recovery, "START_SECONDS", 300.0)
             again = launch(study)
             assert again == "c1-short-0-2"
-            assert recovery.wait(study, again, 60).outcome == "done"
+            assert recovery.wait(study, again, 300).outcome == "done"
         else:  # the supervisor goes on alone
             wait_for(lambda: ENDED in kinds_of(study, run))
             assert study.run(run).outcome == "done"
@@ -426,7 +426,7 @@ class TestKill:
         recovery.recover(study)
         assert study.history().usage.open == ()
         monkeypatch.undo()
-        assert recovery.wait(study, launch(study), 60).outcome == "done"
+        assert recovery.wait(study, launch(study), 300).outcome == "done"
         assert study.history().status["c1"] == "completed"
 
     @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
@@ -458,13 +458,14 @@ class TestKill:
         assert recovery.recover(study) == []
 
     def test_a_run_that_is_under_way_is_left_alone(self, study: Study) -> None:
-        add(study, "slow", sleep=2)
+        add(study, "slow", sleep=300)
         run = launch(study, "slow")
         wait_for(lambda: LAUNCHED in kinds_of(study, run))
         assert recovery.recover(study) == []
         with pytest.raises(StudyError, match="under way"):
             launch(study, "slow")
-        assert recovery.wait(study, run, 60).outcome == "done"
+        (study.path / "runs" / run / ENOUGH).touch()
+        assert recovery.wait(study, run, 300).outcome == "done"
         consistent(study, run, started=1)
 
     def test_two_supervisors_start_one_process(self, study: Study, monkeypatch) -> None:

@@ -120,7 +120,7 @@ def study(tmp_path_factory) -> Study:
         names.append(draft.id)
     for name in names:
         planned = launcher.launch(made, name, "short", 0, confirm=None, actor="agent")
-        recovery.wait(made, planned.run, 60)
+        recovery.wait(made, planned.run, 300)
     probe.summarise(made, "p", "agent")
     reflection.reflect(made, "c2-short-0", "agent")
     audit.audit(made, "c2", "short", "agent")

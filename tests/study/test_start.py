@@ -360,7 +360,7 @@ def test_a_failed_run_shows_the_end_of_its_log(tmp_path: Path) -> None:
     candidates.validate(made, "c2", "agent")
     token = planning.plan(made, "c2", "short", 0).token
     run = launcher.launch(made, "c2", "short", 0, confirm=token, actor="a").run
-    recovery.wait(made, run, 60)
+    recovery.wait(made, run, 300)
     text = recovery.log_tail(made.path / "runs" / run)
     assert "stdout.log" in text and "| trained without secrets" in text
     rows = standings(made.history(), made.contract().metrics.primary)

@@ -37,7 +37,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Study:
     candidates.validate(study, "base", "agent")
     for name in ("base", "c1"):
         planned = launcher.launch(study, name, "promotion", 1, confirm=None, actor="a")
-        assert recovery.wait(study, planned.run, 60).outcome == "done"
+        assert recovery.wait(study, planned.run, 300).outcome == "done"
     audit.audit(study, "c1", "promotion", "agent")
     study.sync()
     return study
@@ -152,7 +152,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Study:
 def run_all(study: Study, name: str, phase: kinds.Phase) -> None:
     for seed in getattr(study.contract().evaluation.pools, phase):
         planned = launcher.launch(study, name, phase, seed, confirm=None, actor="a")
-        assert recovery.wait(study, planned.run, 60).outcome == "done"
+        assert recovery.wait(study, planned.run, 300).outcome == "done"
 
 
 @pytest.fixture

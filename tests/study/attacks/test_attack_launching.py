@@ -40,7 +40,7 @@ class TestTokens:
         assert study.history().runs == {}
 
     def test_control(self, study: Study) -> None:
-        assert recovery.wait(study, launch(study, "c1", "short", 0), 60).outcome == "done"
+        assert recovery.wait(study, launch(study, "c1", "short", 0), 300).outcome == "done"
 
 
 class TestTheState:
@@ -90,13 +90,13 @@ class TestOutput:
 
     def test_a_run_that_writes_too_much_fails(self, study: Study) -> None:
         self.limited(study, 1e-8)  # ten bytes
-        record = recovery.wait(study, launch(study, "c1", "short", 0), 60)
+        record = recovery.wait(study, launch(study, "c1", "short", 0), 300)
         assert record.outcome == "killed"
         assert "GB; the contract allows 1e-08 (experiment.stop.output_gb)" in record.reason
 
     def test_control(self, study: Study) -> None:
         self.limited(study, 1e-3)
-        assert recovery.wait(study, launch(study, "c1", "short", 0), 60).outcome == "done"
+        assert recovery.wait(study, launch(study, "c1", "short", 0), 300).outcome == "done"
 
 
 class TestClocks:

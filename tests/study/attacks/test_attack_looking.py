@@ -36,7 +36,7 @@ class TestTheKillSwitch:
         while not process.exists():
             time.sleep(0.02)
         (study.path / kinds.STOP).touch()
-        assert recovery.wait(study, run, 60).reason.startswith(kinds.SWITCHED)
+        assert recovery.wait(study, run, 300).reason.startswith(kinds.SWITCHED)
         (study.path / kinds.STOP).unlink()
 
     def test_it_is_on_record_and_counts_as_a_lost_run(self, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ class TestTheKillSwitch:
                     time.sleep(0.02)
             switch.stop(study, "the machine is needed", "ada")
             for run in runs:
-                assert recovery.wait(study, run, 60).outcome == "lost"
+                assert recovery.wait(study, run, 300).outcome == "lost"
             switch.go_on(study, "ada")
             passed, detail = check(study, title, "slow")
             assert passed is passes, detail

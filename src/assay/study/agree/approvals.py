@@ -14,10 +14,9 @@ from pathlib import Path
 import yaml
 
 from assay.core.errors import nearest
-from assay.runs.git import git
 from assay.study.agree import signatures
 from assay.study.agree.rules import refuse_unguarded
-from assay.study.agree.scope import pinned
+from assay.study.agree.scope import checked_out
 from assay.study.files.contract import APPROVALS, Approval, Contract
 from assay.study.files.documents import StudyError, digest, read_yaml_document, write_text
 from assay.study.record import kinds
@@ -59,7 +58,7 @@ def _code(study: Study, history: History) -> str:
     """Return the commit that is approved: the study's own, or what is checked out before that."""
     if history.base is not None:
         return history.base
-    return git(study.root, "rev-parse", "HEAD").strip() if pinned(study.root) else ""
+    return checked_out(study.root)
 
 
 def require_same_code(history: History, commit: str) -> None:

@@ -19,12 +19,15 @@ from assay.study.record.study import Study
 
 def pinned(root: Path) -> bool:
     """Return whether runs get a tree of a commit, which takes the top of a Git repository."""
-    top = repository(root)
-    if top is None or top.resolve() != root.resolve():
-        return False
+    return bool(checked_out(root))
+
+
+def checked_out(root: Path) -> str:
+    """Return the commit that is checked out at the top of a Git repository; "" if there is none."""
     with contextlib.suppress(GitError):
-        return bool(git(root, "rev-parse", "--verify", "--quiet", "HEAD"))
-    return False
+        top, _, commit = git(root, "rev-parse", "--show-toplevel", "HEAD").strip().rpartition("\n")
+        return commit if Path(top).resolve() == root.resolve() else ""
+    return ""
 
 
 def require_repository(root: Path) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from assay.runs.git import git
 from assay.study.agree import budget, protocol, scope
 from assay.study.agree.approvals import require_same_code
 from assay.study.agree.rules import refuse_network, refuse_unreflected
-from assay.study.agree.scope import pinned
+from assay.study.agree.scope import checked_out
 from assay.study.files.base import Status
 from assay.study.files.candidate import BudgetRequest, Candidate
 from assay.study.files.contract import Contract
@@ -250,7 +249,7 @@ def standing(study: Study, history: History, agreed: Contract) -> tuple[str, dic
     if not holder:
         head = history.base
         if head is None:
-            head = git(study.root, "rev-parse", "HEAD").strip() if pinned(study.root) else ""
+            head = checked_out(study.root)
         return head, dict(agreed.baseline.parameters)
     registered = history.registration(holder).data
     if not study.candidate(holder).change.patch:
