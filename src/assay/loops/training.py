@@ -26,6 +26,7 @@ from assay.core.images import has_large_images
 from assay.core.types import Clock, State, tree_leaves
 from assay.envs.make import make_vector
 from assay.envs.space_codec import space_to_state
+from assay.envs.teams import team_to_state
 from assay.loops.background_compile import BackgroundCompile
 from assay.loops.config import RunConfig, preset
 from assay.loops.events import (
@@ -310,7 +311,7 @@ class Training:
             "observation": space_to_state(self.env.observations.source),
             "mask_size": self.env.observations.mask_size,
             "action": space_to_state(self.env.actions.source),
-        }
+        } | ({} if self.env.spaces.team is None else {"team": team_to_state(self.env.spaces.team)})
 
     def _policy(self) -> dict[str, Section]:
         """Return the policy as data, by which it acts without torch, if it is all of what acts."""
