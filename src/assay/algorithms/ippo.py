@@ -22,14 +22,11 @@ from assay.algorithms.shared.team_rollout import (
     ValueScales,
     crew_batch,
     named_metrics,
-    team_advantages,
-    team_batch,
-    team_values,
+    prepare_team,
 )
 from assay.buffers.rollout import Rollout
 from assay.core.registry import register
-from assay.core.types import Spaces, Tree
-from assay.functional import losses
+from assay.core.types import AGENT_OBS, Spaces, Tree
 from assay.functional.distributions import policy_distribution
 from assay.networks.actor_critic import ActorCritic
 from assay.optim.rules import Adam
@@ -77,34 +74,17 @@ class IPPO(Algorithm):
 
     def update(self, data: Rollout) -> None:
         """Run the epochs of clipped updates over one rollout."""
-        run_epochs(self, self.step, self._prepare(data), data.length * data.num_envs)
+        run_epochs(self, self.step, prepare_team(self, data), data.length * data.num_envs)
 
     # ------------------------------------------------------------------ the mathematics
 
-    def _values(self, obs: Tree) -> np.ndarray:
+    def team_value(self, obs: Tree) -> np.ndarray:
         """Return V [B, A] of joint observations, in the units of rewards."""
-        value = np.zeros(obs["obs"].shape[:2], np.float32)
+        value = np.zeros(obs[AGENT_OBS].shape[:2], np.float32)
         for i, (crew, net) in enumerate(zip(self.crews, self.nets, strict=True)):
             own = net.value(crew.see(obs)).cpu().numpy().reshape(len(value), crew.size)
             value[:, list(crew.members)] = self.scales.real(i, own)
         return value
-
-    def _prepare(self, data: Rollout) -> dict[str, Tensor]:
-        """Compute values, advantages and returns; flatten [T, N, A] to [T * N, A]."""
-        obs, value, next_value = team_values(self._values, data, self.tensors)
-        advantage, target, acts, counts = team_advantages(data, self.hp, value, next_value)
-        self.note(explained_variance=float(losses.explained_variance(value, target, counts)))
-        scaled_value, scaled_target = np.empty_like(value), np.empty_like(target)
-        for i, crew in enumerate(self.crews):
-            own = list(crew.members)
-            self.scales.update(i, target[..., own][counts[..., own] > 0])
-            scaled_value[..., own] = self.scales.scaled(i, value[..., own])
-            scaled_target[..., own] = self.scales.scaled(i, target[..., own])
-        columns = {
-            "advantage": advantage, "value": scaled_value, "target": scaled_target,
-            "weight": counts, "policy_weight": acts,
-        }  # fmt: skip
-        return team_batch(data, obs, columns, self.device)
 
     def _loss(
         self, crew: Crew, net: ActorCritic, batch: dict[str, Tensor]

@@ -16,10 +16,10 @@ from pydantic import Field
 from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.shared.central import central_width
 from assay.algorithms.shared.team_values import (
     TeamQ,
     TeamValueSettings,
-    central_width,
     target_of,
     team_td_loss,
 )

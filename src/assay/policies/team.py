@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ class Crew:
         members: [k] places of its agents in the team.
         spaces: What the policy sees and does.
         most: Actions of the agent of the team that has most; or numbers of its Box.
+        team_size: A.
         told: Whether the policy is told which of the crew acts.
     """
 
@@ -65,6 +66,12 @@ class Crew:
         return slice(first, last + 1) if whole else np.array(self.members)
 
     @property
+    def observation(self) -> Any:
+        """Return the space of what one agent sees, without its mask and number."""
+        space = self.spaces.observation
+        return space[AGENT_OBS] if isinstance(space, spaces.Dict) else space
+
+    @property
     def discrete(self) -> bool:
         """Return whether actions are choices."""
         return isinstance(self.spaces.action, spaces.Discrete)
@@ -85,7 +92,7 @@ class Crew:
         """
         parts: dict[str, Array] = {AGENT_OBS: self.fold(obs[AGENT_OBS])}
         space = self.spaces.observation
-        inner = space[AGENT_OBS] if isinstance(space, spaces.Dict) else space
+        inner = self.observation
         if len(inner.shape) == 1:
             parts[AGENT_OBS] = parts[AGENT_OBS][:, : inner.shape[0]]
         if not isinstance(space, spaces.Dict):

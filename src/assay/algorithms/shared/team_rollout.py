@@ -7,7 +7,7 @@ one whose turn it is not, is never learned from as an actor.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from assay.core.types import (
     tree_map,
     unpack,
 )
+from assay.functional import losses
 from assay.functional.turns import turns_gae_numpy
 from assay.networks.normalize import RunningMoments
 from assay.policies.team import Crew, Sharing
@@ -155,28 +156,55 @@ def team_advantages(
     return advantage, target, alive.astype(np.float32), acts.astype(np.float32)
 
 
-def team_batch(
-    data: Rollout,
-    obs: Tree,
-    columns: Mapping[str, np.ndarray],
-    device: torch.device,
-) -> dict[str, Tensor]:
-    """Return observations, actions, log-probabilities and `columns` [T, N, A] as rows [T * N]."""
-    size = data.length * data.num_envs
+class TeamLearner(Protocol):
+    """What `prepare_team` needs of an algorithm."""
+
+    hp: Any
+    crews: tuple[Crew, ...]
+    scales: ValueScales
+    device: torch.device
+
+    def tensors(self, tree: Tree) -> Tree:
+        """Return NumPy arrays as tensors."""
+
+    def note(self, **values: float) -> None:
+        """Report values."""
+
+    def team_value(self, obs: Tree) -> np.ndarray:
+        """Return V [B, A] of joint observations as tensors, in the units of rewards."""
+
+
+def prepare_team(learner: TeamLearner, data: Rollout) -> dict[str, Tensor]:
+    """Return a rollout as rows [T * N] of all agents, with values, advantages and returns."""
+    obs, value, next_value = team_values(learner.team_value, data, learner.tensors)
+    advantage, target, acts, counts = team_advantages(data, learner.hp, value, next_value)
+    fit = losses.explained_variance(value, target, counts)
+    learner.note(explained_variance=float(fit))
+    scales = learner.scales
+    for i, crew in enumerate(learner.crews):
+        own = list(crew.members)
+        scales.update(i, target[..., own][counts[..., own] > 0])
+        value[..., own] = scales.scaled(i, value[..., own])
+        target[..., own] = scales.scaled(i, target[..., own])
     action = data.action
     if "raw_action" in data.extras:
-        action = data.extras["raw_action"].reshape(*data.action.shape)
-    flat = {"action": action, "log_prob": data.extras["log_prob"], **columns}
-    rows = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in flat.items()}
-    return pack("obs", obs) | {k: v.to(device) for k, v in rows.items()}
+        action = data.extras["raw_action"].reshape(action.shape)
+    columns = {
+        "action": action, "log_prob": data.extras["log_prob"], "value": value,
+        "advantage": advantage, "target": target, "weight": acts, "value_weight": counts,
+    }  # fmt: skip
+    size = data.length * data.num_envs
+    rows = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in columns.items()}
+    return pack("obs", obs) | {k: v.to(learner.device) for k, v in rows.items()}
 
 
 def crew_batch(crew: Crew, batch: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return a crew's part of a batch of joint rows, as rows of single agents."""
     folded = pack("obs", crew.see(unpack("obs", batch)))
     folded["action"] = crew.actions(batch["action"])
-    for name in ("log_prob", "value", "advantage", "target", "weight", "policy_weight"):
+    for name in ("log_prob", "value", "advantage", "target", "weight", "value_weight"):
         folded[name] = crew.fold(batch[name])
+    folded["policy_weight"] = folded["weight"]
     return folded | {name: batch[name] for name in ("clip", "entropy_coef")}
 
 

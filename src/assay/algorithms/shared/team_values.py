@@ -15,8 +15,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.settings import Unused, ValueSettings
+from assay.algorithms.shared.central import central_state
 from assay.core.schedules import Schedule, constant
-from assay.core.types import AGENT_OBS, ALIVE, STATE, Spaces, unpack
+from assay.core.types import ALIVE, Spaces, unpack
 from assay.functional import losses, targets
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import DuelingHead
@@ -76,20 +77,6 @@ def _network(crew: Crew, hp: TeamValueSettings) -> nn.Module:
     else:
         head = mlp((encoder.out_features, actions), init="torch", noisy=hp.noisy)
     return nn.Sequential(encoder, head)
-
-
-def central_state(obs: dict[str, Tensor]) -> Tensor:
-    """Return the state of the whole [B, S]: the environment's, or what all agents see."""
-    if STATE in obs:
-        return obs[STATE].to(torch.float32)
-    return obs[AGENT_OBS].flatten(1).to(torch.float32)
-
-
-def central_width(spaces: Spaces) -> int:
-    """Return S, the width of `central_state`."""
-    parts = spaces.observation.spaces
-    shape = parts[STATE if STATE in parts else AGENT_OBS].shape
-    return int(torch.Size(shape).numel())
 
 
 class TeamLearner(Protocol):
