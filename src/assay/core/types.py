@@ -45,6 +45,8 @@ class Team:
         observations: What each sees, by itself: a Box of one axis, or an image.
         actions: What each can do, by itself: Discrete, or a Box of one axis.
         state: Whether observations have an entry `STATE`.
+        masks: Whether actions that an agent has may be forbidden. `ACTION_MASK` is also there where
+            agents have unequal numbers of actions.
     """
 
     agents: tuple[str, ...]
@@ -52,6 +54,7 @@ class Team:
     observations: tuple[Any, ...]
     actions: tuple[Any, ...]
     state: bool = False
+    masks: bool = False
 
     @property
     def size(self) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.core.errors import EnvError, MissingExtraError
+from assay.core.types import State
 from assay.envs.spaces import BadObservationError
 from assay.envs.teams import AgentView, JointEnv, nothing_happened
 
@@ -104,12 +105,25 @@ class _Wrapped(JointEnv):
         reset = env.reset(seed=0)
         infos = reset[1] if isinstance(reset, tuple) and len(reset) == 2 else env.infos
         masked = masked or any("action_mask" in (info or {}) for info in infos.values())
+        self._live: set[str] = set()
         self._has_state = _global_state(env) is not None
         width = np.size(_global_state(env)) if self._has_state else 0
         super().__init__(views, masked=masked, state=width, name=name)
 
     def _state(self) -> Any:
         return _global_state(self.env) if self._has_state else None
+
+    def get_state(self) -> State | None:
+        """Return the state that the next steps depend on, if the environment can save itself."""
+        if not (hasattr(self.env, "get_state") and hasattr(self.env, "set_state")):
+            return None
+        own = self.env.get_state()
+        return None if own is None else {"env": own, "live": sorted(self._live)}
+
+    def set_state(self, state: State) -> None:
+        """Restore what `get_state` returned."""
+        self.env.set_state(state["env"])
+        self._live = set(state["live"])
 
     def render(self) -> Any:
         """Return a frame."""

@@ -76,12 +76,11 @@ def type_of(agent: str) -> str:
     return _NUMBER.sub("", agent) or agent
 
 
-def joint_spaces(team: Team, *, masked: bool, state: int) -> tuple[spaces.Dict, gym.Space[Any]]:
+def joint_spaces(team: Team, state: int) -> tuple[spaces.Dict, gym.Space[Any]]:
     """Return the joint observation and action space of a team.
 
     Args:
         team: The agents.
-        masked: Whether they have action masks; unequal numbers of actions make masks anyway.
         state: The width of the global state; 0 where there is none.
 
     Raises:
@@ -113,7 +112,7 @@ def joint_spaces(team: Team, *, masked: bool, state: int) -> tuple[spaces.Dict, 
     if kinds == {spaces.Discrete}:
         counts = [int(space.n) for space in team.actions]
         action = spaces.MultiDiscrete([max(counts)] * team.size)
-        if masked or len(set(counts)) > 1:
+        if team.masks or len(set(counts)) > 1:
             parts[ACTION_MASK] = spaces.MultiBinary(team.size * max(counts))
     else:
         width = max(space.shape[0] for space in team.actions)
@@ -136,6 +135,7 @@ def team_to_state(team: Team | None) -> State | None:
         "observations": [space_to_state(space) for space in team.observations],
         "actions": [space_to_state(space) for space in team.actions],
         "state": team.state,
+        "masks": team.masks,
     }
 
 
@@ -149,6 +149,7 @@ def team_from_state(state: State | None) -> Team | None:
         tuple(space_from_state(space) for space in state["observations"]),
         tuple(space_from_state(space) for space in state["actions"]),
         bool(state["state"]),
+        bool(state["masks"]),
     )
 
 
@@ -294,11 +295,10 @@ class JointEnv(gym.Env[dict[str, NDArray[Any]], NDArray[Any]]):
             tuple(view.space for view in self.views),
             tuple(view.actions.space for view in self.views),
             state > 0,
+            masked,
         )
         self.index = {agent: i for i, agent in enumerate(names)}
-        self.observation_space, self.action_space = joint_spaces(
-            self.team, masked=masked, state=state
-        )
+        self.observation_space, self.action_space = joint_spaces(self.team, state)
         self.outcome = nothing_happened(self.team.size)
         own = self.observation_space
         self._zeros = {

@@ -153,7 +153,7 @@ def _crew(joint: Spaces, team: Team, sharing: Sharing, name: str, told: bool) ->
         most = int(joint.action.nvec[0])
     else:
         most = joint.action.shape[0] // team.size
-    masked = discrete and ACTION_MASK in joint.observation.spaces
+    masked = discrete and team.masks
     told = told and len(members) > 1
     if masked or told:
         parts = {AGENT_OBS: observation}

@@ -40,7 +40,7 @@ _PLAIN = ("normalize_obs", "normalize_reward")
 class TeamSettings(ProximalSettings):
     """PPO for several agents."""
 
-    sharing: Sharing = Field("all", description="Who shares a network: all, each type, or none.")
+    sharing: Sharing = Field("type", description="Who shares a network: all, each type, or none.")
     agent_id: bool = Field(True, description="Tell a shared network which agent acts.")
     reward: Literal["own", "team"] = Field(
         "own", description="Learn from an agent's own reward, or from the mean of all."

@@ -29,7 +29,7 @@ class TeamValueSettings(ValueSettings):
     """Action values of several agents, learned together from the mean of their rewards."""
 
     lr: Schedule = Field(constant(5e-4), description="Learning rate or schedule.")
-    sharing: Sharing = Field("all", description="Who shares a network: all, each type, or none.")
+    sharing: Sharing = Field("type", description="Who shares a network: all, each type, or none.")
     agent_id: bool = Field(True, description="Tell a shared network which agent acts.")
     double: bool = Field(True, description="Choose with the online network (double DQN).")
     loss: Literal["huber", "mse"] = Field("mse", description="Loss of the TD error.")

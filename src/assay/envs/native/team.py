@@ -69,7 +69,7 @@ class NativeTeam(VectorEnv[Obs, NDArray[Any], NDArray[Any]]):
             tuple(action for _, action in agents.values()),
             state > 0,
         )
-        joint = joint_spaces(self.team, masked=False, state=state)
+        joint = joint_spaces(self.team, state)
         self.single_observation_space, self.single_action_space = joint
         self.observation_space, self.action_space = (batch_space(s, num_envs) for s in joint)
         self._mask = None

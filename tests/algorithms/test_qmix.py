@@ -1,0 +1,6 @@
+from assay.testing.teams import TeamContract
+
+
+class TestContract(TeamContract):
+    algorithm = "qmix"
+    settings = {"hidden": (16,), "batch_size": 8, "learning_starts": 8, "train_every": 2, "tau": 0.1}
