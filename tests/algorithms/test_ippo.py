@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ SMALL = {"horizon": 8, "minibatch_size": 32, "hidden": (32,), "lr": 3e-3, "gamma
 
 class TestContract(TeamContract):
     algorithm = "ippo"
-    settings = {"hidden": (16,), "horizon": 4, "minibatch_size": 4, "epochs": 2}
+    settings: ClassVar = {"hidden": (16,), "horizon": 4, "minibatch_size": 4, "epochs": 2}
 
 
 def rollout(**columns: Any) -> Any:
@@ -140,7 +140,9 @@ def test_agents_of_two_kinds_learn_to_reach_points() -> None:
 
 @pytest.mark.parametrize("sharing", ["all", "type", "none"])
 def test_who_shares_a_network(sharing: str) -> None:
-    rig = Rig("ippo", lambda: Signals([spaces.Discrete(2)] * 3), num_envs=4, sharing=sharing, **SMALL)
+    rig = Rig(
+        "ippo", lambda: Signals([spaces.Discrete(2)] * 3), num_envs=4, sharing=sharing, **SMALL
+    )
     names = {"all": ["all"], "type": ["kinda"], "none": ["kinda_0", "kinda_1", "kinda_2"]}
     assert list(rig.algorithm.policy.policies) == names[sharing]
 

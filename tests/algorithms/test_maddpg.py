@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ SMALL = {"batch_size": 8, "learning_starts": 8, "train_every": 2}
 
 class TestContract(TeamContract):
     algorithm = "maddpg"
-    settings = {"hidden": (16,), **SMALL}
+    settings: ClassVar = {"hidden": (16,), **SMALL}
 
 
 def two(kind: Any, **settings: Any) -> Any:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from gymnasium import spaces
@@ -12,7 +14,7 @@ SMALL = {"horizon": 8, "minibatch_size": 32, "hidden": (32,), "lr": 3e-3, "gamma
 
 class TestContract(TeamContract):
     algorithm = "mappo"
-    settings = {"hidden": (16,), "horizon": 4, "minibatch_size": 4, "epochs": 2}
+    settings: ClassVar = {"hidden": (16,), "horizon": 4, "minibatch_size": 4, "epochs": 2}
 
 
 def central(alive: list[int], **settings: object) -> torch.Tensor:
@@ -74,6 +76,6 @@ def test_the_value_loss_is_the_one_computed_by_hand() -> None:
 
 
 def test_a_team_learns_the_two_step_game() -> None:
-    settings = {"horizon": 16, "minibatch_size": 32, "lr": 1e-3, "entropy_coef": 0.01}
+    settings: ClassVar = {"horizon": 16, "minibatch_size": 32, "lr": 1e-3, "entropy_coef": 0.01}
     rig = Rig("mappo", "assay/TwoStep-v0", num_envs=8, env_steps=2048, **settings)
     assert rig.train().score(4) == 8.0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,7 @@ TWO_STEP = {
 
 class TestContract(TeamContract):
     algorithm = "qmix"
-    settings = {
+    settings: ClassVar = {
         "hidden": (16,), "batch_size": 8, "learning_starts": 8, "train_every": 2, "tau": 0.1,
     }  # fmt: skip
 
@@ -40,7 +42,7 @@ def two_agents() -> Spaces:
 
 def test_the_loss_is_the_one_computed_by_hand() -> None:
     run = {"env_steps": 100, "num_envs": 1, "seed": 1, "device": "cpu", "compile": False}
-    settings = {
+    settings: ClassVar = {
         "hidden": (), "mixer_embed": 1, "mixer_hidden": 0, "batch_size": 2, "agent_id": False,
         "target_every": 1000,
     }  # fmt: skip

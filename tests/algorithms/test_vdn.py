@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from assay.testing.teams import Signals, TeamContract
 
 class TestContract(TeamContract):
     algorithm = "vdn"
-    settings = {
+    settings: ClassVar = {
         "hidden": (16,), "batch_size": 8, "learning_starts": 8, "train_every": 2, "tau": 0.1,
     }  # fmt: skip
 
