@@ -19,6 +19,7 @@ from assay.envs.make import make_vector
 from assay.envs.recorded import NO_ENV
 from assay.envs.space_codec import space_from_state
 from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap
+from assay.envs.teams import team_from_state
 from assay.envs.vector import Vector
 from assay.loops.config import RunConfig
 from assay.loops.training import build_algorithm
@@ -154,7 +155,7 @@ def load(
     clock.env_steps, clock.updates = int(saved["env_steps"]), int(saved["updates"])
     algorithm = build_algorithm(
         config.model_copy(update={"run": run}),
-        Spaces(observations.space, actions.space),
+        Spaces(observations.space, actions.space, team_from_state(saved.get("team"))),
         clock,
         learns=False,
     )

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from assay.buffers.hindsight import HindsightOptions
 from assay.buffers.storage import Sectioned, Sections
-from assay.core import seeding
+from assay.core import registry, seeding
 from assay.core.config import Settings
 from assay.core.errors import SpaceError
 from assay.core.registry import AlgorithmSpec
@@ -47,6 +47,7 @@ from assay.optim.parameters import modules_besides
 from assay.optim.update import Objective, Polyak, Step, mean_metrics
 from assay.policies.heads import Head
 from assay.policies.policy import Policy
+from assay.policies.team import Crew, TeamPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ class Algorithm(ABC):
     spec: ClassVar[AlgorithmSpec]
     Hyperparameters: ClassVar[type[Settings]]
     needs: RolloutNeeds | ReplayNeeds | DatasetNeeds
-    policy: Policy
+    policy: Policy | TeamPolicy
     gives_extras: ClassVar[bool] = False  # off-policy: `act` returns extras that the replay keeps
     # Whether one run can learn from recorded data and an environment: `data` and `env_steps`.
     takes_both: ClassVar[bool] = False
@@ -167,6 +168,8 @@ class Algorithm(ABC):
 
     def __init__(self, spaces: Spaces, hp: Any, context: Context) -> None:
         kind = type(spaces.action).__name__
+        if (spaces.team is not None) != (self.spec.agents == "many"):
+            raise _wrong_number(self.spec, spaces)
         if kind not in self.spec.actions:
             allowed = " or ".join(self.spec.actions)
             raise SpaceError(
@@ -216,6 +219,18 @@ class Algorithm(ABC):
         self._policy_made = True
         options |= {"device": self.device, "rng": self.rng, "normalizer": self.obs_norm}
         return Policy(self.spaces, network, head, **options)
+
+    def make_team_policy(
+        self, crews: Sequence[Crew], networks: Sequence[nn.Module], heads: Sequence[Head]
+    ) -> TeamPolicy:
+        """Return how an algorithm of several agents acts: one policy for each crew."""
+        self._policy_made = True
+        options: dict[str, Any] = {"device": self.device, "rng": self.rng}
+        policies = [
+            Policy(crew.spaces, network, head, **options)
+            for crew, network, head in zip(crews, networks, heads, strict=True)
+        ]
+        return TeamPolicy(self.spaces, crews, policies)
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Choose actions for a batch of observations: what `policy` does."""
@@ -436,6 +451,24 @@ class Algorithm(ABC):
             elif hasattr(value, "load_state"):
                 value.load_state(sections["normalisers"][name])
         self._notes = dict(sections["algorithm"]["notes"])
+
+
+def _wrong_number(spec: AlgorithmSpec, spaces: Spaces) -> SpaceError:
+    """Say that an environment has one agent and the algorithm is for several, or vice versa."""
+    of_team = spaces.team is not None
+    found = [registry.get(name).spec for name in sorted(registry.built_in())]
+    fitting = [one.name for one in found if (one.agents == "many") == of_team]
+    if spaces.team is not None:
+        return SpaceError(
+            f"{spec.name} trains one agent; this environment has {spaces.team.size}: "
+            f"{', '.join(spaces.team.agents)}.",
+            f"Choose an algorithm for several agents: {', '.join(fitting)}.",
+        )
+    return SpaceError(
+        f"{spec.name} trains several agents; this environment has one, with "
+        f"{spaces.action} actions.",
+        f"Choose an algorithm for one agent: {', '.join(fitting)}.",
+    )
 
 
 def _starts_at_0(space: gym.Space[Any]) -> bool:

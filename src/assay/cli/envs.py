@@ -23,11 +23,10 @@ def list_envs(
 
     import assay.envs.tasks  # noqa: F401 (registers them)
     from assay.envs.families import load_all
-    from assay.envs.native import NATIVE
 
     missing = load_all()
     ids = sorted(name for name in gym.registry if pattern.lower() in name.lower())
-    rows = [(name, "native" if name in NATIVE else _home(gym.registry[name])) for name in ids]
+    rows = [(name, _origin(name)) for name in ids]
     if as_json:
         output.print_json([{"id": name, "from": home} for name, home in rows])
         return
@@ -54,13 +53,18 @@ def check(
     from assay.core.config import parse_assignments
     from assay.envs.checks import check_env
 
-    actions = {name: registry.get(name).spec.actions for name in registry.names()}
+    specs = [registry.get(name).spec for name in registry.names()]
+    one, many = (
+        {spec.name: spec.actions for spec in specs if spec.agents == agents}
+        for agents in ("one", "many")
+    )
     results = check_env(
         env,
         env_kwargs=parse_assignments(settings or []),
         steps=steps,
         seed=seed,
-        algorithms=actions,
+        algorithms=one,
+        team_algorithms=many,
     )
     failed = [result for result in results if not result.ok]
     if as_json:
@@ -102,9 +106,22 @@ def _row(result: Any) -> tuple[str, str, str]:
     return result.name, word, result.detail + (f"\n{result.fix}" if result.fix else "")
 
 
+def _origin(name: str) -> str:
+    """Return where the code of an id's environment is from."""
+    import gymnasium as gym
+
+    from assay.envs.native import NATIVE
+
+    spec = gym.registry[name]
+    native = name in NATIVE or str(spec.vector_entry_point).startswith("assay.envs.native.")
+    return "native" if native else _home(spec)
+
+
 def _home(spec: Any) -> str:
     """Return the package that an environment's code comes from."""
-    entry = getattr(spec.entry_point, "func", spec.entry_point)  # a partial's own function
+    entry = spec.entry_point
+    if getattr(entry, "func", None) is not None and entry.args:  # a partial on a module's name
+        return str(entry.args[0]).partition(".")[0]
     module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
     parts = module.split(".")
     return ".".join(parts[:3] if parts[:2] == ["gymnasium", "envs"] else parts[:1])

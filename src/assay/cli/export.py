@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -10,6 +11,9 @@ from assay.cli import output
 from assay.cli.find_run import locate
 from assay.cli.shared_options import AsJson, RunName, RunsRoot
 from assay.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from assay.policies.export import Export, Format
 
 
 def export(
@@ -25,7 +29,8 @@ def export(
     """Write the policy as one file that runs without Assay.
 
     Observations in, deterministic actions out: normalisation and action limits are included. The
-    file is run and compared with the agent.
+    file is run and compared with the agent. Of several agents, each policy is a file of its own,
+    with its name: policy-speaker.onnx.
     """
     if onnx == torchscript:
         raise ConfigError(
@@ -36,14 +41,31 @@ def export(
         )
     from assay.api import load
     from assay.policies.export import export_policy
+    from assay.policies.team import TeamPolicy
 
     place = locate(run, root)
     agent = load(place)
     path = out or place / ("policy.onnx" if onnx else "policy.pt")
-    result = export_policy(agent.policy, path, "onnx" if onnx else "torchscript")
+    form: Format = "onnx" if onnx else "torchscript"
+    if isinstance(agent.policy, TeamPolicy):
+        results = {
+            name: export_policy(policy, path.with_stem(f"{path.stem}-{name}"), form)
+            for name, policy in agent.policy.policies.items()
+        }
+        if as_json:
+            output.print_json({name: result.to_json() for name, result in results.items()})
+            return
+        for result in results.values():
+            _show(result)
+        return
+    result = export_policy(agent.policy, path, form)
     if as_json:
         output.print_json(result.to_json())
         return
+    _show(result)
+
+
+def _show(result: Export) -> None:
     output.say(f"Policy: {result.path}")
     for name, shape, dtype in result.inputs:
         output.say(f"  input {name}: {dtype} [batch{''.join(f', {n}' for n in shape)}]")

@@ -22,6 +22,7 @@ from assay.core.imports import import_named
 Loop = Literal["on_policy", "off_policy", "offline"]
 # What an imitator needs of its expert: recorded episodes, or answers to what it meets.
 Expert = Literal["episodes", "policy"]
+Agents = Literal["one", "many"]  # whom an algorithm trains
 ENTRY_POINTS = "assay.algorithms"
 HELPERS = frozenset({"base", "settings"})  # what algorithms are written with
 _EXPERTS: dict[Loop, Expert] = {"on_policy": "episodes", "off_policy": "policy"}
@@ -38,6 +39,7 @@ class AlgorithmSpec:
     paper: str
     summary: str
     expert: Expert | None = None
+    agents: Agents = "one"
 
 
 T = TypeVar("T")
@@ -50,6 +52,7 @@ def register(
     family: str,
     paper: str,
     expert: Expert | None = None,
+    agents: Agents = "one",
 ) -> Callable[[type[T]], type[T]]:
     """Attach an `AlgorithmSpec` to an algorithm class.
 
@@ -60,6 +63,8 @@ def register(
         paper: Where it was published.
         expert: Whom it imitates, if anybody: "episodes" that are recorded (on-policy), or a
             "policy" that says what it would do (off-policy).
+        agents: "many" for one that trains the agents of environments that have several; "one"
+            for all others.
 
     Raises:
         ConfigError: There is no such loop, or it knows no such expert.
@@ -78,7 +83,7 @@ def register(
                 "Episodes are for on_policy, and a policy is for off_policy.",
             )
         summary = (cls.__doc__ or "").strip().splitlines()[0]
-        spec = AlgorithmSpec(name, loop, actions, family, paper, summary, expert)
+        spec = AlgorithmSpec(name, loop, actions, family, paper, summary, expert, agents)
         cls.spec = spec  # type: ignore[attr-defined]
         return cls
 

@@ -24,13 +24,55 @@ Unit = Literal["env_steps", "updates"]  # what the budget of a run is counted in
 
 ACTION_MASK = "action_mask"
 
+# Entries of the joint observation of several agents; `ACTION_MASK` is there as well if needed.
+AGENT_OBS = "obs"  # [A, ...] what each agent sees, padded with zeros to a common width
+ALIVE = "alive"  # [A] 1 where an agent acts on this observation
+STATE = "state"  # [S] the state of the whole, where the environment tells it
+
+# What a step did to each agent, [N, A]: extras of everything that is collected from a team.
+AGENT_REWARD = "agent_reward"
+AGENT_TERMINATED = "agent_terminated"
+AGENT_TRUNCATED = "agent_truncated"
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """The agents of an environment that has several, in a fixed order.
+
+    Attributes:
+        agents: Their names.
+        types: The type of each: agents of one type are alike.
+        observations: What each sees, by itself: a Box of one axis, or an image.
+        actions: What each can do, by itself: Discrete, or a Box of one axis.
+        state: Whether observations have an entry `STATE`.
+        masks: Whether actions that an agent has may be forbidden. `ACTION_MASK` is also there where
+            agents have unequal numbers of actions.
+    """
+
+    agents: tuple[str, ...]
+    types: tuple[str, ...]
+    observations: tuple[Any, ...]
+    actions: tuple[Any, ...]
+    state: bool = False
+    masks: bool = False
+
+    @property
+    def size(self) -> int:
+        """Return A, the number of agents."""
+        return len(self.agents)
+
 
 @dataclass(frozen=True, slots=True)
 class Spaces:
-    """The observation and action space of one agent, without the batch axis."""
+    """The observation and action space of one agent, without the batch axis.
+
+    Of several agents they are the joint ones: a Dict of `AGENT_OBS`, `ALIVE`, `ACTION_MASK` and
+    `STATE`, and a MultiDiscrete [A] or a Box [A * d]. `team` then says who they are.
+    """
 
     observation: Any
     action: Any
+    team: Team | None = None
 
 
 class Sight(NamedTuple):

@@ -15,15 +15,18 @@ import gymnasium as gym
 import numpy as np
 
 from assay.core.errors import AssayError, EnvError
-from assay.core.types import ACTION_MASK
+from assay.core.types import ACTION_MASK, Team
 from assay.envs.env_errors import env_failure
 from assay.envs.env_snapshot import save_env_state
 from assay.envs.limits import EPISODE_BOUND
 from assay.envs.make import make_env
 from assay.envs.native import NATIVE
+from assay.envs.petting_zoo import as_joint, is_petting_zoo, make_joint
 from assay.envs.screen import refuse_human
 from assay.envs.spaces import ActionMap, ObservationMap
+from assay.envs.start_check import mask_for_space
 from assay.envs.sync import BadRewardError, as_number
+from assay.envs.teams import team_of
 
 _REPEATED_STEPS = 500  # how many are compared in the determinism check
 _LARGE = 10.0  # networks learn slowly from inputs beyond this
@@ -70,6 +73,7 @@ def check_env(
     steps: int = 2000,
     seed: int = 0,
     algorithms: Mapping[str, Sequence[str]] | None = None,
+    team_algorithms: Mapping[str, Sequence[str]] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[CheckResult]:
     """Check that an environment follows Gymnasium's API and can be trained on.
@@ -82,13 +86,14 @@ def check_env(
         seed: Seeds the environment and the actions.
         algorithms: Algorithm name -> the action spaces that it handles, to report which of them
             fit.
+        team_algorithms: The same of algorithms for several agents.
         clock: Returns seconds.
 
     Returns:
         One result per check. An environment that cannot be made or stepped ends the list early.
     """
     results: list[CheckResult] = []
-    owned = not isinstance(env, gym.Env)
+    owned = not (isinstance(env, gym.Env) or is_petting_zoo(env))
     made: gym.Env[Any, Any] | None = None
     try:
         made = _make(env, env_kwargs)
@@ -104,6 +109,10 @@ def check_env(
     if isinstance(env, str) and env in NATIVE and not env_kwargs:
         detail = "a native version is used in training: many copies are stepped at once"
         results.append(CheckResult("backend", True, detail))
+    team = team_of(made)
+    if team is not None:
+        results.append(_team(team))
+        algorithms = team_algorithms
     if algorithms is not None:
         results.append(_algorithms(made, algorithms))
     return results
@@ -114,15 +123,16 @@ def _make(env: Any, env_kwargs: Mapping[str, Any] | None) -> gym.Env[Any, Any]:
         made = make_env(env, env_kwargs=env_kwargs)
         refuse_human(made, env)
         return made
-    if isinstance(env, gym.Env):
-        return env
+    if isinstance(env, gym.Env) or is_petting_zoo(env):
+        made = as_joint(env)
+        return made
     if not callable(env) or isinstance(env, gym.vector.VectorEnv):
         raise EnvError(
             f"A {type(env).__name__} cannot be checked.",
             "Give an id, a gymnasium.Env, or a function that makes one.",
         )
     try:
-        made = env(**dict(env_kwargs or {}))
+        made = make_joint(env, **dict(env_kwargs or {}))
     except Exception as error:
         raise env_failure(error, "The environment could not be made") from error
     if not isinstance(made, gym.Env):
@@ -176,7 +186,8 @@ def _roll(
         _look(mapped, trace, obs, info)
         for _ in range(steps):
             call = "step()"
-            action = _sample(env, info) if again is None else again.actions[len(trace.actions)]
+            fresh = again is None
+            action = _sample(env, obs, info) if fresh else again.actions[len(trace.actions)]
             trace.actions.append(action)
             start = clock()
             obs, reward, terminated, truncated, info = env.step(action)
@@ -198,7 +209,9 @@ def _roll(
     return trace, seconds
 
 
-def _sample(env: gym.Env[Any, Any], info: Any) -> Any:
+def _sample(env: gym.Env[Any, Any], obs: Any, info: Any) -> Any:
+    if team_of(env) is not None and ACTION_MASK in obs:  # of agents with unequal actions, say
+        return env.action_space.sample(mask=mask_for_space(env.action_space, obs[ACTION_MASK]))
     mask = info.get(ACTION_MASK) if isinstance(info, dict) else None
     if isinstance(mask, np.ndarray) and isinstance(env.action_space, gym.spaces.Discrete):
         return env.action_space.sample(mask=mask.astype(np.int8))
@@ -383,6 +396,13 @@ def _algorithms(env: gym.Env[Any, Any], algorithms: Mapping[str, Sequence[str]])
     if not fitting:
         return CheckResult("algorithms", False, f"none handles a {kind} action space")
     return CheckResult("algorithms", True, f"for {kind} actions: {', '.join(fitting)}")
+
+
+def _team(team: Team) -> CheckResult:
+    kinds = ", ".join(f"{team.types.count(kind)} {kind}" for kind in dict.fromkeys(team.types))
+    whole = "a global state" if team.state else "no global state: critics see all observations"
+    detail = f"{team.size} agents ({kinds}): {', '.join(team.agents)}; {whole}"
+    return CheckResult("agents", True, detail)
 
 
 def _name(env: gym.Env[Any, Any]) -> str:

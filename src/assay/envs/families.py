@@ -14,6 +14,7 @@ import gymnasium as gym
 
 from assay.core.errors import MissingExtraError
 from assay.envs.dm_control import register_dm_control
+from assay.envs.petting_zoo import register_petting_zoo
 from assay.envs.robotics import register_robotics
 
 
@@ -87,7 +88,11 @@ DM_CONTROL = Family(
     "dm_control", re.compile(r"dm_control/"), "dm_control/cartpole-swingup-v0",
     "shimmy[dm-control]", "dm-control", register_dm_control,
 )  # fmt: skip
-FAMILIES = (ATARI, ROBOTICS, MINIGRID, MINATAR, DM_CONTROL)
+PETTING_ZOO = Family(
+    "PettingZoo", re.compile(r"[a-z0-9_]+_v\d+$"), "simple_tag_v3",
+    "pettingzoo", "pettingzoo", register_petting_zoo,
+)  # fmt: skip
+FAMILIES = (ATARI, ROBOTICS, MINIGRID, MINATAR, DM_CONTROL, PETTING_ZOO)
 
 
 def family_of(env_id: str) -> Family | None:

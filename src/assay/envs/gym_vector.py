@@ -24,6 +24,7 @@ from assay.core.types import ACTION_MASK, State, Tree, tree_map
 from assay.envs.env_errors import SEED_BITS, env_failure
 from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap, has_mask
 from assay.envs.sync import SUCCESS, Step
+from assay.envs.teams import Outcome, team_of
 
 _Raw = tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
@@ -57,6 +58,7 @@ class Batched:
         self.always_finite = trusted
         self.mode = autoreset_mode(env, name)
         self.resets_in_steps = self.mode is AutoresetMode.NEXT_STEP
+        self.team = team_of(env)
         self.actions = ActionMap(env.single_action_space)
         self._masked = not trusted and self._finds_mask()
         size = self.actions.mask_size if self._masked else None
@@ -80,6 +82,13 @@ class Batched:
         if has_mask(self.env.single_observation_space) or self.actions.mask_size is None:
             return False
         return ACTION_MASK in self._call_reset(seed=0)[1]
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return what the last step did to each agent."""
+        inner: Any = self.env.unwrapped
+        outcome: Outcome = inner.outcome
+        return outcome
 
     def reset(self, seed: int) -> Tree:
         """Reset all environments."""

@@ -34,6 +34,8 @@ from assay.envs.limits import EPISODE_BOUND, Factory, make_limited, own_limit
 from assay.envs.minigrid import Symbols, is_minigrid
 from assay.envs.native import NATIVE, make_native
 from assay.envs.native.base import NativeVectorEnv
+from assay.envs.native.team import NativeTeam
+from assay.envs.petting_zoo import as_joint, is_petting_zoo, make_joint
 from assay.envs.robotics import PACKAGE, fix_joint_types
 from assay.envs.sync import Sync
 from assay.envs.vector import Vector
@@ -153,22 +155,22 @@ def _made(env: EnvLike, asked: _Asked) -> Vector:
     """Return environments without what is around them, but for repeated actions."""
     if isinstance(env, gym.vector.VectorEnv):
         return _from_vector_env(env, asked)
-    if isinstance(env, gym.Env):
-        return _from_env(env, asked)
+    if isinstance(env, gym.Env) or is_petting_zoo(env):
+        return _from_env(as_joint(env), asked)
     if isinstance(env, str):
         vector = _from_id(env, asked)
         plain = asked.repeat is None and asked.kwargs.keys() <= _MAKE_KWARGS
         vector.plain = plain and _is_gymnasiums(vector.name)
         return vector
     if callable(env):
-        name, factory = _name_of(env), partial(env, **asked.kwargs)
+        name, factory = _name_of(env), partial(make_joint, env, **asked.kwargs)
         if asked.limit is not None:
             factory = partial(make_limited, factory, name, asked.limit)
         return _from_factory(factory, name, asked, limit=asked.limit)
     raise EnvError(
         f"{env!r} is a {type(env).__name__}; an environment was expected.",
-        "Give a Gymnasium id, a gymnasium.Env, a gymnasium.vector.VectorEnv, or a function that "
-        "makes a gymnasium.Env.",
+        "Give an id, a gymnasium.Env, a gymnasium.vector.VectorEnv, an environment of PettingZoo, "
+        "or a function that makes an environment.",
     )
 
 
@@ -181,7 +183,7 @@ def look_at(env: EnvLike, settings: Mapping[str, Any]) -> Sight:
         AssayError: As `make_vector` does.
     """
     vector = make_vector(env, **settings)
-    if not isinstance(env, gym.Env | gym.vector.VectorEnv):
+    if not isinstance(env, gym.Env | gym.vector.VectorEnv) and not is_petting_zoo(env):
         vector.close()
     return Sight(vector.spaces, vector.limit)
 
@@ -218,7 +220,9 @@ def find_spec(env_id: str) -> EnvSpec:
     """
     module, _, name = env_id.rpartition(":")
     if module:
-        _import(module, env_id)
+        found = getattr(_import(module, env_id), name, None)
+        if name not in gym.registry and callable(found):
+            return EnvSpec(env_id, partial(make_joint, found), disable_env_checker=True)
     if name not in gym.registry:
         family = family_of(name)
         if family is not None:
@@ -240,9 +244,9 @@ def find_spec(env_id: str) -> EnvSpec:
     )
 
 
-def _import(module: str, env_id: str) -> None:
+def _import(module: str, env_id: str) -> Any:
     try:
-        import_named(module)
+        return import_named(module)
     except ModuleNotFoundError as error:
         if error.name is not None and (module + ".").startswith(error.name + "."):
             raise EnvError(
@@ -353,7 +357,7 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
                     vectorization_mode="vector_entry_point",
                     **_with_limit(kwargs, limit),
                 )
-            ours = isinstance(env, NativeVectorEnv)
+            ours = isinstance(env, NativeVectorEnv | NativeTeam)
             return Vector(Batched(env, spec.id, ours, asked.text), spec.id, stack, declared)
         _refuse_unknown_kwargs(spec, spec.entry_point, kwargs)
     except Exception as error:

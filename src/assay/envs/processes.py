@@ -31,10 +31,11 @@ from numpy.typing import NDArray
 
 from assay.core import errors
 from assay.core.errors import AssayError, EnvError
-from assay.core.types import State, Tree, tree_map
+from assay.core.types import State, Team, Tree, tree_map
 from assay.envs.limits import Factory, warn_unending
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.envs.sync import Step, in_order
+from assay.envs.teams import Outcome
 from assay.envs.worker import CUT_OFF, NONE_DONE, SOME_DONE, STEP, Arena
 
 _PATIENCE_S = 5.0  # how long a worker may take to close its environments
@@ -185,7 +186,9 @@ class Processes:
                     ]
                 ),
             )
-            size = Arena(None, self.observations, self.actions, self.num_envs).size
+            agents = 0 if self.team is None else self.team.size
+            shape = self.observations, self.actions, self.num_envs, agents
+            size = Arena(None, *shape).size
             os.ftruncate(memory, size)
             self._call("attach", size, self.num_envs)
             shared = mmap.mmap(memory, size)
@@ -194,11 +197,11 @@ class Processes:
             raise
         finally:
             os.close(memory)
-        self._arena = Arena(shared, self.observations, self.actions, self.num_envs)
+        self._arena = Arena(shared, *shape)
 
     def _agree(self, name: str, answers: list[Any]) -> None:
         """Take the spaces from the workers, which must all have the same."""
-        observation, mask_size, action = answers[0]
+        observation, mask_size, action, team = answers[0]
         for link, answer in zip(self._links, answers, strict=True):
             if answer != answers[0]:
                 raise EnvError(
@@ -208,6 +211,7 @@ class Processes:
                 )
         self.observations = ObservationMap(observation, mask_size, self._text)
         self.actions = ActionMap(action)
+        self.team: Team | None = team
 
     def _call(self, command: str, *arguments: Any) -> list[Any]:
         """Send every worker the same message, and return their answers."""
@@ -266,6 +270,11 @@ class Processes:
             None,
             tree_map(np.copy, arena.final) if some_done else None,
         )
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return what the last step did to each agent."""
+        return Outcome(*(array.copy() for array in self._arena.outcome))
 
     @property
     def success(self) -> NDArray[np.float64]:

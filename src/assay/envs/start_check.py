@@ -45,10 +45,10 @@ def check_start(vector: Vector) -> None:
 def _sample(space: gym.Space[Any], rows: int, mask: NDArray[Any] | None) -> NDArray[Any]:
     if mask is None:
         return np.stack([space.sample() for _ in range(rows)])
-    return np.stack([space.sample(mask=_for_gymnasium(space, row)) for row in mask])
+    return np.stack([space.sample(mask=mask_for_space(space, row)) for row in mask])
 
 
-def _for_gymnasium(space: gym.Space[Any], row: NDArray[Any]) -> Any:
+def mask_for_space(space: gym.Space[Any], row: NDArray[Any]) -> Any:
     """Return an action mask in the form that a space's `sample` takes."""
     if isinstance(space, gym.spaces.MultiDiscrete):
         return tuple(np.split(row.astype(np.int8), np.cumsum(space.nvec)[:-1]))

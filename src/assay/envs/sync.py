@@ -24,6 +24,7 @@ from assay.envs.env_snapshot import load_env_state, save_env_state
 from assay.envs.limits import EpisodeBound, Factory, own_limit, warn_unending
 from assay.envs.screen import refuse_human
 from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap, has_mask
+from assay.envs.teams import Outcome, team_of
 from assay.envs.text import plain_text
 
 Step = tuple[
@@ -51,6 +52,7 @@ class Group:
     Attributes:
         observations: How raw observations become canonical.
         actions: How canonical actions become the environment's own.
+        team: The agents, where there are several.
         success: Success in the infos of the last step, 1 or 0; NaN where it is not reported.
         cut_off: Whether the bound has ended an episode, so far.
 
@@ -76,6 +78,7 @@ class Group:
             for index, factory in enumerate(factories):
                 self.envs.append(self._make(index, factory))
             self.actions = ActionMap(self.envs[0].action_space)
+            self.team = team_of(self.envs[0])
             self._mask_source = self._find_mask()
             size = None if self._mask_source is None else self.actions.mask_size
             self.observations = ObservationMap(self.envs[0].observation_space, size, text)
@@ -238,6 +241,11 @@ class Group:
             )
         return env_failure(error, f"{who} failed in {call}")
 
+    def outcome(self) -> Outcome:
+        """Return what the last step did to each agent, [n, A]."""
+        parts = (env.unwrapped.outcome for env in self.envs)  # type: ignore[attr-defined]
+        return Outcome(*(np.stack(arrays) for arrays in zip(*parts, strict=True)))
+
     def get_state(self) -> list[State] | None:
         """Return the state of every environment, or None if one of them cannot be saved."""
         states = [save_env_state(env) for env in self.envs]
@@ -303,6 +311,12 @@ class Sync:
         self.num_envs = len(factories)
         self.observations = self.group.observations
         self.actions = self.group.actions
+        self.team = self.group.team
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return what the last step did to each agent."""
+        return self.group.outcome()
 
     def reset(self, seed: int) -> Tree:
         """Reset all environments."""

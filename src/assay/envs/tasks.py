@@ -6,6 +6,8 @@ Importing this module registers them with Gymnasium; `assay.envs.make` does. Els
 * `assay/CartPoleNoVel-v1`: CartPole-v1 whose velocities are hidden.
 * `assay/Recall-v0`: answer with the cue that was shown at the start.
 * `assay/Chain-v0`: a reward at the far end of a chain, which a random walk does not reach.
+* `assay/TwoStep-v0`, `assay/Climbing-v0`, `assay/Penalty-v0`, `assay/PrisonersDilemma-v0`: games
+  of two agents.
 * `assay/Catch-v0`: catch a falling ball, seen as an image, and with `blind` only at first.
 
 It also registers the tasks of `assay.envs.systems`, which are imported when they are made.
@@ -13,6 +15,7 @@ It also registers the tasks of `assay.envs.systems`, which are imported when the
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -24,6 +27,7 @@ from assay.core.errors import EnvError
 from assay.core.types import State
 from assay.envs.native.base import NativeVectorEnv
 from assay.envs.native.cartpole import THETA_LIMIT, X_LIMIT, CartPole
+from assay.envs.petting_zoo import make_named
 
 _SEEN = [0, 2]  # x and theta, in the order of CartPole's observation
 _ONWARD = 7  # seed of which action goes right in each cell of the chain
@@ -281,6 +285,29 @@ _register("CartPoleNoVel-v1", make_cartpole_no_vel, CartPoleNoVel, 500)
 _register("Recall-v0", make_recall, Recall)
 _register("Chain-v0", make_chain, Chain)
 _register("Catch-v0", make_catch, Catch)
+
+_GAMES = "assay.envs.native.games"
+for _name, _single, _class in (
+    ("TwoStep-v0", "make_two_step", "TwoStep"),
+    ("Climbing-v0", "make_climbing", "Climbing"),
+    ("Penalty-v0", "make_penalty", "Penalty"),
+    ("PrisonersDilemma-v0", "make_prisoners_dilemma", "PrisonersDilemma"),
+):
+    gym.register(
+        f"assay/{_name}",
+        entry_point=f"{_GAMES}:{_single}",
+        vector_entry_point=f"{_GAMES}:{_class}",
+    )
+# One copy is MPE2's own, which can be rendered; many are ours, and equal to it.
+for _name, _class in (
+    ("simple_spread_v3", "SimpleSpread"),
+    ("simple_speaker_listener_v4", "SimpleSpeakerListener"),
+):
+    gym.register(
+        _name,
+        entry_point=partial(make_named, f"mpe2.{_name}"),
+        vector_entry_point=f"assay.envs.native.particles:{_class}",
+    )
 
 # Not imported here: reading a workload needs SciPy, which is slow to import.
 gym.register("assay/JobScheduling-v0", entry_point="assay.envs.systems.scheduling:JobScheduling")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.core.errors import EnvError
-from assay.core.types import Spaces, State, Termination, Tree
+from assay.core.types import Spaces, State, Team, Termination, Tree
 from assay.envs.goals import GoalFunctions
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.envs.sync import Step
@@ -84,7 +84,8 @@ class Vector:
 
     Attributes:
         num_envs: N.
-        spaces: The canonical observation and action space of one agent.
+        spaces: The canonical observation and action space of one agent; of several, the joint
+            ones, with their `team`.
         observations: Converts raw observations of a single environment or a batch.
         actions: Converts canonical actions to the environment's own.
         plain: Whether they were made from an id of Gymnasium, with its own settings.
@@ -106,7 +107,8 @@ class Vector:
         self.num_envs = backend.num_envs
         self.observations = backend.observations
         self.actions = backend.actions
-        self.spaces = Spaces(backend.observations.space, backend.actions.space)
+        team: Team | None = getattr(backend, "team", None)
+        self.spaces = Spaces(backend.observations.space, backend.actions.space, team)
         self.plain = False
         self.steps = 0
         self.resets_in_steps = bool(getattr(backend, "resets_in_steps", False))
@@ -218,6 +220,16 @@ class Vector:
         that of the episode which ended. None where environments have no infos.
         """
         return self.backend.success
+
+    def outcomes(self) -> dict[str, NDArray[Any]]:
+        """Return what the last step did to each agent of a team, by name, each [N, A].
+
+        They are `agent_reward`, `agent_terminated` and `agent_truncated`. An agent may be out of an
+        episode that goes on; where the episode is over, all that were in it are out.
+        """
+        backend: Any = self.backend
+        named: dict[str, NDArray[Any]] = backend.outcome.named()
+        return named
 
     def goal_functions(self) -> GoalFunctions:
         """Return the functions that compute rewards and terminations for other goals.

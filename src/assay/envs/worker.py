@@ -46,6 +46,7 @@ class Arena:
         observations: ObservationMap,
         actions: ActionMap,
         num_envs: int,
+        agents: int = 0,
     ) -> None:
         self.size = 0
 
@@ -65,6 +66,8 @@ class Arena:
         self.terminated = array((), np.bool_)
         self.truncated = array((), np.bool_)
         self.success = array((), np.float64)
+        kinds = (np.float32, np.bool_, np.bool_) if agents else ()
+        self.outcome = tuple(array((agents,), kind) for kind in kinds)
         space = actions.source
         self.actions: NDArray[Any] = array(space.shape or (), space.dtype)
         self.size = max(self.size, 1)
@@ -112,19 +115,22 @@ class _Worker:
 
     def make(
         self, factories: bytes, name: str, first: int, bound: int | None, text: int
-    ) -> tuple[Any, Any, Any]:
+    ) -> tuple[Any, Any, Any, Any]:
         group = Group(pickle.loads(factories), name, first, bound, text)
         self.group = group
-        return group.observations.source, group.observations.mask_size, group.actions.source
+        observations = group.observations
+        return observations.source, observations.mask_size, group.actions.source, group.team
 
     def attach(self, size: int, num_envs: int) -> None:
         group = self._made()
-        shared = Arena(mmap.mmap(self.memory, size), group.observations, group.actions, num_envs)
+        memory, agents = mmap.mmap(self.memory, size), group.team.size if group.team else 0
+        shared = Arena(memory, group.observations, group.actions, num_envs, agents)
         rows = slice(group.first, group.first + len(group.envs))
         self.obs = tree_map(lambda array: array[rows], shared.obs)
         self.final = tree_map(lambda array: array[rows], shared.final)
         self.actions = shared.actions[rows]
         self.out = shared.reward[rows], shared.terminated[rows], shared.truncated[rows]
+        self.outcome = [array[rows] for array in shared.outcome]
         group.success = shared.success[rows]
         group.success.fill(np.nan)
 
@@ -135,6 +141,9 @@ class _Worker:
         # A copy, so that an environment cannot keep or change the shared array.
         group = self._made()
         done = group.step(self.actions.copy(), self.obs, *self.out, self.final)
+        if self.outcome:
+            for shared, own in zip(self.outcome, group.outcome(), strict=True):
+                shared[:] = own
         if done is None:
             return NONE_DONE
         return CUT_OFF if group.cut_off else SOME_DONE

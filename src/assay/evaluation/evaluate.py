@@ -17,6 +17,8 @@ An evaluation is stored in the run directory as `eval/<count>-<label>.json`:
 | `mean`, `iqm`, `std` | of the episodes' returns; `std` describes these episodes (ddof 0)  |
 | `success_rate` | share of episodes whose last info says so, where infos have `is_success` or    |
 |                | `success`; each episode then has `success` as well                            |
+| `agents`       | of several agents: the mean return of each, by name; each episode then has     |
+|                | `agents` as well, and its `return` is the mean over agents                    |
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError, RunError
 from assay.core.seeding import derive_seed
-from assay.core.types import Action, Tree, Unit, tree_map
+from assay.core.types import AGENT_REWARD, Action, Tree, Unit, tree_map
 from assay.evaluation import statistics
 from assay.runs.directory import RunDirectory, evaluated_at
 
@@ -66,6 +68,7 @@ class EvaluationResult:
         seeds: The seed that each episode was reset with.
         success: Whether the episode's last step was a success, or None if the environment does not
             report it.
+        agents: The return of each agent by name, or None where there is one.
     """
 
     seed: int
@@ -75,6 +78,12 @@ class EvaluationResult:
     truncated: NDArray[np.bool_]
     seeds: NDArray[np.int64]
     success: NDArray[np.bool_] | None = None
+    agents: dict[str, NDArray[np.float64]] | None = None
+
+    @property
+    def agent_means(self) -> dict[str, float]:
+        """Return the mean return of each of several agents; nothing where there is one."""
+        return {name: float(values.mean()) for name, values in (self.agents or {}).items()}
 
     @property
     def success_rate(self) -> float | None:
@@ -105,16 +114,17 @@ class EvaluationResult:
             "truncated": self.truncated,
             "seed": self.seeds,
         }
-        summary = {"mean": self.mean, "iqm": self.iqm, "std": self.std}
+        summary: dict[str, Any] = {"mean": self.mean, "iqm": self.iqm, "std": self.std}
         if self.success is not None and self.success_rate is not None:
             columns["success"] = self.success
             summary["success_rate"] = self.success_rate
         rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-        return {
-            "seed": self.seed,
-            "episodes": [dict(zip(columns, row, strict=True)) for row in rows],
-            **summary,
-        }
+        episodes = [dict(zip(columns, row, strict=True)) for row in rows]
+        if self.agents is not None:
+            summary["agents"] = self.agent_means
+            for k, episode in enumerate(episodes):
+                episode["agents"] = {name: float(x[k]) for name, x in self.agents.items()}
+        return {"seed": self.seed, "episodes": episodes, **summary}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> EvaluationResult:
@@ -136,6 +146,12 @@ class EvaluationResult:
                 np.array([episode["seed"] for episode in episodes], np.int64),
                 np.array([episode["success"] for episode in episodes], np.bool_)
                 if "success" in episodes[0]
+                else None,
+                {
+                    name: np.array([episode["agents"][name] for episode in episodes], np.float64)
+                    for name in episodes[0]["agents"]
+                }
+                if "agents" in episodes[0]
                 else None,
             )
         except KeyError as error:
@@ -261,12 +277,14 @@ def _evaluate(
         for k in range(0, episodes, n)
     ]
     columns = map(np.concatenate, zip(*parts, strict=True))
-    returns, lengths, terminated, truncated, seen, unfinished = columns
+    returns, lengths, terminated, truncated, seen, unfinished, shares = columns
     if limit is None and unfinished.any():
         warn_unending(vector.name, bound)
     seeds = episode_seed(seed, 0) + np.arange(episodes)
     success = None if np.isnan(seen).any() else seen > 0
-    return EvaluationResult(seed, returns, lengths, terminated, truncated, seeds, success)
+    team = vector.spaces.team
+    agents = None if team is None else dict(zip(team.agents, shares.T, strict=True))
+    return EvaluationResult(seed, returns, lengths, terminated, truncated, seeds, success, agents)
 
 
 def _play_round(
@@ -274,25 +292,30 @@ def _play_round(
 ) -> tuple[NDArray[Any], ...]:
     """Return the results of one episode in each of `wanted` rows, none longer than `limit`.
 
-    That is (returns, lengths, terminated, truncated, success, unfinished); success is NaN where it
-    is not reported, and unfinished are the episodes that only `limit` has ended.
+    That is (returns, lengths, terminated, truncated, success, unfinished, shares); success is NaN
+    where it is not reported, unfinished are the episodes that only `limit` has ended, and shares
+    [wanted, A] are the returns of each of several agents.
     """
     n = vector.num_envs
     returns, lengths = np.zeros(n), np.zeros(n, np.int64)
     ended, cut_off = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     success = np.full(n, np.nan)
     unfinished = np.arange(n) < wanted
+    team = vector.spaces.team
+    shares = np.zeros((n, 0 if team is None else team.size))
     for step in played_steps(agent, vector, first_seed, wanted, explore=explore, limit=limit):
         playing = step.playing
         returns[playing] += step.reward[playing]
         lengths += playing
         ended |= playing & step.terminated
         cut_off |= playing & step.truncated
+        if team is not None:
+            shares[playing] += vector.outcomes()[AGENT_REWARD][playing]
         reported = vector.success
         if reported is not None:
             success[playing] = reported[playing]  # that of an episode's last step remains
         unfinished = step.playing_on
-    columns = returns, lengths, ended, cut_off | unfinished, success, unfinished
+    columns = returns, lengths, ended, cut_off | unfinished, success, unfinished, shares
     return tuple(column[:wanted] for column in columns)
 
 

@@ -96,6 +96,8 @@ class Collector:
         self.rng = seeding.derive_rng(seed, "collector")
         self.obs: Tree = None
         self.carry: Tree = algorithm.initial_carry(env.num_envs)
+        # Of several agents, what happened to each goes with what was collected.
+        self.outcomes = None if env.spaces.team is None else env.outcomes
 
     def start(self) -> None:
         """Reset all environments with seeds of this run and of the current step."""
@@ -111,14 +113,15 @@ class Collector:
 
     def collect_rollout(self, rollout: Rollout) -> Collected:
         """Fill a rollout with `length` steps of every environment, and return what was seen."""
-        step, act = self.env.step, self.algorithm.act
+        step, act, outcomes = self.env.step, self.algorithm.act, self.outcomes
         rollout.reset(self.carry)
         obs, carry = self.obs, self.carry
         for t in range(rollout.length):
             choice = act(obs, carry, True)
             next_obs, reward, terminated, truncated, valid, final = step(choice.action)
             real = True if valid is None else valid
-            rollout.write(t, obs, choice.action, reward, terminated, truncated, real, choice.extras)
+            extras = choice.extras if outcomes is None else choice.extras | outcomes()
+            rollout.write(t, obs, choice.action, reward, terminated, truncated, real, extras)
             carry = choice.carry
             if final is not None:
                 cut = np.flatnonzero(truncated & ~terminated)
@@ -173,6 +176,8 @@ class Collector:
             action = random_actions(self.rng, space, n, action_mask(self.obs))
             carry = None if carry is None else algorithm.acted(carry, action)
         next_obs, reward, terminated, truncated, valid, final = self.env.step(action)
+        if self.outcomes is not None:
+            extras = (extras or {}) | self.outcomes()
         done, successor = None, next_obs
         if final is not None:
             done = terminated | truncated

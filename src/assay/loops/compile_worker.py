@@ -52,6 +52,7 @@ def compile_steps(order: State) -> None:
     from assay.core.types import Spaces
     from assay.envs.space_codec import space_from_state
     from assay.envs.spaces import ActionMap, ObservationMap
+    from assay.envs.teams import team_from_state
     from assay.loops.config import RunConfig
     from assay.loops.training import build_algorithm
     from assay.optim.update import Signature
@@ -64,7 +65,7 @@ def compile_steps(order: State) -> None:
     run = config.run.model_copy(update={"device": "cpu", "compile": True})
     algorithm = build_algorithm(
         config.model_copy(update={"run": run}),
-        Spaces(observations.space, actions.space),
+        Spaces(observations.space, actions.space, team_from_state(spaces.get("team"))),
         run.clock(),
     )
     for name, call in order["steps"].items():

@@ -37,6 +37,10 @@ class Evaluation(Protocol):
     def success_rate(self) -> float | None:
         """Return the share of successful episodes, or None if nothing says what a success is."""
 
+    @property
+    def agent_means(self) -> dict[str, float]:
+        """Return the mean return of each of several agents; nothing where there is one."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:

@@ -25,6 +25,7 @@ from assay.core.errors import AssayError, ConfigError, RunError
 from assay.core.images import has_large_images
 from assay.core.types import Clock, State, tree_leaves
 from assay.envs.space_codec import space_to_state
+from assay.envs.teams import team_to_state
 from assay.loops.background_compile import BackgroundCompile
 from assay.loops.config import RunConfig, preset
 from assay.loops.events import (
@@ -262,6 +263,7 @@ class Training:
         }
         if result.success_rate is not None:
             metrics["eval/success_rate"] = result.success_rate
+        metrics |= {f"eval/{name}/return_mean": x for name, x in result.agent_means.items()}
         self._record(metrics)
         self._emit(Evaluated(self.clock, result))
 
@@ -306,7 +308,7 @@ class Training:
             "observation": space_to_state(self.env.observations.source),
             "mask_size": self.env.observations.mask_size,
             "action": space_to_state(self.env.actions.source),
-        }
+        } | ({} if self.env.spaces.team is None else {"team": team_to_state(self.env.spaces.team)})
 
     def _policy(self) -> dict[str, Section]:
         """Return the policy as data, by which it acts without torch, if it is all of what acts."""

@@ -100,6 +100,11 @@ def export_policy(policy: Policy, path: Path, format: Format = "onnx", *, seed: 
     """
     if format not in get_args(Format):
         raise ConfigError(f"format={format!r}: expected one of {', '.join(get_args(Format))}.")
+    if not isinstance(policy, Policy):
+        raise ConfigError(
+            f"{type(policy).__name__} is not a policy of one agent.",
+            "Export each policy of a team by itself: policy.policies[name].",
+        )
     if policy.wants_rewards:
         raise ConfigError(
             "A policy that acts by the return still to reach cannot be exported: nobody tells a "

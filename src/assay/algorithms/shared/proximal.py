@@ -6,6 +6,8 @@ are known.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,7 +19,6 @@ from assay.core.errors import ConfigError
 from assay.core.types import Tree, action_mask, pack, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import Distribution
-from assay.networks.actor_critic import ActorCritic
 from assay.optim.update import Step
 
 
@@ -101,19 +102,24 @@ def run_epochs(algorithm: Algorithm, step: Step, batch: dict[str, Tensor], size:
         for index in order.split(hp.minibatch_size):
             metrics = step(batch, lr, index)
             if hp.target_kl is not None:
-                kls.append(step.metrics(metrics)["approx_kl"])
+                found = step.metrics(metrics).items()  # of every policy that is learned
+                kls += [value for name, value in found if name.endswith("approx_kl")]
         if hp.target_kl is not None and np.mean(kls) > hp.target_kl:
             break
 
 
 def clipped_loss(
-    net: ActorCritic,
+    net: Callable[[Tree], tuple[Tensor, Tensor]],
     distribution: Distribution,
     hp: ProximalSettings,
     batch: dict[str, Tensor],
     heads: int = 1,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss on a minibatch; with several value `heads`, values are [B, heads]."""
+    """Return the loss on a minibatch.
+
+    `net` gives the policy's parameters and the values of observations; with several value `heads`,
+    values are [B, heads].
+    """
     weight, policy_weight = batch.get("weight"), batch.get("policy_weight")
     obs = unpack("obs", batch)
     mask = action_mask(obs)
@@ -124,7 +130,7 @@ def clipped_loss(
     )
     # L^CLIP = E[min(r A, clip(r, 1 - eps, 1 + eps) A)]
     policy = losses.ppo_policy_loss(log_prob, batch["log_prob"], advantage, batch["clip"], weight)
-    value_weight = weight
+    value_weight = batch.get("value_weight", weight)  # other rows may count for the values
     if weight is not None and heads > 1:
         value_weight = weight[:, None].expand_as(value)
     value_loss = losses.value_loss(

@@ -1,0 +1,215 @@
+"""What on-policy algorithms of several agents do with a rollout.
+
+Everything of a rollout is [T, N, A] here: the agent axis is one more axis of rows. A dead agent, or
+one whose turn it is not, is never learned from as an actor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from assay.algorithms.settings import ProximalSettings, Unused
+from assay.buffers.rollout import Rollout
+from assay.core.types import (
+    AGENT_REWARD,
+    AGENT_TERMINATED,
+    AGENT_TRUNCATED,
+    ALIVE,
+    Problem,
+    Spaces,
+    State,
+    Tree,
+    pack,
+    tree_map,
+    unpack,
+)
+from assay.functional import losses
+from assay.functional.turns import turns_gae_numpy
+from assay.networks.normalize import RunningMoments
+from assay.policies.team import Crew, Sharing
+
+_PLAIN = ("normalize_obs", "normalize_reward")
+
+
+class TeamSettings(ProximalSettings):
+    """PPO for several agents."""
+
+    sharing: Sharing = Field("type", description="Who shares a network: all, each type, or none.")
+    agent_id: bool = Field(True, description="Tell a shared network which agent acts.")
+    reward: Literal["own", "team"] = Field(
+        "own", description="Learn from an agent's own reward, or from the mean of all."
+    )
+    normalize_value: bool = Field(True, description="Standardise returns for the value function.")
+    minibatch_size: int = Field(
+        256, gt=0, description="Environment steps per gradient step, each with all agents."
+    )
+
+    @classmethod
+    def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what PPO takes, without normalised observations and rewards."""
+        more = {"num_envs": 16, **given}
+        fit = super().fitted(problem, more)
+        return {k: v for k, v in fit.items() if k not in _PLAIN} | {
+            k: v for k, v in more.items() if k == "num_envs"
+        }
+
+    def unused(self, spaces: Spaces) -> Unused:
+        """Yield what several agents do not use."""
+        for name in _PLAIN:
+            yield name, "with several agents: normalize_value scales what they learn"
+        if self.sharing == "none":
+            yield "agent_id", "with sharing=none"
+
+
+class ValueScales:
+    """Mean and deviation of the returns of each crew, by which its values are predicted.
+
+    Args:
+        crews: How many.
+        on: Whether they are used; else values are what they are.
+    """
+
+    def __init__(self, crews: int, on: bool) -> None:
+        self.on = on
+        self.moments = {str(i): RunningMoments(()) for i in range(crews)}
+
+    def update(self, crew: int, returns: np.ndarray) -> None:
+        """See returns [B]."""
+        if self.on:
+            self.moments[str(crew)].update(returns)
+
+    def scaled(self, crew: int, values: np.ndarray) -> np.ndarray:
+        """Return values in the units of the value network."""
+        if not self.on:
+            return values
+        moments = self.moments[str(crew)]
+        return ((values - moments.mean) / moments.scale).astype(np.float32)
+
+    def real(self, crew: int, values: np.ndarray) -> np.ndarray:
+        """Return predictions in the units of rewards."""
+        if not self.on:
+            return values
+        moments = self.moments[str(crew)]
+        return (values * moments.scale + moments.mean).astype(np.float32)
+
+    def state(self) -> State:
+        """Return what a checkpoint needs."""
+        return {name: moments.state() for name, moments in self.moments.items()}
+
+    def load_state(self, state: State) -> None:
+        """Restore what `state` returned."""
+        for name, moments in self.moments.items():
+            moments.load_state(state[name])
+
+
+@torch.no_grad()
+def team_values(values: Any, data: Rollout, tensors: Any) -> tuple[Tree, np.ndarray, np.ndarray]:
+    """Return joint observations [T * N] as tensors, and V of each agent now and after, [T, N, A].
+
+    Args:
+        values: Gives [B, A] of joint observations [B, ...], in the units of rewards.
+        data: The rollout.
+        tensors: Turns NumPy observations into tensors.
+    """
+    length, envs, finals = data.length, data.num_envs, data.finals
+    flat = tree_map(lambda x: x.reshape(length * envs, *x.shape[2:]), data.obs)
+    obs = tensors(flat)
+    value = values(obs).reshape(length, envs, -1)
+    next_value = np.concatenate([value[1:], values(tensors(data.last_obs))[None]])
+    if finals is not None:
+        next_value[finals.step, finals.env] = values(tensors(finals.obs))
+    return obs, value, next_value
+
+
+def team_advantages(
+    data: Rollout, hp: TeamSettings, value: np.ndarray, next_value: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return advantages, targets, and the weights of actor and critic, each [T, N, A].
+
+    With an agent's own reward its return ends when it is out. With the team's, the return goes on
+    to the episode's end, and the value of a dead agent is learned as well (arXiv:2103.01955).
+    """
+    shape = value.shape
+    alive = (data.obs[ALIVE] != 0) & data.valid[..., None]
+    ended, cut = (np.repeat(x[..., None], shape[2], 2) for x in (data.terminated, data.truncated))
+    if hp.reward == "team":
+        reward = np.repeat(data.reward[..., None], shape[2], 2)
+        terminated, truncated = ended, cut & ~ended
+        acts = np.repeat(data.valid[..., None], shape[2], 2)
+    else:
+        reward = data.extras[AGENT_REWARD]
+        out, off = data.extras[AGENT_TERMINATED], data.extras[AGENT_TRUNCATED]
+        terminated = out | (ended & ~off)
+        truncated = (off | cut) & ~terminated
+        acts = alive
+    columns = [
+        x.reshape(shape[0], -1) for x in (reward, value, next_value, terminated, truncated, acts)
+    ]
+    pair = turns_gae_numpy(*columns, hp.gamma, hp.gae_lambda)
+    advantage, target = (x.reshape(shape).astype(np.float32) for x in pair)
+    return advantage, target, alive.astype(np.float32), acts.astype(np.float32)
+
+
+class TeamLearner(Protocol):
+    """What `prepare_team` needs of an algorithm."""
+
+    hp: Any
+    crews: tuple[Crew, ...]
+    scales: ValueScales
+    device: torch.device
+
+    def tensors(self, tree: Tree) -> Tree:
+        """Return NumPy arrays as tensors."""
+
+    def note(self, **values: float) -> None:
+        """Report values."""
+
+    def team_value(self, obs: Tree) -> np.ndarray:
+        """Return V [B, A] of joint observations as tensors, in the units of rewards."""
+
+
+def prepare_team(learner: TeamLearner, data: Rollout) -> dict[str, Tensor]:
+    """Return a rollout as rows [T * N] of all agents, with values, advantages and returns."""
+    obs, value, next_value = team_values(learner.team_value, data, learner.tensors)
+    advantage, target, acts, counts = team_advantages(data, learner.hp, value, next_value)
+    fit = losses.explained_variance(value, target, counts)
+    learner.note(explained_variance=float(fit))
+    scales = learner.scales
+    for i, crew in enumerate(learner.crews):
+        own = list(crew.members)
+        scales.update(i, target[..., own][counts[..., own] > 0])
+        value[..., own] = scales.scaled(i, value[..., own])
+        target[..., own] = scales.scaled(i, target[..., own])
+    action = data.action
+    if "raw_action" in data.extras:
+        action = data.extras["raw_action"].reshape(action.shape)
+    columns = {
+        "action": action, "log_prob": data.extras["log_prob"], "value": value,
+        "advantage": advantage, "target": target, "weight": acts, "value_weight": counts,
+    }  # fmt: skip
+    size = data.length * data.num_envs
+    rows = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in columns.items()}
+    return pack("obs", obs) | {k: v.to(learner.device) for k, v in rows.items()}
+
+
+def crew_batch(crew: Crew, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return a crew's part of a batch of joint rows, as rows of single agents."""
+    folded = pack("obs", crew.see(unpack("obs", batch)))
+    folded["action"] = crew.actions(batch["action"])
+    for name in ("log_prob", "value", "advantage", "target", "weight", "value_weight"):
+        folded[name] = crew.fold(batch[name])
+    folded["policy_weight"] = folded["weight"]
+    return folded | {name: batch[name] for name in ("clip", "entropy_coef")}
+
+
+def named_metrics(
+    crews: Sequence[Crew], crew: Crew, metrics: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return metrics under the crew's name, where there are several."""
+    return metrics if len(crews) == 1 else {f"{crew.name}/{k}": v for k, v in metrics.items()}

@@ -1,0 +1,67 @@
+"""Value decomposition networks (Sunehag et al. 2017, arXiv:1706.05296).
+
+The value of all agents together is the sum of the values of each: Q_tot = sum_a Q_a. So each agent
+can act by its own values alone, and together they take the action that is best for the team.
+
+Deviations: agents see their last observation alone (the paper's have a recurrent memory); values
+are double (arXiv:1509.06461). The reward is the mean over agents; an agent that is not alive has
+the value 0.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.shared.team_values import (
+    TeamQ,
+    TeamValueSettings,
+    target_of,
+    team_td_loss,
+)
+from assay.algorithms.shared.value_learning import draw_transitions, learn_values
+from assay.buffers.replay_protocol import Replay
+from assay.core.registry import register
+from assay.core.types import Batch, Spaces
+from assay.networks.mixing import SumMixer
+from assay.optim.rules import Adam
+from assay.optim.update import Objective
+from assay.policies.heads import GreedyHead
+from assay.policies.team import make_crews
+
+
+@register(
+    loop="off_policy",
+    actions=("MultiDiscrete",),
+    family="multi-agent",
+    paper="arXiv:1706.05296",
+    agents="many",
+)
+class VDN(Algorithm):
+    """Values of a team that are the sum of those of each agent. The baseline of QMIX."""
+
+    class Hyperparameters(TeamValueSettings):
+        """Settings of VDN."""
+
+    def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
+        super().__init__(spaces, hp, context)
+        self.needs = hp.needs()
+        crews = make_crews(spaces, hp.sharing, told=hp.agent_id)
+        mixer = SumMixer()
+        self.q = TeamQ(crews, hp, mixer).to(self.device)
+        self.target = target_of(self.q)
+        rule = Adam(max_grad_norm=hp.max_grad_norm)
+        self.step = self.make_step(
+            [Objective("q", self.q, self._loss, rule)], polyak=hp.follow(self.target, self.q)
+        )
+        heads = [GreedyHead(crew.spaces.action, hp.explorer(self.clock)) for crew in crews]
+        self.policy = self.make_team_policy(crews, list(self.q.nets), heads)
+
+    def update(self, data: Replay[Batch]) -> None:
+        """Take one gradient step on a replay batch; move the target when it is due."""
+        sample, batch = draw_transitions(self, data)
+        lr = self.hp.lr(self.clock.progress)
+        learn_values(self, data, sample, batch, lr, noisy=self.hp.noisy)
+
+    def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        return team_td_loss(self, batch)

@@ -1,0 +1,280 @@
+"""PettingZoo environments, parallel and turn by turn (AEC), as environments with an agent axis.
+
+A parallel environment is stepped by all agents at once; an agent that died or has not appeared yet
+is not alive. In an AEC environment one joint step is one turn: only the agent whose turn it is is
+alive, and an agent gets what it has earned since its last turn when the next one comes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.core.errors import EnvError, MissingExtraError
+from assay.core.types import State
+from assay.envs.spaces import BadObservationError
+from assay.envs.teams import AgentView, JointEnv, nothing_happened
+
+_FAMILIES = ("butterfly", "classic", "sisl", "atari")
+_Step = tuple[dict[str, NDArray[Any]], float, bool, bool, dict[str, Any]]
+
+
+def is_petting_zoo(env: Any) -> bool:
+    """Return whether an object is an environment of PettingZoo's interface, parallel or AEC."""
+    if isinstance(env, gym.Env | gym.vector.VectorEnv) or inspect.isclass(env):
+        return False
+    return callable(getattr(env, "observation_space", None)) and hasattr(env, "possible_agents")
+
+
+def as_joint(env: Any, name: str | None = None) -> Any:
+    """Return a PettingZoo environment with an agent axis, and any other object as it is.
+
+    Raises:
+        EnvError: Its agents are not known before it is reset.
+        SpaceError: An agent's space is not supported.
+    """
+    if not is_petting_zoo(env):
+        return env
+    name = name or str(getattr(env, "metadata", {}).get("name", type(env).__name__))
+    turns = hasattr(env, "agent_iter") or hasattr(env, "last")
+    try:
+        agents = list(env.possible_agents)
+    except AttributeError:
+        agents = []
+    if not agents:
+        raise EnvError(
+            f"'{name}' does not say who its agents are: possible_agents is empty.",
+            "Set possible_agents in its __init__, in a fixed order.",
+        )
+    return (Turns if turns else Parallel)(env, agents, name)
+
+
+def make_joint(factory: Callable[..., Any], /, **kwargs: Any) -> Any:
+    """Make an environment and return it with an agent axis if it is PettingZoo's."""
+    return as_joint(factory(**kwargs))
+
+
+def make_named(module: str, /, **kwargs: Any) -> Any:
+    """Make the environment of a PettingZoo module, parallel if it can be."""
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            str(error.name or module), "pettingzoo", f"The environment '{module}'"
+        ) from None
+    make = getattr(found, "parallel_env", None) or found.env
+    return as_joint(make(**kwargs))
+
+
+def register_petting_zoo() -> None:
+    """Register the ids of PettingZoo and MPE2 with Gymnasium, without importing any of them."""
+    root = Path(importlib.import_module("pettingzoo").__file__ or "").parent
+    found = {
+        path.stem: f"pettingzoo.{family}.{path.stem}"
+        for family in _FAMILIES
+        for path in sorted((root / family).glob("*_v[0-9]*.py"))
+    }
+    particles = importlib.util.find_spec("mpe2")
+    if particles is not None and particles.origin is not None:
+        here = Path(particles.origin).parent
+        found |= {path.stem: f"mpe2.{path.stem}" for path in sorted(here.glob("*_v[0-9]*.py"))}
+    for name, module in found.items():
+        if name not in gym.registry:
+            gym.register(name, entry_point=partial(make_named, module))
+
+
+class _Wrapped(JointEnv):
+    """What both kinds share."""
+
+    def __init__(self, env: Any, agents: list[str], name: str) -> None:
+        self.env = env
+        self.metadata = dict(getattr(env, "metadata", {}) or {})
+        self.render_mode = getattr(env, "render_mode", None)
+        views = [AgentView(a, env.observation_space(a), env.action_space(a)) for a in agents]
+        # A look at a first state tells whether there are masks in infos and a global state.
+        masked = any(view.masked for view in views)
+        reset = env.reset(seed=0)
+        infos = reset[1] if isinstance(reset, tuple) and len(reset) == 2 else env.infos
+        masked = masked or any("action_mask" in (info or {}) for info in infos.values())
+        self._live: set[str] = set()
+        self._has_state = _global_state(env) is not None
+        width = np.size(_global_state(env)) if self._has_state else 0
+        super().__init__(views, masked=masked, state=width, name=name)
+
+    def _state(self) -> Any:
+        return _global_state(self.env) if self._has_state else None
+
+    def get_state(self) -> State | None:
+        """Return the state that the next steps depend on, if the environment can save itself."""
+        if not (hasattr(self.env, "get_state") and hasattr(self.env, "set_state")):
+            return None
+        own = self.env.get_state()
+        return None if own is None else {"env": own, "live": sorted(self._live)}
+
+    def set_state(self, state: State) -> None:
+        """Restore what `get_state` returned."""
+        self.env.set_state(state["env"])
+        self._live = set(state["live"])
+
+    def render(self) -> Any:
+        """Return a frame."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _known(self, agents: Any) -> None:
+        strange = [agent for agent in agents if agent not in self.index]
+        if strange:
+            raise EnvError(
+                f"'{self.name}' has the agent '{strange[0]}', which is not in its possible_agents: "
+                f"{', '.join(self.team.agents)}.",
+                "List everybody who may appear in possible_agents.",
+            )
+
+    def _result(
+        self,
+        obs: dict[str, NDArray[Any]],
+        over: bool,
+        acted: list[str],
+    ) -> _Step:
+        outcome = self.outcome
+        cut = [i for i in map(self.index.__getitem__, acted) if outcome.truncated[i]]
+        terminated = over and not cut
+        return obs, float(outcome.reward.mean()), terminated, over and not terminated, {}
+
+
+def _global_state(env: Any) -> Any:
+    """Return the state of the whole, or None where the environment has none."""
+    space = getattr(env, "state_space", None)
+    if not isinstance(space, gym.spaces.Box):
+        return None
+    try:
+        return env.state()
+    except (NotImplementedError, AttributeError):
+        return None
+
+
+class Parallel(_Wrapped):
+    """A PettingZoo `ParallelEnv`."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Start an episode."""
+        seen, infos = self.env.reset(seed=seed, options=options)
+        self._live = set(self.env.agents)
+        self._known(self._live)
+        self._require_seen(seen, self._live)
+        return self.joint_obs(seen, infos, self._live, self._state()), {}
+
+    def step(self, action: NDArray[Any]) -> _Step:
+        """Step all agents that are alive."""
+        acted = [agent for agent in self.team.agents if agent in self._live]
+        own = {a: self.views[self.index[a]].action(action[self.index[a]]) for a in acted}
+        seen, rewards, terminated, truncated, infos = self.env.step(own)
+        self._known({*rewards, *self.env.agents})
+        self.outcome = outcome = nothing_happened(self.team.size)
+        for agent in {*acted, *rewards}:
+            outcome.reward[self.index[agent]] = self.reward_of(agent, rewards)
+        alive = set(self.env.agents)
+        for agent in acted:
+            if agent not in terminated or agent not in truncated:
+                raise EnvError(
+                    f"'{self.name}' does not say whether agent '{agent}', which acted, is out of "
+                    "the episode.",
+                    "Return terminated and truncated for every agent of the step.",
+                )
+            i = self.index[agent]
+            outcome.terminated[i] = bool(terminated[agent])
+            outcome.truncated[i] = bool(truncated[agent]) and not outcome.terminated[i]
+            if outcome.terminated[i] or outcome.truncated[i]:
+                alive.discard(agent)
+            elif agent not in alive:
+                raise EnvError(
+                    f"Agent '{agent}' of '{self.name}' has left, neither terminated nor truncated.",
+                    "Say in terminated or truncated that an agent leaves.",
+                )
+        self._require_seen(seen, alive)
+        over = not alive
+        # Values are bootstrapped from a last observation on which agents would have gone on.
+        last = {a for a in acted if outcome.truncated[self.index[a]] and a in seen}
+        obs = self.joint_obs(seen, infos, last if over else alive, self._state())
+        self._live = alive
+        return self._result(obs, over, acted)
+
+    def _require_seen(self, seen: Any, agents: set[str]) -> None:
+        for agent in agents:
+            if agent not in seen:
+                raise BadObservationError(f"agent '{agent}' is to act, and sees nothing")
+
+
+class Turns(_Wrapped):
+    """A PettingZoo `AECEnv`: one agent acts at a time."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Start an episode."""
+        self.env.reset(seed=seed, options=options)
+        self._known(self.env.agents)
+        self.outcome, before = nothing_happened(self.team.size), self.outcome
+        self._pass_the_dead()
+        if not self.env.agents:
+            raise EnvError(f"An episode of '{self.name}' is over before anybody has acted.")
+        self.outcome = before
+        return self._look(), {}
+
+    def step(self, action: NDArray[Any]) -> _Step:
+        """Let the agent act whose turn it is."""
+        agent = self.env.agent_selection
+        i = self.index[agent]
+        self.outcome = nothing_happened(self.team.size)
+        self.env.step(self.views[i].action(action[i]))
+        self._known(self.env.agents)
+        gone, seen, infos = self._pass_the_dead()
+        if self.env.agents:
+            return self._result(self._look(), False, gone)
+        last = {a for a in gone if self.outcome.truncated[self.index[a]]}
+        return self._result(self.joint_obs(seen, infos, last, self._state()), True, gone)
+
+    def _pass_the_dead(self) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
+        """Take the empty turns of agents that are out; return who, and what they saw last.
+
+        The agent whose turn comes gets what it has earned since its last one.
+        """
+        env, outcome = self.env, self.outcome
+        gone: list[str] = []
+        seen: dict[str, Any] = {}
+        infos: dict[str, Any] = {}
+        while env.agents:
+            agent = env.agent_selection
+            raw, reward, terminated, truncated, info = env.last()
+            i = self.index[agent]
+            outcome.reward[i] = reward
+            if not (terminated or truncated):
+                return gone, seen, infos
+            if agent in gone:
+                raise EnvError(
+                    f"An episode of '{self.name}' does not end: agent '{agent}' is out, took its "
+                    "empty turn, and is asked again.",
+                    "Let step(None) of an agent that is out remove it from agents "
+                    "(AECEnv._was_dead_step does).",
+                )
+            outcome.terminated[i] = bool(terminated)
+            outcome.truncated[i] = bool(truncated) and not terminated
+            gone.append(agent)
+            seen[agent], infos[agent] = raw, info
+            env.step(None)
+        return gone, seen, infos
+
+    def _look(self) -> dict[str, NDArray[Any]]:
+        env = self.env
+        seen = {agent: env.observe(agent) for agent in env.agents}
+        return self.joint_obs(seen, env.infos, {env.agent_selection}, self._state())

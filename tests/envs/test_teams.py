@@ -1,0 +1,273 @@
+"""Environments of several agents: joint spaces, PettingZoo, native ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from assay.core.errors import EnvError, SpaceError
+from assay.envs.make import make_vector
+from assay.envs.native.team import NativeTeam
+from assay.envs.teams import team_from_state, team_to_state
+from assay.envs.vector import Vector
+from assay.loops.collect import random_actions
+from assay.testing.teams import Signals, TurnSignals
+
+THREE, FOUR = spaces.Discrete(3), spaces.Discrete(4)
+
+
+def roll(vector: Vector, steps: int, seed: int = 0) -> list[Any]:
+    """Take random actions; return what every step gave, with the outcomes of agents."""
+    rng, obs = np.random.default_rng(seed), vector.reset(5)
+    found = [obs]
+    for _ in range(steps):
+        action = random_actions(rng, vector.spaces.action, vector.num_envs, obs.get("action_mask"))
+        step = vector.step(action)
+        obs = step[0]
+        found.append((*step, vector.outcomes()))
+    return found
+
+
+def assert_equal(one: Any, two: Any) -> None:
+    if isinstance(one, dict):
+        assert one.keys() == two.keys()
+        for key in one:
+            assert_equal(one[key], two[key])
+    elif isinstance(one, tuple | list):
+        assert len(one) == len(two)
+        for pair in zip(one, two, strict=True):
+            assert_equal(*pair)
+    elif one is None:
+        assert two is None
+    else:
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("simple_spread_v3", {}),
+        ("simple_spread_v3", {"N": 4, "continuous_actions": True, "local_ratio": 0.2}),
+        ("simple_speaker_listener_v4", {}),
+        ("simple_speaker_listener_v4", {"continuous_actions": True, "max_cycles": 7}),
+    ],
+)
+def test_native_particles_are_mpes_step_for_step(name: str, settings: dict[str, Any]) -> None:
+    pytest.importorskip("mpe2")
+    ours, theirs = (
+        make_vector(name, 3, backend=backend, env_kwargs=settings) for backend in ("vector", "sync")
+    )
+    assert isinstance(ours.backend.env, NativeTeam)  # type: ignore[attr-defined]
+    assert ours.spaces == theirs.spaces
+    one, two = (roll(vector, 60) for vector in (ours, theirs))
+    assert_equal(one[0], two[0])
+    for a, b in zip(one[1:], two[1:], strict=True):
+        # The team's reward is a mean, of float64 here and of float32 there.
+        np.testing.assert_allclose(a[1], b[1], rtol=1e-5)
+        assert_equal((a[0], *a[2:]), (b[0], *b[2:]))
+    if name == "simple_spread_v3":
+        rewards = np.stack([step[6]["agent_reward"] for step in one[1:]])
+        assert (rewards != rewards[..., :1]).any(), "nobody has bumped into anybody"
+
+
+def test_agents_are_pushed_apart() -> None:
+    envs = make_vector("simple_spread_v3", 1).backend.env  # type: ignore[attr-defined]
+    envs.reset(seed=0)
+    envs._variables[0] = 0.0
+    envs._variables[0, :6] = [0.0, 0.0, 0.25, 0.0, 0.9, 0.9]
+    envs.step(np.zeros((1, 3), int))
+    velocity = envs._variables[0].reshape(9, 2)[6:]
+    # How deep: 0.3 - 0.25 = 0.05; force 100 * 0.05 = 5; a tenth of it is the new velocity.
+    assert velocity[:, 0].tolist() == pytest.approx([-0.5, 0.5, 0.0], abs=1e-6)
+
+
+def test_the_two_step_game() -> None:
+    with make_vector("assay/TwoStep-v0", 4) as envs:
+        first = envs.reset(0)
+        assert first["state"].tolist() == [[1, 0, 0]] * 4
+        obs, reward, terminated, *_ = envs.step(np.array([[0, 1], [1, 0], [1, 0], [1, 1]]))
+        assert not reward.any() and not terminated.any()
+        assert obs["obs"][:, 0].tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 1], [0, 0, 1]]
+        obs, reward, terminated, truncated, _, final = envs.step(
+            np.array([[0, 1], [0, 0], [0, 1], [1, 1]])
+        )
+        assert reward.tolist() == [7, 0, 1, 8] and terminated.all() and not truncated.any()
+        assert envs.outcomes()["agent_reward"].tolist() == [[7, 7], [0, 0], [1, 1], [8, 8]]
+        assert envs.outcomes()["agent_terminated"].all()
+        assert final["state"][:2].tolist() == [[0, 1, 0], [0, 0, 1]]
+        assert obs["state"].tolist() == [[1, 0, 0]] * 4
+
+
+def test_matrix_games_pay_what_their_tables_say() -> None:
+    with make_vector("assay/PrisonersDilemma-v0", 1, env_kwargs={"rounds": 2}) as envs:
+        assert not envs.reset(0)["obs"].any()
+        obs, reward, terminated, *_ = envs.step(np.array([[0, 1]]))
+        assert envs.outcomes()["agent_reward"].tolist() == [[-3, 0]] and reward.tolist() == [-1.5]
+        assert obs["obs"].tolist() == [[[1, 0, 0, 1], [0, 1, 1, 0]]] and not terminated.any()
+        assert envs.step(np.array([[1, 1]]))[2].all()
+    for name, action, paid in (
+        ("Climbing", [0, 0], 11), ("Climbing", [0, 1], -30), ("Penalty", [2, 2], 10),
+        ("Penalty", [0, 2], -100),
+    ):  # fmt: skip
+        with make_vector(f"assay/{name}-v0", 1) as envs:
+            envs.reset(0)
+            assert envs.step(np.array([action]))[1].tolist() == [paid]
+
+
+def test_native_teams_go_on_from_where_they_were_saved() -> None:
+    one, two = (make_vector("simple_spread_v3", 2) for _ in range(2))
+    roll(one, 30)
+    two.reset(99)
+    two.set_state(one.get_state())  # type: ignore[arg-type]
+    rng = np.random.default_rng(1)
+    for _ in range(30):
+        action = rng.integers(5, size=(2, 3))
+        assert_equal(one.step(action), two.step(action))
+
+
+def test_agents_that_leave_and_come_are_not_alive_before_and_after() -> None:
+    with make_vector(lambda: Signals([THREE] * 3, moving=True), 1) as envs:
+        found = roll(envs, 4)
+        alive = [found[0]["alive"][0].tolist()] + [
+            step[0]["alive"][0].tolist() for step in found[1:]
+        ]
+        # The last comes after one step; the first has left after two; then a new episode begins.
+        assert alive == [[1, 1, 0], [1, 1, 1], [0, 1, 1], [0, 1, 1], [1, 1, 0]]
+        ends = [step[6]["agent_terminated"][0].tolist() for step in found[1:]]
+        assert ends == [[0, 0, 0], [1, 0, 0], [0, 0, 0], [0, 1, 1]]
+        assert [bool(step[2][0]) for step in found[1:]] == [False, False, False, True]
+        # The row of who has just left holds what it saw last, and zeros from then on.
+        assert found[2][0]["obs"][0, 0].any() and not found[3][0]["obs"][0, 0].any()
+        # The team's reward is the mean over all three, whoever is there.
+        for step in found[1:]:
+            assert step[1][0] == pytest.approx(step[6]["agent_reward"].mean())
+
+
+def test_unequal_agents_are_padded_and_masked() -> None:
+    with make_vector(lambda: Signals([THREE, FOUR], state=True), 2) as envs:
+        obs = envs.reset(0)
+        assert envs.spaces.action == spaces.MultiDiscrete([4, 4])
+        assert obs["obs"].shape == (2, 2, 4) and not obs["obs"][:, 0, 3].any()
+        assert obs["action_mask"].tolist() == [[1, 1, 1, 0, 1, 1, 1, 1]] * 2
+        assert envs.spaces.team is not None and not envs.spaces.team.masks
+        with pytest.raises(EnvError, match="Agent 'kinda_0' was given the action 3; it has 3"):
+            envs.step(np.array([[3, 0], [0, 0]]))
+
+
+def test_a_turn_is_a_step_and_pays_who_acts_next() -> None:
+    with make_vector(lambda: TurnSignals([THREE] * 2, length=2), 1) as envs:
+        obs = envs.reset(3)
+        turns, paid = [], []
+        for _ in range(4):
+            turns.append(obs["alive"][0].tolist())
+            right = obs["obs"][0].argmax(1)
+            obs, _, terminated, truncated, *_ = envs.step(right[None])
+            paid.append(envs.outcomes()["agent_reward"][0].tolist())
+        assert turns == [[1, 0], [0, 1], [1, 0], [0, 1]]
+        # Agent 0 is paid when its second turn comes, both once more when the episode is over.
+        assert paid == [[0, 0], [1, 0], [0, 1], [1, 1]]
+        assert terminated.all() and not truncated.any()
+        assert envs.outcomes()["agent_terminated"].all()
+
+
+def test_processes_step_teams_as_one_process_does() -> None:
+    def make() -> Signals:
+        return Signals([THREE, FOUR], masked=True, moving=True)
+
+    one, two = (
+        make_vector(make, 3, backend=backend, workers=1) for backend in ("sync", "processes")
+    )
+    with one, two:
+        assert one.spaces == two.spaces
+        assert_equal(roll(one, 9), roll(two, 9))
+
+
+def test_a_team_survives_a_checkpoint() -> None:
+    with make_vector(lambda: Signals([THREE, FOUR], masked=True)) as envs:
+        assert team_from_state(team_to_state(envs.spaces.team)) == envs.spaces.team
+    assert team_from_state(team_to_state(None)) is None
+
+
+def test_an_id_may_name_a_function_of_a_module() -> None:
+    with make_vector("assay.envs.native.games:make_two_step", 2) as envs:
+        assert envs.spaces.team is not None and envs.spaces.team.agents == ("agent_0", "agent_1")
+
+
+class _Broken(Signals):
+    """Signals of which one thing is wrong."""
+
+    def __init__(self, wrong: str) -> None:
+        super().__init__([THREE] * 2, masked=True)
+        self.wrong = wrong
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, terminated, truncated, infos = super().step(actions)
+        if self.wrong == "reward":
+            del rewards["kinda_1"]
+        if self.wrong == "flag":
+            del truncated["kinda_1"]
+        if self.wrong == "leaves":
+            self.agents = ["kinda_0"]
+        if self.wrong == "stranger":
+            self.agents.append("nobody")
+        if self.wrong == "blind":
+            del seen["kinda_0"]
+        return seen, rewards, terminated, truncated, infos
+
+    def _mask(self, agent: str) -> np.ndarray:
+        return super()._mask(agent) * (self.wrong != "mask" or self.time == 0)
+
+
+class _Endless(TurnSignals):
+    def step(self, action: Any) -> None:
+        if action is not None:
+            super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: _Broken("reward"), "no reward for agent 'kinda_1', which acted; it has .*kinda_0"),
+        (lambda: _Broken("flag"), "does not say whether agent 'kinda_1'"),
+        (lambda: _Broken("leaves"), "'kinda_1' of .* has left, neither terminated nor truncated"),
+        (lambda: _Broken("stranger"), "has the agent 'nobody', which is not in its"),
+        (lambda: _Broken("blind"), "agent 'kinda_0' is to act, and sees nothing"),
+        (lambda: _Broken("mask"), "mask of agent 'kinda_[01]' forbids all its 3 actions"),
+        (lambda: _Endless([THREE] * 2, length=1), "does not end: agent 'kinda_0' is out"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(make: Callable[[], Any], message: str) -> None:
+    with make_vector(make, 1) as envs, pytest.raises(EnvError, match=message):
+        roll(envs, 3)
+
+
+def test_spaces_that_do_not_fit_are_named() -> None:
+    box = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    with pytest.raises(SpaceError, match="Give all agents Discrete actions"):
+        make_vector(lambda: Signals([THREE, box]))
+    several = spaces.MultiDiscrete([2, 2])
+    with pytest.raises(SpaceError, match="Agent 'kinda_0' has the actions MultiDiscrete"):
+        make_vector(lambda: _Odd([several]))
+
+
+class _Odd(Signals):
+    def _width(self, i: int) -> int:
+        return 2
+
+
+def test_petting_zoos_games_of_turns() -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    with make_vector("tictactoe_v3", 2) as envs:
+        found = roll(envs, 40)
+        ends = [step[2] | step[3] for step in found[1:]]
+        assert np.sum(ends) >= 4
+        for step in found[1:]:
+            paid = step[6]["agent_reward"]
+            assert (paid.sum(1) == 0).all()  # who wins takes what the other loses
+            over = step[2]
+            assert (np.abs(paid).sum(1)[~over] == 0).all()
