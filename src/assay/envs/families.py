@@ -14,6 +14,7 @@ import gymnasium as gym
 
 from assay.core.errors import MissingExtraError
 from assay.envs.dm_control import register_dm_control
+from assay.envs.games.open_spiel import PREFIX
 from assay.envs.robotics import register_robotics
 
 
@@ -66,6 +67,13 @@ def _register_minigrid() -> None:
     gym.register_envs(importlib.import_module("minigrid"))
 
 
+def _register_openspiel() -> None:
+    for name in importlib.import_module("pyspiel").registered_names():
+        if PREFIX + name not in gym.registry:
+            game = PREFIX + name
+            gym.register(game, entry_point="assay.envs.games.seat:Seat", kwargs={"game": game})
+
+
 ATARI = Family(
     "Atari", re.compile(r"ALE/|\w+NoFrameskip-v\d+$"), "ALE/Pong-v5",
     "ale-py", "atari", _register_atari,
@@ -87,7 +95,11 @@ DM_CONTROL = Family(
     "dm_control", re.compile(r"dm_control/"), "dm_control/cartpole-swingup-v0",
     "shimmy[dm-control]", "dm-control", register_dm_control,
 )  # fmt: skip
-FAMILIES = (ATARI, ROBOTICS, MINIGRID, MINATAR, DM_CONTROL)
+OPENSPIEL = Family(
+    "OpenSpiel", re.compile(PREFIX), "openspiel/kuhn_poker",
+    "open_spiel", "openspiel", _register_openspiel,
+)  # fmt: skip
+FAMILIES = (ATARI, ROBOTICS, MINIGRID, MINATAR, DM_CONTROL, OPENSPIEL)
 
 
 def family_of(env_id: str) -> Family | None:

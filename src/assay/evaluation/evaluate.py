@@ -82,6 +82,11 @@ class EvaluationResult:
         return None if self.success is None else float(self.success.mean())
 
     @property
+    def figures(self) -> dict[str, float]:
+        """Return what else was measured, by name: nothing, of episodes."""
+        return {}
+
+    @property
     def mean(self) -> float:
         """Return the mean return."""
         return float(self.returns.mean())

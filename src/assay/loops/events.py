@@ -37,6 +37,10 @@ class Evaluation(Protocol):
     def success_rate(self) -> float | None:
         """Return the share of successful episodes, or None if nothing says what a success is."""
 
+    @property
+    def figures(self) -> Metrics:
+        """Return what else was measured, by name."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:

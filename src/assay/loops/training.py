@@ -266,6 +266,7 @@ class Training:
         }
         if result.success_rate is not None:
             metrics["eval/success_rate"] = result.success_rate
+        metrics |= {f"eval/{name}": value for name, value in result.figures.items()}
         self._record(metrics)
         self._emit(Evaluated(self.clock, result))
 
