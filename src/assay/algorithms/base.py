@@ -205,8 +205,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def update(self, data: Any) -> None:
-        """Learn once from what `needs` asked for: a `Rollout`, a `Replay`, a `Dataset` or
-        a `GameTree`.
+        """Learn once from what `needs` asked for: a `Rollout`, `Replay`, `Dataset` or `GameTree`.
 
         Optimizer steps count and report by themselves; `note` reports what is not theirs.
         """

@@ -57,7 +57,8 @@ def evaluate(
     Returns are of the environment's own rewards, without normalisation or clipping.
 
     With --offline nothing is played and no environment is needed: the discounted return is
-    estimated from a dataset, and several runs are ranked.
+    estimated from a dataset, and several runs are ranked. A run that solves a game is measured
+    exactly: `assay evaluate equilibria` says more about games.
     """
     if offline is not None:
         played = {"--episodes": episodes, "--video": video, "--format": video_format}

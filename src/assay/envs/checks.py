@@ -176,7 +176,7 @@ def _roll(
         _look(mapped, trace, obs, info)
         for _ in range(steps):
             call = "step()"
-            action = _sample(env, info) if again is None else again.actions[len(trace.actions)]
+            action = _sample(env, obs, info) if again is None else again.actions[len(trace.actions)]
             trace.actions.append(action)
             start = clock()
             obs, reward, terminated, truncated, info = env.step(action)
@@ -198,8 +198,11 @@ def _roll(
     return trace, seconds
 
 
-def _sample(env: gym.Env[Any, Any], info: Any) -> Any:
-    mask = info.get(ACTION_MASK) if isinstance(info, dict) else None
+def _sample(env: gym.Env[Any, Any], obs: Any, info: Any) -> Any:
+    given = [
+        part[ACTION_MASK] for part in (obs, info) if isinstance(part, dict) and ACTION_MASK in part
+    ]
+    mask = given[0] if given else None
     if isinstance(mask, np.ndarray) and isinstance(env.action_space, gym.spaces.Discrete):
         return env.action_space.sample(mask=mask.astype(np.int8))
     return env.action_space.sample()

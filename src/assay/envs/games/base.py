@@ -113,7 +113,9 @@ def _arrays(
     levels: list[int],
 ) -> GameTree:
     index: dict[str, int] = {}
-    infoset, owners, legal, vectors = [], [], [], []
+    infoset: list[int] = []
+    owners: list[int] = []
+    legal, vectors = [], []
     for node in nodes:
         if node.player < 0:
             infoset.append(-1)

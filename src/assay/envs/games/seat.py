@@ -40,7 +40,7 @@ def tabular(tree: GameTree, strategy: NDArray[np.float64]) -> Opponent:
     return play
 
 
-class Seat(gym.Env[dict[str, Any], int]):
+class Seat(gym.Env[dict[str, Any], Any]):
     """Play one seat of a game against a fixed strategy in all others.
 
     An observation is what the player knows, as numbers, and which actions are legal. The reward is
@@ -123,7 +123,7 @@ class Seat(gym.Env[dict[str, Any], int]):
                 return self._observation(), {}
         raise EnvError(f"Player {self._playing} of '{self.game.name}' has nothing to decide.")
 
-    def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Act, and play to the next decision or to the end."""
         choice = int(action)
         if choice not in self._moment.legal_actions():

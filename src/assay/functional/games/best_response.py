@@ -1,6 +1,6 @@
 """Exact best responses, and by how much a strategy can be exploited.
 
-NashConv(s) = sum_i max_b u_i(b, s_-i) - u_i(s); exploitability is NashConv / P. Both are 0 in a Nash
+NashConv(s) = sum_i max_b u_i(b, s_-i) - u_i(s); exploitability is NashConv / P. Both are 0 in an
 equilibrium and nowhere else. These are the definitions of OpenSpiel (arXiv:1908.09453, sec. 3.3).
 """
 

@@ -73,6 +73,8 @@ def expected_payoffs(table: Floats, weights: Floats) -> Floats:
 
 def action_values(table: Floats, profile: Sequence[Floats], player: int) -> Floats:
     """Return what each action of a player is worth against the others' distributions [A_i]."""
+    if len(profile) == 2:  # by far the most common, and called in every step of a path
+        return table[0] @ profile[1] if player == 0 else profile[0] @ table[1]
     values = table[player]
     for other in reversed(range(len(profile))):
         if other != player:

@@ -97,7 +97,7 @@ def mixed(table: Floats, meta: MetaSolver) -> list[Floats]:
     if meta == "uniform":
         return uniform
     if meta == "replicator":
-        return [path.mean(axis=0) for path in replicator_path(table, uniform, steps=2000)]
+        return [path.mean(axis=0) for path in replicator_path(table, uniform, steps=1000, dt=0.1)]
     if not is_zero_sum(table):
         raise ConfigError(
             "meta='nash' solves zero-sum games of two players, and this is none.",

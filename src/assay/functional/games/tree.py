@@ -96,14 +96,14 @@ class GameTree:
     def steps(self) -> tuple[tuple[slice, Ints, Ints, Ints], ...]:
         """Return for each depth but the first: its histories, their parents, and the families.
 
-        A family is the children of one parent: where it begins among the histories of this depth,
-        and who the parent is.
+        A family is the children of one parent: the number of the family of each history of this
+        depth, and who the parents are.
         """
         found = []
         for first, last in zip(self.levels[1:-1], self.levels[2:], strict=True):
             parents = self.parent[first:last]
-            starts = np.flatnonzero(np.diff(parents, prepend=-1))
-            found.append((slice(first, last), parents, starts, parents[starts]))
+            owners, family = np.unique(parents, return_inverse=True)
+            found.append((slice(first, last), parents, family, owners))
         return tuple(found)
 
     @cached_property
@@ -156,8 +156,9 @@ class GameTree:
     def values(self, edges: Floats, player: int) -> Floats:
         """Return what a player gets on average from each history on [N]."""
         value = self.returns[:, player].copy()
-        for here, _, starts, owners in reversed(self.steps):
-            value[owners] = np.add.reduceat(edges[here] * value[here], starts)
+        for here, _, family, owners in reversed(self.steps):
+            # Adds one after the other, which NumPy's sums do not: rounding is OpenSpiel's.
+            value[owners] = np.bincount(family, edges[here] * value[here])
         return value
 
     def expected_returns(self, strategy: Floats) -> Floats:
@@ -178,6 +179,6 @@ class GameTree:
 def normalized(weights: Floats, legal: NDArray[np.bool_]) -> Floats:
     """Return weights [I, A] as a strategy; uniform where there is no weight."""
     kept = np.where(legal, weights, 0.0)
-    total = kept.sum(axis=1, keepdims=True)
+    total = np.add.accumulate(kept, axis=1)[:, -1:]  # one after the other, as OpenSpiel does
     uniform = legal / legal.sum(axis=1, keepdims=True)
     return np.where(total > 0, kept / np.where(total > 0, total, 1.0), uniform)
