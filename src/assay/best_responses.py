@@ -21,16 +21,21 @@ from assay.core.errors import AssayError, EnvError
 from assay.core.seeding import derive_rng
 from assay.core.types import ACTION_MASK
 from assay.envs.games.base import Game, History
-from assay.envs.games.seat import UNIFORM, Opponent, Seat, tabular, uniform
+from assay.envs.games.seat import Opponent, Seat, tabular, uniform
 from assay.evaluation.payoffs import play_game
 from assay.functional.games.tree import Floats, GameTree
 from assay.policies.heads import StochasticHead
 from assay.policies.strategy_table import INFORMATION, TablePolicy
 
+# Squared errors: a Huber loss learns something between the mean and the median of returns, and in
+# a game of chance the two differ.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "dqn": {"gamma": 1.0, "hidden": (64, 64), "lr": 1e-3, "learning_starts": 500},
-    "ppo": {"gamma": 1.0, "hidden": (64, 64), "num_envs": 8},
-}
+    "dqn": {
+        "gamma": 1.0, "lr": 1e-3, "loss": "mse", "batch_size": 64, "learning_starts": 500,
+        "target_every": 200, "epsilon": "linear:1.0:0.2:0.3",
+    },
+    "ppo": {"gamma": 1.0, "num_envs": 8},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +95,18 @@ def train_best_response(
         player = tabular(tree, opponent)
     elif opponent is not None:
         player = opponent
+        if tree is not None:
+            raise AssayError(
+                "With a function as opponent nothing is exact, though a tree is given.",
+                "Leave tree out, or give the strategy as an array.",
+            )
     make = partial(Seat, game, seat, player)
     plain: dict[str, Any] = {"eval_every": 0, "checkpoint_every": 0, "sinks": ()}
     chosen = plain | SETTINGS.get(algorithm, {}) | settings
     run = train(algorithm, make, root=root, env_steps=env_steps, seed=seed, **chosen)
     agent = load(run.path)
     if tree is not None:
-        strategy = opponent if isinstance(opponent, np.ndarray) else _asked(tree, player)
+        strategy = opponent if isinstance(opponent, np.ndarray) else tree.uniform()
         return _exactly(tree, agent, strategy, seat, run.path)
     whole = Seat(game, seat).game
     mine = partial(_choose, agent)
@@ -173,13 +183,3 @@ def _choose(agent: Agent, moment: History) -> Sequence[float]:
     seen = np.asarray(moment.information_vector(), np.float32)
     action = int(agent.act({INFORMATION: seen, ACTION_MASK: mask}))
     return [float(action == one) for one in legal]
-
-
-def _asked(tree: GameTree, player: Opponent) -> Floats:
-    """Return the strategy of what plays, by asking it where it would be uniform."""
-    if player is uniform:
-        return tree.uniform()
-    raise AssayError(
-        f"Against {player!r} nothing is exact; only '{UNIFORM}' and arrays are known.",
-        "Leave tree out, or give the strategy as an array.",
-    )

@@ -117,18 +117,38 @@ class TestBadGames:
             MatrixGame("odd", np.zeros((2, 2, 2)), ["one"])
 
     def test_information_sets_that_look_the_same(self) -> None:
-        game = KuhnPoker()
-        blind = type("Blind", (type(game.start()),), {"information_vector": lambda self: [0.0]})
-        game.start = lambda: blind()  # type: ignore[method-assign]
-        blind.child = lambda self, a: blind(  # type: ignore[attr-defined]
-            *(
-                (self.cards + (a,), "")
-                if len(self.cards) < 2
-                else (self.cards, self.moves + "pb"[a])
-            )
-        )
+        class Blind(MatrixGame):
+            def start(self) -> Any:
+                return Same(super().start())
+
+        class Same(History):
+            """A moment that gives no numbers."""
+
+            def __init__(self, inner: Any) -> None:
+                self.inner = inner
+
+            player = property(lambda self: self.inner.player)  # type: ignore[assignment]
+
+            def legal_actions(self) -> Sequence[int]:
+                return self.inner.legal_actions()
+
+            def chance_probabilities(self) -> Sequence[float]:
+                return []
+
+            def child(self, action: int) -> History:
+                return Same(self.inner.child(action))
+
+            def information(self) -> str:
+                return self.inner.information()
+
+            def information_vector(self) -> Sequence[float]:
+                return [0.0]
+
+            def returns(self) -> Sequence[float]:
+                return self.inner.returns()
+
         with pytest.raises(EnvError, match="same numbers"):
-            compile_game(game)
+            compile_game(Blind("blind", np.zeros((2, 2, 2))))
 
 
 class TestStrategies:
@@ -306,8 +326,10 @@ class TestOpenSpiel:
     def test_bad_names(self) -> None:
         with pytest.raises(EnvError, match="no game 'kuhn_pokr'"):
             make_game("openspiel/kuhn_pokr")
+        with pytest.raises(EnvError, match="'tic_tac_toe' does not say what players know"):
+            make_game("openspiel/tic_tac_toe")
         with pytest.raises(EnvError, match="more than 100 histories"):
-            compile_game(make_game("openspiel/tic_tac_toe"), max_histories=100)
+            compile_game(make_game("openspiel/liars_dice"), max_histories=100)
 
     def test_a_seat_of_it_can_be_made_by_its_id(self) -> None:
         with make_vector("openspiel/leduc_poker", 2) as vector:

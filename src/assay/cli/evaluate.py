@@ -114,6 +114,12 @@ def _play(
     columns = ("run", "episodes>", "mean>", "IQM>", "std>", "min>", "max>", "length>")
     output.show(output.table(columns, [_row(result) for result in results]))
     for result in results:
+        if "exploitability" in result:
+            output.say(
+                f"Exploitability of {result['run']}: {result['exploitability']:.6g} (NashConv "
+                f"{result['nash_conv']:.6g}), exactly. Its rows are seats, and a return is minus "
+                "what a best response gains."
+            )
         if "video" in result:
             output.say(f"Video: {result['video']}")
 

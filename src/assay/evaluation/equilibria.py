@@ -26,6 +26,7 @@ from assay.functional.games.normal_form import (
     is_zero_sum,
     joint,
     replicator_path,
+    spread,
     zero_sum_nash,
 )
 from assay.functional.games.tree import Floats, GameTree, normalized
@@ -129,11 +130,11 @@ def measure_table(
         profiles["nash"] = [first, second]
     if profile is not None:
         profiles["given"] = profile
-    path = replicator_path(table, _near(uniform), steps=4000)
+    path = replicator_path(table / spread(table), near(uniform), steps=800, dt=0.5)
     profiles["replicator_average"] = [own.mean(axis=0) for own in path]
     total = table.sum(axis=0)
     best = tuple(int(k) for k in np.unravel_index(int(total.argmax()), total.shape))
-    most = table[(slice(None), *best)]
+    most = np.array([own[best] for own in table])
     found: dict[str, Any] = {
         "name": payoffs.name,
         "strategies": [list(own) for own in payoffs.strategies],
@@ -175,7 +176,7 @@ def rank(payoffs: PayoffTable, *, alpha: float, population: int) -> Ranking | No
     return None if count > MOST_PROFILES else alpha_rank(table, alpha=alpha, population=population)
 
 
-def _near(profile: Sequence[Floats]) -> list[Floats]:
+def near(profile: Sequence[Floats]) -> list[Floats]:
     """Return distributions near uniform ones, which the replicator dynamics would never leave."""
     moved = [own * (1.0 + 0.1 * np.cos(np.arange(len(own)) + 1.0)) for own in profile]
     return [own / own.sum() for own in moved]

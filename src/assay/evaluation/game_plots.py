@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from assay.evaluation.equilibria import near
 from assay.evaluation.formatting import number
 from assay.evaluation.payoffs import PayoffTable
 from assay.evaluation.plots import COLOURS, FAINT, INK, new_figure, save_figure, tidy
 from assay.functional.games.alpha_rank import Ranking
-from assay.functional.games.normal_form import is_symmetric, replicator, replicator_path
+from assay.functional.games.normal_form import is_symmetric, replicator, replicator_path, spread
 from assay.functional.games.tree import Floats
 
 if TYPE_CHECKING:
@@ -58,20 +59,22 @@ def plot_replicator(payoffs: PayoffTable, path: Path) -> Path:
 
 
 def _triangle(payoffs: PayoffTable, path: Path) -> Path:
+    table = payoffs.table / spread(payoffs.table)
     figure = new_figure(5.4, 5.0)
     axes = figure.subplots()
     axes.fill(*_CORNERS.T, facecolor="none", edgecolor=INK, linewidth=1.2)
     for start in _inner_points(8):
         ends = np.array([start, start])
-        path_of = replicator_path(payoffs.table, list(ends), steps=300, dt=0.02)[0] @ _CORNERS
+        path_of = replicator_path(table, list(ends), steps=120, dt=0.15)[0] @ _CORNERS
         axes.plot(*path_of.T, color=COLOURS[0], linewidth=0.9, alpha=0.7)
-        velocity = replicator(payoffs.table, list(ends))[0] @ _CORNERS
+        velocity = replicator(table, list(ends))[0] @ _CORNERS
         _arrow(axes, start @ _CORNERS, velocity)
     for corner, name, (dx, dy) in zip(
         _CORNERS, payoffs.strategies[0], ((0, -12), (0, -12), (0, 6)), strict=True
     ):
+        at = float(corner[0]), float(corner[1])
         axes.annotate(
-            name, (float(corner[0]), float(corner[1])), xytext=(dx, dy), textcoords="offset points", ha="center",
+            name, at, xytext=(dx, dy), textcoords="offset points", ha="center",
             va="top" if dy < 0 else "bottom", color=INK,
         )  # fmt: skip
     axes.set_aspect("equal")
@@ -93,25 +96,26 @@ def _inner_points(parts: int) -> list[Floats]:
 def _arrow(axes: Axes, at: Floats, velocity: Floats) -> None:
     speed = float(np.hypot(*velocity))
     if speed > 1e-9:
-        tip = at + 0.03 * velocity / speed
+        x, y = at + 0.03 * velocity / speed
         arrow = {"arrowstyle": "-|>", "color": COLOURS[0], "linewidth": 0.9}
-        axes.annotate("", tip, xytext=tuple(at), arrowprops=arrow)
+        axes.annotate("", (x, y), xytext=tuple(at), arrowprops=arrow)
 
 
 def _square(payoffs: PayoffTable, path: Path) -> Path:
+    table = payoffs.table / spread(payoffs.table)
     figure = new_figure(5.0, 4.8)
     axes = figure.subplots()
     grid = np.linspace(0.05, 0.95, 13)
     x, y = np.meshgrid(grid, grid)
     velocity = np.array(
         [
-            [own[0] for own in replicator(payoffs.table, [_pair(a), _pair(b)])]
+            [own[0] for own in replicator(table, [_pair(a), _pair(b)])]
             for a, b in zip(x.reshape(-1), y.reshape(-1), strict=True)
         ]
     )
     axes.quiver(x, y, *velocity.T.reshape(2, *x.shape), color=COLOURS[0], angles="xy")
     for first, second in ((0.15, 0.9), (0.35, 0.7), (0.65, 0.4), (0.85, 0.2), (0.75, 0.85)):
-        ways = replicator_path(payoffs.table, [_pair(first), _pair(second)], steps=600)
+        ways = replicator_path(table, [_pair(first), _pair(second)], steps=150, dt=0.3)
         axes.plot(ways[0][:, 0], ways[1][:, 0], color=COLOURS[1], linewidth=1.0, alpha=0.8)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
@@ -127,12 +131,11 @@ def _pair(share: float) -> Floats:
 
 
 def _shares(payoffs: PayoffTable, path: Path) -> Path:
-    table = payoffs.table
+    table = payoffs.table / spread(payoffs.table)
     one = is_symmetric(table)
+    steps, dt = 400, 0.25
     uniform = [np.full(size, 1.0 / size) for size in table.shape[1:]]
-    moved = [own * (1.0 + 0.1 * np.cos(np.arange(len(own)) + 1.0)) for own in uniform]
-    steps, dt = 2000, 0.05
-    ways = replicator_path(table, [own / own.sum() for own in moved], steps=steps, dt=dt)
+    ways = replicator_path(table, near(uniform), steps=steps, dt=dt)
     shown = ways[:1] if one else ways
     figure = new_figure(6.4, 2.6 * len(shown) + 0.8)
     panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
@@ -145,7 +148,7 @@ def _shares(payoffs: PayoffTable, path: Path) -> Path:
         tidy(axes, grid="y")
         if len(payoffs.strategies[player]) <= 12:
             axes.legend(frameon=False, fontsize=8)
-    panels[-1].set_xlabel("time")
+    panels[-1].set_xlabel("time, with pay-offs scaled to a range of 1")
     panels[0].set_title(f"{payoffs.name}: replicator dynamics", loc="left", fontweight="bold")
     return save_figure(figure, path)
 

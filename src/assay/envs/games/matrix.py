@@ -75,7 +75,7 @@ class _Moment(History):
         return [float(player == self.player) for player in range(self.game.num_players)]
 
     def returns(self) -> Sequence[float]:
-        return [float(one) for one in self.game.table[(slice(None), *self.chosen)]]
+        return [float(own[self.chosen]) for own in self.game.table]
 
 
 def _zero_sum(name: str, payoff: Any, names: Sequence[str]) -> MatrixGame:

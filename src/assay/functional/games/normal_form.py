@@ -128,6 +128,14 @@ def replicator(table: Floats, profile: Sequence[Floats]) -> list[Floats]:
     return found
 
 
+def spread(table: Floats) -> float:
+    """Return the range of all pay-offs; 1 where they are all the same.
+
+    Over it the replicator dynamics of a table take the same way at a speed that fits any step.
+    """
+    return float(table.max() - table.min()) or 1.0
+
+
 def replicator_path(
     table: Floats, start: Sequence[Floats], *, steps: int, dt: float = 0.05
 ) -> list[Floats]:

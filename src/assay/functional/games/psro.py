@@ -15,7 +15,7 @@ import numpy as np
 from assay.core.errors import ConfigError
 from assay.functional.games.best_response import best_response, exploitation
 from assay.functional.games.fictitious_play import realization
-from assay.functional.games.normal_form import is_zero_sum, replicator_path, zero_sum_nash
+from assay.functional.games.normal_form import is_zero_sum, replicator_path, spread, zero_sum_nash
 from assay.functional.games.tree import Floats, GameTree, normalized
 
 MetaSolver = Literal["nash", "uniform", "replicator"]
@@ -97,7 +97,10 @@ def mixed(table: Floats, meta: MetaSolver) -> list[Floats]:
     if meta == "uniform":
         return uniform
     if meta == "replicator":
-        return [path.mean(axis=0) for path in replicator_path(table, uniform, steps=1000, dt=0.1)]
+        return [
+            path.mean(axis=0)
+            for path in replicator_path(table / spread(table), uniform, steps=500, dt=0.5)
+        ]
     if not is_zero_sum(table):
         raise ConfigError(
             "meta='nash' solves zero-sum games of two players, and this is none.",
