@@ -36,6 +36,7 @@ NAMES = ("learning", "speed", "priorities", "phases", "memory", "gate", "server"
 DOCS = evidence.ROOT.parent / "docs"
 INDEX = DOCS / "algorithms" / "README.md"
 _TOPICS = {"hindsight.md": ("Goals",), "exploration.md": ("Exploration",)}
+_OWN_TABLE = {"systems-tasks.md": "systems", "games.md": "games"}
 _UNITS: dict[Measure, str] = {
     "env_steps_per_second": "steps/s",
     "updates_per_second": "updates/s",
@@ -328,6 +329,7 @@ def tables() -> dict[str, str]:
         "dataset-memory": dataset_memory_line(),
         "server": server_table(),
         "server-learning": plain_table("server_learning", "python benchmarks/server_learning.py"),
+        "games": plain_table("games", "python benchmarks/games.py"),
         "systems": plain_table("systems", "python benchmarks/systems.py --store"),
     }
 
@@ -389,7 +391,7 @@ def _pattern(name: str) -> str:
 
 def pages() -> list[Path]:
     """Return every file that shows tables."""
-    topics = [DOCS / name for name in (*_TOPICS, "systems-tasks.md")]
+    topics = [DOCS / name for name in (*_TOPICS, *_OWN_TABLE)]
     own = sorted((DOCS / "algorithms").glob("*.md"))
     found = [BENCHMARKS_README, PROJECT_README, *topics, *own]
     return [path for path in found if path.exists()]
@@ -399,8 +401,9 @@ def wanted_blocks(path: Path) -> dict[str, str]:
     """Return the tables that a file may show, by name."""
     if path == INDEX:
         return {"algorithms": algorithm_index()}
-    if path.name == "systems-tasks.md":
-        return {"systems": tables()["systems"]}
+    if path.name in _OWN_TABLE:
+        name = _OWN_TABLE[path.name]
+        return {name: tables()[name]}
     if path.parent in (INDEX.parent, DOCS):
         return {"evidence": evidence_block(path, shown_cases(path))}
     return tables()

@@ -98,8 +98,11 @@ def algorithm_files() -> list[Path]:
         "assay.policies.numpy_network",
         "assay.policies.distributions",
         "assay.server.client",
+        "assay.envs.games",
         "assay.envs.native",
+        "assay.evaluation.equilibria_report",
         "assay.evaluation.statistics",
+        "assay.functional.games",
         "assay.study",
     ],
 )

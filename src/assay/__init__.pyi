@@ -131,6 +131,20 @@ class C51(Managed):
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
+class CFR(Managed):
+    """Solve a small game: both sides learn from regret until neither can be exploited."""
+    def __init__(
+        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
+        preset: bool = True, plus: bool = False, alternating: bool = True, updates: int = 1000,
+        seed: int = 1, device: str = 'auto', compile: Literal['auto'] | bool = 'auto',
+        threads: int = 0,
+        backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
+        env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
+        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
+        keep_checkpoints: int = 2, log_every: int | None = None,
+        sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
+    ) -> None: ...
+
 class CQL(Managed):
     """Critics that distrust what the data does not show. For narrow data; slower than IQL."""
     def __init__(

@@ -25,6 +25,7 @@ from assay.envs.recorded import NO_ENV
 from assay.envs.start_check import check_start
 from assay.envs.vector import Vector
 from assay.evaluation.evaluate import EvaluationResult, evaluate, save_evaluation
+from assay.evaluation.game import evaluate_strategy
 from assay.experts.choose import choose, named
 from assay.loops.config import Look, RunConfig, resolve
 from assay.loops.events import Callback
@@ -75,10 +76,14 @@ class Run:
         """Play episodes with the deterministic policy of the last checkpoint.
 
         The result is stored in the run directory, every episode of it. `settings` are those of
-        `load`.
+        `load`. A run that solves a game is measured exactly, and nothing is played
+        (`assay.evaluation.game`).
         """
         agent = load(self.path, settings=settings)
-        result = evaluate_agent(agent, self.config, self.env, episodes, seed)
+        if agent.algorithm.spec.loop == "game":
+            result: EvaluationResult = _evaluate_in_game(agent, self.config, self.env, seed)
+        else:
+            result = evaluate_agent(agent, self.config, self.env, episodes, seed)
         clock = agent.clock
         label = "-".join([f"seed{seed}", *(f"{k}={v}" for k, v in (settings or {}).items())])
         save_evaluation(self.directory, clock.count, result, label=label, unit=clock.unit)
@@ -294,6 +299,21 @@ def evaluate_agent(
         vector.close()
 
 
+def _evaluate_in_game(agent: Agent, config: RunConfig, env: Any, seed: int) -> EvaluationResult:
+    vector = evaluation_vector(config, env, 1)
+    if vector is None:
+        raise ConfigError(f"The game '{config.env}' was given as an object that cannot be copied.")
+    try:
+        return _measure(agent.algorithm, vector, seed)
+    finally:
+        vector.close()
+
+
+def _measure(algorithm: Any, vector: Vector, seed: int) -> EvaluationResult:
+    """Measure what was learned of a game exactly."""
+    return evaluate_strategy(vector.game_tree(), algorithm.average_strategy(), seed=seed)
+
+
 def _training(
     config: RunConfig,
     directory: RunDirectory,
@@ -315,7 +335,10 @@ def _training(
         seed = seeding.derive_seed(config.run.seed, "evaluation")
 
         def evaluator(algorithm: Algorithm, clock: Clock) -> EvaluationResult:
-            result = evaluate(algorithm, vector, episodes=config.run.eval_episodes, seed=seed)
+            if algorithm.spec.loop == "game":
+                result = _measure(algorithm, vector, seed)
+            else:
+                result = evaluate(algorithm, vector, episodes=config.run.eval_episodes, seed=seed)
             save_evaluation(directory, clock.count, result, unit=clock.unit)
             return result
 

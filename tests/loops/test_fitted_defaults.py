@@ -26,7 +26,7 @@ SMALL = gym_spaces.Box(0, 1, (4, 10, 10), np.uint8)
 ONE_OF = gym_spaces.Discrete(5)
 BOX = gym_spaces.Box(-2.0, 2.0, (2,), np.float32)
 CHOICE = gym_spaces.Discrete(3)
-ALGORITHMS = [name for name in registry.names() if registry.get(name).spec.loop != "offline"]
+ALGORITHMS = [name for name in registry.names() if "policy" in registry.get(name).spec.loop]
 
 
 def fit(

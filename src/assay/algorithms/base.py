@@ -123,6 +123,15 @@ class DatasetNeeds:
 
 
 @dataclass(frozen=True, slots=True)
+class GameNeeds:
+    """A whole game as a tree: nothing is sampled, and an update goes through all of it."""
+
+    def expected_updates(self, total: int, num_envs: int) -> float:
+        """Return how many updates a run takes: they are what it counts."""
+        return total
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """What a run tells its algorithm.
 
@@ -157,7 +166,7 @@ class Algorithm(ABC):
 
     spec: ClassVar[AlgorithmSpec]
     Hyperparameters: ClassVar[type[Settings]]
-    needs: RolloutNeeds | ReplayNeeds | DatasetNeeds
+    needs: RolloutNeeds | ReplayNeeds | DatasetNeeds | GameNeeds
     policy: Policy | TeamPolicy
     gives_extras: ClassVar[bool] = False  # off-policy: `act` returns extras that the replay keeps
     # Whether one run can learn from recorded data and an environment: `data` and `env_steps`.
@@ -199,7 +208,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def update(self, data: Any) -> None:
-        """Learn once from what `needs` asked for: a `Rollout`, a `Replay` or a `Dataset`.
+        """Learn once from what `needs` asked for: a `Rollout`, `Replay`, `Dataset` or `GameTree`.
 
         Optimizer steps count and report by themselves; `note` reports what is not theirs.
         """

@@ -14,6 +14,7 @@ from assay.cli import (
     demo,
     doctor,
     envs,
+    equilibria,
     evaluate,
     export,
     output,
@@ -31,6 +32,13 @@ from assay.core.errors import EXIT_USER_ERROR, AssayError
 
 class Verbs(TyperGroup):
     """Turn errors into one message and an exit code, in the same way for every verb."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the verb; one of two words goes before one of the first word."""
+        two = " ".join(args[:2])
+        if len(args) > 1 and two in self.commands:
+            return two, self.commands[two], args[2:]
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""
@@ -56,6 +64,7 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("resume")(resume.resume)
 app.command("evaluate")(evaluate.evaluate)
+app.command("evaluate equilibria")(equilibria.equilibria)
 app.command("compare")(compare.compare)
 app.command("plot")(plot.plot)
 app.add_typer(runs.app, name="runs")

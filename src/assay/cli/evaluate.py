@@ -57,7 +57,8 @@ def evaluate(
     Returns are of the environment's own rewards, without normalisation or clipping.
 
     With --offline nothing is played and no environment is needed: the discounted return is
-    estimated from a dataset, and several runs are ranked.
+    estimated from a dataset, and several runs are ranked. A run that solves a game is measured
+    exactly: `assay evaluate equilibria` says more about games.
     """
     if offline is not None:
         played = {"--episodes": episodes, "--video": video, "--format": video_format}
@@ -113,6 +114,12 @@ def _play(
     columns = ("run", "episodes>", "mean>", "IQM>", "std>", "min>", "max>", "length>")
     output.show(output.table(columns, [_row(result) for result in results]))
     for result in results:
+        if "exploitability" in result:
+            output.say(
+                f"Exploitability of {result['run']}: {result['exploitability']:.6g} (NashConv "
+                f"{result['nash_conv']:.6g}), exactly. Its rows are seats, and a return is minus "
+                "what a best response gains."
+            )
         if "video" in result:
             output.say(f"Video: {result['video']}")
 

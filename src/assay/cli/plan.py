@@ -176,7 +176,7 @@ def make_plan(
     from assay.envs.make import look_at
     from assay.loops.config import preset, resolve
     from assay.loops.recorded import run_vector
-    from assay.loops.run_settings import FineTuneSettings, OfflineSettings
+    from assay.loops.run_settings import FineTuneSettings, GameSettings, OfflineSettings
     from assay.loops.training import build_algorithm, choose_device
 
     layers = (algorithm, env, file_settings, settings)
@@ -188,6 +188,7 @@ def make_plan(
     with run_vector(config, None, 1, backend) as vector:
         spaces, frame_stack = vector.spaces, vector.frame_stack
         observations, actions = vector.observations, vector.actions
+        tree = vector.game_tree() if isinstance(run, GameSettings) else None
     # A trial on the CPU: several seeds may share one GPU, and the parent needs none of it.
     trial = config.model_copy(update={"run": run.model_copy(update={"device": "cpu"})})
     built = build_algorithm(trial, spaces, run.clock())
@@ -202,6 +203,8 @@ def make_plan(
             prioritized=built.needs.prioritized is not None,
         )
     source = "1 environment" if run.num_envs == 1 else f"{run.num_envs} environments"
+    if tree is not None:
+        source = f"{len(tree.parent):,} histories, {tree.num_infosets:,} information sets"
     path = getattr(run, "data", None)
     if path is not None:
         data = load(path)
@@ -226,6 +229,8 @@ def make_plan(
 
 def _updates(algorithm: Algorithm, device: torch.device) -> str:
     """Return in words how the optimizer steps of a run will be executed."""
+    if not algorithm.steps:
+        return "exact updates"
     mode = algorithm.mode(device)
     if mode != "auto":
         return f"{mode.replace('_', ' ')} updates"

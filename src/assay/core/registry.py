@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, get_args
 from assay.core.errors import AssayError, ConfigError, nearest
 from assay.core.imports import import_named
 
-Loop = Literal["on_policy", "off_policy", "offline"]
+Loop = Literal["on_policy", "off_policy", "offline", "game"]
 # What an imitator needs of its expert: recorded episodes, or answers to what it meets.
 Expert = Literal["episodes", "policy"]
 Agents = Literal["one", "many"]  # whom an algorithm trains
@@ -57,7 +57,7 @@ def register(
     """Attach an `AlgorithmSpec` to an algorithm class.
 
     Args:
-        loop: Which loop drives it: "on_policy", "off_policy" or "offline".
+        loop: Which loop drives it: "on_policy", "off_policy", "offline" or "game".
         actions: Names of the Gymnasium action spaces it handles ("Box", "Discrete", ...).
         family: "policy-gradient", "value", "actor-critic", ...
         paper: Where it was published.

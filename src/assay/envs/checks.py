@@ -212,7 +212,10 @@ def _roll(
 def _sample(env: gym.Env[Any, Any], obs: Any, info: Any) -> Any:
     if team_of(env) is not None and ACTION_MASK in obs:  # of agents with unequal actions, say
         return env.action_space.sample(mask=mask_for_space(env.action_space, obs[ACTION_MASK]))
-    mask = info.get(ACTION_MASK) if isinstance(info, dict) else None
+    given = [
+        part[ACTION_MASK] for part in (obs, info) if isinstance(part, dict) and ACTION_MASK in part
+    ]
+    mask = given[0] if given else None
     if isinstance(mask, np.ndarray) and isinstance(env.action_space, gym.spaces.Discrete):
         return env.action_space.sample(mask=mask.astype(np.int8))
     return env.action_space.sample()

@@ -14,6 +14,7 @@ import gymnasium as gym
 
 from assay.core.errors import MissingExtraError
 from assay.envs.dm_control import register_dm_control
+from assay.envs.games.open_spiel import PREFIX
 from assay.envs.petting_zoo import register_petting_zoo
 from assay.envs.robotics import register_robotics
 
@@ -67,6 +68,13 @@ def _register_minigrid() -> None:
     gym.register_envs(importlib.import_module("minigrid"))
 
 
+def _register_openspiel() -> None:
+    for name in importlib.import_module("pyspiel").registered_names():
+        if PREFIX + name not in gym.registry:
+            game = PREFIX + name
+            gym.register(game, entry_point="assay.envs.games.seat:Seat", kwargs={"game": game})
+
+
 ATARI = Family(
     "Atari", re.compile(r"ALE/|\w+NoFrameskip-v\d+$"), "ALE/Pong-v5",
     "ale-py", "atari", _register_atari,
@@ -92,7 +100,11 @@ PETTING_ZOO = Family(
     "PettingZoo", re.compile(r"[a-z0-9_]+_v\d+$"), "simple_tag_v3",
     "pettingzoo", "pettingzoo", register_petting_zoo,
 )  # fmt: skip
-FAMILIES = (ATARI, ROBOTICS, MINIGRID, MINATAR, DM_CONTROL, PETTING_ZOO)
+OPENSPIEL = Family(
+    "OpenSpiel", re.compile(PREFIX), "openspiel/kuhn_poker",
+    "open_spiel", "openspiel", _register_openspiel,
+)  # fmt: skip
+FAMILIES = (ATARI, ROBOTICS, MINIGRID, MINATAR, DM_CONTROL, PETTING_ZOO, OPENSPIEL)
 
 
 def family_of(env_id: str) -> Family | None:

@@ -10,7 +10,8 @@ Importing this module registers them with Gymnasium; `assay.envs.make` does. Els
   of two agents.
 * `assay/Catch-v0`: catch a falling ball, seen as an image, and with `blind` only at first.
 
-It also registers the tasks of `assay.envs.systems`, which are imported when they are made.
+It also registers the tasks of `assay.envs.systems`, which are imported when they are made, and one
+seat of each game of `assay.envs.games`, by the game's name.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from gymnasium.vector.utils import batch_space
 
 from assay.core.errors import EnvError
 from assay.core.types import State
+from assay.envs.games.registry import OWN
 from assay.envs.native.base import NativeVectorEnv
 from assay.envs.native.cartpole import THETA_LIMIT, X_LIMIT, CartPole
 from assay.envs.petting_zoo import make_named
@@ -316,3 +318,6 @@ gym.register(
     entry_point="assay.envs.systems.tuning:make_compaction_rate",
     vector_entry_point="assay.envs.systems.tuning:CompactionRate",
 )
+
+for _game in OWN:
+    gym.register(_game, entry_point="assay.envs.games.seat:Seat", kwargs={"game": _game})

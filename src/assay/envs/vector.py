@@ -16,6 +16,7 @@ from assay.envs.goals import GoalFunctions
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.envs.sync import Step
 from assay.envs.termination import named_rule, own_rule
+from assay.functional.games.tree import GameTree
 
 __all__ = ["Backend", "Step", "Vector"]
 
@@ -238,6 +239,21 @@ class Vector:
             EnvError: They are not goal environments.
         """
         return GoalFunctions(self.backend.first_env(), self.observations, self.name)
+
+    def game_tree(self) -> GameTree:
+        """Return the game that these are a seat of, written out.
+
+        Raises:
+            EnvError: They are no game, or one that is too large.
+        """
+        tree = getattr(getattr(self.backend.first_env(), "unwrapped", None), "tree", None)
+        if tree is None:
+            raise EnvError(
+                f"'{self.name}' is not a game that can be written out.",
+                "Choose a game, such as kuhn_poker, or another algorithm.",
+            )
+        found: GameTree = tree()
+        return found
 
     def termination_rule(self) -> Termination | None:
         """Return which observations end an episode, or None if that is not known."""

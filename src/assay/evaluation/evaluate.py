@@ -91,6 +91,11 @@ class EvaluationResult:
         return None if self.success is None else float(self.success.mean())
 
     @property
+    def figures(self) -> dict[str, float]:
+        """Return what else was measured, by name: the mean return of each of several agents."""
+        return {f"{name}/return_mean": mean for name, mean in self.agent_means.items()}
+
+    @property
     def mean(self) -> float:
         """Return the mean return."""
         return float(self.returns.mean())

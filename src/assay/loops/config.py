@@ -23,6 +23,7 @@ from assay.envs.recorded import NO_ENV
 from assay.loops.run_settings import (
     AnySettings,
     FineTuneSettings,
+    GameSettings,
     OfflineSettings,
     OnlineSettings,
     RunSettings,
@@ -58,10 +59,10 @@ _ELSEWHERE = {
 }  # fmt: skip
 # Run settings that not every loop has: why an algorithm has none, and what to do.
 _OF_ONE_LOOP = {
-    "env_steps": ("learns from data alone and is trained for updates", "Set updates instead."),
-    "num_envs": ("learns from data and steps one environment at most", "Leave num_envs out."),
+    "env_steps": ("collects nothing and is trained for updates", "Set updates instead."),
+    "num_envs": ("steps one environment at most", "Leave num_envs out."),
     "updates": ("collects its data and is trained for env_steps", "Set env_steps instead."),
-    "data": ("collects its data", "Leave data out, or choose an offline algorithm."),
+    "data": ("takes no recorded data", "Leave data out, or choose an offline algorithm."),
     "expert": ("imitates nobody", "Leave expert out, or choose gail, airl or dagger."),
     "expert_episodes": ("takes no episodes of an expert", "Leave expert_episodes out."),
 }
@@ -265,12 +266,18 @@ def _refuse_other_loops(algorithm: str, values: Any, model: type[RunSettings]) -
 
 def _refuse_idle(algorithm: str, hp: Settings, run: RunSettings) -> None:
     """Refuse a setting for recorded data beside an environment, in a run that has only one."""
-    missing = "env_steps" if run.unit == "updates" else "data"
+    missing = "env_steps" if isinstance(run, OfflineSettings) else "data"
     for key in run.idle():
         owner = next((model for model in (hp, run) if key in type(model).model_fields), None)
         if owner is None:
             continue
         value, default = getattr(owner, key), type(owner).model_fields[key].default
+        if value != default and isinstance(run, GameSettings):
+            raise ConfigError(
+                f"{key}={value} has no effect on {algorithm}, which has no network and plays "
+                "nothing.",
+                f"Leave {key} out.",
+            )
         if value != default:
             raise ConfigError(
                 f"{key}={value} has no effect on {algorithm} without {missing}.",

@@ -38,8 +38,8 @@ class Evaluation(Protocol):
         """Return the share of successful episodes, or None if nothing says what a success is."""
 
     @property
-    def agent_means(self) -> dict[str, float]:
-        """Return the mean return of each of several agents; nothing where there is one."""
+    def figures(self) -> Metrics:
+        """Return what else was measured, by name."""
 
 
 @dataclass(frozen=True, slots=True)

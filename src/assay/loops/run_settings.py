@@ -104,6 +104,10 @@ class _Collecting(Model):
     num_envs: int = Field(1, gt=0, le=65536, description="Environments stepped in parallel.")
 
 
+class _Solving(Model):
+    updates: int = Field(1_000, gt=0, description="Updates to train for: iterations over the game.")
+
+
 class _FromData(Model):
     updates: int = Field(100_000, gt=0, description="Updates to train for.")
     data: Path = Field(description="Dataset to learn from: a path or a name.")
@@ -174,6 +178,17 @@ class FineTuneSettings(OfflineSettings):
         if self.env_steps:
             return ()
         return "updates_per_step", "data_share", "exploration_noise", "epsilon"
+
+
+class GameSettings(RunSettings, _Solving):
+    """Settings of a run that goes through a whole game in every update; nothing is played."""
+
+    unit: ClassVar[Unit] = "updates"
+    num_envs: ClassVar[int] = 1
+
+    def idle(self) -> tuple[str, ...]:
+        """Return what only networks and episodes need."""
+        return "device", "compile", "threads", "backend", "max_episode_steps", "eval_episodes"
 
 
 def _facts(data: Path) -> dict[str, dict[str, Any]]:
@@ -256,12 +271,17 @@ AnySettings = (
     | TaughtSettings
     | OfflineSettings
     | FineTuneSettings
+    | GameSettings
 )
 
 
-def settings_model(algorithm: Any) -> type[OnlineSettings] | type[OfflineSettings]:
+def settings_model(
+    algorithm: Any,
+) -> type[OnlineSettings] | type[OfflineSettings] | type[GameSettings]:
     """Return the run settings of an algorithm, by its class."""
     spec = algorithm.spec
+    if spec.loop == "game":
+        return GameSettings
     if spec.loop == "offline":
         return FineTuneSettings if algorithm.takes_both else OfflineSettings
     if spec.expert is not None:
@@ -272,6 +292,8 @@ def settings_model(algorithm: Any) -> type[OnlineSettings] | type[OfflineSetting
 def model_of(run: Mapping[str, Any]) -> type[RunSettings]:
     """Return whose settings a file holds, by the names that only one kind has."""
     if OfflineSettings.unit in run:
+        if "data" not in run:
+            return GameSettings
         return FineTuneSettings if "env_steps" in run else OfflineSettings
     if "expert" in run:
         return EpisodeSettings if "expert_episodes" in run else TaughtSettings

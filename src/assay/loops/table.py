@@ -10,6 +10,7 @@ from assay.core import registry
 from assay.core.types import Metrics, State
 from assay.envs.vector import Vector
 from assay.loops.fine_tune import FineTuneLoop
+from assay.loops.game import GameLoop
 from assay.loops.off_policy import OffPolicyLoop
 from assay.loops.offline import OfflineLoop
 from assay.loops.on_policy import OnPolicyLoop
@@ -56,6 +57,7 @@ LOOPS: dict[registry.Loop, Callable[[Algorithm, Vector, RunSettings], Loop]] = {
     "on_policy": OnPolicyLoop,
     "off_policy": OffPolicyLoop,
     "offline": _offline,
+    "game": GameLoop,
 }
 
 

@@ -263,7 +263,7 @@ class Training:
         }
         if result.success_rate is not None:
             metrics["eval/success_rate"] = result.success_rate
-        metrics |= {f"eval/{name}/return_mean": x for name, x in result.agent_means.items()}
+        metrics |= {f"eval/{name}": value for name, value in result.figures.items()}
         self._record(metrics)
         self._emit(Evaluated(self.clock, result))
 

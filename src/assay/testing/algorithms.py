@@ -104,7 +104,7 @@ def make_algorithm(
 
 def plain_budget(name: str, total: int, num_envs: int = 1) -> dict[str, Any]:
     """Return the budget of an algorithm that is built by itself, in the unit of its loop."""
-    unit = "updates" if registry.get(name).spec.loop == "offline" else "env_steps"
+    unit = "updates" if registry.get(name).spec.loop in ("offline", "game") else "env_steps"
     envs = {"num_envs": num_envs} if unit == "env_steps" else {}
     return {unit: total, **envs, **required_settings(name)}
 

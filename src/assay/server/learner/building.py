@@ -83,9 +83,10 @@ def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
         ConfigError: A setting is unknown, out of range, or the server's to make.
     """
     cls = registry.get(spec.algorithm)
-    if cls.spec.loop == "offline":
+    if cls.spec.loop in ("offline", "game"):
+        source = "a file" if cls.spec.loop == "offline" else "the rules of a game"
         raise ConfigError(
-            f"The algorithm '{cls.spec.name}' learns from a file, not from clients.",
+            f"The algorithm '{cls.spec.name}' learns from {source}, not from clients.",
             "Choose another: `assay algorithms` lists them.",
         )
     if cls.spec.expert is not None:

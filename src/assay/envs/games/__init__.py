@@ -1,0 +1,1 @@
+"""Small games of several players, written out: poker, matrices, and those of OpenSpiel."""

@@ -1,0 +1,81 @@
+"""`assay evaluate equilibria`, and runs of CFR on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import Cli
+
+from assay.envs.games.registry import make_tree
+from assay.envs.games.strategies import strategy_to_dict
+
+
+@pytest.fixture
+def solved(cli: Cli, root: Path) -> Path:
+    done = cli("train", "cfr", "kuhn_poker", "updates=40", "eval_every=0", "sinks=[]", "--name", "solved")
+    assert done.exit_code == 0, done.output
+    return root / "solved"
+
+
+def test_uniform_play_is_the_default(cli: Cli) -> None:
+    done = cli("evaluate", "equilibria", "kuhn_poker")
+    assert done.exit_code == 0 and "0.916667" in done.output and "0.458333" in done.output
+
+
+def test_policies_of_every_kind_and_a_report(cli: Cli, solved: Path, tmp_path: Path) -> None:
+    tree = make_tree("kuhn_poker")
+    always = np.tile([0.0, 1.0], (tree.num_infosets, 1))
+    (tmp_path / "bets.json").write_text(json.dumps(strategy_to_dict(tree, always)))
+    words = ("evaluate", "equilibria", "kuhn_poker", "uniform", "solved", "bets.json")
+    done = cli(*words, "--out", tmp_path / "report", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    policies = found["game"]["policies"]
+    assert list(policies) == ["uniform", "solved", "bets.json"]
+    assert policies["solved"]["exploitability"] < 0.05 < policies["uniform"]["exploitability"]
+    assert found["table"]["alpha_rank"]["ranking"][0]["profile"] == "solved"
+    assert len(found["files"]) == 5 and all(Path(file).is_file() for file in found["files"])
+
+
+def test_a_table_of_a_league(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "league.csv").write_text("name,old,new\nold,0,-1\nnew,1,0\n")
+    done = cli("evaluate", "equilibria", "league.csv")
+    assert done.exit_code == 0 and "new" in done.output and "1.0000" in done.output
+
+
+def test_a_run_of_cfr_is_evaluated_exactly(cli: Cli, solved: Path) -> None:
+    done = cli("evaluate", "solved", "--json")
+    found = json.loads(done.stdout)
+    assert len(found["episodes"]) == 2 and found["mean"] == pytest.approx(-found["exploitability"])
+    shown = cli("evaluate", "solved")
+    assert "Exploitability" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("kun_poker",), "Did you mean 'kuhn_poker'"),
+        (("kuhn_poker", "nobody"), "'nobody' is no run and no file"),
+        (("leduc_poker", "solved"), "learned 'kuhn_poker', and the game is 'leduc_poker'"),
+        (("kuhn_poker", "half.json"), "lacks the information set 'J' and 11 more"),
+        (("table.csv",), "must be square"),
+        (("table.csv", "uniform"), "its strategies are its own"),
+        (("kuhn_poker", "--alpha", "-1", "uniform", "solved"), "expected a positive alpha"),
+    ],
+)
+def test_mistakes_are_explained(
+    words: tuple[str, ...], message: str, cli: Cli, solved: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "half.json").write_text('{"strategy": {}}')
+    (tmp_path / "table.csv").write_text("n,a,b\na,1,2\n")
+    done = cli("evaluate", "equilibria", *words)
+    assert done.exit_code == 2 and message in " ".join(done.output.split())
+
+
+def test_evaluate_itself_is_as_before(cli: Cli) -> None:
+    done = cli("evaluate", "--help")
+    assert done.exit_code == 0 and "--episodes" in done.output
+    assert "--alpha" in cli("evaluate", "equilibria", "--help").output
