@@ -8,7 +8,8 @@ Importing this module registers them with Gymnasium; `assay.envs.make` does. Els
 * `assay/Chain-v0`: a reward at the far end of a chain, which a random walk does not reach.
 * `assay/Catch-v0`: catch a falling ball, seen as an image, and with `blind` only at first.
 
-It also registers the tasks of `assay.envs.systems`, which are imported when they are made.
+It also registers the tasks of `assay.envs.systems` and the games of `assay.envs.boards`, which are
+imported when they are made.
 """
 
 from __future__ import annotations
@@ -289,3 +290,6 @@ gym.register(
     entry_point="assay.envs.systems.tuning:make_compaction_rate",
     vector_entry_point="assay.envs.systems.tuning:CompactionRate",
 )
+
+for _game in ("tictactoe", "connect_four"):
+    gym.register(_game, entry_point="assay.envs.boards.vector:Board", kwargs={"game": _game})
