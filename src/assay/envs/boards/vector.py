@@ -35,7 +35,7 @@ class BoardVector(VectorEnv[Obs, NDArray[Any], NDArray[Any]]):
       other one's. Reward: 1 for a move that wins, else 0.
     * **Another opponent** (random, perfect, minimax:DEPTH) answers each move in the same step. The
       agent has the first seat in every second game; copy `i` begins with it if its seed is even.
-      Reward: 1 for a win, -1 for a loss.
+      Reward: 1 for a win, -1 for a loss. All observations are the agent's.
     * Copies that are over are reset in the same step; `info["final_obs"]` has the last observation.
       Each copy has a random stream of its own.
     """
@@ -78,11 +78,13 @@ class BoardVector(VectorEnv[Obs, NDArray[Any], NDArray[Any]]):
         after = self.game.play(self.boards, moves)
         boards, over = after.boards, after.over
         reward = after.won.astype(np.float64)
-        if self.player is not None and not over.all():
+        if self.player is not None:
             rows = np.flatnonzero(~over)
-            answer = self._answer(boards[rows], rows)
-            boards[rows], over[rows] = answer.boards, answer.over
-            reward[rows] = -answer.won.astype(np.float64)
+            boards[over] *= -1  # nobody moves next: the agent sees it as before
+            if len(rows):
+                answer = self._answer(boards[rows], rows)
+                boards[rows], over[rows] = answer.boards, answer.over
+                reward[rows] = -answer.won.astype(np.float64)
         self.boards = boards
         info: dict[str, Any] = {}
         if over.any():
