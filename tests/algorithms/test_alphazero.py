@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,9 +13,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-import assay
 from assay.core.errors import ConfigError, SpaceError
-from assay.core.types import Spaces, tree_map
+from assay.core.types import tree_map
 from assay.envs.boards.vector import Board
 from assay.functional.boards import CONNECT_FOUR, TICTACTOE, BoardGame
 from assay.testing.algorithms import (
@@ -83,8 +83,6 @@ class TestContract(AlgorithmContract):
 
 
 def _without_search(options: Any) -> Any:
-    import dataclasses
-
     return dataclasses.replace(options, simulations=0)
 
 
@@ -222,13 +220,12 @@ def test_residual_blocks_see_the_board() -> None:
     board[1, 5, 3] = 1.0
     out = algorithm.network({"connect_four": torch.from_numpy(board)})
     assert out.shape == (2, 8) and not torch.equal(out[0], out[1])
-    data = CannedReplay(
-        make_batch(
-            obs={"connect_four": board, "action_mask": np.ones((2, 7), np.int8)},
-            next_obs={"connect_four": board, "action_mask": np.ones((2, 7), np.int8)},
-            action=[0, 0], reward=[1.0, -1.0], terminated=[1.0, 1.0], visits=np.eye(7)[:2],
-        )  # fmt: skip
-    )
+    seen = {"connect_four": board, "action_mask": np.ones((2, 7), np.int8)}
+    sample = make_batch(
+        obs=seen, next_obs=seen, action=[0, 0], reward=[1.0, -1.0], terminated=[1.0, 1.0],
+        visits=np.eye(7)[:2],
+    )  # fmt: skip
+    data = CannedReplay(sample)
     before = algorithm.network.blocks[0].second.weight.clone()
     algorithm.update(data)
     algorithm.update(data)

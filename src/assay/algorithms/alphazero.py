@@ -40,7 +40,7 @@ from assay.policies.search import SearchOptions, SearchPolicy
 
 @register(loop="off_policy", actions=("Discrete",), family="search", paper="arXiv:1712.01815")
 class AlphaZero(Algorithm):
-    """Tree search with a learned prior and value, by self-play. For board games with known rules."""
+    """Tree search with a learned prior and value, by self-play. For board games of known rules."""
 
     gives_extras = True
     plays_itself = True

@@ -16,6 +16,7 @@ from assay.cli import (
     envs,
     evaluate,
     export,
+    league,
     output,
     plot,
     predict,
@@ -58,6 +59,7 @@ app.command("resume")(resume.resume)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("plot")(plot.plot)
+app.add_typer(league.app, name="league")
 app.add_typer(runs.app, name="runs")
 app.command("algorithms")(algorithms.algorithms)
 app.add_typer(envs.app, name="envs")

@@ -19,6 +19,12 @@ def export(
     out: Path = typer.Option(
         None, "--out", help="The file; by default RUN/policy.onnx or RUN/policy.pt."
     ),
+    settings: list[str] | None = typer.Option(
+        None,
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting that only acting reads: simulations=0 exports no search.",
+    ),
     root: RunsRoot = None,
     as_json: AsJson = False,
 ) -> None:
@@ -35,10 +41,11 @@ def export(
             "Give one of them.",
         )
     from assay.api import load
+    from assay.core.config import parse_assignments
     from assay.policies.export import export_policy
 
     place = locate(run, root)
-    agent = load(place)
+    agent = load(place, settings=parse_assignments(settings or []))
     path = out or place / ("policy.onnx" if onnx else "policy.pt")
     result = export_policy(agent.policy, path, "onnx" if onnx else "torchscript")
     if as_json:

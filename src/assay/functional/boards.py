@@ -83,7 +83,9 @@ class BoardGame:
     def observation_space(self) -> gym.spaces.Dict:
         """Return the space of observations: the board, and which moves are legal."""
         board = gym.spaces.Box(-1.0, 1.0, (self.rows, self.columns), np.float32)
-        return gym.spaces.Dict({self.name: board, ACTION_MASK: gym.spaces.MultiBinary(self.actions)})
+        return gym.spaces.Dict(
+            {self.name: board, ACTION_MASK: gym.spaces.MultiBinary(self.actions)}
+        )
 
     @cached_property
     def lines(self) -> NDArray[np.intp]:
@@ -100,14 +102,14 @@ class BoardGame:
 
     @cached_property
     def _lines_through(self) -> NDArray[np.intp]:
-        """Return the lines through each cell, [cells, most, in_row], repeated to the same number."""
+        """Return the lines through each cell, [cells, most, in_row]; some twice, to be as many."""
         through = [self.lines[(self.lines == cell).any(1)] for cell in range(self.cells)]
         most = max(map(len, through))
         return np.stack([part[np.arange(most) % len(part)] for part in through])
 
     @cached_property
     def symmetries(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the ways to turn and mirror a game, [S, cells] and [S, actions]; the first is none.
+        """Return the ways to turn and mirror a game, [S, cells] and [S, actions]; first, none.
 
         `boards[:, cells[s]]` is another board, on which move `a` is what `actions[s, a]` was. Where
         pieces fall, there is only the mirror.

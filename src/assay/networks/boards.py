@@ -20,7 +20,7 @@ class BoardNetwork(nn.Module):
 
     Args:
         game: What is played.
-        hidden: Widths of the hidden layers of the MLP; behind blocks there is one of the last width.
+        hidden: Widths of the hidden layers; behind blocks there is one, of the last width.
         blocks: Residual blocks; 0 is an MLP.
         channels: Of the blocks.
     """

@@ -146,5 +146,3 @@ class SearchPolicy(Policy):
                 f"This policy searches the game's tree before every move, and cannot be {what}.",
                 "Take its network alone, which plays worse: assay export RUN --set simulations=0.",
             )
-
-

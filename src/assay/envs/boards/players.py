@@ -145,7 +145,8 @@ def solve(game: BoardGame) -> dict[bytes, tuple[int, NDArray[np.bool_]]]:
             if not over:
                 moves = np.flatnonzero(game.legal(board[None])[0])
                 after = game.play(np.repeat(board[None], len(moves), 0), moves)
-                worths = [-value(*part) for part in zip(after.boards, after.over, after.won)]
+                parts = zip(after.boards, after.over, after.won, strict=True)
+                worths = [-value(*part) for part in parts]
                 worth = max(worths)
                 best[moves] = np.array(worths) == worth
             table[key] = worth, best
