@@ -70,7 +70,7 @@ def make_loop(algorithm: Algorithm, env: Vector, run: RunSettings, expert: Any =
     if getattr(env, "self_play", False) and not algorithm.plays_itself:
         raise ConfigError(
             f"{algorithm.spec.name} learns as one player, and in '{env.name}' it would play both.",
-            "Give it an opponent (opponent=random, perfect or minimax:DEPTH), or train alphazero.",
+            'Give it an opponent, as in env_kwargs="{opponent: random}", or train alphazero.',
         )
     algorithm.know_termination(env.termination_rule)
     loop = LOOPS[algorithm.spec.loop](algorithm, env, run)
