@@ -74,7 +74,7 @@ def find_player(
         AssayError: There is no such player or run.
     """
     if is_player(str(who)):
-        return make_player(game, str(who))  # type: ignore[no-any-return]
+        return make_player(game, str(who))
     own = run_game(Path(who))
     if own is not game:
         raise ConfigError(

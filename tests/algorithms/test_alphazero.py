@@ -32,6 +32,9 @@ SMALL = {
 }  # fmt: skip
 
 
+TICTACTOE_EMPTY = {"tictactoe": torch.zeros(1, 3, 3)}
+
+
 class Unsaved(Board):
     """A game that cannot be saved."""
 
@@ -210,8 +213,22 @@ def test_other_environments_and_settings_are_refused() -> None:
         make(simulations=0)
     with pytest.raises(ConfigError, match="hidden"):
         make(hidden=())
-    with pytest.raises(ConfigError, match="channels"):
-        make(channels=8)
+    for settings in ({"channels": 8}, {"blocks": 1, "lines": True}, {"n_step": 3}):
+        with pytest.raises(ConfigError, match=list(settings)[-1]):
+            make(**settings)
+
+
+def test_lines_of_one_side_alone_are_seen() -> None:
+    network = make(lines=True).network
+    # x at 0, 1 and o at 4: row 0 has two of x; column 2 nothing; the diagonals are mixed or o's.
+    sides = torch.zeros(1, 2, 9)
+    sides[0, 0, [0, 1]] = 1.0
+    sides[0, 1, 4] = 1.0
+    found = network._line_features(sides)[0].view(4, 8)  # x 1, x 2, o 1, o 2 of each line
+    lines = [tuple(line) for line in TICTACTOE.lines.tolist()]
+    seen = [[lines[i] for i in row.nonzero().flatten()] for row in found]
+    assert seen == [[(0, 3, 6)], [(0, 1, 2)], [(3, 4, 5), (2, 4, 6)], []]
+    assert network(TICTACTOE_EMPTY).shape == (1, 10)
 
 
 def test_residual_blocks_see_the_board() -> None:

@@ -12,7 +12,8 @@ games that are still going on teach the policy only.
 
 Deviations: c_puct is constant, where the paper lets it grow slowly; a move that was never tried
 counts as a draw; a tree is not kept for the next move; the first `learning_starts` moves of a run
-are random; a residual block has no batch normalisation; no games are resigned.
+are random; a residual block has no batch normalisation; no games are resigned. With `lines` the
+network is shown more than the board: a help that the paper does without.
 """
 
 from __future__ import annotations
@@ -72,6 +73,9 @@ class AlphaZero(Algorithm):
         hidden: tuple[int, ...] = Field((128, 128), description="Widths of the hidden layers.")
         blocks: int = Field(0, ge=0, description="Residual blocks; 0: an MLP.")
         channels: int = Field(32, gt=0, description="Channels of the residual blocks.")
+        lines: bool = Field(
+            False, description="Show the MLP which lines hold pieces of one side alone."
+        )
 
         @classmethod
         def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,6 +88,8 @@ class AlphaZero(Algorithm):
             yield "n_step", "because a position learns how its game ended"
             if not self.blocks:
                 yield "channels", "with blocks=0"
+            else:
+                yield "lines", f"with blocks={self.blocks}"
             if self.noise_share == 0:
                 yield "noise_alpha", "with noise_share=0"
             if self.sampled_moves == 0:
@@ -101,7 +107,8 @@ class AlphaZero(Algorithm):
             raise ConfigError("hidden=() leaves the heads nothing to read.", "Give one width.")
         # z_t = sum_j (-gamma)^j r_{t+j}: the outcome for who was to move.
         self.needs = hp.needs(n_step=game.cells, gamma=-hp.gamma)
-        self.network = BoardNetwork(game, hp.hidden, hp.blocks, hp.channels).to(self.device)
+        network = BoardNetwork(game, hp.hidden, hp.blocks, hp.channels, hp.lines)
+        self.network = network.to(self.device)
         self.step = self.make_step(
             [Objective("network", self.network, self._loss, Adam(max_grad_norm=hp.max_grad_norm))]
         )

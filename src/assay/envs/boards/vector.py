@@ -47,7 +47,7 @@ class BoardVector(VectorEnv[Obs, NDArray[Any], NDArray[Any]]):
 
     def __init__(self, game: BoardGame, num_envs: int = 1, opponent: str = SELF) -> None:
         self.game, self.num_envs, self.opponent = game, num_envs, opponent
-        self.player = None if opponent == SELF else make_player(game, opponent)
+        self.player: Any = None if opponent == SELF else make_player(game, opponent)
         self.single_observation_space = game.observation_space
         self.single_action_space = Discrete(game.actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
