@@ -85,6 +85,26 @@ class AIRL(Managed):
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
+class AlphaZero(Managed):
+    """Tree search with a learned prior and value, by self-play. For board games of known rules."""
+    def __init__(
+        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
+        preset: bool = True, lr: float | str = 0.002, gamma: float = 1.0,
+        max_grad_norm: float | None = 10.0, batch_size: int = 256, buffer_size: int = 50000,
+        learning_starts: int = 1000, train_every: int = 128, updates: int = 4, n_step: int = 1,
+        simulations: int = 32, c_puct: float = 1.5, noise_alpha: float = 1.0,
+        noise_share: float = 0.25, sampled_moves: int = 8, temperature: float = 1.0,
+        value_coef: float = 1.0, weight_decay: float = 0.0001, symmetries: bool = True,
+        hidden: Sequence[int] = (128, 128), blocks: int = 0, channels: int = 32,
+        lines: bool = False, env_steps: int = 100000, num_envs: int = 1, seed: int = 1,
+        device: str = 'auto', compile: Literal['auto'] | bool = 'auto', threads: int = 0,
+        backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
+        env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
+        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
+        keep_checkpoints: int = 2, log_every: int | None = None,
+        sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
+    ) -> None: ...
+
 class BC(Managed):
     """Do what the data did. The baseline of offline learning; first choice for expert data."""
     def __init__(

@@ -79,7 +79,8 @@ class ReplayNeeds:
         train_every: Environment steps per round of updates.
         updates: Updates per round.
         n_step: Length of the bootstrapped return.
-        gamma: Discount inside the n-step return.
+        gamma: Discount inside the n-step return; below 0 in a game of two players who take turns,
+            where what follows is the other one's.
         prioritized: Exponent alpha of prioritised sampling, or None for uniform.
         sequence: Length of sampled sequences (with stored carry), or None for transitions.
         overlap: Steps that a sequence shares with the next one of its episode.
@@ -171,6 +172,8 @@ class Algorithm(ABC):
     gives_extras: ClassVar[bool] = False  # off-policy: `act` returns extras that the replay keeps
     # Whether one run can learn from recorded data and an environment: `data` and `env_steps`.
     takes_both: ClassVar[bool] = False
+    # Whether it learns in games of which it plays all seats: what follows is the opponent's view.
+    plays_itself: ClassVar[bool] = False
     # Hyperparameters that can be changed after training, because only acting reads them.
     acting_settings: ClassVar[frozenset[str]] = frozenset()
     auto_compiles: bool = True  # whether compile=auto may compile steps that are not cached

@@ -78,7 +78,8 @@ class ReplayBuffer(Sectioned):
         capacity: Transitions in all, shared evenly by the environments.
         num_envs: Rows of every `add`.
         n_step: Longest return.
-        gamma: Discount factor.
+        gamma: Discount factor. Below 0, rewards count by turns for and against: of two players who
+            alternate, what one gets the other loses.
         device: Where sampled tensors live.
         rng: Source of all randomness.
         prioritized: Draw in proportion to TD errors; None draws uniformly.
@@ -105,11 +106,11 @@ class ReplayBuffer(Sectioned):
         frame_stack: int | None = None,
     ) -> None:
         self.slots = capacity // max(1, num_envs)
-        if num_envs < 1 or not 1 <= n_step <= self.slots or not 0.0 <= gamma <= 1.0:
+        if num_envs < 1 or not 1 <= n_step <= self.slots or not -1.0 <= gamma <= 1.0:
             raise ConfigError(
                 f"Bad replay: capacity={capacity}, num_envs={num_envs}, n_step={n_step}, "
                 f"gamma={gamma}.",
-                "Use n_step >= 1, gamma between 0 and 1, and capacity >= num_envs * n_step.",
+                "Use n_step >= 1, gamma between -1 and 1, and capacity >= num_envs * n_step.",
             )
         plan = _plan(spaces, self.slots, num_envs, frame_stack, prioritized is not None)
         what = f"A replay of {capacity:,} transitions"

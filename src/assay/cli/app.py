@@ -17,6 +17,7 @@ from assay.cli import (
     equilibria,
     evaluate,
     export,
+    league,
     output,
     plot,
     predict,
@@ -67,6 +68,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("evaluate equilibria")(equilibria.equilibria)
 app.command("compare")(compare.compare)
 app.command("plot")(plot.plot)
+app.add_typer(league.app, name="league")
 app.add_typer(runs.app, name="runs")
 app.command("algorithms")(algorithms.algorithms)
 app.add_typer(envs.app, name="envs")

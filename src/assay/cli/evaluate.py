@@ -36,6 +36,15 @@ def evaluate(
         metavar="KEY=VALUE",
         help="A setting that only acting reads: target_return=N.",
     ),
+    against: str = typer.Option(
+        None,
+        "--against",
+        metavar="PLAYER",
+        help="Board games: a run of the same game, random, perfect or minimax:DEPTH.",
+    ),
+    opening: int = typer.Option(
+        None, "--opening", min=0, help="With --against: random moves at the start of games."
+    ),
     video: bool = typer.Option(False, "--video", help="Record the first episode to RUN/videos."),
     video_format: str = typer.Option(None, "--format", help="Video: gif or mp4. [default: gif]"),
     offline: str = typer.Option(
@@ -59,9 +68,12 @@ def evaluate(
     With --offline nothing is played and no environment is needed: the discounted return is
     estimated from a dataset, and several runs are ranked. A run that solves a game is measured
     exactly: `assay evaluate equilibria` says more about games.
+
+    With --against, games are played from both seats, and wins, draws and losses are counted.
     """
     if offline is not None:
         played = {"--episodes": episodes, "--video": video, "--format": video_format}
+        played |= {"--against": against, "--opening": opening}
         _refuse(played | {"--set": settings or None}, "without")
         asked = {"gamma": gamma, "updates": updates}
         given = {name: value for name, value in asked.items() if value is not None}
@@ -72,6 +84,11 @@ def evaluate(
     from assay.core.config import parse_assignments
 
     chosen = parse_assignments(settings or [])
+    if against is not None:
+        _refuse({"--video": video}, "without", "--against")
+        _match(runs, against, episodes or 100, seed, opening, chosen, root, as_json)
+        return
+    _refuse({"--opening": opening}, "with", "--against")
     film = (video_format or "gif") if video else None
     _play(runs, episodes or 100, seed, chosen, film, root, as_json)
 
@@ -122,6 +139,43 @@ def _play(
             )
         if "video" in result:
             output.say(f"Video: {result['video']}")
+
+
+def _match(
+    runs: list[str],
+    against: str,
+    games: int,
+    seed: int,
+    opening: int | None,
+    settings: dict[str, Any],
+    root: Path | None,
+    as_json: bool,
+) -> None:
+    from assay.envs.boards.players import is_player
+    from assay.evaluation.matches import OUTCOMES
+    from assay.league import evaluate_against
+
+    other = against if is_player(against) else locate(against, root)
+    results = []
+    for path in _found(runs, root):
+        match = evaluate_against(
+            path, other, games=games, seed=seed, opening=opening, settings=settings
+        )
+        results.append({"run": str(path), "against": str(other), **match.to_json()})
+    if as_json:
+        output.print_json(results[0] if len(results) == 1 else results)
+        return
+    rows = []
+    for result in results:
+        shares = (_share(result[name]) for name in OUTCOMES)
+        seats = ("/".join(map(str, seat.values())) for seat in result["by_seat"].values())
+        rows.append((result["run"], result["games"], f"{result['score']:.3f}", *shares, *seats))
+    columns = ("run", "games>", "score>", *(f"{name} (95%)>" for name in OUTCOMES))
+    output.show(output.table((*columns, "first seat>", "second seat>"), rows))
+
+
+def _share(part: dict[str, float]) -> str:
+    return f"{part['share']:.3f} ({part['low']:.3f} to {part['high']:.3f})"
 
 
 def _offline(runs: list[str], data: str, root: Path | None, as_json: bool, **settings: Any) -> None:

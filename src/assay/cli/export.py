@@ -23,6 +23,12 @@ def export(
     out: Path = typer.Option(
         None, "--out", help="The file; by default RUN/policy.onnx or RUN/policy.pt."
     ),
+    settings: list[str] | None = typer.Option(
+        None,
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting that only acting reads: simulations=0 exports no search.",
+    ),
     root: RunsRoot = None,
     as_json: AsJson = False,
 ) -> None:
@@ -40,11 +46,12 @@ def export(
             "Give one of them.",
         )
     from assay.api import load
+    from assay.core.config import parse_assignments
     from assay.policies.export import export_policy
     from assay.policies.team import TeamPolicy
 
     place = locate(run, root)
-    agent = load(place)
+    agent = load(place, settings=parse_assignments(settings or []))
     path = out or place / ("policy.onnx" if onnx else "policy.pt")
     form: Format = "onnx" if onnx else "torchscript"
     if isinstance(agent.policy, TeamPolicy):

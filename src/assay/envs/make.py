@@ -26,6 +26,7 @@ from assay.envs.atari import (
     make_atari_vector,
     preprocesses,
 )
+from assay.envs.boards.vector import SELF, make_boards
 from assay.envs.dm_control import is_dm_control, make_dm_control, pixel_stack
 from assay.envs.env_errors import env_failure
 from assay.envs.families import ATARI, family_of
@@ -41,6 +42,7 @@ from assay.envs.sync import Sync
 from assay.envs.vector import Vector
 from assay.envs.wrappers.settings import Given, read_wrappers, refuse_repeats, repeats, wrap
 from assay.envs.wrappers.timing import ActionRepeat, Repeated, make_repeated
+from assay.functional.boards import GAMES
 
 BackendName = Literal["auto", "native", "vector", "sync", "processes"]
 EnvLike = (
@@ -331,6 +333,11 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
         native = make_native(env_id, asked.count, limit)
         batched = Batched(native, env_id, trusted=True, text=asked.text)
         return Vector(batched, env_id, limit=native.max_episode_steps)
+    if env_id in GAMES and backend in ("auto", "vector") and "render_mode" not in kwargs:
+        boards = make_boards(env_id, asked.count, kwargs, limit, training)
+        vector = Vector(Batched(boards, env_id, trusted=True), env_id, limit=boards.game.cells)
+        vector.self_play = boards.opponent == SELF
+        return vector
     spec = find_spec(env_id)
     atari = preprocesses(spec, kwargs, settings)
     stack = settings.frame_stack if atari else None

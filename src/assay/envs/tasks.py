@@ -10,8 +10,8 @@ Importing this module registers them with Gymnasium; `assay.envs.make` does. Els
   of two agents.
 * `assay/Catch-v0`: catch a falling ball, seen as an image, and with `blind` only at first.
 
-It also registers the tasks of `assay.envs.systems`, which are imported when they are made, and one
-seat of each game of `assay.envs.games`, by the game's name.
+It also registers the tasks of `assay.envs.systems` and the games of `assay.envs.boards`, which are
+imported when they are made, and one seat of each game of `assay.envs.games`, by the game's name.
 """
 
 from __future__ import annotations
@@ -321,3 +321,5 @@ gym.register(
 
 for _game in OWN:
     gym.register(_game, entry_point="assay.envs.games.seat:Seat", kwargs={"game": _game})
+for _game in ("tictactoe", "connect_four"):
+    gym.register(_game, entry_point="assay.envs.boards.vector:Board", kwargs={"game": _game})

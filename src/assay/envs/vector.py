@@ -92,6 +92,8 @@ class Vector:
         plain: Whether they were made from an id of Gymnasium, with its own settings.
         steps: How often `step` was called.
         resets_in_steps: Whether rows may be resets in place of transitions (NEXT_STEP autoreset).
+        self_play: Whether the agent plays all seats of a game, one after the other: observations
+            and rewards are those of who moves.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Vector:
         team: Team | None = getattr(backend, "team", None)
         self.spaces = Spaces(backend.observations.space, backend.actions.space, team)
         self.plain = False
+        self.self_play = False
         self.steps = 0
         self.resets_in_steps = bool(getattr(backend, "resets_in_steps", False))
         self.step: Callable[[NDArray[Any]], Step] = self._stepper()

@@ -24,6 +24,7 @@ from assay.evaluation.compare import Arm, Comparison, arm_names, read_curve
 from assay.evaluation.evaluate import TRAINING
 from assay.evaluation.formatting import number
 from assay.evaluation.run_scores import UNITS
+from assay.evaluation.statistics import Interval
 from assay.runs.directory import group_runs
 from assay.runs.files import replacing
 from assay.runs.metrics import Series
@@ -263,6 +264,51 @@ def plot_histograms(panels: Mapping[str, NDArray[Any]], path: Path, *, title: st
 
 
 # In the terminal
+
+
+def plot_league(
+    names: Sequence[str],
+    ratings: Sequence[Interval],
+    payoffs: NDArray[Any],
+    path: Path,
+    *,
+    title: str,
+) -> Path:
+    """Draw a league and return the file's path: ratings left, pay-offs right.
+
+    Args:
+        names: [P] from the best player to the worst.
+        ratings: [P] their Elo.
+        payoffs: [P, P] the share of points of the row's player against the column's.
+        path: Where to, ending in `.png` or `.svg`; its directory is made.
+        title: The game.
+
+    Raises:
+        ConfigError: The file's ending is not known.
+        RunError: The file cannot be written.
+    """
+    _check_suffix(path)
+    figure = new_figure(10.0, max(3.2, 1.4 + 0.36 * len(names)))
+    left, right = figure.subplots(1, 2)
+    rows, labels = np.arange(len(names)), [_shorten(name) for name in names]
+    points = [rating.point for rating in ratings]
+    spread = [[r.point - r.low for r in ratings], [r.high - r.point for r in ratings]]
+    left.errorbar(points, rows, xerr=spread, fmt="o", color=COLOURS[0], capsize=3)
+    left.set_yticks(rows, labels)
+    left.invert_yaxis()
+    left.set_xlabel("Elo, 95 % interval")
+    tidy(left, grid="x")
+    image = right.imshow(payoffs, vmin=0.0, vmax=1.0, cmap="RdBu", aspect="auto")
+    right.set_xticks(rows, labels, rotation=60, ha="right", fontsize=8)
+    right.set_yticks(rows, labels, fontsize=8)
+    if len(names) <= 12:
+        for i, row in enumerate(payoffs):
+            for j, share in enumerate(row):
+                if np.isfinite(share):
+                    right.text(j, i, f"{share:.2f}", ha="center", va="center", fontsize=7)
+    figure.colorbar(image, ax=right, label="share of points of the row")
+    figure.suptitle(f"League of {title}", x=0.01, ha="left", fontweight="bold")
+    return save_figure(figure, path)
 
 
 def text_histogram(values: NDArray[Any], width: int = 40) -> str:

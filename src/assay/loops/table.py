@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from assay.algorithms.base import Algorithm
 from assay.core import registry
+from assay.core.errors import ConfigError
 from assay.core.types import Metrics, State
 from assay.envs.vector import Vector
 from assay.loops.fine_tune import FineTuneLoop
@@ -65,8 +66,14 @@ def make_loop(algorithm: Algorithm, env: Vector, run: RunSettings, expert: Any =
     """Return the loop that an algorithm is registered for, with the expert that it imitates.
 
     Raises:
-        ConfigError: It is to know how episodes end, and nobody does.
+        ConfigError: It is to know how episodes end, and nobody does; or it cannot play against
+            itself, and that is what the environment is for.
     """
+    if getattr(env, "self_play", False) and not algorithm.plays_itself:
+        raise ConfigError(
+            f"{algorithm.spec.name} learns as one player, and in '{env.name}' it would play both.",
+            'Give it an opponent, as in env_kwargs="{opponent: random}", or train alphazero.',
+        )
     algorithm.know_termination(env.termination_rule)
     loop = LOOPS[algorithm.spec.loop](algorithm, env, run)
     if algorithm.spec.expert is not None:

@@ -94,6 +94,11 @@ def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
             f"The algorithm '{cls.spec.name}' imitates an expert, which a server does not have.",
             "Choose another: `assay algorithms` lists them.",
         )
+    if cls.plays_itself:
+        raise ConfigError(
+            f"The algorithm '{cls.spec.name}' searches before it moves, which no client can do.",
+            "Choose another: `assay algorithms` lists them.",
+        )
     given = dict(spec.settings)
     base = given.pop(PRESET, "")
     if not isinstance(base, str):
