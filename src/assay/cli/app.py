@@ -12,6 +12,7 @@ from assay.cli import (
     compare,
     data,
     demo,
+    diagnose,
     doctor,
     envs,
     evaluate,
@@ -58,6 +59,7 @@ app.command("resume")(resume.resume)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("plot")(plot.plot)
+app.command("diagnose")(diagnose.diagnose)
 app.add_typer(runs.app, name="runs")
 app.command("algorithms")(algorithms.algorithms)
 app.add_typer(envs.app, name="envs")

@@ -1,8 +1,9 @@
-"""`assay envs`: list environments, and check one."""
+"""`assay envs`: list environments, check them, and begin one of your own."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import typer
 
@@ -10,7 +11,9 @@ from assay.cli import output
 from assay.cli.shared_options import AsJson
 from assay.core.errors import EXIT_USER_ERROR
 
-app = typer.Typer(help="List environments, or check one.", no_args_is_help=True)
+app = typer.Typer(
+    help="List environments, check one or many, begin one of your own.", no_args_is_help=True
+)
 
 
 @app.command("list")
@@ -74,6 +77,26 @@ def check(
         output.say(f"{env}: {verdict}")
     if failed:
         raise typer.Exit(EXIT_USER_ERROR)
+
+
+@app.command("new")
+def new(
+    name: str = typer.Argument(..., metavar="NAME", help="Of the package, such as my_env."),
+    place: Path = typer.Option(Path(), "--dir", help="Where its directory is made."),
+    actions: Literal["discrete", "box"] = typer.Option(
+        "discrete", "--actions", help="The kind of actions."
+    ),
+) -> None:
+    """Write a package with an environment of your own: spaces, registration, tests.
+
+    It is a small environment that passes `assay envs check` and can be trained on, to be changed.
+    Nothing that exists is overwritten.
+    """
+    from assay.envs.skeleton import write_skeleton
+
+    path, env = write_skeleton(name, place, actions)
+    output.say(f"Package: {path}")
+    output.note(f"Next:\n  cd {path}\n  assay envs check {env}\n  assay train ppo {env}")
 
 
 def _row(result: Any) -> tuple[str, str, str]:
