@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 
 import assay
@@ -17,10 +19,13 @@ from assay.envs.skeleton import write_skeleton
 
 
 @pytest.fixture(autouse=True)
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore what importing a new package changes."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+def forget() -> Iterator[None]:
+    """Forget the packages that a test wrote and imported."""
+    yield
+    for name in [name for name in sys.modules if name.startswith("fresh_")]:
+        del sys.modules[name]
+    for name in [name for name in gym.registry if name.startswith("Fresh")]:
+        del gym.registry[name]
 
 
 @pytest.mark.parametrize(("actions", "kind"), [("discrete", "Discrete"), ("box", "Box")])
