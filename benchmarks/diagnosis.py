@@ -165,41 +165,56 @@ HEALTHY: dict[str, Healthy] = {
     "crossq-pendulum": Healthy("crossq", PENDULUM, 5_000, _SMALL),
 }
 
+# Many short rollouts, and nothing that repairs what is broken: defaults normalise.
+_PLAIN = {
+    "preset": False, "num_envs": 8, "horizon": 64, "minibatch_size": 128, "epochs": 4,
+    "normalize_obs": False, "normalize_reward": False, "eval_episodes": 5, "log_every": 512,
+}  # fmt: skip
+_DQN = _SMALL | {"eval_episodes": 5}
+
 BROKEN: dict[str, Broken] = {
-    "lr-too-high": Broken("learning_rate", "ppo", ACROBOT, 10_000, {"lr": 3.0}),
-    "lr-high-collapses": Broken("entropy_collapse", "a2c", CARTPOLE, 12_000, {"lr": 1.0}),
-    "lr-zero": Broken("policy_does_not_move", "ppo", ACROBOT, 10_000, {"lr": 0.0}),
+    "lr-too-high": Broken("learning_rate", "ppo", ACROBOT, 8_000, _PLAIN | {"lr": 3.0}),
+    "lr-high-collapses": Broken("entropy_collapse", "a2c", CARTPOLE, 8_000, {"lr": 1.0}),
+    "lr-zero": Broken("policy_does_not_move", "ppo", ACROBOT, 8_000, _PLAIN | {"lr": 0.0}),
     "lr-ends-early": Broken(
-        "learning_rate", "ppo", CARTPOLE, 12_000, {"lr": "linear:0.0003:0:0.1"}
+        "learning_rate", "ppo", CARTPOLE, 8_000, _PLAIN | {"lr": "linear:0.0003:0:0.1"}
     ),
-    "dead-units": Broken("dead_units", "dqn", CARTPOLE, 5_000, _SMALL | {"lr": 0.5}),
-    "entropy-bonus": Broken("stays_random", "ppo", ACROBOT, 10_000, {"entropy_coef": 5.0}),
-    "clip-tiny": Broken("clip_fraction", "ppo", CARTPOLE, 12_000, {"clip": 1e-4}),
-    "many-epochs": Broken("kl_spikes", "ppo", CARTPOLE, 8_000, {"epochs": 40, "lr": 0.01}),
-    "discount-tiny": Broken("discount", "ppo", ACROBOT, 10_000, {"gamma": 0.1}),
-    "few-updates": Broken("replay_ratio", "dqn", CARTPOLE, 10_000, {"train_every": 5000}),
-    "reward-zero": Broken("no_reward_signal", "dqn", _wrapped(_Scaled, reward=0.0), 4_000, _SMALL),
-    "reward-huge": Broken("loss_explodes", "ppo", _wrapped(_Scaled, reward=1e7), 10_000),
-    "reward-overflows": Broken("diverged", "ppo", _wrapped(_Scaled, reward=1e30), 10_000),
+    "dead-units": Broken("dead_units", "dqn", CARTPOLE, 5_000, _DQN | {"lr": 0.5}),
+    "entropy-bonus": Broken("stays_random", "ppo", ACROBOT, 8_000, _PLAIN | {"entropy_coef": 5.0}),
+    "clip-tiny": Broken("clip_fraction", "ppo", CARTPOLE, 8_000, _PLAIN | {"clip": 1e-4}),
+    "steps-too-long": Broken(
+        "kl_spikes", "ppo", CARTPOLE, 8_000, _PLAIN | {"epochs": 20, "lr": 0.02, "clip": 10.0}
+    ),
+    "discount-zero": Broken("discount", "ppo", CARTPOLE, 8_000, _PLAIN | {"gamma": 0.0}),
+    "few-updates": Broken("replay_ratio", "dqn", CARTPOLE, 8_000, _DQN | {"train_every": 4000}),
+    "reward-zero": Broken("no_reward_signal", "dqn", _wrapped(_Scaled, reward=0.0), 3_000, _DQN),
+    "reward-huge": Broken("loss_explodes", "ppo", _wrapped(_Scaled, reward=1e7), 8_000, _PLAIN),
+    "reward-overflows": Broken("diverged", "ppo", _wrapped(_Scaled, reward=1e30), 8_000, _PLAIN),
     "ends-at-once": Broken(
         "episodes_end_at_once", "sac", _wrapped(_EndsAtOnce, PENDULUM), 800, _SMALL
     ),
-    "never-ends": Broken("no_episode_ends", "ppo", _limited(_Endless), 16_000, {"num_envs": 8}),
-    "inputs-huge": Broken("inputs_unscaled", "ppo", _wrapped(_Scaled, obs=1e4), 12_000),
+    "never-ends": Broken(
+        "no_episode_ends", "ppo", _limited(_Endless), 12_000,
+        _PLAIN | {"eval_every": 0, "eval_episodes": 1},
+    ),
+    "inputs-huge": Broken("inputs_unscaled", "ppo", _wrapped(_Scaled, obs=1e5), 8_000, _PLAIN),
     "normalizer-frozen": Broken(
-        "stale_normalizer", "ppo", CARTPOLE, 10_000, {"normalize_obs": True},
+        "stale_normalizer", "ppo", CARTPOLE, 8_000, _PLAIN | {"normalize_obs": True},
         _with_frozen_normalizer,
     ),
     "support-narrow": Broken(
-        "value_support", "c51", CARTPOLE, 4_000, _SMALL | {"v_min": -1.0, "v_max": 1.0}
+        "value_support", "c51", CARTPOLE, 3_000, _DQN | {"v_min": -1.0, "v_max": 1.0}
     ),
-    "loiters": Broken("reward_hacking", "ppo", _Loitering, 20_000, {"eval_episodes": 50}),
+    "loiters": Broken(
+        "reward_hacking", "ppo", _Loitering, 8_000,
+        _PLAIN | {"eval_every": 500, "eval_episodes": 30, "lr": 3e-4},
+    ),
     "world-changes": Broken(
         "collapse_of_returns", "ppo", _wrapped(_Reverses), 24_000,
-        {"lr": "linear:0.003:0:0.5"},
+        _PLAIN | {"lr": "linear:0.003:0:0.5"},
     ),
     "critic-diverges": Broken(
-        "values_explode", "ddpg", PENDULUM, 1_500, _SMALL | {"critic_lr": 0.1, "tau": 1.0}
+        "values_explode", "ddpg", PENDULUM, 1_500, _SMALL | {"lr": 0.01, "tau": 1.0, "gamma": 1.0}
     ),
 }  # fmt: skip
 
