@@ -15,7 +15,8 @@ from assay.envs.games.strategies import strategy_to_dict
 
 @pytest.fixture
 def solved(cli: Cli, root: Path) -> Path:
-    done = cli(
+    words = ("updates=40", "eval_every=0", "sinks=[]", "--name", "solved")
+    done = cli("train", "cfr", "kuhn_poker", *words)
         "train", "cfr", "kuhn_poker", "updates=40", "eval_every=0", "sinks=[]", "--name", "solved"
     )
     assert done.exit_code == 0, done.output

@@ -169,6 +169,7 @@ class TestMoments:
         counts = [(r.env_steps, r.updates, r.episodes, r.count) for r in records]
         assert counts == [(0, 50, 0, 50)] * 2 + [(0, 100, 0, 100)] * 2
         named = {"train/bc_loss", "train/bc_grad_norm", "time/updates_per_second", "time/elapsed"}
+        named |= {"time/update_share", "time/evaluation_share"}
         assert set(records[0].metrics) == named
         steps, values = run.metrics()["train/bc_loss"]
         assert steps.tolist() == [50, 100] and values[1] < values[0]

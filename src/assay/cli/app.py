@@ -12,6 +12,7 @@ from assay.cli import (
     compare,
     data,
     demo,
+    diagnose,
     doctor,
     envs,
     equilibria,
@@ -68,6 +69,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("evaluate equilibria")(equilibria.equilibria)
 app.command("compare")(compare.compare)
 app.command("plot")(plot.plot)
+app.command("diagnose")(diagnose.diagnose)
 app.add_typer(league.app, name="league")
 app.add_typer(runs.app, name="runs")
 app.command("algorithms")(algorithms.algorithms)

@@ -1,8 +1,9 @@
-"""`assay envs`: list environments, and check one."""
+"""`assay envs`: list environments, check them, and begin one of your own."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import typer
 
@@ -10,7 +11,9 @@ from assay.cli import output
 from assay.cli.shared_options import AsJson
 from assay.core.errors import EXIT_USER_ERROR
 
-app = typer.Typer(help="List environments, or check one.", no_args_is_help=True)
+app = typer.Typer(
+    help="List environments, check one or many, begin one of your own.", no_args_is_help=True
+)
 
 
 @app.command("list")
@@ -99,6 +102,112 @@ def wrappers(as_json: AsJson = False) -> None:
         output.print_json([dict(zip(keys, row, strict=True)) for row in rows])
         return
     output.show(output.table(("wrapper", "what", "settings"), rows))
+
+
+@app.command("suite")
+def suite(
+    envs: list[str] = typer.Argument(
+        ..., metavar="ID...", help="Ids, or patterns such as 'MiniGrid-Empty-*'."
+    ),
+    steps: int = typer.Option(500, "--steps", min=10, help="Random actions in each environment."),
+    seed: int = typer.Option(0, "--seed", min=0, help="Seeds the environments and the actions."),
+    processes: bool = typer.Option(True, help="Compare with copies in processes of their own."),
+    html: Path = typer.Option(None, "--html", help="Also write a page to this file."),
+    as_json: AsJson = False,
+) -> None:
+    """Check many environments in one report.
+
+    To the checks of `assay envs check` it adds: copies are independent, processes and native
+    versions give the same episodes, a new episode follows each end, seeds change what they should,
+    and memory does not grow. The exit code is 0 if everything passed, 1 if a check failed (an
+    environment that cannot be made is one), and 2 for a mistake in the command.
+    """
+    from assay.core import registry
+    from assay.envs.suite import check_suite
+    from assay.envs.suite_page import speed, suite_page
+
+    ids = _expand(envs)
+    actions = {name: registry.get(name).spec.actions for name in registry.names()}
+    reports = []
+    for report in check_suite(ids, steps=steps, seed=seed, processes=processes, algorithms=actions):
+        reports.append(report)
+        if len(ids) > 1:
+            output.note(f"{len(reports)}/{len(ids)} {report.env}: {_verdict(report)}")
+    if html is not None:
+        from assay.runs.files import replacing
+
+        with replacing(html) as file:
+            file.write_text(suite_page(reports))
+    bad = [report for report in reports if report.failed]
+    if as_json:
+        output.print_json({"ok": not bad, "envs": [report.to_dict() for report in reports]})
+    else:
+        columns = ("environment", "", "advice>", "steps/s>", "failed")
+        rows = [
+            (r.env, "FAILED" if r.failed else "ok", len(r.advice), speed(r), _failures(r))
+            for r in reports
+        ]
+        output.show(output.table(columns, rows))
+        failed = f"{len(bad)} of {len(reports)} environments failed."
+        output.say(failed if bad else f"All {len(reports)} environments passed.")
+        if html is not None:
+            output.say(f"Page: {html}")
+    if bad:
+        raise typer.Exit(1)
+
+
+def _expand(names: list[str]) -> list[str]:
+    """Return the ids that are named, with patterns replaced by the ids that they match."""
+    from fnmatch import fnmatchcase
+
+    from assay.core.errors import ConfigError
+
+    ids: list[str] = []
+    for name in names:
+        if not set(name) & set("*?["):
+            ids.append(name)
+            continue
+        import gymnasium as gym
+
+        import assay.envs.tasks  # noqa: F401 (registers them)
+        from assay.envs.families import load_all
+
+        load_all()
+        found = sorted(known for known in gym.registry if fnmatchcase(known, name))
+        if not found:
+            raise ConfigError(
+                f"No environment is registered as '{name}'.", "`assay envs list` has all ids."
+            )
+        ids += found
+    return list(dict.fromkeys(ids))
+
+
+def _verdict(report: Any) -> str:
+    return f"{len(report.failed)} failed" if report.failed else "ok"
+
+
+def _failures(report: Any) -> str:
+    return "\n".join(f"{one.name}: {one.detail}" for one in report.failed)
+
+
+@app.command("new")
+def new(
+    name: str = typer.Argument(..., metavar="NAME", help="Of the package, such as my_env."),
+    place: Path = typer.Option(Path(), "--dir", help="Where its directory is made."),
+    actions: Literal["discrete", "box"] = typer.Option(
+        "discrete", "--actions", help="The kind of actions."
+    ),
+) -> None:
+    """Write a package with an environment of your own: spaces, registration, tests.
+
+    It is a small environment that passes `assay envs check` and can be trained on, to be changed.
+    Nothing that exists is overwritten.
+    """
+    from assay.envs.skeleton import write_skeleton
+
+    path, env = write_skeleton(name, place, actions)
+    output.say(f"Package: {path}")
+    output.note(f"Next:\n  cd {path}\n  assay envs check {env}\n  assay train ppo {env}")
 
 
 def _row(result: Any) -> tuple[str, str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from assay.algorithms.base import Algorithm, DatasetNeeds, ReplayNeeds
 from assay.buffers.mixed import MixedReplay
 from assay.core import seeding
@@ -28,7 +30,7 @@ class FineTuneLoop:
         self.algorithm, self.clock, self.run = algorithm, algorithm.clock, run
         self.offline = OfflineLoop(algorithm, env, run)
         self.collector = Collector(env, algorithm, self.clock, run.seed)
-        self.collecting = False
+        self.collecting, self._update_seconds = False, 0.0
         kept = ReplayNeeds(max(run.env_steps, env.num_envs), 0, gamma=needs.gamma)
         replay = make_replay(kept, env, algorithm.device, seeding.derive_rng(run.seed, "replay"))
         self.replay = MixedReplay(self.offline.dataset, replay, run.data_share)
@@ -48,9 +50,16 @@ class FineTuneLoop:
         seen = self.collector.collect_step(self.replay, random=False)
         reached = self.clock.env_steps + seen.env_steps
         due = self.run.updates + reached * self.run.updates_per_step
+        began = perf_counter()
         while self.algorithm.updates < due:
             take_update(self.algorithm, self.replay)
+        self._update_seconds += perf_counter() - began
         self.clock.env_steps, self.clock.updates = reached, self.algorithm.updates
+
+    @property
+    def update_seconds(self) -> float:
+        """Return what the updates of both phases took."""
+        return self.offline.update_seconds + self._update_seconds
 
     def metrics(self) -> Metrics:
         """Return what the recent episodes were like, once there are any."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class OffPolicyLoop:
         self.algorithm = algorithm
         self.needs, self.clock = needs, clock
         self.collector = Collector(env, algorithm, clock, run.seed)
-        self.rounds = 0
+        self.rounds, self.update_seconds = 0, 0.0
         rng = seeding.derive_rng(run.seed, "replay")
         recorded = run if isinstance(run, MixedSettings) and run.data is not None else None
         if recorded is not None:
@@ -77,10 +78,14 @@ class OffPolicyLoop:
         """Update until `owed` rounds are done in all."""
         if not len(self.replay):  # no sequence is complete: there is nothing to catch up on later
             self.rounds = max(self.rounds, owed)
+        if self.rounds >= owed:
+            return
+        began = perf_counter()
         while self.rounds < owed:
             self.rounds += 1
             for _ in range(self.needs.updates):
                 self.algorithm.update(self.replay)
+        self.update_seconds += perf_counter() - began
 
     def metrics(self) -> Metrics:
         """Return what the recent episodes were like."""

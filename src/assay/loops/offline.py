@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ class OfflineLoop:
         self.algorithm = algorithm
         self.clock = algorithm.clock
         self.dataset = recorded_buffer(load(run.data), algorithm, env, run.seed)
+        self.update_seconds = 0.0
 
     def start(self) -> None:
         """Show all data to the normalisers, in the order of the file; they do not move again."""
@@ -44,7 +46,9 @@ class OfflineLoop:
 
     def iterate(self) -> None:
         """Update once."""
+        began = perf_counter()
         take_update(self.algorithm, self.dataset)
+        self.update_seconds += perf_counter() - began
         self.clock.updates = self.algorithm.updates
 
     def metrics(self) -> Metrics:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from assay.algorithms.base import Algorithm, RolloutNeeds
 from assay.buffers.rollout import Rollout
 from assay.core.types import Metrics, State
@@ -26,6 +28,7 @@ class OnPolicyLoop:
             env.spaces, needs.horizon, env.num_envs, whole=not env.resets_in_steps
         )
         self.env, self.seed = env, run.seed
+        self.update_seconds = 0.0
 
     def imitate(self, recorded: Dataset) -> None:
         """Let every rollout bring what an expert did, to draw from.
@@ -44,8 +47,10 @@ class OnPolicyLoop:
     def iterate(self) -> None:
         """Collect one rollout and update on it."""
         seen = self.collector.collect_rollout(self.rollout)
+        began = perf_counter()
         with self.algorithm.observing(seen):
             self.algorithm.update(self.rollout)
+        self.update_seconds += perf_counter() - began
         self.clock.env_steps += seen.env_steps
         self.clock.updates = self.algorithm.updates
 

@@ -22,6 +22,10 @@ from assay.runs.checkpoint import Section
 class Loop(Protocol):
     """What the loops have in common."""
 
+    @property
+    def update_seconds(self) -> float:
+        """Return how long updates took, since this process began the run or went on with it."""
+
     def start(self) -> None:
         """Begin a run from nothing."""
 

@@ -168,7 +168,8 @@ class Training:
         self.loop = make_loop(self.algorithm, self.env, settings, expert)
         self.sinks = make_sinks(settings.sinks, run, config.to_dict())
         self.stop_requested = False
-        self._started, self._count_before = 0.0, 0  # of this session, for the speed
+        # Of this session, for the speed and for where the time goes.
+        self._started, self._count_before, self._evaluation_seconds = 0.0, 0, 0.0
         self._last_checkpoint: Path | None = None
         self._describable = True  # whether the policy can be written as data, as far as is known
         self._written_down: dict[str, int] = {}  # when steps were compiled, as events.jsonl has it
@@ -248,6 +249,10 @@ class Training:
             )
         speed = (clock.count - self._count_before) / elapsed
         metrics |= {f"time/{clock.unit}_per_second": speed, "time/elapsed": elapsed}
+        metrics |= {
+            "time/update_share": min(self.loop.update_seconds / elapsed, 1.0),
+            "time/evaluation_share": min(self._evaluation_seconds / elapsed, 1.0),
+        }
         self._record(metrics)
         self.run_directory.heartbeat(clock.count, clock.unit)
         self._emit(Logged(clock, metrics))
@@ -255,7 +260,9 @@ class Training:
     def _evaluate(self) -> None:
         if self.evaluator is None:
             return
+        began = self.now()
         result = self.evaluator(self.algorithm, self.clock)
+        self._evaluation_seconds += self.now() - began
         metrics = {
             "eval/return_mean": result.mean,
             "eval/return_iqm": result.iqm,

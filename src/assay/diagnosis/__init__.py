@@ -1,0 +1,1 @@
+"""What is wrong with a run, by what it left behind. Nothing here needs torch."""
