@@ -17,8 +17,6 @@ from assay.envs.games.strategies import strategy_to_dict
 def solved(cli: Cli, root: Path) -> Path:
     words = ("updates=40", "eval_every=0", "sinks=[]", "--name", "solved")
     done = cli("train", "cfr", "kuhn_poker", *words)
-        "train", "cfr", "kuhn_poker", "updates=40", "eval_every=0", "sinks=[]", "--name", "solved"
-    )
     assert done.exit_code == 0, done.output
     return root / "solved"
 
