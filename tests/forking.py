@@ -132,6 +132,7 @@ class Server:
                 words, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=_environment
             )
         self._link.recv(64)  # which comes when everything is imported, or the server is gone
+        atexit.register(self._end)
 
     def fork(self, request: dict[str, Any], files: list[int]) -> int:
         """Return the pid of a new child of this process; OSError or ValueError if there is none."""
@@ -146,6 +147,11 @@ class Server:
                 return int(self._link.recv(64))
             finally:
                 prctl(_SUBREAPER, 0, 0, 0, 0)
+
+    def _end(self) -> None:
+        self._link.close()
+        if self.pid == os.getpid():
+            self.process.wait()
 
 
 def _current() -> Server | None:
