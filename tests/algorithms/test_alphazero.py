@@ -16,6 +16,7 @@ from gymnasium import spaces
 from assay.core.errors import ConfigError, SpaceError
 from assay.core.types import tree_map
 from assay.envs.boards.vector import Board
+from assay.evaluation.matches import play_all_replies
 from assay.functional.boards import CONNECT_FOUR, TICTACTOE, BoardGame
 from assay.testing.algorithms import (
     AlgorithmContract,
@@ -252,21 +253,19 @@ def test_residual_blocks_see_the_board() -> None:
 # ---------------------------------------------------------------------- learning
 
 
-def losing_lines(agent: Any, *, first: bool) -> tuple[int, int, int]:
-    """Return how many games are won, drawn and lost against every way to reply."""
-    boards = TICTACTOE.initial(1)
-    tally, own = [0, 0, 0], first
-    while len(boards):
-        if own:
-            moves = agent.act(TICTACTOE.observe(boards), None, False).action
-        else:
-            rows, moves = np.nonzero(TICTACTOE.legal(boards))
-            boards = boards[rows]
-        after = TICTACTOE.play(boards, moves)
-        tally[0 if own else 2] += int(after.won.sum())
-        tally[1] += int((after.over & ~after.won).sum())
-        boards, own = after.boards[~after.over], not own
-    return tally[0], tally[1], tally[2]
+class Playing:
+    """A policy as a player."""
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+
+    def choose(self, boards: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        return self.policy.act(TICTACTOE.observe(boards), None, False).action
+
+
+def all_games(policy: Any) -> list[tuple[int, int, int]]:
+    """Return wins, draws and losses against every way to reply, from both seats."""
+    return [play_all_replies(TICTACTOE, Playing(policy), first=first) for first in (True, False)]
 
 
 @pytest.mark.slow
@@ -283,12 +282,12 @@ def test_learns_tic_tac_toe(seed: int) -> None:
     )  # fmt: skip
     policy = rig.algorithm.policy
     full, policy.options = policy.options, _without_search(policy.options)
-    before = [losing_lines(policy, first=first) for first in (True, False)]
+    before = all_games(policy)
     policy.options = full
     rig.train()
-    searched = [losing_lines(policy, first=first) for first in (True, False)]
+    searched = all_games(policy)
     assert [lost for _, _, lost in searched] == [0, 0]
     policy.options = _without_search(policy.options)
-    after = [losing_lines(policy, first=first) for first in (True, False)]
+    after = all_games(policy)
     share = [sum(t[2] for t in tallies) / sum(map(sum, tallies)) for tallies in (before, after)]
     assert share[0] > 0.4 and share[1] < 0.1, share

@@ -12,9 +12,9 @@ import pytest
 import assay
 from assay.core.errors import AssayError, ConfigError, RunError
 from assay.envs.boards.players import RandomPlayer, make_player
-from assay.evaluation.matches import Match, play_match
+from assay.evaluation.matches import Match, play_all_replies, play_match
 from assay.evaluation.ratings import elo, opponent_weights, payoff, sample_opponent, wilson
-from assay.functional.boards import CONNECT_FOUR, TICTACTOE
+from assay.functional.boards import CONNECT_FOUR, TICTACTOE, BoardGame
 from assay.league import League, evaluate_against
 
 SMALL = {
@@ -81,6 +81,19 @@ def test_perfect_beats_random_and_draws_with_itself() -> None:
     assert mirrored.tally[0] == 0
     again = play_match(TICTACTOE, perfect, anybody, games=100, seed=0, opening=0)
     assert again == match
+
+
+def test_every_reply_is_tried() -> None:
+    """A player of perfect moves loses no line, and who takes the lowest cell loses some."""
+    perfect = make_player(TICTACTOE, "perfect")
+    for first in (True, False):
+        assert play_all_replies(TICTACTOE, perfect, first=first)[2] == 0
+        assert play_all_replies(TICTACTOE, Lowest(), first=first)[2] > 0
+    # Two cells are free on this board of four: 2 x 2, two in a row; who begins always wins.
+    tiny = BoardGame("tiny", 2, 2, 2)
+    assert play_all_replies(tiny, Lowest(), first=True) == (3, 0, 0)
+    # 4 first moves, of which the player's answer leaves the opponent 2 that both win.
+    assert play_all_replies(tiny, Lowest(), first=False) == (0, 0, 8)
 
 
 def test_bad_matches_are_refused() -> None:

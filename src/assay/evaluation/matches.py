@@ -114,6 +114,27 @@ def play_match(
     return Match(seats[0], seats[1], distinct)  # type: ignore[arg-type]
 
 
+def play_all_replies(game: BoardGame, player: Player, *, first: bool) -> tuple[int, int, int]:
+    """Return wins, draws and losses of a deterministic player against every way to reply.
+
+    For small games: all lines of play are followed. Who loses none of them cannot be beaten.
+    """
+    boards, own = game.initial(1), first
+    wins = draws = losses = 0
+    while len(boards):
+        if own:
+            moves = player.choose(boards, np.zeros(len(boards)))
+        else:
+            rows, moves = np.nonzero(game.legal(boards))
+            boards = boards[rows]
+        after = game.play(boards, moves)
+        won = int(after.won.sum())
+        wins, losses = (wins + won, losses) if own else (wins, losses + won)
+        draws += int(after.over.sum()) - won
+        boards, own = after.boards[~after.over], not own
+    return wins, draws, losses
+
+
 def _moves(
     game: BoardGame,
     players: tuple[Player, Player],
