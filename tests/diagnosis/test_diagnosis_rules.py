@@ -204,6 +204,9 @@ PLANTED: dict[str, tuple[str, Callable[[], Case]]] = {
     "success that falls": (
         "reward_hacking", lambda: healthy(eval__success_rate=np.linspace(0.8, 0.0, POINTS)),
     ),
+    "success that never happens": (
+        "reward_hacking", lambda: healthy(eval__success_rate=np.zeros(POINTS)),
+    ),
     "a true return that falls": (
         "reward_hacking", lambda: healthy(rollout__true_return=np.linspace(9.0, -5.0, POINTS)),
     ),

@@ -37,8 +37,8 @@ Floats = NDArray[np.float64]
 _GRID_POINTS = 200
 # Okabe and Ito's palette, which colour-blind people can distinguish; its yellow is left out because
 # it is hard to see on white.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_INK, _FAINT = "#333333", "#D9D9D9"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+INK, FAINT = "#333333", "#D9D9D9"
 _LONG_NAME = 24
 _SUFFIXES = (".png", ".svg")
 _MARKS = "●○▲△■□◆◇"
@@ -157,20 +157,20 @@ def plot_curves(
         ConfigError: The file's ending is not known, or the curves of a group do not overlap.
         RunError: A run cannot be read, or the file cannot be written.
     """
-    _check_suffix(path)
+    check_suffix(path)
     curves = groups if isinstance(groups, Mapping) else read_curves(groups, metric)
     if not curves:
         raise ConfigError("There is nothing to draw.", "Give at least one run or group.")
     unit = unit if isinstance(groups, Mapping) else read_unit(groups)
     columns = 1 if max(map(len, curves)) > _LONG_NAME else min(3, len(curves))
-    figure = _figure(6.4, 3.8 + 0.2 * -(-len(curves) // columns))
+    figure = new_figure(6.4, 3.8 + 0.2 * -(-len(curves) // columns))
     axes = figure.subplots()
     _draw_curves(axes, curves, metric, level, unit)
     # Below the axes, where it can hide nothing.
     figure.legend(loc="outside lower center", ncols=columns, frameon=False)
     if title:
         axes.set_title(title, loc="left", fontweight="bold")
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_panels(
@@ -196,12 +196,12 @@ def plot_panels(
         ConfigError: The file's ending is not known, or the curves of a group do not overlap.
         RunError: The file cannot be written.
     """
-    _check_suffix(path)
+    check_suffix(path)
     if not panels:
         raise ConfigError("There is nothing to draw.", "Give at least one panel.")
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    figure = _figure(3.6 * columns, 2.9 * rows)
+    figure = new_figure(3.6 * columns, 2.9 * rows)
     places = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, (title, curves) in zip(places, panels.items(), strict=False):
         _draw_curves(axes, curves, metric, level, unit)
@@ -209,7 +209,7 @@ def plot_panels(
         axes.legend(fontsize=8, frameon=False)
     for axes in places[len(panels) :]:
         axes.remove()
-    return _save(figure, path, note)
+    return save_figure(figure, path, note)
 
 
 def plot_comparison(comparison: Comparison, path: Path) -> Path:
@@ -222,9 +222,9 @@ def plot_comparison(comparison: Comparison, path: Path) -> Path:
         ConfigError: The file's ending is not known.
         RunError: The file cannot be written.
     """
-    _check_suffix(path)
+    check_suffix(path)
     arms = comparison.arms
-    figure = _figure(9.6, max(3.8, 1.9 + 0.62 * len(arms)))
+    figure = new_figure(9.6, max(3.8, 1.9 + 0.62 * len(arms)))
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
     curves = {arm.name: arm.curves for arm in arms}
     _draw_curves(left, curves, comparison.metric, comparison.level, comparison.unit)
@@ -232,7 +232,7 @@ def plot_comparison(comparison: Comparison, path: Path) -> Path:
     word = "steps" if comparison.unit == "env_steps" else comparison.unit
     budget = "" if comparison.total is None else f", {_units(comparison.total)} {word}"
     figure.suptitle(f"{comparison.env}{budget}", x=0.01, ha="left", fontweight="bold")
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_histograms(panels: Mapping[str, NDArray[Any]], path: Path, *, title: str = "") -> Path:
@@ -247,19 +247,19 @@ def plot_histograms(panels: Mapping[str, NDArray[Any]], path: Path, *, title: st
         ConfigError: The file's ending is not known.
         RunError: The file cannot be written.
     """
-    _check_suffix(path)
+    check_suffix(path)
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    figure = _figure(3.4 * columns, 2.6 * rows)
+    figure = new_figure(3.4 * columns, 2.6 * rows)
     places = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, (name, values) in zip(places, panels.items(), strict=False):
-        axes.hist(values, bins=30, color=_COLOURS[0])
+        axes.hist(values, bins=30, color=COLOURS[0])
         axes.set_title(_shorten(name), loc="left", fontsize=10, fontweight="bold")
-        _tidy(axes, grid="y")
+        tidy(axes, grid="y")
     for axes in places[len(panels) :]:
         axes.remove()
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 # In the terminal
@@ -325,7 +325,7 @@ def text_chart(
 # Drawing
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure that needs no display and does not touch matplotlib's state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -342,7 +342,7 @@ def _draw_curves(
 
     for index, (name, series) in enumerate(curves.items()):
         band = aggregate(series, level=level)
-        colour = _COLOURS[index % len(_COLOURS)]
+        colour = COLOURS[index % len(COLOURS)]
         marker = "o" if len(band.counts) == 1 else None
         axes.plot(
             band.counts,
@@ -362,16 +362,14 @@ def _draw_curves(
     axes.set_xlabel(UNITS[unit])
     axes.set_ylabel(_METRIC_WORDS.get(metric, metric))
     axes.margins(x=0.01)
-    _tidy(axes, grid="y")
+    tidy(axes, grid="y")
 
 
 def _draw_scores(axes: Axes, comparison: Comparison) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     arms = comparison.arms
-    axes.axvline(
-        arms[0].iqm.point, color=_COLOURS[0], linewidth=1, linestyle=(0, (2, 3)), alpha=0.7
-    )
+    axes.axvline(arms[0].iqm.point, color=COLOURS[0], linewidth=1, linestyle=(0, (2, 3)), alpha=0.7)
     for index, arm in enumerate(arms):
         _draw_arm(axes, index, arm)
     verdicts = {pair.name: _SHORT[pair.outcome] for pair in comparison.pairs}
@@ -386,16 +384,16 @@ def _draw_scores(axes: Axes, comparison: Comparison) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(5))
     percent = f"{100 * comparison.level:g}%"
     axes.set_xlabel(f"{_AT_WORDS[comparison.at]}: IQM, {percent} interval, every seed")
-    _tidy(axes, grid="x")
+    tidy(axes, grid="x")
     for index, label in enumerate(axes.get_yticklabels()):
-        label.set_color(_COLOURS[index % len(_COLOURS)])
+        label.set_color(COLOURS[index % len(COLOURS)])
 
 
 def _draw_arm(axes: Axes, row: int, arm: Arm) -> None:
     from matplotlib.patheffects import withStroke
     from matplotlib.transforms import ScaledTranslation
 
-    colour = _COLOURS[row % len(_COLOURS)]
+    colour = COLOURS[row % len(COLOURS)]
     # Seeds lie below the interval, so that neither hides the other.
     figure = axes.figure
     below = axes.transData + ScaledTranslation(0, -9 / 72, figure.dpi_scale_trans)
@@ -442,17 +440,19 @@ _SHORT = {
 _AT_WORDS = {"final": "final", "best": "best", "auc": "mean over training"}
 
 
-def _tidy(axes: Axes, *, grid: Any) -> None:
+def tidy(axes: Axes, *, grid: Any) -> None:
+    """Leave two spines, and a faint grid along an axis."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
-        axes.spines[side].set_color(_INK)
-    axes.tick_params(colors=_INK)
-    axes.grid(axis=grid, color=_FAINT, linewidth=0.8)
+        axes.spines[side].set_color(INK)
+    axes.tick_params(colors=INK)
+    axes.grid(axis=grid, color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
 
 
-def _save(figure: Figure, path: Path, note: str | None = None) -> Path:
+def save_figure(figure: Figure, path: Path, note: str | None = None) -> Path:
+    """Write a figure, whole or not at all, and return the path."""
     from matplotlib import rc_context
 
     kept: dict[str, str | None] = {} if note is None else {"Description": note}
@@ -464,7 +464,8 @@ def _save(figure: Figure, path: Path, note: str | None = None) -> Path:
     return path
 
 
-def _check_suffix(path: Path) -> None:
+def check_suffix(path: Path) -> None:
+    """Refuse a file that is neither PNG nor SVG."""
     if path.suffix.lower() not in _SUFFIXES:
         raise ConfigError(f"'{path}' ends in '{path.suffix}': expected .png or .svg.")
 
