@@ -147,6 +147,12 @@ HEALTHY: dict[str, Healthy] = {
     "ppo-cartpole-plain": Healthy("ppo", CARTPOLE, 60_000, {"seed": 3, "preset": False}),
     "ppo-cartpole-entropy": Healthy("ppo", CARTPOLE, 40_000, {"seed": 4, "entropy_coef": 0.01}),
     "ppo-cartpole-relu": Healthy("ppo", CARTPOLE, 40_000, {"seed": 5, "activation": "relu"}),
+    "ppo-cartpole-kl": Healthy("ppo", CARTPOLE, 25_000, {"seed": 6, "target_kl": 0.03}),
+    "ppo-cartpole-norm": Healthy("ppo", CARTPOLE, 25_000, {"seed": 7, "normalize_obs": True}),
+    "ppo-cartpole-tiny": Healthy("ppo", CARTPOLE, 25_000, {"seed": 8, "hidden": [32]}),
+    "ppo-cartpole-gamma": Healthy("ppo", CARTPOLE, 25_000, {"seed": 9, "gamma": 0.99}),
+    "impala-cartpole-2": Healthy("impala", CARTPOLE, 60_000, {"seed": 2}),
+    "impala-cartpole-3": Healthy("impala", CARTPOLE, 60_000, {"seed": 3, "hidden": [128]}),
     "ppo-acrobot": Healthy("ppo", ACROBOT, 40_000),
     "ppo-acrobot-2": Healthy("ppo", ACROBOT, 40_000, {"seed": 2}),
     "a2c-cartpole": Healthy("a2c", CARTPOLE, 60_000),
@@ -197,8 +203,8 @@ BROKEN: dict[str, Broken] = {
         "episodes_end_at_once", "sac", _wrapped(_EndsAtOnce, PENDULUM), 800, _SMALL
     ),
     "never-ends": Broken(
-        "no_episode_ends", "ppo", _limited(_Endless), 12_000,
-        _PLAIN | {"eval_every": 0, "eval_episodes": 1},
+        "no_episode_ends", "ppo", _limited(_Endless), 6_000,
+        _PLAIN | {"eval_every": 0, "eval_episodes": 1, "num_envs": 4, "max_episode_steps": 9_000},
     ),
     "normalizer-frozen": Broken(
         "stale_normalizer", "ppo", CARTPOLE, 8_000, _PLAIN | {"normalize_obs": True},
