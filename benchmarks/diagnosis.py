@@ -23,7 +23,8 @@ import numpy as np
 import assay
 from assay.algorithms.base import Algorithm
 from assay.core.errors import AssayError
-from assay.diagnosis.report import diagnose
+from assay.diagnosis.case import Case
+from assay.diagnosis.report import diagnose, examine
 from assay.runs.directory import RunDirectory
 
 EVIDENCE = Path(__file__).parent / "evidence" / "diagnosis.json"
@@ -146,6 +147,12 @@ HEALTHY: dict[str, Healthy] = {
     "ppo-cartpole-plain": Healthy("ppo", CARTPOLE, 60_000, {"seed": 3, "preset": False}),
     "ppo-cartpole-entropy": Healthy("ppo", CARTPOLE, 40_000, {"seed": 4, "entropy_coef": 0.01}),
     "ppo-cartpole-relu": Healthy("ppo", CARTPOLE, 40_000, {"seed": 5, "activation": "relu"}),
+    "ppo-cartpole-kl": Healthy("ppo", CARTPOLE, 25_000, {"seed": 6, "target_kl": 0.03}),
+    "ppo-cartpole-norm": Healthy("ppo", CARTPOLE, 25_000, {"seed": 7, "normalize_obs": True}),
+    "ppo-cartpole-tiny": Healthy("ppo", CARTPOLE, 25_000, {"seed": 8, "hidden": [32]}),
+    "ppo-cartpole-gamma": Healthy("ppo", CARTPOLE, 25_000, {"seed": 9, "gamma": 0.99}),
+    "impala-cartpole-2": Healthy("impala", CARTPOLE, 60_000, {"seed": 2}),
+    "impala-cartpole-3": Healthy("impala", CARTPOLE, 60_000, {"seed": 3, "hidden": [128]}),
     "ppo-acrobot": Healthy("ppo", ACROBOT, 40_000),
     "ppo-acrobot-2": Healthy("ppo", ACROBOT, 40_000, {"seed": 2}),
     "a2c-cartpole": Healthy("a2c", CARTPOLE, 60_000),
@@ -186,7 +193,9 @@ BROKEN: dict[str, Broken] = {
         "kl_spikes", "ppo", CARTPOLE, 8_000, _PLAIN | {"epochs": 20, "lr": 0.02, "clip": 10.0}
     ),
     "discount-zero": Broken("discount", "ppo", CARTPOLE, 8_000, _PLAIN | {"gamma": 0.0}),
-    "few-updates": Broken("replay_ratio", "dqn", CARTPOLE, 8_000, _DQN | {"train_every": 4000}),
+    "few-updates": Broken(
+        "replay_ratio", "dqn", CARTPOLE, 8_000, _DQN | {"train_every": 500, "updates": 1}
+    ),
     "reward-zero": Broken("no_reward_signal", "dqn", _wrapped(_Scaled, reward=0.0), 3_000, _DQN),
     "reward-huge": Broken("loss_explodes", "ppo", _wrapped(_Scaled, reward=1e7), 8_000, _PLAIN),
     "reward-overflows": Broken("diverged", "ppo", _wrapped(_Scaled, reward=1e30), 8_000, _PLAIN),
@@ -194,10 +203,9 @@ BROKEN: dict[str, Broken] = {
         "episodes_end_at_once", "sac", _wrapped(_EndsAtOnce, PENDULUM), 800, _SMALL
     ),
     "never-ends": Broken(
-        "no_episode_ends", "ppo", _limited(_Endless), 12_000,
-        _PLAIN | {"eval_every": 0, "eval_episodes": 1},
+        "no_episode_ends", "ppo", _limited(_Endless), 6_000,
+        _PLAIN | {"eval_every": 0, "eval_episodes": 1, "num_envs": 4, "max_episode_steps": 9_000},
     ),
-    "inputs-huge": Broken("inputs_unscaled", "ppo", _wrapped(_Scaled, obs=1e5), 8_000, _PLAIN),
     "normalizer-frozen": Broken(
         "stale_normalizer", "ppo", CARTPOLE, 8_000, _PLAIN | {"normalize_obs": True},
         _with_frozen_normalizer,
@@ -248,6 +256,27 @@ def judge(name: str, root: Path) -> dict[str, Any]:
     return row | {"kind": "healthy", "learned": learned, "alarm": bool(found), "best": max(means)}
 
 
+def judge_curves() -> dict[str, Any]:
+    """Diagnose the evaluation curves of the committed evidence: what passed must not alarm."""
+    alarms, seeds = [], 0
+    for path in sorted((EVIDENCE.parent / "learning").glob("*.json")):
+        found = json.loads(path.read_text())
+        if not found["passed"] or found["goal"].startswith("<"):
+            continue  # a control is meant to fail
+        spec = gym.registry.get(found["env"])
+        for one in found["seeds"]:
+            curve = np.array(one["curve"]["env_steps"]), np.array(one["curve"]["mean"], float)
+            case = Case(
+                path, "json", {"eval/return_mean": curve}, count=int(curve[0][-1]),
+                env=found["env"], threshold=None if spec is None else spec.reward_threshold,
+            )  # fmt: skip
+            seeds += 1
+            names = [f.name for f in examine(case).findings if f.severity != "info"]
+            if names:
+                alarms.append({"case": found["case"], "seed": one["seed"], "findings": names})
+    return {"curves": seeds, "alarms": alarms}
+
+
 def main() -> None:
     """Train and judge the cases that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -268,9 +297,12 @@ def main() -> None:
         "healthy": len(healthy), "false_alarms": sum(row["alarm"] for row in healthy),
         "broken": len(broken), "found": sum(row["found"] for row in broken),
     }  # fmt: skip
+    curves = judge_curves()
+    summary |= {"curves": curves["curves"], "curves_with_alarms": len(curves["alarms"])}
     print(json.dumps(summary), file=sys.stderr)
     if given.write:
-        EVIDENCE.write_text(json.dumps({"schema": 1, "summary": summary, "cases": rows}, indent=1))
+        content = {"schema": 1, "summary": summary, "cases": rows, "curves": curves["alarms"]}
+        EVIDENCE.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -93,6 +93,7 @@ def algorithm_files() -> list[Path]:
     "name",
     [
         "assay.core",
+        "assay.diagnosis",
         "assay.runs",
         "assay.policies.model_file",
         "assay.policies.numpy_network",

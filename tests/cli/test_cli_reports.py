@@ -144,6 +144,20 @@ def test_plot_draws_to_a_file_or_to_the_terminal(cli: Cli, runs: Path, tmp_path:
     assert cli("plot", "a", "--out", tmp_path / "curves.doc").exit_code == 2
 
 
+def test_plot_draws_scores(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    for kind in ("profiles", "improvement"):
+        file = tmp_path / f"{kind}.png"
+        result = cli("plot", "a", "b", "--kind", kind, "--out", file)
+        assert result.exit_code == 0, result.output
+        with Image.open(file) as image:
+            assert image.width > 400
+    few = cli("plot", "a", "b", "--kind", "ranks")
+    assert few.exit_code == 2 and "There are 3 blocks" in few.stderr
+    assert cli("plot", "a", "--kind", "improvement").exit_code == 2
+    assert cli("plot", "a", "b", "--kind", "profiles", "--text").exit_code == 2
+    assert cli("plot", "a", "--at", "best").exit_code == 2
+
+
 @pytest.mark.parametrize(("option", "name"), [("--torchscript", "policy.pt"), ("--onnx", "x.onnx")])
 def test_export_writes_a_policy_that_acts_like_the_agent(
     cli: Cli, runs: Path, tmp_path: Path, option: str, name: str

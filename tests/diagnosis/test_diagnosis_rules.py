@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import typer
+from typer.core import TyperGroup
 
+from assay.cli.app import app
+from assay.core import registry
 from assay.diagnosis.case import Case, Finding
 from assay.diagnosis.probe import Probe, Units
 from assay.diagnosis.report import _across_seeds, examine
 from assay.diagnosis.rules import RULES, describe
+from assay.loops.run_settings import OnlineSettings
 
 POINTS = 20
 COUNTS = np.arange(1, POINTS + 1) * 1000
@@ -204,6 +211,9 @@ PLANTED: dict[str, tuple[str, Callable[[], Case]]] = {
     "success that falls": (
         "reward_hacking", lambda: healthy(eval__success_rate=np.linspace(0.8, 0.0, POINTS)),
     ),
+    "success that never happens": (
+        "reward_hacking", lambda: healthy(eval__success_rate=np.zeros(POINTS)),
+    ),
     "a true return that falls": (
         "reward_hacking", lambda: healthy(rollout__true_return=np.linspace(9.0, -5.0, POINTS)),
     ),
@@ -231,6 +241,28 @@ class TestPlanted:
         assert (spike.metric, spike.at, spike.value) == ("train/approx_kl", 20_000, 4.0)
         assert "train/approx_kl is 4.00 at env_steps=20,000" in spike.evidence
         assert spike.command == ("assay train --config runs/x/config.yaml target_kl=0.03 lr=3e-05")
+
+    def test_commands_are_commands(self) -> None:
+        group = typer.main.get_command(app)
+        seen = set()
+        for name, make in PLANTED.values():
+            command = found(make())[name].command
+            if command is None:
+                continue
+            words = shlex.split(command)[1:]
+            context = typer.Context(group, info_name="assay")
+            inner: Any = group
+            while isinstance(inner, TyperGroup):
+                _, inner, words = inner.resolve_command(context, words)
+            inner.make_context(inner.name, list(words), parent=context)
+            seen.add(inner.name)
+            settings = [word for word in words if re.fullmatch(r"\w+=[\w.:+-]+", word)]
+            known = registry.get("ppo").Hyperparameters.model_fields.keys()
+            known |= registry.get("dqn").Hyperparameters.model_fields.keys()
+            known |= registry.get("sac").Hyperparameters.model_fields.keys()
+            known |= OnlineSettings.model_fields.keys() | {"critic_lr"}
+            assert {word.partition("=")[0] for word in settings} <= known, command
+        assert {"train", "evaluate", "check", "resume", "show", "suite"} <= seen
 
     def test_infos(self) -> None:
         truncated = healthy(evaluations=terminated(False), threshold=None)

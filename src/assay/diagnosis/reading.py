@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.core.errors import AssayError, ConfigError, MissingExtraError, RunError, nearest
+from assay.core.errors import AssayError, ConfigError, RunError, nearest
 from assay.diagnosis.case import Case
 from assay.diagnosis.probe import probe
 from assay.runs.directory import RunDirectory, evaluated_at
@@ -104,7 +104,6 @@ def read_log(path: Path, columns: Mapping[str, str] | None = None) -> Case:
     Raises:
         ConfigError: The format is not known, or a column does not exist.
         RunError: It cannot be read.
-        MissingExtraError: The format's reader is not installed.
     """
     kind = kind_of(path)
     if not kind or kind == "assay":
@@ -115,7 +114,10 @@ def read_log(path: Path, columns: Mapping[str, str] | None = None) -> Case:
         source = MetricSource.model_validate({"kind": kind, "path": "", "key": "any"})
         found = READERS[kind][0](path, source)
     except ModuleNotFoundError as error:
-        raise MissingExtraError(str(error.name), "tensorboard", f"Reading '{path}'") from None
+        raise RunError(
+            f"Reading '{path}' needs the package '{error.name}', which is not installed.",
+            f"Install it with: pip install {error.name}",
+        ) from None
     except OSError as error:
         raise run_error(error, f"read '{path}'") from None
     except AssayError:

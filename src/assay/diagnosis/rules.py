@@ -534,33 +534,34 @@ def evaluation_gap(case: Case) -> Finding | None:
         case, "evaluation_gap", "warning", EVALUATION, eval_end,
         "The deterministic policy fails where the sampled one works, or evaluation sees another "
         "environment (other settings, wrappers, normalisation).",
-        "Evaluate the sampled policy; compare the environments.",
-        f"assay evaluate {case.source} --sampled",
+        "Evaluate more episodes, watch one, and compare the environments.",
+        f"assay evaluate {case.source} --episodes 100 --video",
         more=f"training collects {_exact(train_end)} there, and began at {_exact(start)}",
     )  # fmt: skip
 
 
 def reward_hacking(case: Case) -> Finding | None:
-    """Returns that rise while what is really wanted falls."""
+    """Returns that rise while what is really wanted falls, or never happens."""
     for proxy in (EVALUATION, RETURN):
         for wanted in ("eval/success_rate", "rollout/true_return"):
-            pair = case.get(proxy, 5), case.get(wanted, 5)
-            if pair[0] is None or pair[1] is None:
+            returns, truths = case.get(proxy, 5), case.get(wanted, 5)
+            if returns is None or truths is None:
                 continue
-            proxies, truths = binned(pair[0], 20), binned(pair[1], 20)
-            return_change = _change(proxies[1])
-            truth_change = _change(truths[1])
-            if return_change > 1.0 and truth_change < -1.0:
-                return _curve(
-                    case, "reward_hacking", "warning", wanted, float(truths[1][-1]),
-                    "The agent gets reward in a way that was not meant: a part of the reward can "
-                    "be collected without doing the task.",
-                    "Watch episodes, and look at the parts of the reward one by one.",
-                    f"assay evaluate {case.source} --video" if case.kind == "assay" else None,
-                    at=int(truths[0][-1]),
-                    more=f"it began at {_exact(float(truths[1][0]))}, while {proxy} went from "
-                    f"{_exact(float(proxies[1][0]))} to {_exact(float(proxies[1][-1]))}",
-                )  # fmt: skip
+            returns, truths = binned(returns, 20), binned(truths, 20)
+            rising = _change(returns[1]) > 1.0
+            never = wanted == "eval/success_rate" and len(truths[1]) >= 8 and not truths[1].any()
+            if not rising or not (never or _change(truths[1]) < -1.0):
+                continue
+            return _curve(
+                case, "reward_hacking", "warning", wanted, float(truths[1][-1]),
+                "The agent gets reward in a way that was not meant: a part of the reward can be "
+                "collected without doing the task.",
+                "Watch episodes, and look at the parts of the reward one by one.",
+                f"assay evaluate {case.source} --video" if case.kind == "assay" else None,
+                at=int(truths[0][-1]),
+                more=f"it began at {_exact(float(truths[1][0]))}, while {proxy} went from "
+                f"{_exact(float(returns[1][0]))} to {_exact(float(returns[1][-1]))}",
+            )  # fmt: skip
     return None
 
 
@@ -756,7 +757,7 @@ def _largest_value(case: Case) -> float | None:
     found, lengths = case.get(RETURN), case.get(LENGTH)
     evaluated, eval_lengths = case.get(EVALUATION), case.get("eval/length_mean")
     gamma = case.number("gamma") or 0.99
-    ahead = 1 / (1 - gamma) if gamma < 1 else math.inf
+    ahead = 1 / (1 - gamma) if gamma < 1 else 0.0  # without a discount, the return is the bound
     bounds = [1.0]
     for returns, steps in ((found, lengths), (evaluated, eval_lengths)):
         if returns is None:
@@ -765,12 +766,12 @@ def _largest_value(case: Case) -> float | None:
         bounds.append(largest)
         if steps is not None:
             shortest = max(1.0, float(np.median(steps[1])))
-            bounds.append(largest / shortest * min(ahead, 1e6))
+            bounds.append(largest / shortest * ahead)
     if len(bounds) == 1:
         return None
     bonus = 0.0
     alpha, entropy = case.get("train/alpha"), case.get(ENTROPY)
-    if alpha is not None and entropy is not None and math.isfinite(ahead):
+    if alpha is not None and entropy is not None:
         bonus = float(np.median(alpha[1])) * float(np.abs(entropy[1]).max()) * ahead
     return max(bounds) + bonus
 

@@ -221,8 +221,8 @@ def _autoreset(roll: _Roll) -> CheckResult:
 def _same_in(env: EnvLike, backend: BackendName, roll: _Roll, steps: int, seed: int) -> CheckResult:
     """Check that another backend gives the same episodes."""
     try:
-        workers = {"workers": 2} if backend == "processes" else {}
-        with make_vector(env, _COPIES, backend=backend, **workers) as other:
+        workers = 2 if backend == "processes" else None
+        with make_vector(env, _COPIES, backend=backend, workers=workers) as other:
             differs = _difference(roll, _roll(other, steps, seed, roll.actions))
     except AssayError as error:
         return CheckResult(backend, False, error.message, error.fix)

@@ -158,7 +158,7 @@ def plot_curves(
         ConfigError: The file's ending is not known, or the curves of a group do not overlap.
         RunError: A run cannot be read, or the file cannot be written.
     """
-    _check_suffix(path)
+    check_suffix(path)
     curves = groups if isinstance(groups, Mapping) else read_curves(groups, metric)
     if not curves:
         raise ConfigError("There is nothing to draw.", "Give at least one run or group.")
@@ -197,7 +197,7 @@ def plot_panels(
         ConfigError: The file's ending is not known, or the curves of a group do not overlap.
         RunError: The file cannot be written.
     """
-    _check_suffix(path)
+    check_suffix(path)
     if not panels:
         raise ConfigError("There is nothing to draw.", "Give at least one panel.")
     columns = min(3, len(panels))
@@ -223,7 +223,7 @@ def plot_comparison(comparison: Comparison, path: Path) -> Path:
         ConfigError: The file's ending is not known.
         RunError: The file cannot be written.
     """
-    _check_suffix(path)
+    check_suffix(path)
     arms = comparison.arms
     figure = new_figure(9.6, max(3.8, 1.9 + 0.62 * len(arms)))
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
@@ -248,7 +248,7 @@ def plot_histograms(panels: Mapping[str, NDArray[Any]], path: Path, *, title: st
         ConfigError: The file's ending is not known.
         RunError: The file cannot be written.
     """
-    _check_suffix(path)
+    check_suffix(path)
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = new_figure(3.4 * columns, 2.6 * rows)
@@ -510,7 +510,8 @@ def save_figure(figure: Figure, path: Path, note: str | None = None) -> Path:
     return path
 
 
-def _check_suffix(path: Path) -> None:
+def check_suffix(path: Path) -> None:
+    """Refuse a file that is neither PNG nor SVG."""
     if path.suffix.lower() not in _SUFFIXES:
         raise ConfigError(f"'{path}' ends in '{path.suffix}': expected .png or .svg.")
 
