@@ -1,9 +1,9 @@
 """Keep the memory that tensors free, so that the next ones need not ask the system again.
 
 glibc gives large blocks back to the system as soon as they are free. A training step on a CPU frees
-hundreds of blocks of megabytes and takes them again at once, and for every page of them the system
-fills in zeros again: for a layer of 2,048 units and 1,024 rows that takes longer than the arithmetic
-on it. Elsewhere (other libraries of C, other systems) nothing changes.
+hundreds of blocks of megabytes and takes them again at once, and the system fills every page of
+them with zeros again: for a layer of 2,048 units and 1,024 rows that takes longer than the
+arithmetic on it. Elsewhere (other libraries of C, other systems) nothing changes.
 """
 
 from __future__ import annotations
