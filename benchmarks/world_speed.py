@@ -47,22 +47,22 @@ STORE = evidence.ROOT / "evidence" / "world_speed.json"
 RACES: dict[str, dict[str, Any]] = {
     "dreamerv3 XS, numbers": {
         "sides": ("sheeprl", "assay-eager"), "size": "XS", "images": False, "target": 5.0,
-        "updates": 2,
+        "updates": 1,
     },
     "dreamerv3 XS, images": {
         "sides": ("sheeprl", "assay-eager"), "size": "XS", "images": True, "target": 5.0,
-        "updates": 2,
+        "updates": 1,
     },
     "dreamerv3 nano, numbers": {
         "sides": ("sheeprl", "assay-eager"), "size": "nano", "images": False,
-        "target": None, "updates": 5,
+        "target": None, "updates": 3,
     },
-    "ensemble, fit": {"sides": ("loop", "assay-eager", "assay"), "target": 3.0, "updates": 300},
+    "ensemble, fit": {"sides": ("loop", "assay-eager", "assay"), "target": 3.0, "updates": 100},
     "ensemble, fit of Pendulum": {
         "sides": ("loop", "assay-eager", "assay"), "hidden": (64, 64, 64), "obs": 3, "actions": 1,
-        "target": 3.0, "updates": 1000,
+        "target": 3.0, "updates": 300,
     },
-    "ensemble, rollout": {"sides": ("loop", "assay-eager"), "target": 3.0, "updates": 10},
+    "ensemble, rollout": {"sides": ("loop", "assay-eager"), "target": 3.0, "updates": 5},
 }  # fmt: skip
 SHEEPRL_SIZES = {"XS": "12M", "nano": "1M"}
 BATCH, LENGTH, HORIZON = 16, 64, 15
@@ -321,7 +321,9 @@ def _loop_rollout(spec: dict[str, Any]) -> Callable[[], Any]:
 # ---------------------------------------------------------------------- all of them
 
 
-def measure(core: int, names: Sequence[str], quick: bool) -> list[dict[str, Any]]:
+def measure(
+    core: int, names: Sequence[str], repeats: int, quick: bool = False
+) -> list[dict[str, Any]]:
     """Return one record per measurement; the sides of a race take turns."""
     has_peer = importlib.util.find_spec("sheeprl") is not None
     if not has_peer and not quick:
@@ -335,7 +337,7 @@ def measure(core: int, names: Sequence[str], quick: bool) -> list[dict[str, Any]
             sides = [s for s in RACES[name]["sides"] if has_peer or s != "sheeprl"]
             if quick:
                 sides, race["updates"] = [s for s in sides if s != "assay"], 1
-            for repeat in range(1 if quick else REPEATS):
+            for repeat in range(1 if quick else repeats):
                 for side in sides:
                     spec = {"race": name, "side": side, "core": core, **race}
                     words = [__file__, "--child", json.dumps(spec)]
@@ -395,6 +397,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)))
     parser.add_argument("--races", nargs="+", choices=RACES, default=list(RACES))
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="turns of every race")
     parser.add_argument("--quick", action="store_true", help="one update, one repeat")
     parser.add_argument("--store", action="store_true", help="keep the result as evidence")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -402,7 +405,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.child is not None:
         print(json.dumps(child(json.loads(options.child))))
         return 0
-    runs = measure(options.core, options.races, options.quick)
+    runs = measure(options.core, options.races, options.repeats, options.quick)
     if options.store and STORE.exists():
         others = evidence.read_json(STORE)["runs"]
         runs = [run for run in others if run["race"] not in options.races] + runs

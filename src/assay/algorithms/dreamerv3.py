@@ -14,7 +14,8 @@ critic also learns from the replayed rewards, with a weight of 0.3, and the worl
 This is the authors' present code (block GRU, RMS norm, LaProp with adaptive gradient clipping).
 
 Deviations: sequences begin at fixed places of the stream, with the latent state that was acted with
-(the authors begin anywhere, and write newer states back). The observation after the last step of a
+(the authors begin anywhere, write newer states back, and first replay every new sequence once). The
+first steps are random. Every image has a CNN of its own. The observation after the last step of a
 sequence trains the world model, and returns bootstrap from its value; nothing is imagined from it.
 Without exploration, latent state and action are the most likely ones (the authors sample). Small
 images are halved less than four times, others are padded until they can be. Whole numbers are
