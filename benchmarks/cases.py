@@ -21,6 +21,7 @@ CURVE_EPISODES = 10
 Score = Literal["return", "success"]
 _TITLES = {
     "qrdqn": "QR-DQN", "rainbow": "Rainbow", "recurrent_ppo": "Recurrent PPO", "crossq": "CrossQ",
+    "dreamerv3": "DreamerV3", "tdmpc2": "TD-MPC2",
 }  # fmt: skip
 
 
@@ -139,6 +140,15 @@ GROUPS: dict[str, tuple[Case, ...]] = {
         Case("redq-pendulum", "redq", "Pendulum-v1", 5_000, -160, 3.0),
         Case("crossq-halfcheetah", "crossq", "HalfCheetah-v5", 100_000, 4000, 40.0,
              rival="sac-halfcheetah", seeds=3),
+    ),
+    "World models": (
+        Case("mbpo-pendulum", "mbpo", "Pendulum-v1", 5_000, -200, 3.0, rival="sac-pendulum-5k"),
+        Case("sac-pendulum-5k", "sac", "Pendulum-v1", 5_000, -200, 1.0),
+        Case("dreamerv3-catch", "dreamerv3", "assay/Catch-v0", 10_000, 0.95, 6.0, inclusive=True,
+             seeds=3),
+        Case("dreamerv3-catch-blind", "dreamerv3", "assay/Catch-v0", 10_000, 0.95, 6.0,
+             inclusive=True, overrides={"env_kwargs": {"blind": 4}}, seeds=1),
+        Case("tdmpc2-pendulum", "tdmpc2", "Pendulum-v1", 10_000, -160, 6.0, seeds=3),
     ),
     "Goals": (
         Case("sac-her-fetchreach", "sac", "FetchReach-v4", 3_500, 0.95, 1.0, inclusive=True,

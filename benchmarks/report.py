@@ -295,6 +295,13 @@ def imitation_speed_table() -> str:
     return table(evidence.read_json(STORE) if STORE.exists() else None)
 
 
+def world_speed_table() -> str:
+    """Return the races of world models, if they were run."""
+    from world_speed import STORE, table
+
+    return table(evidence.read_json(STORE) if STORE.exists() else None)
+
+
 def dataset_memory_line() -> str:
     """Return what training from a set larger than the memory costs, if it was measured."""
     from dataset_memory import STORE, line
@@ -326,6 +333,7 @@ def tables() -> dict[str, str]:
         "offline": offline.table(),
         "offline-speed": offline_speed_table(),
         "imitation-speed": imitation_speed_table(),
+        "world-speed": world_speed_table(),
         "dataset-memory": dataset_memory_line(),
         "server": server_table(),
         "server-learning": plain_table("server_learning", "python benchmarks/server_learning.py"),

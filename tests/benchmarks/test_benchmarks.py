@@ -88,7 +88,12 @@ def test_the_goals_are_those_the_project_set() -> None:
         "crossq-pendulum": (20_000, "> -160"),
         "crossq-halfcheetah": (100_000, "> 4000"),
         "sac-her-fetchreach": (3_500, "≥ 95% success"),
+        "mbpo-pendulum": (5_000, "> -200"),
+        "sac-pendulum-5k": (5_000, "> -200"),  # beside it, at the same budget
         # The project sets no budget for these, or an upper limit.
+        "dreamerv3-catch": (ANY, "≥ 0.95"),
+        "dreamerv3-catch-blind": (ANY, "≥ 0.95"),
+        "tdmpc2-pendulum": (ANY, "> -160"),
         "recurrent_ppo-recall": (ANY, "≥ 0.95"),
         "r2d2-recall": (ANY, "≥ 0.95"),
         "redq-pendulum": (ANY, "> -160"),

@@ -42,6 +42,8 @@ def test_samples_are_one_hot_with_the_gradient_of_the_probabilities() -> None:
     # d p_2 / d l_j = p_2 (1[j = 2] - p_j)
     by_hand = [-p[2] * p[0], -p[2] * p[1], p[2] * (1 - p[2])]
     assert gradient[0].tolist() == pytest.approx([float(x) for x in by_hand], rel=1e-5)
+    with torch.no_grad():  # where no gradient is asked for, the sample is the same
+        assert torch.equal(sample_one_hot(log_probs, noise), sample)
 
 
 def test_samples_have_the_right_frequencies() -> None:

@@ -14,7 +14,8 @@ critic also learns from the replayed rewards, with a weight of 0.3, and the worl
 This is the authors' present code (block GRU, RMS norm, LaProp with adaptive gradient clipping).
 
 Deviations: sequences begin at fixed places of the stream, with the latent state that was acted with
-(the authors begin anywhere, and write newer states back). The observation after the last step of a
+(the authors begin anywhere, write newer states back, and first replay every new sequence once). The
+first steps are random. Every image has a CNN of its own. The observation after the last step of a
 sequence trains the world model, and returns bootstrap from its value; nothing is imagined from it.
 Without exploration, latent state and action are the most likely ones (the authors sample). Small
 images are halved less than four times, others are padded until they can be. Whole numbers are
@@ -44,7 +45,7 @@ from assay.core.images import has_images
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
 from assay.core.types import Problem, SequenceBatch, Spaces, Tree, pack, tree_map, unpack
-from assay.functional.symlog import two_hot_cross_entropy, two_hot_mean
+from assay.functional.symlog import two_hot, two_hot_cross_entropy, two_hot_mean
 from assay.functional.world_models import balanced_kl, lambda_returns, one_hot
 from assay.networks.heads import ActionScale
 from assay.networks.world_model import (
@@ -311,12 +312,10 @@ class DreamerV3(Algorithm):
             deter[:-1].flatten(0, 1), stoch[:-1].flatten(0, 1), self.actor.sample,
             batch["action_noise"], batch["prior_noise"],
         )  # fmt: skip
-        reward = world.reward.mean(features)
+        reward = world.reward.mean(features[1:])
         proceed = torch.sigmoid(world.continuation(features))  # gamma c, as it was learned
         value = self.critic.mean(features)
-        target = lambda_returns(
-            reward[1:], proceed[1:], torch.ones_like(value[1:]), value[1:], hp.lam
-        )
+        target = lambda_returns(reward, proceed[1:], torch.ones_like(reward), value[1:], hp.lam)
         scale = self.range(target)
         batch["features"], batch["taken"], batch["target"] = features[:-1], taken, target
         batch["advantage"] = (target - value[:-1]) / scale
@@ -345,11 +344,12 @@ class DreamerV3(Algorithm):
         return (weight * self._value_loss(features, batch["replay_target"])).mean()
 
     def _value_loss(self, features: Tensor, target: Tensor) -> Tensor:
-        logits, bins = self.critic(features), self.critic.bins
+        bins = self.critic.bins
         with torch.no_grad():
             slow = two_hot_mean(self.slow(features), bins)
-        regulariser = two_hot_cross_entropy(logits, slow, bins)
-        return two_hot_cross_entropy(logits, target, bins) + regulariser
+            # Both cross-entropies are of one prediction.
+            wanted = two_hot(target, bins) + two_hot(slow, bins)
+        return -(wanted * self.critic(features).log_softmax(dim=-1)).sum(dim=-1)
 
     def _actor_loss(self, batch: dict[str, Tensor]) -> Losses:
         log_pi, entropy = self.actor.log_prob_entropy(batch["features"], batch["taken"])

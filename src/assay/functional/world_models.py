@@ -36,8 +36,11 @@ def sample_one_hot(log_probs: Tensor, gumbel: Tensor | None) -> Tensor:
     Without `gumbel` noise (of the shape of `log_probs`) it is the most likely one.
     """
     scores = log_probs if gumbel is None else log_probs + gumbel
+    chosen = one_hot(scores.detach().argmax(-1), log_probs.shape[-1])
+    if not torch.is_grad_enabled():
+        return chosen
     probs = log_probs.exp()
-    return one_hot(scores.detach().argmax(-1), log_probs.shape[-1]) + (probs - probs.detach())
+    return chosen + (probs - probs.detach())
 
 
 def categorical_kl(p: Tensor, q: Tensor) -> Tensor:

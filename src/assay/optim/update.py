@@ -25,6 +25,7 @@ from assay.core.errors import CheckpointError
 from assay.core.types import State
 from assay.optim import compile_cache, cuda_graph
 from assay.optim.compile_cache import Compiled, CompileError, Program
+from assay.optim.memory import keep_freed_memory
 from assay.optim.mode import Mode
 from assay.optim.noise import NoiseSource, NoiseSpec
 from assay.optim.parameters import (
@@ -149,6 +150,8 @@ class Step:
             raise ValueError("Two modules of a step hold the same parameters; name only one.")
         self.flats = {m: flatten_parameters(m) for m in self.modules if list(m.parameters())}
         device = next(iter(self.flats.values())).device
+        if device.type == "cpu":
+            keep_freed_memory()
         self.moments = {o.name: o.rule.init(self.flats[o.module]) for o in self.objectives}
         self.counts = {name: torch.zeros((), device=device) for name in self.moments}
         if share is not None:
