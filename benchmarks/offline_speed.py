@@ -38,7 +38,10 @@ ALGORITHMS = ("iql", "cql")
 LIBRARIES = ("d3rlpy", "assay")
 TARGET = 3.0
 STEPS, EPISODE, BATCH = 100_000, 1_000, 256
-UPDATES = {"d3rlpy": 1_000, "assay": 3_000}
+UPDATES = {  # about half a minute each
+    "iql": {"d3rlpy": 1_000, "assay": 3_000},
+    "cql": {"d3rlpy": 200, "assay": 600},
+}
 QUICK_UPDATES = 20
 REPEATS = 3
 TIMEOUT = 1_800
@@ -180,7 +183,7 @@ def measure(core: int, quick: bool) -> list[dict[str, Any]]:
                 launch({**spec, "library": "assay", "updates": 10}, cache)  # compiles
             for repeat in range(1 if quick else REPEATS):
                 for library in libraries:
-                    updates = QUICK_UPDATES if quick else UPDATES[library]
+                    updates = QUICK_UPDATES if quick else UPDATES[algorithm][library]
                     asked = {**spec, "library": library, "updates": updates, "seed": repeat + 1}
                     found = launch(asked, cache)
                     record = {"algorithm": algorithm, "library": library, "repeat": repeat}
