@@ -134,7 +134,11 @@ class CQL(Algorithm):
             y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], next_q)
         # The density of a uniform action in (-1, 1)^d is 0.5^d.
         log_uniform = torch.full_like(own[0][1], self.actor.size * math.log(0.5))
-        kinds = [(batch["uniform"], log_uniform), *own, after]  # actions, log-densities [B, samples]
+        kinds = [
+            (batch["uniform"], log_uniform),
+            *own,
+            after,
+        ]  # actions, log-densities [B, samples]
         recorded = self.actor.scale.to_unit(batch["action"]).unsqueeze(1)
         actions = torch.cat([recorded, *(action for action, _ in kinds)], dim=1)
         every = self.critic.of_many(obs, actions)  # [2, B, 1 + 3 samples], all at s

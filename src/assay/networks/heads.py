@@ -258,7 +258,8 @@ def _joined_product(x: Tensor, rest: Tensor, weight: Tensor, bias: Tensor) -> Te
     """Return [x_b, rest_bn] W + bias as [B N, out], with the product of `x` [B, in] taken once."""
     of_x, of_rest = weight.split([x.shape[1], rest.shape[2]])
     shared = torch.addmm(bias, x, of_x).unsqueeze(1)  # [B, 1, out]
-    return (torch.mm(rest.flatten(0, 1), of_rest).unflatten(0, rest.shape[:2]) + shared).flatten(0, 1)
+    own = torch.mm(rest.flatten(0, 1), of_rest).unflatten(0, rest.shape[:2])  # [B, N, out]
+    return (own + shared).flatten(0, 1)
 
 
 def make_ensemble(
