@@ -77,7 +77,7 @@ TASKS = {
     task.env: task
     for task in (
         Task("CartPole-v1", "dqn", 50_000, 200),
-        Task("Pendulum-v1", "sac", 20_000, 100),
+        Task("Pendulum-v1", "sac", 10_000, 100, settings={"hidden": [64, 64]}),
         Task("Hopper-v5", "sac", 300_000, 300, updates=200_000),
         Task("HalfCheetah-v5", "sac", 300_000, 100, updates=200_000),
     )
@@ -140,7 +140,7 @@ def _prepare(part: Part, work: Path, out: Path) -> dict[str, Any]:
     # All checkpoints are kept, to find one that is half-way for the medium set.
     settings = {"env_steps": task.env_steps, "keep_checkpoints": 20, **_quiet(1), **watched}
     config = _resolved(task.algorithm, task.env, task.settings | settings)
-    run = train_or_resume(work / "runs", part.name, config)
+    run = _finished(work, part, config)
     found = {}
     for quality in QUALITIES:
         path = set_path(work, part.env, quality)
@@ -161,9 +161,7 @@ def _learn(part: Part, work: Path, out: Path) -> dict[str, Any]:
     if part.updates is not None:
         settings["updates"] = part.updates
     config = _resolved(part.algorithm, part.env, settings)
-    run = train_or_resume(work / "runs", part.name, config)
-    if run.status != "done":
-        raise AssayError(f"{part.name} was interrupted.", "The same command goes on with it.")
+    run = _finished(work, part, config)
     # Seeds of its own: neither those of the sets nor those of training.
     final = run.evaluate(EPISODES, seed=1_000_000 + part.seed)
     return {
@@ -173,6 +171,14 @@ def _learn(part: Part, work: Path, out: Path) -> dict[str, Any]:
         "mean": round(final.mean, 3),
         "returns": evidence.rounded(final.returns),
     }
+
+
+def _finished(work: Path, part: Part, config: dict[str, Any]) -> Any:
+    """Return the run of a part, trained to its end: a set of half an expert would be kept."""
+    run = train_or_resume(work / "runs", part.name, config)
+    if run.status != "done":
+        raise AssayError(f"{part.name} was interrupted.", "The same command goes on with it.")
+    return run
 
 
 def _rank(part: Part, work: Path, out: Path) -> dict[str, Any]:

@@ -193,14 +193,16 @@ def flops_per_update(training: Training) -> int:
     return counted[-1]
 
 
-def matmul_rate(rows: int, width: int, seconds: float = 0.5) -> float:
+def matmul_rate(
+    rows: int, width: int, seconds: float = 0.5, now: Callable[[], float] = time.perf_counter
+) -> float:
     """Return the best rate, in operations per second, at which this core multiplies matrices."""
     a, b, out = torch.randn(rows, width), torch.randn(width, width), torch.empty(rows, width)
-    shortest, deadline = math.inf, time.perf_counter() + seconds
-    while (began := time.perf_counter()) < deadline:
+    shortest, deadline = math.inf, now() + seconds
+    while (began := now()) < deadline:
         for _ in range(20):
             torch.mm(a, b, out=out)
-        shortest = min(shortest, time.perf_counter() - began)
+        shortest = min(shortest, now() - began)
     return 20 * 2 * rows * width * width / shortest
 
 

@@ -69,8 +69,8 @@ class TestLoss:
         algorithm = table(expectile=0.7)
         batch = algorithm.replay_tensors(items())
         loss, metrics = algorithm._value_loss(batch)
-        # The smaller targets at the recorded actions: min(5.5, 4), 5, min(5, 8), min(7, 4)
-        assert batch["q"].tolist() == pytest.approx([4.0, 5.0, 5.0, 4.0])
+        # The smaller targets at the recorded actions: min(5.5, 4), 5, min(5, 8), min(7, 4); less V
+        assert batch["advantage"].tolist() == pytest.approx([-0.5, 0.5, 0.0, -1.0])
         # u = -0.5, 0.5, 0, -1, weighed 0.3, 0.7, 0.7, 0.3
         assert loss.item() == pytest.approx((0.3 * 0.25 + 0.7 * 0.25 + 0.3) / 4)
         assert metrics["value_mean"].item() == pytest.approx(4.75)

@@ -194,7 +194,13 @@ def test_ratios_of_offline_updates_are_of_medians() -> None:
         for rate in rates
     ]
     text = offline_speed.table({"runs": runs})
-    assert "| 350/s | 100/s | 3.5x [2.7x, 4.4x] | 3x | yes |" in text
+    assert "| 350.0/s | 100.0/s | 3.5x [2.7x, 4.4x] | 3x | yes | - | - | - |" in text
+    counts = [
+        {"algorithm": "iql", "library": library, "operations": n, "operations_per_second": rate}
+        for library, n, rate in (("assay", 2e9, 1e12), ("d3rlpy", 3e9, 9e11))
+    ]
+    text = offline_speed.table({"runs": runs + counts})
+    assert "| 2.00, 3.00 GFLOP | 500.0/s at 1000 GFLOP/s | 5.0x |" in text
     assert "Not measured" in offline_speed.table(None)
     rows = offline_speed.steps()
     assert len(rows["reward"]) == offline_speed.STEPS

@@ -117,6 +117,30 @@ def test_a_loss_on_one_member_leaves_the_others_alone():
 
 
 @pytest.mark.parametrize(
+    "settings",
+    [
+        {"hidden": (8, 8)},
+        {"hidden": (8, 8), "layer_norm": True},
+        {"hidden": ()},
+        {"hidden": (8,), "network": "simba"},
+    ],
+)
+def test_many_actions_of_a_state_are_valued_as_each_by_itself(settings):
+    critics = QEnsemble(BOX, 2, **settings)
+    obs, actions = torch.randn(3, 2), torch.randn(3, 5, 2)
+    many = critics.of_many(obs, actions)
+    each = torch.stack([critics(obs, actions[:, n]) for n in range(5)], dim=2)
+    assert many.shape == (2, 3, 5)
+    torch.testing.assert_close(many, each, rtol=1e-4, atol=1e-4)
+    weights = torch.randn(2, 3, 5)
+    for one, other in zip(
+        *(torch.autograd.grad((q * weights).sum(), [*critics.parameters()]) for q in (many, each)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
     "space", [BOX, spaces.Dict({"a": BOX, "image": spaces.Box(0, 255, (12, 12, 3), np.uint8)})]
 )
 def test_critics_trace_with_gradients(space, assert_traces):

@@ -25,7 +25,7 @@ from assay.algorithms.settings import EntropySettings, OfflineActorCriticSetting
 from assay.algorithms.shared.mixed_settings import EpsilonSettings
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
-from assay.core.types import Spaces, Tree, action_mask, tree_map, unpack
+from assay.core.types import Spaces, action_mask, unpack
 from assay.functional import losses, targets
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import QEnsemble
@@ -124,29 +124,28 @@ class CQL(Algorithm):
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
         with torch.no_grad():
+            own = self.actor.sample_many(obs, batch["drawn"])
+            following = batch["next_noise"].unsqueeze(1)
+            after, (next_action, _) = self.actor.sample_many(
+                next_obs, batch["next_drawn"], following
+            )
             # y = r + gamma (1 - d) min_i Q'_i(s', a'), a' ~ pi(s')
-            next_action, _ = self.actor.sample(next_obs, batch["next_noise"])
-            next_q = self.target(next_obs, next_action).amin(0)
+            next_q = self.target(next_obs, next_action.squeeze(1)).amin(0)
             y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], next_q)
-        q = self.critic(obs, self.actor.scale.to_unit(batch["action"]))  # q: [2, B]
-        gap = losses.conservative_gap(self._values(obs, next_obs, batch), q).mean(1)  # [2]
+        # The density of a uniform action in (-1, 1)^d is 0.5^d.
+        log_uniform = torch.full_like(own[0][1], self.actor.size * math.log(0.5))
+        kinds = [
+            (batch["uniform"], log_uniform),
+            *own,
+            after,
+        ]  # actions, log-densities [B, samples]
+        recorded = self.actor.scale.to_unit(batch["action"]).unsqueeze(1)
+        actions = torch.cat([recorded, *(action for action, _ in kinds)], dim=1)
+        every = self.critic.of_many(obs, actions)  # [2, B, 1 + 3 samples], all at s
+        q, sampled = every[:, :, 0], every[:, :, 1:] - torch.cat([log for _, log in kinds], dim=1)
+        gap = losses.conservative_gap(sampled, q).mean(1)  # [2]
         loss = (q - y).square().mean(1).sum() + self._weight() * gap.sum()
         return self._reported(loss, q, gap.mean(), batch)
-
-    def _values(self, obs: Tree, next_obs: Tree, batch: dict[str, Tensor]) -> Tensor:
-        """Return Q(s, a) - log density(a) [2, B, 3 samples] of actions of three kinds."""
-        many = self.hp.samples
-        here, there = (
-            tree_map(lambda part: part.repeat_interleave(many, 0), tree) for tree in (obs, next_obs)
-        )
-        with torch.no_grad():
-            own, log_own = self.actor.sample(here, batch["drawn"].flatten(0, 1))
-            after, log_after = self.actor.sample(there, batch["next_drawn"].flatten(0, 1))
-        # The density of a uniform action in (-1, 1)^d is 0.5^d.
-        log_uniform = self.actor.size * math.log(0.5)
-        kinds = ((batch["uniform"].flatten(0, 1), log_uniform), (own, log_own), (after, log_after))
-        parts = [self.critic(here, action) - density for action, density in kinds]  # [2, B samples]
-        return torch.cat([part.unflatten(1, (-1, many)) for part in parts], dim=2)
 
     def _discrete_critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)

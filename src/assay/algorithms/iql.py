@@ -3,9 +3,10 @@
 V is an expectile of Q over the recorded actions, Q bootstraps from V, and the policy imitates
 recorded actions weighted by exp(beta A): no action outside the data is ever valued.
 
-Deviations: the mean of a Box policy is linear and clipped to the bounds when it acts, where the
-paper's code has a tanh. Its log-std, one per dimension, is held within the bounds of that code by
-the loss. The learning rate of the policy is constant by default (the paper: a cosine to 0, here
+Deviations: the policy's weights are of V before its step (the paper's code: after it), so that V(s)
+is computed once. The mean of a Box policy is linear and clipped to the bounds when it acts, where
+the paper's code has a tanh. Its log-std, one per dimension, is held within the bounds of that code
+by the loss. The learning rate of the policy is constant by default (the paper: a cosine to 0, here
 `actor_lr=cosine:3e-4:0`); there is no dropout.
 """
 
@@ -100,19 +101,19 @@ class IQL(Algorithm):
     def _value_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs = unpack("obs", batch)
         with torch.no_grad():
-            # The losses of V and of the policy both read min_i Q'_i(s, a).
-            batch["q"] = self._q(self.target, obs, batch["action"]).amin(0)
+            q = self._q(self.target, obs, batch["action"]).amin(0)
         value = self._v(obs)
+        advantage = q - value
+        batch["advantage"] = advantage.detach()  # the loss of the policy reads it
         # L_V = E[|tau - 1{u < 0}| u^2], u = min_i Q'_i(s, a) - V(s)
-        loss = losses.expectile(batch["q"] - value, self.hp.expectile).mean()
+        loss = losses.expectile(advantage, self.hp.expectile).mean()
         return loss, {"value_mean": value.mean()}
 
     def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs = unpack("obs", batch)
-        with torch.no_grad():
-            # w = min(exp(beta A), 100), A = min_i Q'_i(s, a) - V(s)
-            advantage = batch["q"] - self._v(obs)
-            weight = (self.hp.beta * advantage).exp().clamp(max=self.hp.max_weight)
+        # w = min(exp(beta A), 100), A = min_i Q'_i(s, a) - V(s)
+        advantage = batch["advantage"]
+        weight = (self.hp.beta * advantage).exp().clamp(max=self.hp.max_weight)
         params = self.actor(obs)
         if self.continuous:
             params = self._bounded(params)

@@ -220,29 +220,46 @@ class EnsembleMLP(nn.Module):
             self.weights.append(nn.Parameter(weight.contiguous()))
             self.biases.append(nn.Parameter(bias))
 
-    def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
-        """Return [members, B, out] for inputs [B, in]; of `members` [M] only those, if given."""
+    def forward(
+        self, x: Tensor, members: Tensor | None = None, *, rest: Tensor | None = None
+    ) -> Tensor:
+        """Return [members, B, out] for inputs [B, in]; of `members` [M] only those, if given.
+
+        Where an input is joined with N others in turn, `rest` [B, N, more] has these, and the
+        result is [members, B N, out]: what the first layer makes of `x` is computed once.
+        """
         parameters = [*self.weights, *self.biases, *self.gains, *self.shifts]
         if members is not None:
             parameters = [p.index_select(0, members) for p in parameters]
         # Taken apart at once: the gradient of a single slice would be as large as the whole.
         each = zip(*(p.unbind(0) for p in parameters), strict=True)
         # A product per member: on a CPU a batched one is no faster at width 256 (measured).
-        return torch.stack([self._member(own, x) for own in each])
+        return torch.stack([self._member(own, x, rest) for own in each])
 
-    def _member(self, own: Sequence[Tensor], x: Tensor) -> Tensor:
+    def _member(self, own: Sequence[Tensor], x: Tensor, rest: Tensor | None) -> Tensor:
         layers, norms = len(self.weights), len(self.gains)
         last, biases, norm = layers - 1, own[layers : 2 * layers], own[2 * layers :]
         for i, (weight, bias) in enumerate(zip(own[:layers], biases, strict=True)):
-            if i == last and weight.shape[1] == 1:
+            if i == 0 and rest is not None:
+                x = _joined_product(x, rest, weight, bias[0])
+            elif i == last and weight.shape[1] == 1:
                 # One output: a matrix-vector product, which a compiled step fuses with the rest.
                 return (torch.mv(x, weight[:, 0]) + bias[0]).unsqueeze(1)
-            x = torch.addmm(bias[0], x, weight)
+            else:
+                x = torch.addmm(bias[0], x, weight)
             if i < last:
                 x = self.activation(x)
                 if norms:
                     x = F.layer_norm(x, x.shape[1:], norm[i], norm[norms + i])
         return x
+
+
+def _joined_product(x: Tensor, rest: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return [x_b, rest_bn] W + bias as [B N, out], with the product of `x` [B, in] taken once."""
+    of_x, of_rest = weight.split([x.shape[1], rest.shape[2]])
+    shared = torch.addmm(bias, x, of_x).unsqueeze(1)  # [B, 1, out]
+    own = torch.mm(rest.flatten(0, 1), of_rest).unflatten(0, rest.shape[:2])  # [B, N, out]
+    return (own + shared).flatten(0, 1)
 
 
 def make_ensemble(
@@ -295,6 +312,16 @@ class QEnsemble(nn.Module):
         flat = action.reshape(action.shape[0], -1)
         x = torch.cat([self.encoder(obs), flat], dim=1)
         return self.ensemble(x, members).squeeze(-1)
+
+    def of_many(self, obs: Tree, actions: Tensor) -> Tensor:
+        """Return the values [members, B, N] of N actions [B, N, ...] in each state."""
+        x, flat = self.encoder(obs), actions.flatten(2)
+        if isinstance(self.ensemble, EnsembleMLP):
+            q = self.ensemble(x, rest=flat)
+        else:
+            each = x.unsqueeze(1).expand(-1, flat.shape[1], -1)
+            q = self.ensemble(torch.cat([each, flat], dim=2).flatten(0, 1))
+        return q.unflatten(1, flat.shape[:2]).squeeze(-1)
 
 
 class ValueEnsemble(nn.Module):

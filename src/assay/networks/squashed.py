@@ -38,3 +38,11 @@ class SquashedActor(nn.Module):
     def sample(self, obs: Tree, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return unit actions [B, ...] and their log-probabilities [B], reparameterised."""
         return self.distribution.sample_log_prob(self.net(obs), noise)
+
+    def sample_many(self, obs: Tree, *noise: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return what `sample` does for each noise [B, N, ...], of one pass of the network.
+
+        Actions are [B, N, ...] and their log-probabilities [B, N].
+        """
+        params = self.net(obs).unsqueeze(1)
+        return [self.distribution.sample_log_prob(params, one) for one in noise]
