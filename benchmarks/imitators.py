@@ -150,6 +150,12 @@ _PENDULUM, _HOPPER = "Pendulum-v1", "Hopper-v5"
 _RANDOM = {"expert": "random"}
 _LABELS = 1_000
 _CLONE = {"hidden": [64, 64], "lr": 1e-3}
+# PPO with a learned reward, and with the environment's: as the policies of the imitators learn.
+_PPO: dict[str, Any] = {
+    "env_steps": 122_880, "num_envs": 16, "horizon": 256, "minibatch_size": 512, "epochs": 10,
+    "gamma": 0.9, "lr": "linear:2e-3:0", "scale_actions": False, "normalize_obs": True,
+    "normalize_reward": True,
+}  # fmt: skip
 CASES = {
     case.name: case
     for case in (
@@ -169,6 +175,9 @@ CASES = {
         Case("airl-transfer", "airl", _PENDULUM, 0.8, transfer={"g": 7.0}),
     )
 }  # fmt: skip
+
+# Whose pages show these cases; BC is measured elsewhere, and here it is a control.
+ALGORITHMS = ("gail", "airl", "dagger")
 
 
 # ---------------------------------------------------------------------- one seed
@@ -227,12 +236,9 @@ def _transferred(case: Case, seed: int, out: Path, run: Any) -> tuple[float, dic
     def rewarded() -> Any:
         return reward.wrap(changed())
 
-    from assay.loops.config import preset
-
     settings = {
-        **preset("ppo", case.env), "env_steps": 200_000, "seed": seed, "device": "cpu",
-        "threads": 1, "sinks": (), "eval_every": 0, "normalize_reward": True, "preset": False,
-        "compile": has_compiler(),
+        **_PPO, "seed": seed, "device": "cpu", "threads": 1, "sinks": (), "eval_every": 0,
+        "preset": False, "compile": has_compiler(),
     }  # fmt: skip
     ends: dict[str, float] = {}
     measure = partial(evaluate, episodes=FINAL_EPISODES, seed=FINAL_SEED + seed)
@@ -283,6 +289,16 @@ def collect(out: Path) -> dict[str, Any]:
             "passed": case.met(middle), "seeds": seeds,
         }  # fmt: skip
     return found
+
+
+def cases_of(found: Mapping[str, Any], algorithm: str | None = None) -> dict[str, Any]:
+    """Return what was collected, of one algorithm if that is given; DAgger's control is BC."""
+    names = {None: None, "dagger": ("dagger", "bc")}.get(algorithm, (algorithm,))
+    return {
+        name: one
+        for name, one in found["cases"].items()
+        if names is None or CASES[name].algorithm in names
+    }
 
 
 def table(found: Mapping[str, Any]) -> str:

@@ -61,6 +61,7 @@ class GAIL(Algorithm):
         reward: RewardForm = Field(
             "softplus", description="Of D: softplus is -log(1 - D), log_d log D, logit both."
         )
+
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         updates = updates_per_rollout(hp, context.num_envs)
