@@ -6,11 +6,13 @@
 
 Each seed of a case is stored as soon as it is done and is not measured again; a run that was
 interrupted is resumed. Seeds run one after the other: start the command several times with other
-`--cases` to use more cores. `--collect` writes `evidence/imitation.json` and prints the table.
+`--cases` to use more cores. Steps are compiled from the first update on, where there is a compiler:
+so a seed has the same numbers whatever is in the cache. `--collect` writes
+`evidence/imitation.json` and prints the table.
 
 A score is normalised: 0 is what random actions get, and 1 what the expert gets, both measured by
-this script on 100 episodes. GAIL and AIRL imitate a run of SAC, which is trained first; DAgger and
-BC learn from a controller that is written down here.
+this script on 100 episodes. The expert of Pendulum is a controller that is written down here, which
+costs nothing and is the same everywhere; that of Hopper is a run of SAC, which is trained first.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from assay.core.types import Action
 from assay.envs.make import make_vector
 from assay.evaluation.evaluate import evaluate
 from assay.evaluation.play import Uniform, play, recorded_space
+from assay.optim.mode import has_compiler
 from assay.runs import checkpoint
 
 EVIDENCE = evidence.ROOT / "evidence" / "imitation.json"
@@ -72,15 +75,12 @@ class Controller:
 
 
 CONTROLLERS = {"Pendulum-v1": swing_up}
-TRAINED: dict[str, dict[str, Any]] = {
-    "Pendulum-v1": {"env_steps": 20_000},
-    "Hopper-v5": {"env_steps": 1_000_000},
-}
+TRAINED: dict[str, dict[str, Any]] = {"Hopper-v5": {"env_steps": 1_000_000}}
 
 
 def expert_of(case: Case, out: Path) -> Any:
     """Return who acts as the expert; one that is trained is trained here, once."""
-    if case.labels is not None:
+    if case.env in CONTROLLERS:
         return Controller(CONTROLLERS[case.env])
     settings = {**TRAINED[case.env], "seed": 0, "device": "cpu", "threads": 1, "sinks": ()}
     run = _train_or_resume(out, f"expert-{case.env}", "sac", case.env, settings)
@@ -101,8 +101,7 @@ def demonstrations(case: Case, out: Path, episodes: int, seed: int) -> data.Data
 
 def anchors(case: Case, out: Path) -> dict[str, float]:
     """Return the mean returns of random actions and of the expert, measured once."""
-    kind = "trained" if case.labels is None else "controller"
-    path = out / "anchors" / f"{case.env}-{kind}.json"
+    path = out / "anchors" / f"{case.env}.json"
     if not path.exists():
         vector = make_vector(case.env, 10, training=False)
         chance = Uniform(vector.spaces.action, np.random.default_rng(0))
@@ -151,6 +150,12 @@ _PENDULUM, _HOPPER = "Pendulum-v1", "Hopper-v5"
 _RANDOM = {"expert": "random"}
 _LABELS = 1_000
 _CLONE = {"hidden": [64, 64], "lr": 1e-3}
+# PPO with a learned reward, and with the environment's: as the policies of the imitators learn.
+_PPO: dict[str, Any] = {
+    "env_steps": 122_880, "num_envs": 16, "horizon": 256, "minibatch_size": 512, "epochs": 10,
+    "gamma": 0.9, "lr": "linear:2e-3:0", "scale_actions": False, "normalize_obs": True,
+    "normalize_reward": True,
+}  # fmt: skip
 CASES = {
     case.name: case
     for case in (
@@ -170,6 +175,9 @@ CASES = {
         Case("airl-transfer", "airl", _PENDULUM, 0.8, transfer={"g": 7.0}),
     )
 }  # fmt: skip
+
+# Whose pages show these cases; BC is measured elsewhere, and here it is a control.
+ALGORITHMS = ("gail", "airl", "dagger")
 
 
 # ---------------------------------------------------------------------- one seed
@@ -195,7 +203,7 @@ def run_seed(case: Case, seed: int, out: Path) -> dict[str, Any]:
 def _imitate(case: Case, seed: int, out: Path) -> Any:
     settings: dict[str, Any] = {
         **case.settings, "seed": seed, "device": "cpu", "threads": 1, "sinks": (),
-        "eval_episodes": 10,
+        "eval_episodes": 10, "compile": has_compiler(),
     }  # fmt: skip
     if case.algorithm == "dagger":
         settings |= {"expert": CONTROLLERS[case.env], "env_steps": case.labels}
@@ -228,11 +236,9 @@ def _transferred(case: Case, seed: int, out: Path, run: Any) -> tuple[float, dic
     def rewarded() -> Any:
         return reward.wrap(changed())
 
-    from assay.loops.config import preset
-
     settings = {
-        **preset("ppo", case.env), "env_steps": 200_000, "seed": seed, "device": "cpu",
-        "threads": 1, "sinks": (), "eval_every": 0, "normalize_reward": True, "preset": False,
+        **_PPO, "seed": seed, "device": "cpu", "threads": 1, "sinks": (), "eval_every": 0,
+        "preset": False, "compile": has_compiler(),
     }  # fmt: skip
     ends: dict[str, float] = {}
     measure = partial(evaluate, episodes=FINAL_EPISODES, seed=FINAL_SEED + seed)
@@ -283,6 +289,16 @@ def collect(out: Path) -> dict[str, Any]:
             "passed": case.met(middle), "seeds": seeds,
         }  # fmt: skip
     return found
+
+
+def cases_of(found: Mapping[str, Any], algorithm: str | None = None) -> dict[str, Any]:
+    """Return what was collected, of one algorithm if that is given; DAgger's control is BC."""
+    names = {None: None, "dagger": ("dagger", "bc")}.get(algorithm, (algorithm,))
+    return {
+        name: one
+        for name, one in found["cases"].items()
+        if names is None or CASES[name].algorithm in names
+    }
 
 
 def table(found: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 import defaults
 import evidence
+import imitators
 import numpy as np
 import offline
 from cases import CASES, COMPARISONS, GROUPS, Case, Measure, cases_of
@@ -36,7 +37,12 @@ NAMES = ("learning", "speed", "priorities", "phases", "memory", "gate", "server"
 DOCS = evidence.ROOT.parent / "docs"
 INDEX = DOCS / "algorithms" / "README.md"
 _TOPICS = {"hindsight.md": ("Goals",), "exploration.md": ("Exploration",)}
-_OWN_TABLE = {"systems-tasks.md": "systems", "games.md": "games"}
+# Pages that show tables of `tables()`.
+_PAGES = {
+    "systems-tasks.md": ("systems",),
+    "games.md": ("games",),
+    "imitation.md": ("imitation", "imitation-speed"),
+}
 _UNITS: dict[Measure, str] = {
     "env_steps_per_second": "steps/s",
     "updates_per_second": "updates/s",
@@ -288,6 +294,20 @@ def offline_speed_table() -> str:
     return table(evidence.read_json(STORE) if STORE.exists() else None)
 
 
+def imitation_table(algorithm: str | None = None) -> str:
+    """Return what the imitators reached, if it was measured; of one algorithm, if that is given."""
+    if not imitators.EVIDENCE.exists():
+        return "Not measured yet: `python benchmarks/imitators.py`."
+    found = evidence.read_json(imitators.EVIDENCE)
+    try:
+        cases = imitators.cases_of(found, algorithm)
+        machines = [machine_line(one["machine"]) for c in cases.values() for one in c["seeds"]]
+        place = f"Measured on {'; '.join(dict.fromkeys(machines))}."
+        return f"{imitators.table({'cases': cases})}\n\n{place}"
+    except (KeyError, TypeError, ValueError) as error:
+        raise EvidenceError(f"'{imitators.EVIDENCE.name}' is refused: {error}.") from None
+
+
 def imitation_speed_table() -> str:
     """Return the race of GAIL, if it was run."""
     from imitation_speed import STORE, table
@@ -332,6 +352,7 @@ def tables() -> dict[str, str]:
         "defaults": defaults.table(),
         "offline": offline.table(),
         "offline-speed": offline_speed_table(),
+        "imitation": imitation_table(),
         "imitation-speed": imitation_speed_table(),
         "world-speed": world_speed_table(),
         "dataset-memory": dataset_memory_line(),
@@ -399,7 +420,7 @@ def _pattern(name: str) -> str:
 
 def pages() -> list[Path]:
     """Return every file that shows tables."""
-    topics = [DOCS / name for name in (*_TOPICS, *_OWN_TABLE)]
+    topics = [DOCS / name for name in (*_TOPICS, *_PAGES)]
     own = sorted((DOCS / "algorithms").glob("*.md"))
     found = [BENCHMARKS_README, PROJECT_README, *topics, *own]
     return [path for path in found if path.exists()]
@@ -409,9 +430,10 @@ def wanted_blocks(path: Path) -> dict[str, str]:
     """Return the tables that a file may show, by name."""
     if path == INDEX:
         return {"algorithms": algorithm_index()}
-    if path.name in _OWN_TABLE:
-        name = _OWN_TABLE[path.name]
-        return {name: tables()[name]}
+    if path.name in _PAGES:
+        return {name: tables()[name] for name in _PAGES[path.name]}
+    if path.parent == INDEX.parent and path.stem in imitators.ALGORITHMS:
+        return {"evidence": imitation_table(path.stem)}
     if path.parent in (INDEX.parent, DOCS):
         return {"evidence": evidence_block(path, shown_cases(path))}
     return tables()

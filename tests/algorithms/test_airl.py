@@ -63,7 +63,7 @@ def table(**settings: Any) -> Any:
     """Return AIRL with known numbers; the policy takes action 0 in state 1 with 3/4."""
     options = {
         "hidden": (), "disc_hidden": (), "horizon": 2, "minibatch_size": 2, "gamma": 0.5,
-        "state_only": False,
+        "state_only": False, "gradient_penalty": 0.0,
     }  # fmt: skip
     algorithm = make_algorithm("airl", STATES, ACTIONS, **(options | settings))
     fill(algorithm.reward)
@@ -108,7 +108,7 @@ class TestUpdate:
         disc, step = algorithm.disc_step, algorithm.step
 
         def watch_disc(batch: Any, lr: float) -> Any:
-            seen["expert"] = algorithm._logit(batch, "expert_").tolist()
+            seen["expert"] = algorithm._logit(batch, "expert_")[0].tolist()
             return disc(batch, lr)
 
         def watch(batch: Any, lr: float, index: Any) -> Any:
@@ -124,6 +124,51 @@ class TestUpdate:
         # the final observation, log pi = log 1/2. V = 0, and the episodes do not touch.
         right = [-15 - math.log(0.25), 1 - math.log(0.5)]
         assert seen["target"].tolist() == pytest.approx(right, abs=1e-5)
+
+    @pytest.mark.parametrize(("ends", "ahead"), [(0.0, 0.5**2 * (10**2 + 20**2)), (1.0, 0.0)])
+    def test_the_penalty_is_of_the_slope_of_f(self, ends: float, ahead: float) -> None:
+        pair = torch.zeros(2, dtype=torch.int64), torch.full((2,), ends), torch.zeros(2)
+        names = ("action", "terminated", "log_prob")
+        own = {"obs": pair[0], "next_obs": pair[0], **dict(zip(names, pair, strict=True))}
+        batch = own | {f"expert_{name}": part for name, part in own.items()}
+        batch["mix"] = torch.tensor([0.2, 0.7])
+        losses = [
+            table(gradient_penalty=weight)._disc_loss(batch)[0].item() for weight in (0.0, 0.01)
+        ]
+        # f is linear: slopes 1, 2, 0, 3 of g, -10 and -20 of h(s), half of 10 and 20 of h(s')
+        norm = math.sqrt(1 + 4 + 9 + 10**2 + 20**2 + ahead)
+        assert losses[1] - losses[0] == pytest.approx(0.01 * (norm - 1) ** 2, rel=1e-4)
+
+    def test_states_are_seen_by_the_discriminators_statistics(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        line = spaces.Box(-100.0, 100.0, (1,), np.float32)
+        algorithm: Any = make_algorithm("airl", line, ACTIONS, **SMALL, normalize_obs=True)
+        batches: list[dict[str, Any]] = []
+        monkeypatch.setattr(algorithm, "disc_step", lambda batch, lr: batches.append(batch))
+        data, off = Rollout(Spaces(line, ACTIONS), 8, 1), np.zeros(1, bool)
+        extras = {"log_prob": np.zeros(1, np.float32)}
+        for t in range(8):
+            obs = np.full((1, 1), 2.0 * (t % 2), np.float32)
+            data.write(t, obs, np.zeros(1, np.int64), np.zeros(1), off, off, True, extras)
+        data.last_obs = np.zeros((1, 1), np.float32)
+
+        class Fives:
+            def sample(self, rows: int) -> Any:
+                return make_batch(
+                    obs=[[5.0]] * rows, action=[0] * rows, reward=[0.0] * rows,
+                    next_obs=[[7.0]] * rows,
+                )  # fmt: skip
+
+        data.expert = Fives()  # type: ignore[assignment]
+        algorithm.update(data)
+        # 0 and 2 four times each, and eight fives: mean 3, variance (9 + 1) / 4 + 4 / 2
+        scale = math.sqrt(4.5)
+        found = {name: batches[0][name].flatten().tolist() for name in ("obs", "next_obs")}
+        for now, after in zip(found["obs"], found["next_obs"], strict=True):
+            assert sorted([now * scale + 3, after * scale + 3]) == pytest.approx([0, 2], abs=1e-5)
+        expert = [batches[0][f"expert_{name}"][0].item() for name in ("obs", "next_obs")]
+        assert expert == pytest.approx([2 / scale, 4 / scale], abs=1e-5)
 
     def test_the_reward_that_is_handed_out_has_no_potential(self) -> None:
         found = table().learned_reward(torch.tensor([0, 1]), torch.tensor([0, 1]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from gymnasium import spaces
 
 from assay.buffers.rollout import Rollout
+from assay.core.config import UnusedSettingError
 from assay.core.types import Spaces
 from assay.functional.imitation import discriminator_loss, imitation_reward
 from assay.networks.discriminator import ActionFeatures, Discriminator, gradient_penalty
@@ -35,9 +36,9 @@ class TestContract(ImitationContract):
     updates = 8
 
 
-class TestContractWithPenalty(ImitationContract):
+class TestContractWithoutPenalty(ImitationContract):
     algorithm = "gail"
-    settings = SMALL | {"gradient_penalty": 1.0, "reward": "logit"}
+    settings = SMALL | {"gradient_penalty": 0.0, "reward": "logit"}
     updates = 8
 
     def cases(self) -> Iterator[Case]:
@@ -94,13 +95,15 @@ class TestDiscriminator:
             net.trunk[0].weight.copy_(torch.tensor([[3.0, 4.0]]))
         features = torch.zeros(2, 2), torch.ones(2, 2)
         # The slope of a linear logit is its weights, of norm 5: (5 - 1)^2
-        assert gradient_penalty(net, *features, torch.rand(2)).item() == pytest.approx(16.0)
+        assert gradient_penalty(net.score, *features, torch.rand(2)).item() == pytest.approx(16.0)
 
 
 def table(**settings: Any) -> Any:
     """Return GAIL on two states, with the logit of a pair equal to log 3 where they are equal."""
-    options = {"hidden": (), "disc_hidden": (), "horizon": 2, "minibatch_size": 2} | settings
-    algorithm = make_algorithm("gail", STATES, ACTIONS, **options)
+    options: dict[str, Any] = {
+        "hidden": (), "disc_hidden": (), "horizon": 2, "minibatch_size": 2, "gradient_penalty": 0.0,
+    }  # fmt: skip
+    algorithm = make_algorithm("gail", STATES, ACTIONS, **(options | settings))
     with torch.no_grad():
         algorithm.net.value_head[0].weight.zero_()
         algorithm.disc.trunk[0].weight.copy_(torch.tensor([[0.0, math.log(3), 0.0, math.log(3)]]))
@@ -165,6 +168,72 @@ class TestRewards:
         # V = 0 everywhere: log 4 + log 2 / 2, and log 2
         right = [math.log(4) + math.log(2) / 2, math.log(2)]
         assert seen[0]["advantage"].tolist() == pytest.approx(right, abs=1e-5)
+
+
+class Fives:
+    """An expert that always sees 5."""
+
+    def sample(self, batch_size: int) -> Any:
+        rows = batch_size
+        return make_batch(
+            obs=[[5.0]] * rows, action=[0] * rows, reward=[0.0] * rows, next_obs=[[5.0]] * rows
+        )
+
+
+def seen(valid: Sequence[bool], **settings: Any) -> Any:
+    """Return GAIL after it was shown a rollout with the observations 0, 2 and 9."""
+    line = spaces.Box(-100.0, 100.0, (1,), np.float32)
+    algorithm: Any = make_algorithm("gail", line, ACTIONS, **(SMALL | settings))
+    data, off = Rollout(Spaces(line, ACTIONS), 3, 1), np.zeros(1, bool)
+    extras = {"log_prob": np.zeros(1, np.float32)}
+    for t, (number, real) in enumerate(zip((0.0, 2.0, 9.0), valid, strict=True)):
+        obs = np.full((1, 1), number, np.float32)
+        data.write(t, obs, np.zeros(1, np.int64), np.zeros(1), off, off, real, extras)
+    data.expert = Fives()  # type: ignore[assignment]
+    algorithm.disc_inputs.see(data)
+    return algorithm
+
+
+class TestInputs:
+    def test_half_of_the_statistics_are_the_experts(self) -> None:
+        inputs = seen([True, True, False]).disc_inputs
+        # 0, 2 and two fives: mean 3, variance (9 + 1 + 4 + 4) / 4; the reset row does not count
+        rows = np.array([[3.0], [3.0 + math.sqrt(4.5)]], np.float32)
+        for found in (inputs.arrays(rows), inputs.tensors(torch.from_numpy(rows))):
+            assert found.flatten().tolist() == pytest.approx([0.0, 1.0], abs=1e-6)
+
+    def test_both_sides_of_a_batch_are_normalised_by_them(self) -> None:
+        algorithm = seen([True, True, False])
+        batch = algorithm._pairs(
+            algorithm.disc_inputs.arrays(np.array([[0.0], [2.0]], np.float32)),
+            torch.zeros(2, dtype=torch.int64), torch.tensor([1, 0]), Fives().sample(2),
+        )  # fmt: skip
+        scale = math.sqrt(4.5)
+        own, other = ([(x - 3) / scale for x in rows] for rows in ((2, 0), (5, 5)))
+        assert batch["obs"].flatten().tolist() == pytest.approx(own, abs=1e-6)
+        assert batch["expert_obs"].flatten().tolist() == pytest.approx(other, abs=1e-6)
+
+    def test_the_policy_has_its_own(self) -> None:
+        algorithm = seen([True, True, False], normalize_obs=True)
+        assert algorithm.inputs(np.full((1, 1), 7.0, np.float32)).tolist() == [[7.0]]
+
+    def test_without_them_it_sees_what_the_policy_sees(self) -> None:
+        algorithm = seen([True, True, True], normalize_obs=True, disc_normalize=False)
+        algorithm.obs_norm.update(np.array([[0.0], [4.0]], np.float32))
+        rows = np.array([[4.0]], np.float32)
+        for found in (
+            algorithm.disc_inputs.arrays(rows),
+            algorithm.disc_inputs.tensors(torch.from_numpy(rows)),
+        ):
+            assert found.tolist() == [[1.0]]
+
+    def test_a_rollout_of_resets_alone_is_not_seen(self) -> None:
+        inputs = seen([False] * 3).disc_inputs
+        assert inputs.arrays(np.full((1, 1), 7.0, np.float32)).tolist() == [[7.0]]
+
+    def test_where_there_is_nothing_to_normalise_the_setting_is_refused(self) -> None:
+        with pytest.raises(UnusedSettingError, match="disc_normalize"):
+            make_algorithm("gail", STATES, ACTIONS, **SMALL, disc_normalize=False)
 
 
 def test_a_rollout_of_resets_alone_teaches_nothing() -> None:

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import evidence
 import imitation_speed
 import imitators
+import report
 
 from assay import data
 from assay.core.errors import ConfigError
@@ -83,6 +84,52 @@ def test_the_same_episodes_are_shown_again(tmp_path: Path) -> None:
 def test_an_unknown_case_is_named() -> None:
     with pytest.raises(ConfigError, match="Unknown case 'gail-moon'"):
         imitators.parse(["--cases", "gail-moon"])
+
+
+def test_a_page_shows_the_cases_of_its_algorithm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for case, score in (("gail-pendulum", 0.95), ("dagger-pendulum", 0.97), ("bc-pendulum", 0.4)):
+        stored(tmp_path, case, [score])
+    found = imitators.collect(tmp_path)
+    assert list(imitators.cases_of(found)) == ["gail-pendulum", "dagger-pendulum", "bc-pendulum"]
+    machine = {"cpu": "an abacus", "versions": {"torch": "2"}}
+    for one in found["cases"].values():
+        one["seeds"][0]["machine"] = machine
+    path = tmp_path / "imitation.json"
+    evidence.write_json(path, found)
+    monkeypatch.setattr(imitators, "EVIDENCE", path)
+    shown = report.wanted_blocks(report.DOCS / "algorithms" / "dagger.md")["evidence"]
+    assert "dagger-pendulum" in shown and "bc-pendulum" in shown and "gail" not in shown
+    assert "Measured on an abacus (torch 2)." in shown
+    monkeypatch.setattr(imitators, "EVIDENCE", tmp_path / "nothing.json")
+    assert "Not measured yet" in report.imitation_table()
+
+
+def test_a_race_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[tuple[str, int]] = []
+
+    def launch(spec: dict[str, Any], cache: str) -> dict[str, Any]:
+        launched.append((spec["library"], spec["seed"]))
+        if len(launched) == 4:
+            raise KeyboardInterrupt
+        return {"mean": -200.0, "steps": 20_480, "seconds": 1.0, "reached": True}
+
+    monkeypatch.setattr(imitation_speed, "_launch", launch)
+    monkeypatch.setattr(imitation_speed.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(imitators, "anchors", lambda *args: {"random": -1200.0, "expert": -200.0})
+    (tmp_path / "race.npz").touch()
+    with pytest.raises(KeyboardInterrupt):
+        imitation_speed.measure(0, tmp_path, quick=False)
+    found = imitation_speed.measure(0, tmp_path, quick=False)
+    # First to compile, then in turns; what was done before it was stopped is not done again.
+    sides = ["imitation", "assay"]
+    assert launched[:4] == [("assay", 0), ("imitation", 1), ("assay", 1), ("imitation", 2)]
+    rest = [("imitation", 2), ("assay", 2), ("imitation", 3), ("assay", 3)]
+    assert launched[4:] == [("assay", 0), *rest]
+    assert [(run["library"], run["repeat"]) for run in found["runs"]] == [
+        (side, repeat) for repeat in range(3) for side in sides
+    ]
 
 
 def test_the_race_is_of_medians_and_names_who_did_not_arrive() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import assay
@@ -296,6 +297,19 @@ class TestLearnedReward:
             sinks=(), compile=False,
         )  # fmt: skip
         assert again.status == "done" and again.evaluate(1).mean > 0
+
+    @pytest.mark.parametrize("algorithm", ["gail", "airl"])
+    def test_it_sees_observations_as_the_discriminator_did(self, algorithm: str) -> None:
+        run = assay.train(algorithm, "Pendulum-v1", name="a", expert="random", **GAIL)
+        reward = assay.learned_reward(run)
+        learned: Any = reward.agent.algorithm
+        mean, factor = learned.disc_inputs.norm.applied("")
+        # Statistics of the rollout and of the expert came with the checkpoint.
+        assert np.abs(mean).max() > 0 and np.abs(factor - 1).max() > 0
+        obs, action = np.array([0.5, 0.5, 3.0], np.float32), np.array([1.0], np.float32)
+        seen = torch.from_numpy((obs - mean) * factor)[None]
+        right = learned.learned_reward(seen, torch.from_numpy(action)[None])
+        assert reward(obs, action) == pytest.approx(right[0], abs=1e-5)
 
     def test_other_spaces_and_other_algorithms_are_refused(self, ppo: assay.Run) -> None:
         with pytest.raises(ConfigError, match="ppo, which learns no reward"):

@@ -8,7 +8,8 @@ policy is rewarded with log D - log(1 - D) = f - log pi. The environment's rewar
 
 Deviations: the policy learns with PPO in place of TRPO, and the discriminator sees the last rollout
 alone, where the paper mixes in those of former iterations. The log-probability is that of the
-action as it was executed, within its bounds. Networks see observations as the policy does.
+action as it was executed, within its bounds. Reward and potential normalise observations by
+statistics of their own, half of them the expert's, and f has GAIL's gradient penalty.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.shared.advantages import rollout_values
 from assay.algorithms.shared.adversarial import (
     AdversarialSettings,
+    DiscriminatorInputs,
     flat_rows,
     learn_from_rewards,
     train_discriminator,
@@ -35,7 +37,7 @@ from assay.core.types import Batch, Spaces, Tree, action_mask, pack, unpack
 from assay.functional.distributions import policy_distribution
 from assay.functional.imitation import discriminator_loss
 from assay.networks.actor_critic import ActorCritic
-from assay.networks.discriminator import ShapedReward
+from assay.networks.discriminator import ShapedReward, gradient_penalty
 from assay.optim.rules import Adam
 from assay.optim.update import Objective
 from assay.policies.heads import StochasticHead
@@ -71,6 +73,7 @@ class AIRL(Algorithm):
             spaces, gamma=hp.gamma, state_only=hp.state_only,
             hidden=hp.disc_hidden, cnn=hp.cnn, network=hp.network,
         ).to(self.device)  # fmt: skip
+        self.disc_inputs = DiscriminatorInputs(self)
         rule = Adam(eps=1e-5, max_grad_norm=hp.max_grad_norm)
         self.step = self.make_step([Objective("ppo", self.net, self._loss, rule)])
         self.disc_step = self.make_step([Objective("disc", self.reward, self._disc_loss)])
@@ -82,55 +85,71 @@ class AIRL(Algorithm):
     def update(self, data: Rollout) -> None:
         """Train reward and potential, then the policy on what they say."""
         obs, *values = rollout_values(self.net, data, self.inputs)
+        seen = self.disc_inputs
+        seen.see(data)
+        action = self.tensors(flat_rows(data.action))
         rows = self._steps(
-            obs,
-            self.tensors(flat_rows(data.action)),
-            self.inputs(true_successors(data)),
+            (seen.arrays(flat_rows(data.obs)), seen.arrays(true_successors(data))),
+            action,
             self.tensors(flat_rows(data.terminated)).to(torch.float32),
+            self._log_prob(obs, action),
         )
 
         def draw(index: Tensor, expert: Batch) -> dict[str, Tensor]:
-            other = self.replay_tensors(expert)
+            shown = unpack("obs", self.replay_tensors(expert))
             theirs = self._steps(
-                unpack("obs", other), other["action"], unpack("next_obs", other),
-                other["terminated"],
+                (seen.tensors(expert.obs), seen.tensors(expert.next_obs)), expert.action,
+                expert.terminated, self._log_prob(shown, expert.action),
             )  # fmt: skip
             own = {name: part[index] for name, part in rows.items()}
             return own | {f"expert_{name}": part for name, part in theirs.items()}
 
         train_discriminator(self, self.disc_step, data, draw)
         with torch.no_grad():
-            reward = self._logit(rows).cpu().numpy().reshape(data.length, data.num_envs)
+            reward = self._logit(rows)[0].cpu().numpy().reshape(data.length, data.num_envs)
         learn_from_rewards(self, self.step, data, reward, obs, (values[0], values[1]))
 
     @torch.no_grad()
     def learned_reward(self, obs: Tree, action: Tensor) -> Any:
-        """Return g [B], the reward without its potential, of tensors, as an array."""
+        """Return g [B], without its potential, observations as `disc_inputs` gives them."""
         return self.reward.g(obs, action).cpu().numpy()
 
     @torch.no_grad()
-    def _steps(
-        self, obs: Tree, action: Tensor, next_obs: Tree, terminated: Tensor
-    ) -> dict[str, Tensor]:
-        """Name steps for the losses, with log pi(a|s) of the policy as it is now."""
+    def _log_prob(self, obs: Tree, action: Tensor) -> Tensor:
+        """Return log pi(a|s) [B] of the policy as it is now, observations as it takes them."""
         params, _ = self.net(obs)
-        log_prob = self.distribution.log_prob(params, action, action_mask(obs))
+        return self.distribution.log_prob(params, action, action_mask(obs))
+
+    @staticmethod
+    def _steps(
+        states: tuple[Tree, Tree], action: Tensor, terminated: Tensor, log_prob: Tensor
+    ) -> dict[str, Tensor]:
+        """Name steps for the losses; `states` are s and s', as `disc_inputs` gives them."""
         named = {"action": action, "terminated": terminated, "log_prob": log_prob}
-        return pack("obs", obs) | pack("next_obs", next_obs) | named
+        return pack("obs", states[0]) | pack("next_obs", states[1]) | named
 
     # ------------------------------------------------------------------ the mathematics
 
-    def _logit(self, batch: dict[str, Tensor], prefix: str = "") -> Tensor:
-        f = self.reward(
+    def _logit(self, batch: dict[str, Tensor], prefix: str = "") -> tuple[Tensor, Tensor]:
+        """Return logits [B], and the features that f was computed of."""
+        features = self.reward.features(
             unpack(f"{prefix}obs", batch), batch[f"{prefix}action"],
-            unpack(f"{prefix}next_obs", batch), batch[f"{prefix}terminated"],
+            unpack(f"{prefix}next_obs", batch),
         )  # fmt: skip
+        f = self.reward.score(features, batch[f"{prefix}terminated"])
         # log D - log(1 - D) = f(s, a, s') - log pi(a|s)
-        return f - batch[f"{prefix}log_prob"]
+        return f - batch[f"{prefix}log_prob"], features
 
     def _disc_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        expert, policy = self._logit(batch, "expert_"), self._logit(batch)
-        return discriminator_loss(expert, policy, self.hp.disc_entropy)
+        hp = self.hp
+        (expert, theirs), (policy, own) = self._logit(batch, "expert_"), self._logit(batch)
+        loss, metrics = discriminator_loss(expert, policy, hp.disc_entropy)
+        if hp.gradient_penalty:
+            mix = batch["mix"]
+            ends = mix * batch["expert_terminated"] + (1.0 - mix) * batch["terminated"]
+            penalty = gradient_penalty(lambda x: self.reward.score(x, ends), theirs, own, mix)
+            loss, metrics["gradient_penalty"] = loss + hp.gradient_penalty * penalty, penalty
+        return loss, metrics
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         return clipped_loss(self.net, self.distribution, self.hp, batch)

@@ -9,8 +9,10 @@ end early for good behaviour, ending is punished (arXiv:1809.02925). `reward=log
 `reward=log_d` weigh that differently; a task of fixed length has no such bias.
 
 Deviations: the policy learns with PPO in place of TRPO, and the discriminator has a gradient
-penalty as an option (arXiv:1809.02925). The discriminator sees observations as the policy does,
-normalised if that is set, and Box actions scaled to their bounds.
+penalty (arXiv:1809.02925): without it, it tells a policy that explores from an expert that does not
+by the noise of the actions alone, and then rewards nothing that the policy does. It normalises
+observations by statistics of its own, half of them the expert's, and sees Box actions scaled to
+their bounds.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.shared.advantages import rollout_values
 from assay.algorithms.shared.adversarial import (
     AdversarialSettings,
+    DiscriminatorInputs,
     flat_rows,
     learn_from_rewards,
     train_discriminator,
@@ -58,9 +61,6 @@ class GAIL(Algorithm):
         reward: RewardForm = Field(
             "softplus", description="Of D: softplus is -log(1 - D), log_d log D, logit both."
         )
-        gradient_penalty: float = Field(
-            0.0, ge=0, description="Weight of a penalty that keeps the discriminator smooth."
-        )
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
@@ -74,6 +74,7 @@ class GAIL(Algorithm):
         self.disc = Discriminator(spaces, hidden=hp.disc_hidden, cnn=hp.cnn, network=hp.network).to(
             self.device
         )
+        self.disc_inputs = DiscriminatorInputs(self)
         rule = Adam(eps=1e-5, max_grad_norm=hp.max_grad_norm)
         self.step = self.make_step([Objective("ppo", self.net, self._loss, rule)])
         self.disc_step = self.make_step([Objective("disc", self.disc, self._disc_loss)])
@@ -86,26 +87,24 @@ class GAIL(Algorithm):
         """Train the discriminator, then the policy on the rewards that it gives."""
         obs, *values = rollout_values(self.net, data, self.inputs)
         action = self.tensors(flat_rows(data.action))
+        self.disc_inputs.see(data)
+        seen = self.disc_inputs.arrays(flat_rows(data.obs))
         train_discriminator(
-            self, self.disc_step, data, lambda rows, other: self._pairs(obs, action, rows, other)
+            self, self.disc_step, data, lambda rows, other: self._pairs(seen, action, rows, other)
         )
-        reward = self.learned_reward(obs, action).reshape(data.length, data.num_envs)
+        reward = self.learned_reward(seen, action).reshape(data.length, data.num_envs)
         learn_from_rewards(self, self.step, data, reward, obs, (values[0], values[1]))
 
     @torch.no_grad()
     def learned_reward(self, obs: Tree, action: Tensor) -> Any:
-        """Return the reward [B] of each pair, given as tensors, as an array."""
+        """Return the reward [B] of each pair, observations as `disc_inputs` gives them."""
         return imitation_reward(self.disc(obs, action), self.hp.reward).cpu().numpy()
 
     def _pairs(self, obs: Tree, action: Tensor, rows: Tensor, expert: Batch) -> dict[str, Tensor]:
         """Return a batch of the discriminator: chosen rows of a rollout, and the expert's."""
-        other = self.replay_tensors(expert)
         batch = pack("obs", tree_map(lambda x: x[rows], obs))
-        batch |= pack("expert_obs", unpack("obs", other))
-        batch |= {"action": action[rows], "expert_action": other["action"]}
-        if self.hp.gradient_penalty:
-            mix = torch.from_numpy(self.rng.random(len(rows), dtype="float32"))
-            batch["mix"] = mix.to(self.device)
+        batch |= pack("expert_obs", self.disc_inputs.tensors(expert.obs))
+        batch |= {"action": action[rows], "expert_action": expert.action}
         return batch
 
     # ------------------------------------------------------------------ the mathematics
@@ -116,7 +115,7 @@ class GAIL(Algorithm):
         policy = disc.features(unpack("obs", batch), batch["action"])
         loss, metrics = discriminator_loss(disc.score(expert), disc.score(policy), hp.disc_entropy)
         if hp.gradient_penalty:
-            penalty = gradient_penalty(disc, expert, policy, batch["mix"])
+            penalty = gradient_penalty(disc.score, expert, policy, batch["mix"])
             loss, metrics["gradient_penalty"] = loss + hp.gradient_penalty * penalty, penalty
         return loss, metrics
 

@@ -287,7 +287,7 @@ def plot_league(
         ConfigError: The file's ending is not known.
         RunError: The file cannot be written.
     """
-    _check_suffix(path)
+    check_suffix(path)
     figure = new_figure(10.0, max(3.2, 1.4 + 0.36 * len(names)))
     left, right = figure.subplots(1, 2)
     rows, labels = np.arange(len(names)), [_shorten(name) for name in names]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -29,10 +29,10 @@ class LearnedReward:
 
     def __call__(self, obs: Any, action: Any) -> float:
         """Return the reward for an action in a state, both in the environment's own units."""
-        agent, algorithm = self.agent, self.agent.algorithm
-        seen = algorithm.inputs(agent.observations.one(obs))
+        agent, algorithm = self.agent, cast(Any, self.agent.algorithm)
+        seen = algorithm.disc_inputs.arrays(agent.observations.one(obs))
         done = agent.actions.from_env(np.asarray(action)[None])
-        return float(algorithm.learned_reward(seen, torch.from_numpy(done))[0])  # type: ignore[attr-defined]
+        return float(algorithm.learned_reward(seen, torch.from_numpy(done))[0])
 
     def wrap(self, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
         """Return the environment with this reward; its own is in `info["env_reward"]`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,6 +61,9 @@ class Discriminator(nn.Module):
         network: Of the user's own, in place of the encoder.
         state_only: Leave the action out.
 
+    Attributes:
+        width: How many features the layers that decide are given.
+
     Example:
         >>> from gymnasium.spaces import Box, Discrete
         >>> net = Discriminator(Spaces(Box(-1, 1, (3,)), Discrete(2)))
@@ -81,9 +84,9 @@ class Discriminator(nn.Module):
         super().__init__()
         self.encoder = make_encoder(spaces.observation, hidden=(), cnn=cnn, network=network)
         self.actions = None if state_only else ActionFeatures(spaces.action)
-        width = self.encoder.out_features
-        width += 0 if self.actions is None else self.actions.out_features
-        self.trunk = mlp((width, *hidden, 1), activation)
+        self.width = self.encoder.out_features
+        self.width += 0 if self.actions is None else self.actions.out_features
+        self.trunk = mlp((self.width, *hidden, 1), activation)
 
     def forward(self, obs: Tree, action: Tensor) -> Tensor:
         """Return logits [B]."""
@@ -121,24 +124,37 @@ class ShapedReward(nn.Module):
 
     def forward(self, obs: Tree, action: Tensor, next_obs: Tree, terminated: Tensor) -> Tensor:
         """Return f [B]; nothing follows a terminated step, which has no h(s')."""
-        ahead = self.gamma * (1.0 - terminated) * self.h(next_obs, action)
-        return self.g(obs, action) + ahead - self.h(obs, action)
+        return self.score(self.features(obs, action, next_obs), terminated)
+
+    def features(self, obs: Tree, action: Tensor, next_obs: Tree) -> Tensor:
+        """Return what the layers that decide are given, of g, of h and of h(s'): [B, F]."""
+        now, ahead = (self.h.features(part, action) for part in (obs, next_obs))
+        return torch.cat([self.g.features(obs, action), now, ahead], dim=1)
+
+    def score(self, features: Tensor, terminated: Tensor) -> Tensor:
+        """Return f [B] of features."""
+        width = self.h.width
+        own, now, ahead = features.split([features.shape[1] - 2 * width, width, width], dim=1)
+        later = self.gamma * (1.0 - terminated) * self.h.score(ahead)
+        return self.g.score(own) + later - self.h.score(now)
 
 
-def gradient_penalty(net: Discriminator, expert: Tensor, policy: Tensor, mix: Tensor) -> Tensor:
+def gradient_penalty(
+    score: Callable[[Tensor], Tensor], expert: Tensor, policy: Tensor, mix: Tensor
+) -> Tensor:
     """Return E[(|grad logit(x)| - 1)^2] between the expert's and the policy's features.
 
     Keeps a discriminator smooth (arXiv:1704.00028; in imitation arXiv:1809.02925).
 
     Args:
-        net: Whose logits.
+        score: Returns logits [B] of features [B, F].
         expert: [B, F] features.
         policy: [B, F] features.
         mix: [B] in [0, 1]: where between the two of a row.
     """
     share = mix.unsqueeze(1)
     between = (share * expert + (1.0 - share) * policy).detach().requires_grad_()
-    [slope] = torch.autograd.grad(net.score(between).sum(), [between], create_graph=True)
+    [slope] = torch.autograd.grad(score(between).sum(), [between], create_graph=True)
     # The small number keeps the root differentiable at 0.
     norm = (slope.square().sum(1) + 1e-12).sqrt()
     return (norm - 1.0).square().mean()
