@@ -408,6 +408,30 @@ class IMPALA(Managed):
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
+class IPPO(Managed):
+    """PPO for each of several agents. First choice for several agents, also against each other."""
+    def __init__(
+        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
+        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
+        max_grad_norm: float = 0.5, horizon: int = 128, value_coef: float = 0.5,
+        entropy_coef: float | str = 0.0, normalize_advantage: bool = True,
+        hidden: Sequence[int] = (64, 64),
+        activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'tanh',
+        cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
+        normalize_obs: bool = False, normalize_reward: bool = False, log_std_init: float = 0.0,
+        scale_actions: bool = True, epochs: int = 4, minibatch_size: int = 256,
+        gae_lambda: float = 0.95, clip: float | str = 0.2, value_clip: float | None = None,
+        target_kl: float | None = None, sharing: Literal['all', 'type', 'none'] = 'type',
+        agent_id: bool = True, reward: Literal['own', 'team'] = 'own', normalize_value: bool = True,
+        env_steps: int = 100000, num_envs: int = 1, seed: int = 1, device: str = 'auto',
+        compile: Literal['auto'] | bool = 'auto', threads: int = 0,
+        backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
+        env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
+        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
+        keep_checkpoints: int = 2, log_every: int | None = None,
+        sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
+    ) -> None: ...
+
 class IQL(Managed):
     """Values within the data, then weighted imitation. First choice for data of mixed quality."""
     def __init__(
@@ -455,6 +479,52 @@ class IQN(Managed):
         wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
         eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
         log_every: int | None = None,
+        sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
+    ) -> None: ...
+
+class MADDPG(Managed):
+    """DDPG whose critics see all agents. For Box actions, rivals, and few samples."""
+    def __init__(
+        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
+        preset: bool = True, lr: float | str = 0.0005, gamma: float = 0.95,
+        max_grad_norm: float | None = 0.5, batch_size: int = 256, buffer_size: int = 1000000,
+        learning_starts: int = 100, train_every: int = 1, updates: int = 1, n_step: int = 1,
+        hidden: Sequence[int] = (64, 64),
+        activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
+        cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
+        critic_lr: float | str | None = None, tau: float = 0.01,
+        sharing: Literal['all', 'type', 'none'] = 'none', agent_id: bool = True,
+        action_noise: float = 0.1, temperature: float = 1.0, logit_penalty: float = 0.001,
+        env_steps: int = 100000, num_envs: int = 1, seed: int = 1, device: str = 'auto',
+        compile: Literal['auto'] | bool = 'auto', threads: int = 0,
+        backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
+        env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
+        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
+        keep_checkpoints: int = 2, log_every: int | None = None,
+        sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
+    ) -> None: ...
+
+class MAPPO(Managed):
+    """PPO with a critic that sees the whole. For teams, where acting takes little information."""
+    def __init__(
+        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
+        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
+        max_grad_norm: float = 0.5, horizon: int = 128, value_coef: float = 0.5,
+        entropy_coef: float | str = 0.0, normalize_advantage: bool = True,
+        hidden: Sequence[int] = (64, 64),
+        activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'tanh',
+        cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
+        normalize_obs: bool = False, normalize_reward: bool = False, log_std_init: float = 0.0,
+        scale_actions: bool = True, epochs: int = 4, minibatch_size: int = 256,
+        gae_lambda: float = 0.95, clip: float | str = 0.2, value_clip: float | None = None,
+        target_kl: float | None = None, sharing: Literal['all', 'type', 'none'] = 'type',
+        agent_id: bool = True, reward: Literal['own', 'team'] = 'team',
+        normalize_value: bool = True, env_steps: int = 100000, num_envs: int = 1, seed: int = 1,
+        device: str = 'auto', compile: Literal['auto'] | bool = 'auto', threads: int = 0,
+        backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
+        env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
+        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
+        keep_checkpoints: int = 2, log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -537,6 +607,31 @@ class PPO(Managed):
         wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
         eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
         log_every: int | None = None,
+        sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
+    ) -> None: ...
+
+class QMIX(Managed):
+    """Values of a team that rise with those of each agent. For teams with one goal."""
+    def __init__(
+        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
+        preset: bool = True, lr: float | str = 0.0005, gamma: float = 0.99,
+        max_grad_norm: float | None = 10.0, batch_size: int = 32, buffer_size: int = 1000000,
+        learning_starts: int = 100, train_every: int = 4, updates: int = 1, n_step: int = 1,
+        hidden: Sequence[int] = (64, 64),
+        activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
+        cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp', target_every: int = 2500,
+        tau: float = 1.0, normalize_obs: bool = False, normalize_reward: bool = False,
+        epsilon: float | str = 'linear:1.0:0.05:0.1', noisy: bool = False,
+        prioritized: bool = False, priority_alpha: float = 0.6,
+        priority_beta: float | str = 'linear:0.4:1.0', double: bool = True, dueling: bool = False,
+        sharing: Literal['all', 'type', 'none'] = 'type', agent_id: bool = True,
+        loss: Literal['huber', 'mse'] = 'mse', mixer_embed: int = 32, mixer_hidden: int = 64,
+        env_steps: int = 100000, num_envs: int = 1, seed: int = 1, device: str = 'auto',
+        compile: Literal['auto'] | bool = 'auto', threads: int = 0,
+        backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
+        env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
+        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
+        keep_checkpoints: int = 2, log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -816,5 +911,30 @@ class TQC(Managed):
         wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
         eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
         log_every: int | None = None,
+        sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
+    ) -> None: ...
+
+class VDN(Managed):
+    """Values of a team that are the sum of those of each agent. The baseline of QMIX."""
+    def __init__(
+        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
+        preset: bool = True, lr: float | str = 0.0005, gamma: float = 0.99,
+        max_grad_norm: float | None = 10.0, batch_size: int = 32, buffer_size: int = 1000000,
+        learning_starts: int = 100, train_every: int = 4, updates: int = 1, n_step: int = 1,
+        hidden: Sequence[int] = (64, 64),
+        activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
+        cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp', target_every: int = 2500,
+        tau: float = 1.0, normalize_obs: bool = False, normalize_reward: bool = False,
+        epsilon: float | str = 'linear:1.0:0.05:0.1', noisy: bool = False,
+        prioritized: bool = False, priority_alpha: float = 0.6,
+        priority_beta: float | str = 'linear:0.4:1.0', double: bool = True, dueling: bool = False,
+        sharing: Literal['all', 'type', 'none'] = 'type', agent_id: bool = True,
+        loss: Literal['huber', 'mse'] = 'mse', env_steps: int = 100000, num_envs: int = 1,
+        seed: int = 1, device: str = 'auto', compile: Literal['auto'] | bool = 'auto',
+        threads: int = 0,
+        backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
+        env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
+        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
+        keep_checkpoints: int = 2, log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...

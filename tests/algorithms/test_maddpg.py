@@ -30,11 +30,14 @@ def two(kind: Any, **settings: Any) -> Any:
     return algorithm
 
 
+DONE = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])  # agent 0 did 0, agent 1 did 1
+
+
 def batch(**columns: Any) -> dict[str, torch.Tensor]:
     seen = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
     plain = {
         "obs/obs": seen, "obs/alive": torch.ones(1, 2, dtype=torch.int8), "next_obs/obs": seen,
-        "next_obs/alive": torch.ones(1, 2, dtype=torch.int8), "action": torch.tensor([[0, 1]]),
+        "next_obs/alive": torch.ones(1, 2, dtype=torch.int8), "taken": DONE,
         "reward": torch.tensor([9.0]), "terminated": torch.zeros(1),
         "discount": torch.tensor([0.5]), "agent_reward": torch.tensor([[1.0, 2.0]]),
         "agent_terminated": torch.tensor([[0.0, 1.0]]), "gumbel": torch.zeros(1, 2, 2),
@@ -57,7 +60,10 @@ def test_the_critics_loss_is_the_one_computed_by_hand() -> None:
     assert maddpg._critic_loss(1, batch())[0].item() == pytest.approx(4.0)
     # An agent that is not alive does nothing: Q = 1, and the target actor of agent 1 counts not.
     dead = torch.tensor([[1, 0]], dtype=torch.int8)
-    found = maddpg._critic_loss(0, batch(**{"obs/alive": dead, "next_obs/alive": dead}))[0]
+    taken = maddpg._taken({"alive": dead}, torch.tensor([[0, 1]]))
+    assert taken.tolist() == [[[1, 0], [0, 0]]]
+    changed = {"obs/alive": dead, "next_obs/alive": dead, "taken": taken}
+    found = maddpg._critic_loss(0, batch(**changed))[0]
     assert found.item() == pytest.approx((1 - (1 + 0.5 * 2)) ** 2)
 
 
@@ -79,7 +85,7 @@ def test_a_shared_actor_is_moved_by_each_agent_through_its_own_action() -> None:
     with torch.no_grad():
         weight = torch.tensor([[0, 0, 0, 0, 1.0, 2.0, 3.0, 4.0, 0, 0]])
         maddpg.critics[0][0].weight.copy_(weight)
-    loss, _ = maddpg._actor_loss(0, batch(action=torch.tensor([[1, 1]])))
+    loss, _ = maddpg._actor_loss(0, batch(taken=torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])))
     # Agent 0 does 0, the other 1: 1 + 4. Agent 1 does 0, the other 1: 2 + 3.
     assert loss.item() == pytest.approx(-5.0)
 
@@ -87,12 +93,13 @@ def test_a_shared_actor_is_moved_by_each_agent_through_its_own_action() -> None:
 def test_box_actions_are_scaled_to_the_unit_box() -> None:
     box = spaces.Box(np.array([0.0, -4.0], np.float32), np.array([2.0, 4.0], np.float32))
     maddpg = two(box, logit_penalty=0.0)
-    taken = maddpg._taken(batch(action=torch.tensor([[2.0, 2.0, 1.0, -4.0]])))
+    alive = {"alive": torch.ones(1, 2)}
+    taken = maddpg._taken(alive, torch.tensor([[2.0, 2.0, 1.0, -4.0]]))
     assert taken.tolist() == [[[1.0, 0.5], [0.0, -1.0]]]
     with torch.no_grad():
         maddpg.critics[1][0].weight.copy_(torch.tensor([[0, 0, 0, 0, 1.0, 2.0, 3.0, 4.0, 0]]))
         maddpg.actors[1][1][0].bias.copy_(torch.tensor([100.0, -100.0]))
-    loss, _ = maddpg._actor_loss(1, batch(action=torch.tensor([[2.0, 2.0, 1.0, -4.0]])))
+    loss, _ = maddpg._actor_loss(1, batch(taken=taken))
     assert loss.item() == pytest.approx(-(1 * 1 + 2 * 0.5 + 3 * 1 + 4 * -1))
 
 

@@ -8,6 +8,7 @@ the algorithm's business.
 from __future__ import annotations
 
 import contextlib
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -463,6 +464,11 @@ class Algorithm(ABC):
             elif hasattr(value, "load_state"):
                 value.load_state(sections["normalisers"][name])
         self._notes = dict(sections["algorithm"]["notes"])
+
+
+def bound(loss: Callable[..., Any], *first: Any) -> Callable[[dict[str, Tensor]], Any]:
+    """Return a loss with its first arguments given, which can be an objective of a step."""
+    return functools.update_wrapper(functools.partial(loss, *first), loss)
 
 
 def _wrong_number(spec: AlgorithmSpec, spaces: Spaces) -> SpaceError:

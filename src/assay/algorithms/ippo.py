@@ -10,12 +10,10 @@ turns, a step of an agent goes from one of its turns to the next.
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.base import Algorithm, Context, bound
 from assay.algorithms.shared.proximal import clipped_loss, run_epochs, updates_per_rollout
 from assay.algorithms.shared.team_rollout import (
     TeamSettings,
@@ -56,7 +54,7 @@ class IPPO(Algorithm):
         rule = Adam(eps=1e-5, max_grad_norm=hp.max_grad_norm)
         self.step = self.make_step(
             [
-                Objective(f"ppo_{crew.name}", net, partial(self._loss, crew, net), rule)
+                Objective(f"ppo_{crew.name}", net, bound(self._loss, crew, net), rule)
                 for crew, net in zip(self.crews, self.nets, strict=True)
             ]
         )

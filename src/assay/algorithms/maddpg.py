@@ -16,7 +16,6 @@ are not alive are zeros to the critic. No ensembles of policies and no models of
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,9 +24,16 @@ from gymnasium.spaces import Box
 from pydantic import Field
 from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.base import Algorithm, Context, bound
 from assay.algorithms.settings import ActorCriticSettings, PolyakSettings, Unused
-from assay.algorithms.shared.central import central_state, central_width, member_codes, per_agent
+from assay.algorithms.shared.central import (
+    central_state,
+    central_width,
+    member_codes,
+    one_hot,
+    per_agent,
+    unfold,
+)
 from assay.buffers.replay_protocol import Replay
 from assay.core.errors import SpaceError
 from assay.core.registry import register
@@ -124,7 +130,7 @@ class MADDPG(Algorithm):
         # All critics learn first: every actor then follows one that has seen the batch.
         self.step = self.make_step(
             [
-                Objective(f"{kind}_{crew.name}", nets[i], partial(loss, i), rule)
+                Objective(f"{kind}_{crew.name}", nets[i], bound(loss, i), rule)
                 for kind, nets, loss in (
                     ("critic", self.critics, self._critic_loss),
                     ("actor", self.actors, self._actor_loss),
@@ -153,6 +159,7 @@ class MADDPG(Algorithm):
         """Move critics, actors and targets by one step on a replay batch."""
         sample = data.sample(self.hp.batch_size)
         batch = self.replay_tensors(sample)
+        batch["taken"] = self._taken(unpack("obs", batch), batch.pop("action"))
         batch[AGENT_REWARD] = sample.extras[AGENT_REWARD]
         batch[AGENT_TERMINATED] = sample.extras[AGENT_TERMINATED].to(torch.float32)
         shape = (self.hp.batch_size, len(self.spaces.team.agents), self.crews[0].most)  # type: ignore[union-attr]
@@ -165,37 +172,33 @@ class MADDPG(Algorithm):
 
     # ------------------------------------------------------------------ the mathematics
 
-    def _taken(self, batch: dict[str, Tensor]) -> Tensor:
+    def _taken(self, obs: Tree, action: Tensor) -> Tensor:
         """Return the actions that were taken [B, A, most]: one-hot, or in the unit box."""
-        obs, action = unpack("obs", batch), batch["action"]
-        rows, size = obs[ALIVE].shape
-        taken = torch.zeros(rows, size, self.crews[0].most, device=action.device)
+        parts = []
         for crew in self.crews:
             own = crew.actions(action)
             if crew.discrete:
-                unit = F.one_hot(own.long(), int(crew.spaces.action.n)).float()
+                own = one_hot(own, int(crew.spaces.action.n))
             else:
-                unit = (own - self._scale(crew)[0]) / self._scale(crew)[1]
-            taken = _placed(taken, crew, unit)
-        return taken * obs[ALIVE].unsqueeze(2)
-
-    def _scale(self, crew: Crew) -> list[Tensor]:
-        return [torch.from_numpy(x).to(self.device) for x in box_scale(crew.spaces.action)]
+                scale = box_scale(crew.spaces.action)
+                center, half_width = (torch.from_numpy(x).to(self.device) for x in scale)
+                own = (own - center) / half_width
+            parts.append(_padded(crew, own))
+        return unfold(self.crews, parts) * obs[ALIVE].unsqueeze(2)
 
     def _targets(self, obs: Tree) -> Tensor:
         """Return what the target actors of all agents do [B, A, most]."""
-        rows, size = obs[ALIVE].shape
-        chosen = torch.zeros(rows, size, self.crews[0].most, device=obs[ALIVE].device)
+        parts = []
         for crew, actor in zip(self.crews, self.target_actors, strict=True):
             seen = crew.see(obs)
             out = actor(seen)
             if crew.discrete:
                 best = mask_logits(out, action_mask(seen)).argmax(1)
-                out = F.one_hot(best, out.shape[1]).float()
+                out = one_hot(best, out.shape[1])
             else:
                 out = out.tanh()
-            chosen = _placed(chosen, crew, out)
-        return chosen * obs[ALIVE].unsqueeze(2)
+            parts.append(_padded(crew, out))
+        return unfold(self.crews, parts) * obs[ALIVE].unsqueeze(2)
 
     def _q(self, net: nn.Module, crew: Crew, obs: Tree, joint: Tensor) -> Tensor:
         """Return Q [B * k] of joint actions, [B, A, most] or one for each row [B * k, A, most]."""
@@ -210,7 +213,7 @@ class MADDPG(Algorithm):
     def _critic_loss(self, i: int, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         crew = self.crews[i]
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
-        q = self._q(self.critics[i], crew, obs, self._taken(batch))
+        q = self._q(self.critics[i], crew, obs, batch["taken"])
         with torch.no_grad():
             ahead = self._q(self.target_critics[i], crew, next_obs, self._targets(next_obs))
             # y_i = r_i + gamma (1 - out_i) Q_i'(x', mu_1'(o_1'), ..., mu_A'(o_A'))
@@ -228,15 +231,16 @@ class MADDPG(Algorithm):
             logits = mask_logits(out, action_mask(seen))
             noise = crew.fold(batch["gumbel"])[:, : logits.shape[1]]
             soft = ((logits + noise) / self.hp.temperature).softmax(1)
-            hard = F.one_hot(soft.argmax(1), soft.shape[1]).float()
+            hard = one_hot(soft.argmax(1), soft.shape[1])
             own = hard - soft.detach() + soft  # one-hot forward, soft backward
         else:
             own = out.tanh()
         # a_i = mu_i(o_i); the other agents do what they did
-        joint = per_agent(crew, self._taken(batch))  # [B * k, A, most]
-        places = torch.tensor(crew.members, device=own.device).repeat(len(obs[ALIVE]))
-        mine = F.one_hot(places, joint.shape[1]).unsqueeze(2).float()
-        own = F.pad(own, (0, joint.shape[2] - own.shape[1])).unsqueeze(1)
+        joint = per_agent(crew, batch["taken"])  # [B * k, A, most]
+        eye = torch.eye(joint.shape[1], device=own.device)
+        mine = torch.stack([eye[place] for place in crew.members]).repeat(len(obs[ALIVE]), 1)
+        mine = mine.unsqueeze(2)
+        own = _padded(crew, own).unsqueeze(1)
         joint = joint * (1.0 - mine) + own * mine
         q = self._q(self.critics[i], crew, obs, joint)
         alive = crew.fold(obs[ALIVE]).to(torch.float32)
@@ -248,8 +252,6 @@ def _outputs(crew: Crew) -> int:
     return int(crew.spaces.action.n) if crew.discrete else crew.spaces.action.shape[0]
 
 
-def _placed(joint: Tensor, crew: Crew, own: Tensor) -> Tensor:
-    """Return joint [B, A, most] with the rows [B * k, n] of a crew in their places."""
-    wide = F.pad(own, (0, joint.shape[2] - own.shape[1]))
-    places = torch.tensor(crew.members, device=joint.device)
-    return joint.index_copy(1, places, wide.reshape(-1, crew.size, joint.shape[2]))
+def _padded(crew: Crew, own: Tensor) -> Tensor:
+    """Return rows of actions, as wide as those of the agent that has most."""
+    return F.pad(own, (0, crew.most - own.shape[1]))

@@ -12,7 +12,6 @@ standardised by statistics that are updated once per rollout; values are clipped
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -20,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.base import Algorithm, Context, bound
 from assay.algorithms.shared.central import central_state, central_width, member_codes, per_agent
 from assay.algorithms.shared.proximal import clipped_loss, run_epochs, updates_per_rollout
 from assay.algorithms.shared.team_rollout import (
@@ -113,7 +112,7 @@ class MAPPO(Algorithm):
         rule = Adam(eps=1e-5, max_grad_norm=hp.max_grad_norm)
         self.step = self.make_step(
             [
-                Objective(f"ppo_{crew.name}", net, partial(self._loss, crew, net), rule)
+                Objective(f"ppo_{crew.name}", net, bound(self._loss, crew, net), rule)
                 for crew, net in zip(self.crews, self.nets, strict=True)
             ]
         )

@@ -78,6 +78,9 @@ class Crew:
 
     def own(self, joint: Array) -> Array:
         """Return the crew's part [N, k, ...] of an array [N, A, ...]."""
+        if isinstance(joint, Tensor) and not isinstance(self._index, slice):
+            # An index would be a constant of a compiled step, which it may not have.
+            return torch.stack([joint[:, i] for i in self.members], 1)
         return joint[:, self._index]
 
     def fold(self, joint: Array) -> Array:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from assay.core.types import AGENT_OBS, STATE, Spaces
@@ -33,4 +33,18 @@ def per_agent(crew: Crew, whole: Tensor) -> Tensor:
 
 def member_codes(crew: Crew, rows: int, device: torch.device) -> Tensor:
     """Return [rows * k, k], which of its crew each row is of."""
-    return F.one_hot(torch.arange(crew.size, device=device), crew.size).float().repeat(rows, 1)
+    return torch.eye(crew.size, device=device).repeat(rows, 1)
+
+
+def one_hot(choice: Tensor, count: int) -> Tensor:
+    """Return choices [B] as rows [B, count] of 0 and 1, in operations that can be compiled."""
+    return (choice.unsqueeze(1) == torch.arange(count, device=choice.device)).to(torch.float32)
+
+
+def unfold(crews: Sequence[Crew], parts: Sequence[Tensor]) -> Tensor:
+    """Return the rows [B * k, ...] of all crews as one tensor [B, A, ...]."""
+    columns: dict[int, Tensor] = {}
+    for crew, part in zip(crews, parts, strict=True):
+        own = part.reshape(-1, crew.size, *part.shape[1:])
+        columns |= {place: own[:, j] for j, place in enumerate(crew.members)}
+    return torch.stack([columns[i] for i in range(len(columns))], 1)

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.settings import Unused, ValueSettings
-from assay.algorithms.shared.central import central_state
+from assay.algorithms.shared.central import central_state, unfold
 from assay.core.schedules import Schedule, constant
 from assay.core.types import ALIVE, Spaces, unpack
 from assay.functional import losses, targets
@@ -62,10 +62,7 @@ class TeamQ(nn.Module):
     def total(self, obs: dict[str, Tensor], chosen: Sequence[Tensor]) -> Tensor:
         """Return Q_tot [B] of the values [B * k] that each crew's chosen actions have."""
         alive = obs[ALIVE].to(torch.float32)
-        values = torch.zeros_like(alive)
-        for crew, own in zip(self.crews, chosen, strict=True):
-            places = torch.tensor(crew.members, device=alive.device)
-            values = values.index_copy(1, places, own.reshape(-1, crew.size))
+        values = unfold(self.crews, chosen)
         return self.mixer(values * alive, central_state(obs))
 
 
