@@ -88,20 +88,22 @@ class AIRL(Managed):
 class AlphaZero(Managed):
     """Tree search with a learned prior and value, by self-play. For board games of known rules."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.002, gamma: float = 1.0,
-        max_grad_norm: float | None = 10.0, batch_size: int = 256, buffer_size: int = 50000,
-        learning_starts: int = 1000, train_every: int = 128, updates: int = 4, n_step: int = 1,
-        simulations: int = 32, c_puct: float = 1.5, noise_alpha: float = 1.0,
-        noise_share: float = 0.25, sampled_moves: int = 8, temperature: float = 1.0,
-        value_coef: float = 1.0, weight_decay: float = 0.0001, symmetries: bool = True,
-        hidden: Sequence[int] = (128, 128), blocks: int = 0, channels: int = 32,
-        lines: bool = False, env_steps: int = 100000, num_envs: int = 1, seed: int = 1,
-        device: str = 'auto', compile: Literal['auto'] | bool = 'auto', threads: int = 0,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.002,
+        gamma: float = 1.0, max_grad_norm: float | None = 10.0, batch_size: int = 256,
+        buffer_size: int = 50000, learning_starts: int = 1000, train_every: int = 128,
+        updates: int = 4, n_step: int = 1, simulations: int = 32, c_puct: float = 1.5,
+        noise_alpha: float = 1.0, noise_share: float = 0.25, sampled_moves: int = 8,
+        temperature: float = 1.0, value_coef: float = 1.0, weight_decay: float = 0.0001,
+        symmetries: bool = True, hidden: Sequence[int] = (128, 128), blocks: int = 0,
+        channels: int = 32, lines: bool = False, env_steps: int = 100000, num_envs: int = 1,
+        seed: int = 1, device: str = 'auto', compile: Literal['auto'] | bool = 'auto',
+        threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -154,14 +156,15 @@ class C51(Managed):
 class CFR(Managed):
     """Solve a small game: both sides learn from regret until neither can be exploited."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, plus: bool = False, alternating: bool = True, updates: int = 1000,
-        seed: int = 1, device: str = 'auto', compile: Literal['auto'] | bool = 'auto',
-        threads: int = 0,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, plus: bool = False,
+        alternating: bool = True, updates: int = 1000, seed: int = 1, device: str = 'auto',
+        compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -411,10 +414,10 @@ class IMPALA(Managed):
 class IPPO(Managed):
     """PPO for each of several agents. First choice for several agents, also against each other."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float = 0.5, horizon: int = 128, value_coef: float = 0.5,
-        entropy_coef: float | str = 0.0, normalize_advantage: bool = True,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float = 0.5, horizon: int = 128,
+        value_coef: float = 0.5, entropy_coef: float | str = 0.0, normalize_advantage: bool = True,
         hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'tanh',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
@@ -427,8 +430,9 @@ class IPPO(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -485,11 +489,11 @@ class IQN(Managed):
 class MADDPG(Managed):
     """DDPG whose critics see all agents. For Box actions, rivals, and few samples."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0005, gamma: float = 0.95,
-        max_grad_norm: float | None = 0.5, batch_size: int = 256, buffer_size: int = 1000000,
-        learning_starts: int = 100, train_every: int = 1, updates: int = 1, n_step: int = 1,
-        hidden: Sequence[int] = (64, 64),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0005,
+        gamma: float = 0.95, max_grad_norm: float | None = 0.5, batch_size: int = 256,
+        buffer_size: int = 1000000, learning_starts: int = 100, train_every: int = 1,
+        updates: int = 1, n_step: int = 1, hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
         critic_lr: float | str | None = None, tau: float = 0.01,
@@ -499,18 +503,19 @@ class MADDPG(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
 class MAPPO(Managed):
     """PPO with a critic that sees the whole. For teams, where acting takes little information."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0003, gamma: float = 0.99,
-        max_grad_norm: float = 0.5, horizon: int = 128, value_coef: float = 0.5,
-        entropy_coef: float | str = 0.0, normalize_advantage: bool = True,
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float = 0.5, horizon: int = 128,
+        value_coef: float = 0.5, entropy_coef: float | str = 0.0, normalize_advantage: bool = True,
         hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'tanh',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
@@ -523,8 +528,9 @@ class MAPPO(Managed):
         device: str = 'auto', compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -613,11 +619,11 @@ class PPO(Managed):
 class QMIX(Managed):
     """Values of a team that rise with those of each agent. For teams with one goal."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0005, gamma: float = 0.99,
-        max_grad_norm: float | None = 10.0, batch_size: int = 32, buffer_size: int = 1000000,
-        learning_starts: int = 100, train_every: int = 4, updates: int = 1, n_step: int = 1,
-        hidden: Sequence[int] = (64, 64),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0005,
+        gamma: float = 0.99, max_grad_norm: float | None = 10.0, batch_size: int = 32,
+        buffer_size: int = 1000000, learning_starts: int = 100, train_every: int = 4,
+        updates: int = 1, n_step: int = 1, hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp', target_every: int = 2500,
         tau: float = 1.0, normalize_obs: bool = False, normalize_reward: bool = False,
@@ -630,8 +636,9 @@ class QMIX(Managed):
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
@@ -917,11 +924,11 @@ class TQC(Managed):
 class VDN(Managed):
     """Values of a team that are the sum of those of each agent. The baseline of QMIX."""
     def __init__(
-        self, env: EnvLike, *, name: str | None = None, root: Path | str | None = None,
-        preset: bool = True, lr: float | str = 0.0005, gamma: float = 0.99,
-        max_grad_norm: float | None = 10.0, batch_size: int = 32, buffer_size: int = 1000000,
-        learning_starts: int = 100, train_every: int = 4, updates: int = 1, n_step: int = 1,
-        hidden: Sequence[int] = (64, 64),
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0005,
+        gamma: float = 0.99, max_grad_norm: float | None = 10.0, batch_size: int = 32,
+        buffer_size: int = 1000000, learning_starts: int = 100, train_every: int = 4,
+        updates: int = 1, n_step: int = 1, hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp', target_every: int = 2500,
         tau: float = 1.0, normalize_obs: bool = False, normalize_reward: bool = False,
@@ -934,7 +941,8 @@ class VDN(Managed):
         threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
-        eval_every: int | None = None, eval_episodes: int = 20, checkpoint_every: int | None = None,
-        keep_checkpoints: int = 2, log_every: int | None = None,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
