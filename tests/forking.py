@@ -41,7 +41,6 @@ SCRIPTS = "FORK_SCRIPTS"
 PLAIN = "FORK_NOTHING"
 MODULES = (
     "assay",
-    "assay.envs.worker",
     "assay.loops.compile_worker",
     "assay.server.executor.child",
     "assay.study.run.supervisor",
@@ -51,7 +50,6 @@ IMPORTED = (
     "assay.algorithms.ppo",
     "assay.api",
     "assay.cli.app",
-    "assay.envs.sync",
     "assay.server.executor.base",
     "assay.study.run.launcher",
     "scipy.stats",

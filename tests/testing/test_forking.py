@@ -81,7 +81,7 @@ def test_files_are_passed_on_under_their_numbers() -> None:
 
 def test_a_module_runs_as_main_and_can_be_killed() -> None:
     assert run(["-m", "assay", "--version"], forked=False).returncode == 0
-    words = [sys.executable, "-m", "assay.envs.worker"]
+    words = [sys.executable, "-m", "assay.study.run.supervisor"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 1 and "Traceback" in done.stderr
     env = {**os.environ, forking.SCRIPTS: "yes"}
