@@ -118,11 +118,13 @@ def parts() -> dict[str, Callable[[], dict[str, Any]]]:
 
 def lines(found: Mapping[str, Any]) -> str:
     """Return the tables of the evidence."""
-    rows = [
-        "| Leduc poker, 1,000 iterations | exploitability | OpenSpiel's | largest difference of a "
-        "probability | times as fast |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
+    if "cfr" in found or "cfr_plus" in found:
+        rows += [
+            "| Leduc poker, 1,000 iterations | exploitability | OpenSpiel's | largest difference "
+            "of a probability | times as fast |",
+            "|---|---|---|---|---|",
+        ]
     for name, title in (("cfr", "CFR"), ("cfr_plus", "CFR+")):
         if name in found:
             one = found[name]
@@ -165,7 +167,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing new after them")
     options = parser.parse_args()
     begun = time.monotonic()
-    found = evidence.read_json(EVIDENCE) if EVIDENCE.exists() else {}
+    found = {"schema": evidence.SCHEMA} | (
+        evidence.read_json(EVIDENCE) if EVIDENCE.exists() else {}
+    )
     try:
         for name, measure in parts().items():
             wanted = not options.names or any(name.startswith(each) for each in options.names)

@@ -20,8 +20,8 @@ from assay.api import train
 from assay.core.errors import AssayError, EnvError
 from assay.core.seeding import derive_rng
 from assay.core.types import ACTION_MASK
-from assay.envs.games.base import Game, History
-from assay.envs.games.seat import Opponent, Seat, tabular, uniform
+from assay.envs.games.base import Game, History, Player
+from assay.envs.games.seat import Seat, tabular, uniform
 from assay.evaluation.payoffs import play_game
 from assay.functional.games.tree import Floats, GameTree
 from assay.policies.heads import StochasticHead
@@ -59,7 +59,7 @@ class TrainedResponse:
 
 def train_best_response(
     game: str | Game,
-    opponent: Floats | Opponent | None = None,
+    opponent: Floats | Player | None = None,
     *,
     seat: int,
     algorithm: str = "dqn",
@@ -89,7 +89,7 @@ def train_best_response(
     """
     if isinstance(opponent, np.ndarray) and tree is None:
         raise AssayError("A strategy as an array needs the tree of its game.", "Give tree=...")
-    player: Opponent = uniform
+    player: Player = uniform
     if isinstance(opponent, np.ndarray):
         assert tree is not None
         player = tabular(tree, opponent)

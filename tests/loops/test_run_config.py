@@ -20,6 +20,7 @@ from assay.loops import config
 from assay.loops.config import RunConfig, preset, resolve
 from assay.loops.run_settings import (
     FineTuneSettings,
+    GameSettings,
     MixedSettings,
     OfflineSettings,
     OnlineSettings,
@@ -180,7 +181,7 @@ def test_presets_are_of_algorithms() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [OnlineSettings, MixedSettings, OfflineSettings, FineTuneSettings]
+    "model", [OnlineSettings, MixedSettings, OfflineSettings, FineTuneSettings, GameSettings]
 )
 def test_every_run_setting_has_a_meaning(model: type[RunSettings]) -> None:
     for key, (_, _, meaning) in model.meanings().items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,9 @@ import numpy as np
 
 from assay.core.errors import DataError
 from assay.core.seeding import derive_rng
-from assay.envs.games.base import Game, History
+from assay.envs.games.base import Game, Player, moved_on
 from assay.functional.games.psro import payoff_table
-from assay.functional.games.tree import CHANCE, TERMINAL, Floats, GameTree
-
-# The probability of each legal action, in their order.
-Player = Callable[[History], Sequence[float]]
+from assay.functional.games.tree import TERMINAL, Floats, GameTree
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,11 +89,7 @@ def play_game(game: Game, players: Sequence[Player], rng: np.random.Generator) -
     """Play once and return what each player got."""
     moment = game.start()
     while moment.player != TERMINAL:
-        who = moment.player
-        odds = moment.chance_probabilities() if who == CHANCE else players[who](moment)
-        legal = moment.legal_actions()
-        place = int(np.searchsorted(np.cumsum(odds), rng.random(), side="right"))
-        moment = moment.child(int(legal[min(place, len(legal) - 1)]))
+        _, moment = moved_on(moment, players[max(0, moment.player)], rng)
     return moment.returns()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -47,6 +47,20 @@ class History(ABC):
     @abstractmethod
     def returns(self) -> Sequence[float]:
         """Return what each player got, at the end."""
+
+
+# The probability of each legal action, in their order.
+Player = Callable[[History], Sequence[float]]
+
+
+def moved_on(moment: History, player: Player, rng: np.random.Generator) -> tuple[int, History]:
+    """Let chance act, or a player, and return what was done and what follows."""
+    chance = moment.player == CHANCE
+    odds = moment.chance_probabilities() if chance else player(moment)
+    legal = moment.legal_actions()
+    place = int(np.searchsorted(np.cumsum(odds), rng.random(), side="right"))
+    action = int(legal[min(place, len(legal) - 1)])
+    return action, moment.child(action)
 
 
 class Game(ABC):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from assay.core.errors import EnvError
 from assay.core.types import ACTION_MASK
-from assay.envs.games.base import Game, History
+from assay.envs.games.base import Game, History, Player, moved_on
 from assay.envs.games.registry import make_game, make_tree
 from assay.envs.games.strategies import read_strategy
-from assay.functional.games.tree import CHANCE, TERMINAL, GameTree
+from assay.functional.games.tree import TERMINAL, GameTree
 
 UNIFORM = "uniform"
-# The probability of each legal action, in their order.
-Opponent = Callable[[History], Sequence[float]]
 
 
 def uniform(moment: History) -> Sequence[float]:
@@ -29,7 +27,7 @@ def uniform(moment: History) -> Sequence[float]:
     return [1.0 / count] * count
 
 
-def tabular(tree: GameTree, strategy: NDArray[np.float64]) -> Opponent:
+def tabular(tree: GameTree, strategy: NDArray[np.float64]) -> Player:
     """Return who plays a strategy [I, A] of a game that is written out."""
     index = tree.infoset_index
 
@@ -62,7 +60,7 @@ class Seat(gym.Env[dict[str, Any], Any]):
         self,
         game: str | Game = "kuhn_poker",
         seat: int | None = None,
-        opponent: str | Path | Opponent = UNIFORM,
+        opponent: str | Path | Player = UNIFORM,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._name, self._settings = game, settings
@@ -97,7 +95,7 @@ class Seat(gym.Env[dict[str, Any], Any]):
 
         return compile_game(self.game)
 
-    def _opponent(self, given: str | Path | Opponent) -> Opponent:
+    def _opponent(self, given: str | Path | Player) -> Player:
         if callable(given):
             return given
         if str(given) == UNIFORM:
@@ -146,12 +144,8 @@ class Seat(gym.Env[dict[str, Any], Any]):
     def _advance(self) -> None:
         """Let chance and the others act until it is the seat's turn, or over."""
         while self._moment.player not in (TERMINAL, self._playing):
-            moment = self._moment
-            chance = moment.player == CHANCE
-            odds = moment.chance_probabilities() if chance else self.opponent(moment)
-            legal = moment.legal_actions()
-            place = int(np.searchsorted(np.cumsum(odds), self.np_random.random(), side="right"))
-            self._do(int(legal[min(place, len(legal) - 1)]))
+            action, self._moment = moved_on(self._moment, self.opponent, self.np_random)
+            self._actions.append(action)
 
     def _observation(self) -> dict[str, Any]:
         mask = np.zeros(len(self.game.action_names), np.int8)
