@@ -15,4 +15,4 @@ if __name__ == "__main__":
         match = evaluate_against(run.path, who, games=20, settings={"simulations": 64})
         print(f"against {who}: wins, draws, losses {match.tally}")
 
-# Prints: against random: wins, draws, losses \(1\d, \d, \d\)\nagainst perfect: wins, draws, losses \(0,
+# Prints: against random: wins, draws, losses \((1\d|20), \d, \d\)\nagainst perfect: wins, draws, losses \(0,

@@ -94,6 +94,8 @@ class Vector:
             and rewards are those of who moves.
     """
 
+    self_play: bool = False
+
     def __init__(
         self,
         backend: Backend,
@@ -110,7 +112,6 @@ class Vector:
         self.actions = backend.actions
         self.spaces = Spaces(backend.observations.space, backend.actions.space)
         self.plain = False
-        self.self_play = False
         self.steps = 0
         self.resets_in_steps = bool(getattr(backend, "resets_in_steps", False))
         self.step: Callable[[NDArray[Any]], Step] = self._stepper()
