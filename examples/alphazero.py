@@ -13,6 +13,6 @@ if __name__ == "__main__":
     # How much it searches is decided when it acts: after training, too.
     for who in ("random", "perfect"):
         match = evaluate_against(run.path, who, games=20, settings={"simulations": 64})
-        print(f"against {who}: wins, draws, losses {match.tally}")
+        print(f"{who}: {match.tally} wins, draws, losses")
 
-# Prints: against random: wins, draws, losses \(1\d, \d, \d\)\nagainst perfect: .* \(0,
+# Prints: random: \((1\d|20), \d, \d\) wins.*\nperfect: \(0, 1\d, \d\)

@@ -96,6 +96,8 @@ class Vector:
             and rewards are those of who moves.
     """
 
+    self_play: bool = False
+
     def __init__(
         self,
         backend: Backend,
@@ -113,7 +115,6 @@ class Vector:
         team: Team | None = getattr(backend, "team", None)
         self.spaces = Spaces(backend.observations.space, backend.actions.space, team)
         self.plain = False
-        self.self_play = False
         self.steps = 0
         self.resets_in_steps = bool(getattr(backend, "resets_in_steps", False))
         self.step: Callable[[NDArray[Any]], Step] = self._stepper()
