@@ -187,6 +187,9 @@ def run_seed(case: Case, seed: int, out: Path) -> dict[str, Any]:
     """Train and judge one seed of a case."""
     run = _imitate(case, seed, out)
     facts: dict[str, Any] = {"config": run.config.to_dict()}
+    if case.algorithm == "bc":  # where the set lay on this machine is nobody's business
+        config = facts["config"]
+        config["run"] = {**config["run"], "data": Path(config["run"]["data"]).name}
     if case.transfer is None:
         ends = anchors(case, out)
         mean = run.evaluate(FINAL_EPISODES, seed=FINAL_SEED + seed).mean
