@@ -87,7 +87,7 @@ class CQL(Algorithm):
         else:
             actions = int(spaces.action.n)
             critic = nn.Sequential(encoder, mlp((encoder.out_features, actions), init="torch"))
-        self.critic = critic.to(self.device)
+        self.critic: Any = critic.to(self.device)
         self.target = copy.deepcopy(self.critic)
         self.step = self._make_step()
         if self.continuous:
