@@ -296,7 +296,7 @@ def learning_rate(case: Case) -> Finding | None:
             )  # fmt: skip
         if top > 0.03:
             return _setting(
-                case, "learning_rate", "error" if top >= 1 else "warning", name, top,
+                case, "learning_rate", _too_high(case, top), name, top,
                 "Adam moves every weight by about this much in every step.",
                 "Use 1e-4 to 3e-3.", case.retrain(f"{name}=3e-4"),
             )  # fmt: skip
@@ -320,7 +320,7 @@ def learning_rate(case: Case) -> Finding | None:
         )
     if float(values.max()) > 0.03:
         return _curve(
-            case, "learning_rate", "error" if values.max() >= 1 else "warning", "train/lr",
+            case, "learning_rate", _too_high(case, float(values.max())), "train/lr",
             float(values.max()), "Adam moves every weight by about this much in every step.",
             "Use 1e-4 to 3e-3.",
         )  # fmt: skip
@@ -729,6 +729,11 @@ def _lower_rates(case: Case) -> tuple[str, ...]:
     if not rates:
         return ("lr=1e-4",)
     return tuple(f"{name}={min(rate.start / 10, 3e-4) or 3e-4:g}" for name, rate in rates.items())
+
+
+def _too_high(case: Case, rate: float) -> Severity:
+    """Return how bad a learning rate is that is far too high; some runs learn all the same."""
+    return "error" if rate >= 1 and not case.improved else "warning"
 
 
 def _falling_rates(case: Case) -> tuple[str, ...]:
