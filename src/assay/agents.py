@@ -122,6 +122,21 @@ class Agent:
         self._carry = None
 
 
+def require_one_agent(agent: Agent, what: str) -> None:
+    """Refuse several agents where there is no way for them.
+
+    Raises:
+        ConfigError: The run has trained several; `what` does not work for it.
+    """
+    team = agent.algorithm.spaces.team
+    if team is not None:
+        raise ConfigError(
+            f"{what} works for one agent; this run has trained {team.size}: "
+            f"{', '.join(team.agents)}.",
+            "Evaluate it (assay evaluate RUN), or export its policies (assay export RUN --onnx).",
+        )
+
+
 def load(
     path: Path | str,
     *,

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from assay.agents import require_one_agent
 from assay.api import Agent, Run, load
 from assay.core.errors import AssayError, ConfigError
 from assay.data.dataset import Dataset
@@ -60,6 +61,8 @@ def evaluate_offline(
     check_discount(gamma)
     paths = [one.path if isinstance(one, Run) else Path(one) for one in given]
     agents = [load(path) for path in paths]
+    for agent in agents:
+        require_one_agent(agent, "Evaluation on recorded data")
     dataset = load_data(data)
     settings = FitSettings(updates=updates)
     evaluators: dict[str, OfflineEvaluator] = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
+from assay.agents import require_one_agent
 from assay.algorithms.base import ReplayNeeds
 from assay.api import Agent, Run, load, open_run, required_vector
 from assay.buffers.allocation import tree_bytes
@@ -85,6 +86,7 @@ def record(
     directory = check_target(out)
     opened = run if isinstance(run, Run) else open_run(run, env)
     agent = load(opened.path)
+    require_one_agent(agent, "Recording")
     count = _EPISODES if episodes is None else episodes
     vector = _vector(opened, count)
     try:

@@ -169,7 +169,7 @@ class Algorithm(ABC):
     spec: ClassVar[AlgorithmSpec]
     Hyperparameters: ClassVar[type[Settings]]
     needs: RolloutNeeds | ReplayNeeds | DatasetNeeds | GameNeeds
-    policy: Policy | TeamPolicy
+    policy: Policy  # one of several agents has a `TeamPolicy`
     gives_extras: ClassVar[bool] = False  # off-policy: `act` returns extras that the replay keeps
     # Whether one run can learn from recorded data and an environment: `data` and `env_steps`.
     takes_both: ClassVar[bool] = False

@@ -30,7 +30,7 @@ from assay.networks.actor_critic import ActorCritic
 from assay.optim.rules import Adam
 from assay.optim.update import Objective
 from assay.policies.heads import StochasticHead
-from assay.policies.team import Crew, make_crews
+from assay.policies.team import Crew, TeamPolicy, make_crews
 
 
 @register(
@@ -46,11 +46,14 @@ class IPPO(Algorithm):
     class Hyperparameters(TeamSettings):
         """Settings of IPPO."""
 
+    policy: TeamPolicy  # type: ignore[assignment]
+
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         self.needs = hp.needs(updates=updates_per_rollout(hp, context.num_envs))
         self.crews = make_crews(spaces, hp.sharing, told=hp.agent_id)
-        self.nets = nn.ModuleList([self._network(crew) for crew in self.crews]).to(self.device)
+        nets = [self._network(crew) for crew in self.crews]
+        self.nets = nn.ModuleList(nets).to(self.device)
         rule = Adam(eps=1e-5, max_grad_norm=hp.max_grad_norm)
         self.step = self.make_step(
             [
@@ -60,7 +63,7 @@ class IPPO(Algorithm):
         )
         self.scales = ValueScales(len(self.crews), hp.normalize_value)
         heads = [StochasticHead(crew.spaces.action) for crew in self.crews]
-        actors = [net.actor() for net in self.nets]
+        actors = [net.actor() for net in nets]
         self.policy = self.make_team_policy(self.crews, actors, heads)
 
     def _network(self, crew: Crew) -> ActorCritic:
@@ -80,6 +83,7 @@ class IPPO(Algorithm):
         """Return V [B, A] of joint observations, in the units of rewards."""
         value = np.zeros(obs[AGENT_OBS].shape[:2], np.float32)
         for i, (crew, net) in enumerate(zip(self.crews, self.nets, strict=True)):
+            assert isinstance(net, ActorCritic)
             own = net.value(crew.see(obs)).cpu().numpy().reshape(len(value), crew.size)
             value[:, list(crew.members)] = self.scales.real(i, own)
         return value

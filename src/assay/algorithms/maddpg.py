@@ -57,7 +57,7 @@ from assay.networks.mlp import mlp
 from assay.optim.rules import Adam
 from assay.optim.update import Objective, Polyak
 from assay.policies.heads import DeterministicHead, Head, StochasticHead
-from assay.policies.team import Crew, Sharing, make_crews
+from assay.policies.team import Crew, Sharing, TeamPolicy, make_crews, team_of
 
 
 @register(
@@ -106,6 +106,8 @@ class MADDPG(Algorithm):
             else:
                 yield "action_noise", "because actions are choices, which are sampled"
 
+    policy: TeamPolicy  # type: ignore[assignment]
+
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         if isinstance(spaces.action, Box) and not spaces.action.is_bounded():
@@ -115,7 +117,7 @@ class MADDPG(Algorithm):
             )
         self.needs = hp.needs()
         self.crews = make_crews(spaces, hp.sharing, told=hp.agent_id)
-        self.joint = len(spaces.team.agents) * self.crews[0].most  # type: ignore[union-attr]
+        self.joint = team_of(spaces).size * self.crews[0].most
         actors, critics = [], []
         for crew in self.crews:
             encoder = make_encoder(crew.spaces.observation, **hp.encoder(), init="torch")
@@ -152,7 +154,9 @@ class MADDPG(Algorithm):
             else DeterministicHead(crew.spaces.action, lambda: hp.action_noise)
             for crew in self.crews
         ]
-        networks = [net if discrete else nn.Sequential(*net, nn.Tanh()) for net in self.actors]
+        networks = [
+            net if discrete else nn.Sequential(*net.children(), nn.Tanh()) for net in self.actors
+        ]
         self.policy = self.make_team_policy(self.crews, networks, heads)
 
     def update(self, data: Replay[Batch]) -> None:
@@ -162,7 +166,7 @@ class MADDPG(Algorithm):
         batch["taken"] = self._taken(unpack("obs", batch), batch.pop("action"))
         batch[AGENT_REWARD] = sample.extras[AGENT_REWARD]
         batch[AGENT_TERMINATED] = sample.extras[AGENT_TERMINATED].to(torch.float32)
-        shape = (self.hp.batch_size, len(self.spaces.team.agents), self.crews[0].most)  # type: ignore[union-attr]
+        shape = (self.hp.batch_size, team_of(self.spaces).size, self.crews[0].most)
         if self.crews[0].discrete:
             gumbel = self.rng.gumbel(size=shape).astype("float32")
             batch["gumbel"] = torch.from_numpy(gumbel).to(self.device)

@@ -39,7 +39,7 @@ from assay.networks.mlp import mlp
 from assay.optim.rules import Adam
 from assay.optim.update import Objective
 from assay.policies.heads import StochasticHead
-from assay.policies.team import Crew, make_crews
+from assay.policies.team import Crew, TeamPolicy, make_crews
 
 
 class CentralActorCritic(nn.Module):
@@ -102,6 +102,8 @@ class MAPPO(Algorithm):
             "team", description="Learn from an agent's own reward, or from the mean of all."
         )
 
+    policy: TeamPolicy  # type: ignore[assignment]
+
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         self.needs = hp.needs(updates=updates_per_rollout(hp, context.num_envs))
@@ -130,6 +132,7 @@ class MAPPO(Algorithm):
         """Return V [B, A] of joint observations, in the units of rewards."""
         value = np.zeros(obs[AGENT_OBS].shape[:2], np.float32)
         for i, (crew, net) in enumerate(zip(self.crews, self.nets, strict=True)):
+            assert isinstance(net, CentralActorCritic)
             own = net.value(obs).cpu().numpy().reshape(len(value), crew.size)
             value[:, list(crew.members)] = self.scales.real(i, own)
         return value

@@ -31,7 +31,7 @@ from assay.networks.mixing import MonotonicMixer
 from assay.optim.rules import Adam
 from assay.optim.update import Objective
 from assay.policies.heads import GreedyHead
-from assay.policies.team import make_crews
+from assay.policies.team import TeamPolicy, make_crews, team_of
 
 
 @register(
@@ -52,12 +52,14 @@ class QMIX(Algorithm):
             64, ge=0, description="Hidden width of what makes the mixer's weights; 0 is none."
         )
 
+    policy: TeamPolicy  # type: ignore[assignment]
+
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         self.needs = hp.needs()
         crews = make_crews(spaces, hp.sharing, told=hp.agent_id)
         mixer = MonotonicMixer(
-            len(spaces.team.agents), central_width(spaces), hp.mixer_embed, hp.mixer_hidden
+            team_of(spaces).size, central_width(spaces), hp.mixer_embed, hp.mixer_hidden
         )
         self.q = TeamQ(crews, hp, mixer).to(self.device)
         self.target = target_of(self.q)

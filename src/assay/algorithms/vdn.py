@@ -27,7 +27,7 @@ from assay.networks.mixing import SumMixer
 from assay.optim.rules import Adam
 from assay.optim.update import Objective
 from assay.policies.heads import GreedyHead
-from assay.policies.team import make_crews
+from assay.policies.team import TeamPolicy, make_crews
 
 
 @register(
@@ -42,6 +42,8 @@ class VDN(Algorithm):
 
     class Hyperparameters(TeamValueSettings):
         """Settings of VDN."""
+
+    policy: TeamPolicy  # type: ignore[assignment]
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)

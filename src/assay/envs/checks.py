@@ -186,8 +186,10 @@ def _roll(
         _look(mapped, trace, obs, info)
         for _ in range(steps):
             call = "step()"
-            fresh = again is None
-            action = _sample(env, obs, info) if fresh else again.actions[len(trace.actions)]
+            if again is None:
+                action = _sample(env, obs, info)
+            else:
+                action = again.actions[len(trace.actions)]
             trace.actions.append(action)
             start = clock()
             obs, reward, terminated, truncated, info = env.step(action)

@@ -102,8 +102,8 @@ def joint_spaces(team: Team, state: int) -> tuple[spaces.Dict, gym.Space[Any]]:
                 f"{', '.join(sorted({str(space) for space in team.observations}))}.",
                 "Give all of them images of one size, or none.",
             )
-        bounds = (np.stack([bound] * team.size) for bound in (first.low, first.high))
-        parts[AGENT_OBS] = spaces.Box(*bounds, dtype=first.dtype)
+        low, high = (np.stack([bound] * team.size) for bound in (first.low, first.high))
+        parts[AGENT_OBS] = spaces.Box(low, high, dtype=first.dtype.type)
     else:
         width = max(space.shape[0] for space in team.observations)
         parts[AGENT_OBS] = spaces.Box(-np.inf, np.inf, (team.size, width), np.float32)
@@ -238,6 +238,7 @@ class AgentView:
                     f"Agent '{self.name}' was given the action {row}; it has {space.n}, from 0 on."
                 )
             return int(row) if to_env is None else int(to_env(row))
+        assert isinstance(space, spaces.Box)
         own = np.array(row[: space.shape[0]])
         return own if to_env is None else to_env(own[None])[0]
 
@@ -278,7 +279,7 @@ def _one_hot(values: NDArray[Any], sizes: NDArray[np.int64]) -> NDArray[np.float
     return flat
 
 
-class JointEnv(gym.Env[dict[str, NDArray[Any]], NDArray[Any]]):
+class JointEnv(gym.Env[Any, Any]):
     """One environment of several agents, with joint spaces. A subclass steps it.
 
     Attributes:
@@ -301,7 +302,7 @@ class JointEnv(gym.Env[dict[str, NDArray[Any]], NDArray[Any]]):
         self.observation_space, self.action_space = joint_spaces(self.team, state)
         self.outcome = nothing_happened(self.team.size)
         own = self.observation_space
-        self._zeros = {
+        self._zeros: dict[str, tuple[Any, Any]] = {
             key: (space.shape, np.int8 if key in (ALIVE, ACTION_MASK) else space.dtype)
             for key, space in own.spaces.items()
         }

@@ -120,6 +120,12 @@ class Crew:
         return self.fold(joint.reshape(joint.shape[0], self.team_size, self.most))[:, :width]
 
 
+def team_of(joint: Spaces) -> Team:
+    """Return the agents of joint spaces."""
+    assert joint.team is not None
+    return joint.team
+
+
 def make_crews(joint: Spaces, sharing: Sharing, *, told: bool) -> tuple[Crew, ...]:
     """Return who shares a policy.
 
@@ -131,8 +137,7 @@ def make_crews(joint: Spaces, sharing: Sharing, *, told: bool) -> tuple[Crew, ..
     Raises:
         ConfigError: Agents are to share a policy whose spaces differ.
     """
-    team = joint.team
-    assert team is not None
+    team = team_of(joint)
     labels = {"all": ("all",) * team.size, "type": team.types, "none": team.agents}[sharing]
     return tuple(_crew(joint, team, sharing, name, told) for name in dict.fromkeys(labels))
 

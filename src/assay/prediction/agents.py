@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.agents import load
+from assay.agents import load, require_one_agent
 from assay.core.errors import AssayError
 from assay.core.types import Tree, tree_leaves
 from assay.prediction.acting import refuse_rewards
@@ -23,11 +23,12 @@ class AgentActor:
         rng: Explores with it; None takes the best action.
 
     Raises:
-        ConfigError: The policy acts by the return still to reach.
+        ConfigError: The policy acts by the return still to reach, or is one of several agents.
     """
 
     def __init__(self, run: Path, checkpoint: Path, rng: np.random.Generator | None) -> None:
         agent = load(run, checkpoint_path=checkpoint)
+        require_one_agent(agent, "assay predict")
         self.observations, self.actions = agent.observations, agent.actions
         self._policy, self._explore = agent.policy, rng is not None
         refuse_rewards(self._policy.wants_rewards)

@@ -168,7 +168,7 @@ class Signals:
         self.time, self.agents = int(state["time"]), list(state["agents"])
         self.signals = np.array(state["signals"])
         numbers = {k: int(v) for k, v in state["rng"].items()}
-        self.rng.bit_generator.state = self.rng.bit_generator.state | {"state": numbers}
+        self.rng.bit_generator.state = {**self.rng.bit_generator.state, "state": numbers}
 
     def close(self) -> None:
         """Nothing is open."""
@@ -183,7 +183,7 @@ class TurnSignals(Signals):
     An agent learns what its answer was worth when its next turn comes.
     """
 
-    def reset(self, seed: int | None = None, options: Any = None) -> None:  # type: ignore[override]
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
         """Start an episode."""
         super().reset(seed, options)
         self.infos = self._infos(self.agents)
@@ -192,7 +192,7 @@ class TurnSignals(Signals):
         self.earned = dict.fromkeys(self.agents, 0.0)
         self.agent_selection = self.agents[0]
 
-    def observe(self, agent: str) -> Any:  # type: ignore[override]
+    def observe(self, agent: str) -> Any:
         """Return what an agent sees."""
         return self._seen([agent])[agent]
 
@@ -216,7 +216,7 @@ class TurnSignals(Signals):
         ends = self.terminations[agent], self.truncations[agent]
         return self.observe(agent), self.earned[agent], *ends, self.infos[agent]
 
-    def step(self, action: Any) -> None:  # type: ignore[override]
+    def step(self, action: Any) -> None:
         """Let one agent answer."""
         agent = self.agent_selection
         if self.terminations[agent]:
@@ -246,7 +246,7 @@ class TeamCase:
     options: tuple[tuple[str, Any], ...] = ()
     turns: bool = False
 
-    def factory(self, *, saves: bool = True) -> Callable[[], Signals]:
+    def factory(self, *, saves: bool = True) -> Callable[[], Any]:
         """Return a factory of the environment."""
         kind = TurnSignals if self.turns else Signals
         return partial(kind, self.actions, saves=saves, **dict(self.options))

@@ -148,10 +148,12 @@ def team_advantages(
         terminated = out | (ended & ~off)
         truncated = (off | cut) & ~terminated
         acts = alive
-    columns = [
-        x.reshape(shape[0], -1) for x in (reward, value, next_value, terminated, truncated, acts)
-    ]
-    pair = turns_gae_numpy(*columns, hp.gamma, hp.gae_lambda)
+    flat = (shape[0], shape[1] * shape[2])
+    pair = turns_gae_numpy(
+        reward.reshape(flat), value.reshape(flat), next_value.reshape(flat),
+        terminated.reshape(flat), truncated.reshape(flat), acts.reshape(flat),
+        hp.gamma, hp.gae_lambda,
+    )  # fmt: skip
     advantage, target = (x.reshape(shape).astype(np.float32) for x in pair)
     return advantage, target, alive.astype(np.float32), acts.astype(np.float32)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -44,7 +45,7 @@ class NativeTeam(VectorEnv[Obs, NDArray[Any], NDArray[Any]]):
         self,
         num_envs: int,
         limit: int,
-        agents: dict[str, tuple[int, gym.Space[Any]]],
+        agents: Mapping[str, tuple[int, gym.Space[Any]]],
         *,
         variables: int,
         state: int = 0,
