@@ -255,6 +255,13 @@ def test_refused_together() -> None:
         make_vector(gym.vector.SyncVectorEnv([Count]), wrappers=[{"action_repeat": 2}])
 
 
+def test_several_agents_see_what_they_see() -> None:
+    with make_vector("assay/TwoStep-v0", 2, wrappers=["sign_reward"]) as vector:
+        assert vector.spaces.team is not None and vector.spaces.team.size == 2
+    with pytest.raises(AssayError, match="has several agents"):
+        make_vector("assay/TwoStep-v0", 2, wrappers=[{"noise": {"std": 0.1, "key": "obs"}}])
+
+
 def test_the_command_line_lists_and_takes_them(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["envs", "wrappers", "--json"])
     assert shown.exit_code == 0 and all(name in shown.stdout for name in WRAPPERS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from assay.algorithms.base import Algorithm, GameNeeds
 from assay.core.types import Metrics, State
 from assay.envs.vector import Vector
@@ -21,13 +23,16 @@ class GameLoop:
         self.algorithm = algorithm
         self.clock = algorithm.clock
         self.tree = env.game_tree()
+        self.update_seconds = 0.0
 
     def start(self) -> None:
         """Do nothing: the first update begins."""
 
     def iterate(self) -> None:
         """Update once."""
+        began = perf_counter()
         take_update(self.algorithm, self.tree)
+        self.update_seconds += perf_counter() - began
         self.clock.updates = self.algorithm.updates
 
     def metrics(self) -> Metrics:

@@ -88,7 +88,7 @@ def wrap(vector: Vector, wrappers: Sequence[Wrapper], *, training: bool) -> Vect
     """Return a vector of environments with wrappers around; rewards are changed for training only.
 
     Raises:
-        ConfigError: A wrapper does not fit the observations.
+        ConfigError: A wrapper does not fit the observations, or they are those of several agents.
     """
     backend: Any = vector.backend
     for one in wrappers:
@@ -96,6 +96,12 @@ def wrap(vector: Vector, wrappers: Sequence[Wrapper], *, training: bool) -> Vect
             backend = one.layer(backend)
     if backend is vector.backend:
         return vector
+    changed = backend.observations is not vector.backend.observations
+    if changed and vector.spaces.team is not None:
+        raise ConfigError(
+            f"'{vector.name}' has several agents, whose observations no wrapper changes.",
+            "Leave out all but wrappers of rewards.",
+        )
     last = wrappers[-1] if wrappers else None
     stack = vector.frame_stack
     if isinstance(backend, StackLayer) and isinstance(last, FrameStack):
