@@ -256,7 +256,9 @@ class RSSM(nn.Module):
         reset, new, update = torch.baddbmm(bias, x, self.gates.weight).chunk(3, dim=-1)
         # h' = u tanh(r c) + (1 - u) h
         new = torch.tanh(torch.sigmoid(reset) * new)
-        return torch.lerp(h, new, torch.sigmoid(update)).transpose(0, 1).flatten(1)
+        after = torch.lerp(h, new, torch.sigmoid(update)).transpose(0, 1)
+        # In which order numbers lie after lerp depends on who computes it: compiled code as well.
+        return after.clone(memory_format=torch.contiguous_format).flatten(1)
 
     def _by_block(self, x: Tensor) -> Tensor:
         return x.view(len(x), self.blocks, -1).transpose(0, 1)
