@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from assay.envs import suite
+from assay.envs import suite, tasks  # noqa: F401 (registers them)
 from assay.envs.checks import CheckResult
 from assay.envs.suite import EnvReport, check_copies, check_suite
 from assay.envs.suite_page import suite_page
@@ -123,6 +123,7 @@ class TestSeeds:
         ("env", "ok", "advice", "detail"),
         [
             ("SuiteWalk-v0", True, False, "other seeds and later episodes differ"),
+            ("assay/Recall-v0", True, False, "other seeds and later episodes differ"),
             ("SuiteIgnoresSeeds-v0", False, True, "two seeds give the same episode"),
             ("SuiteSeedsAgain-v0", True, True, "episodes of one seed are all the same"),
             ("CliffWalking-v1", True, False, "every episode is the same"),
