@@ -128,7 +128,6 @@ class RSSM(nn.Module):
     """
 
     wants_rewards: ClassVar[bool] = False
-    kept: Tensor
 
     def __init__(
         self,
@@ -160,10 +159,6 @@ class RSSM(nn.Module):
         self.mix_inputs = linear(3 * hidden, deter, fan_in=fan_in)
         self.mix_norm = RMSNorm(deter)
         self.gates = BlockLinear(blocks, deter, 3 * deter)
-        # At first most of h is kept: the last third of every block's gates has a bias of -1.
-        kept = torch.zeros(blocks, 3, deter // blocks)
-        kept[:, 2] = -1.0
-        self.register_buffer("kept", kept.view(blocks, 1, -1), persistent=False)
         self.post_deter = linear(deter, hidden, fan_in=deter + tokens)
         self.post_tokens = linear(tokens, hidden, fan_in=deter + tokens)
         self.post_norm = RMSNorm(hidden)
@@ -244,24 +239,12 @@ class RSSM(nn.Module):
     def _advance(self, deter: Tensor, stoch: Tensor, moves: Tensor) -> Tensor:
         """Return the next h [N, D]; `moves` are the encoded actions."""
         inputs = torch.cat([self.from_deter(deter), self.from_stoch(stoch), moves], dim=-1)
-        bias = self.mix_inputs.bias + self.mix_deter.bias
-        # From here on by block, [G, N, D / G]: between the products nothing has to be copied.
-        h = self._by_block(deter)
-        given = self._by_block(F.linear(inputs, self.mix_inputs.weight, bias))
-        x = torch.baddbmm(given, h, self.mix_deter.weight)
-        square = x.square().mean(-1, keepdim=True).mean(0)  # [N, 1]
-        scale = self.mix_norm.scale.view(self.blocks, 1, -1)
-        x = F.silu(x * (square + _NORM_EPS).rsqrt() * scale)
-        bias = self.gates.bias.view(self.blocks, 1, -1) + self.kept
-        reset, new, update = torch.baddbmm(bias, x, self.gates.weight).chunk(3, dim=-1)
-        # h' = u tanh(r c) + (1 - u) h
+        x = F.silu(self.mix_norm(self.mix_deter(deter) + self.mix_inputs(inputs)))
+        gates = self.gates(x).view(len(x), self.blocks, 3, -1).transpose(1, 2)
+        reset, new, update = gates.reshape(len(x), 3, -1).unbind(1)
+        # h' = u tanh(r c) + (1 - u) h, with u = s(. - 1): at first most of h is kept
         new = torch.tanh(torch.sigmoid(reset) * new)
-        after = torch.lerp(h, new, torch.sigmoid(update)).transpose(0, 1)
-        # In which order numbers lie after lerp depends on who computes it: compiled code as well.
-        return after.clone(memory_format=torch.contiguous_format).flatten(1)
-
-    def _by_block(self, x: Tensor) -> Tensor:
-        return x.view(len(x), self.blocks, -1).transpose(0, 1)
+        return deter + torch.sigmoid(update - 1.0) * (new - deter)
 
     def _log_probs(self, logits: Tensor) -> Tensor:
         return mix_uniform(logits.unflatten(-1, (self.stoch, self.classes)), self.unimix)
