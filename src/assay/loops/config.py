@@ -197,7 +197,7 @@ def resolve(
     hp = parse(cls.Hyperparameters, {k: v for k, v in values.items() if k in hp_fields}, what=name)
     run = parse(model, {k: v for k, v in values.items() if k in run_fields}, what="the run")
     _refuse_idle(name, hp, run)
-    if env == NO_ENV and not env_is_object:
+    if env == NO_ENV and look is not None and not env_is_object:
         _require_data_alone(name, run)
     open_ones -= values.keys()
     if look is not None and open_ones and isinstance(run, OnlineSettings):
