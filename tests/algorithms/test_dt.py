@@ -267,7 +267,7 @@ def test_is_not_exported(tmp_path: Any) -> None:
 
 
 def test_learns_from_data_alone() -> None:
-    with pytest.raises(ConfigError, match=r"env_steps=9: dt learns from data alone"):
+    with pytest.raises(ConfigError, match=r"env_steps=9: dt collects nothing"):
         make_algorithm("dt", OBS, BOX, env_steps=100, **SMALL, run={"env_steps": 9})
 
 

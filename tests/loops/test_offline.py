@@ -261,8 +261,8 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ({"num_envs": 4}, "num_envs=4: bc learns from data and steps one environment at most"),
-            ({"run": {"num_envs": 4}}, "num_envs=4: bc learns from data and steps one"),
+            ({"num_envs": 4}, "num_envs=4: bc steps one environment at most"),
+            ({"run": {"num_envs": 4}}, "num_envs=4: bc steps one"),
             ({"updates": 0}, "updates=0: input should be greater than 0"),
             ({"updates": True}, "updates=true"),
             ({"dta": "x.npz"}, "Did you mean 'data'"),

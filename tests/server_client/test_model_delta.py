@@ -103,7 +103,7 @@ def test_another_base_or_result_is_refused() -> None:
         apply_delta(RESULT, DELTA, sha(RESULT))
     with pytest.raises(DeltaError, match="leads to"):
         apply_delta(BASE, DELTA, sha(BASE))
-    with pytest.raises(DeltaError, match="no SHA-256"):
+    with pytest.raises(DeltaError, match="not a SHA-256"):
         apply_delta(BASE, DELTA, "nothing")
     with pytest.raises(DeltaError, match="or fewer"):
         apply_delta(BASE, DELTA, sha(RESULT), most_bytes=len(RESULT) - 1)

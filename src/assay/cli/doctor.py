@@ -28,6 +28,7 @@ EXTRAS = {
     "minatar": ("minatar", "MinAtar: five Atari games in small"),
     "minigrid": ("minigrid", "MiniGrid and BabyAI: grid worlds with missions"),
     "mujoco": ("mujoco", "HalfCheetah, Hopper and other MuJoCo tasks"),
+    "openspiel": ("pyspiel", "OpenSpiel's games"),
     "pettingzoo": ("pettingzoo", "environments with several agents"),
     "onnx": ("onnxscript", "assay export --onnx"),
     "postgres": ("psycopg", "a server's registry in PostgreSQL"),

@@ -33,6 +33,7 @@ from assay.core.seeding import derive_rng
 from assay.core.types import ACTION_MASK, Tree, pack, tree_map, unpack
 from assay.policies.parts import CARRY, ONE_INPUT
 from assay.policies.policy import Policy
+from assay.policies.team import TeamPolicy
 from assay.runs.files import replacing
 
 Format = Literal["onnx", "torchscript"]
@@ -100,7 +101,7 @@ def export_policy(policy: Policy, path: Path, format: Format = "onnx", *, seed: 
     """
     if format not in get_args(Format):
         raise ConfigError(f"format={format!r}: expected one of {', '.join(get_args(Format))}.")
-    if not isinstance(policy, Policy):
+    if isinstance(policy, TeamPolicy):
         raise ConfigError(
             f"{type(policy).__name__} is not a policy of one agent.",
             "Export each policy of a team by itself: policy.policies[name].",
