@@ -171,7 +171,7 @@ def refused(path: Path, observations: ObservationMap = VECTOR) -> str:
         (np.array([["a", "b"]]), "expected Box"),
         (np.array([[0.0, 1.0], [1.0, 2.0], [3.0, np.nan]]), "Number 1 of 'obs' in row 2 of"),
         (np.array([[0.0, -np.inf]]), "is -inf; expected a finite number"),
-        (np.array([[None, 1]], object), "no whole NPY file of numbers"),
+        (np.array([[None, 1]], object), "not a whole NPY file of numbers"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(array: Any, message: str, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_other_mistakes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "torn.jsonl").write_text('{"obs": [1, 2]}\n{"obs": [1')
     assert "Line 2" in refused(tmp_path / "torn.jsonl")
     (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04 torn")
-    assert "no whole NPZ file" in refused(tmp_path / "torn.npz")
+    assert "not a whole NPZ file" in refused(tmp_path / "torn.npz")
     np.savez(tmp_path / "x.npz", **{"arm.joints": np.ones((3, 2)), "mode": [5, 6]})
     assert "different lengths: arm.joints 3, mode 2" in refused(tmp_path / "x.npz", ARM)
     np.save(tmp_path / "one.npy", np.ones((3, 2)))
