@@ -26,7 +26,14 @@ SMALL = gym_spaces.Box(0, 1, (4, 10, 10), np.uint8)
 ONE_OF = gym_spaces.Discrete(5)
 BOX = gym_spaces.Box(-2.0, 2.0, (2,), np.float32)
 CHOICE = gym_spaces.Discrete(3)
-ALGORITHMS = [name for name in registry.names() if "policy" in registry.get(name).spec.loop]
+# Those that collect, for any environment of one agent: a board game is not any.
+ALGORITHMS = [
+    name
+    for name in registry.names()
+    if "policy" in registry.get(name).spec.loop
+    and registry.get(name).spec.agents == "one"
+    and not registry.get(name).plays_itself
+]
 
 
 def fit(

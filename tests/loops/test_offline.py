@@ -280,7 +280,7 @@ class TestSettings:
         [
             ("ppo", {"updates": 10}, "updates=10: ppo collects its data .* for env_steps"),
             ("dqn", {"run": {"updates": 10}}, "updates=10: dqn collects its data"),
-            ("dqn", {"data": "x.npz"}, "data=x.npz: dqn collects its data"),
+            ("dqn", {"data": "x.npz"}, "data=x.npz: dqn takes no recorded data"),
         ],
     )
     def test_of_data_are_refused_by_those_that_collect(
@@ -417,7 +417,7 @@ class TestCommandLine:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (("num_envs=4",), "num_envs=4: bc learns from data"),
+            (("num_envs=4",), "num_envs=4: bc steps one environment"),
             (("data=nowhere.npz",), "There is no file"),
             (("data=empty.npz",), "is empty: it has 0 bytes"),
         ],

@@ -165,15 +165,19 @@ def test_every_preset_is_valid(algorithm: str, env: str) -> None:
         algorithm, env, table.get("default", {}) | table[env] | given, use_preset=False
     )
     # Settings that do not go together (a minibatch that does not divide the rollout) show here.
+    run = config.run.model_copy(update={"device": "cpu", "compile": False})
+    trial = config.model_copy(update={"run": run})
+    learner = registry.get(algorithm)
+    if learner.spec.agents == "many" or learner.plays_itself:  # for environments of their own kind
+        build_algorithm(trial, look_at(env, {}).spaces, run.clock())
+        return
     action = Box(-1.0, 1.0, (2,), np.float32) if CONTINUOUS.search(env) else Discrete(2)
     if action.__class__.__name__ not in registry.get(algorithm).spec.actions:
         pytest.fail(f"{algorithm} cannot act in {env}")
     seen = Box(0, 255, (4, 84, 84), np.uint8) if "ALE" in env or "Frameskip" in env else (
         Box(-1.0, 1.0, (3,), np.float32)
     )  # fmt: skip
-    run = config.run.model_copy(update={"device": "cpu", "compile": False})
-    spaces = Spaces(seen, action)
-    build_algorithm(config.model_copy(update={"run": run}), spaces, run.clock())
+    build_algorithm(trial, Spaces(seen, action), run.clock())
 
 
 def test_presets_are_of_algorithms() -> None:

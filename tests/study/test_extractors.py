@@ -85,7 +85,7 @@ class TestFormats:
 
     def test_an_npz_that_holds_a_pickle_is_not_opened(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "evaluations.npz", timesteps=np.array([{"a": 1}], object))
-        with pytest.raises(StudyError, match="no evaluations file"):
+        with pytest.raises(StudyError, match="not an evaluations file"):
             points(source("sb3-evaluations", "results"), tmp_path)
 
 
@@ -148,7 +148,7 @@ class TestWandb:
     @pytest.mark.parametrize("data", [b"", b"PK\x03\x04aaaaaaaaa"])
     def test_another_file(self, tmp_path: Path, data: bytes) -> None:
         (tmp_path / "x.wandb").write_bytes(data)
-        with pytest.raises(StudyError, match="no offline file"):
+        with pytest.raises(StudyError, match="not an offline file"):
             points(source("wandb", "loss"), tmp_path)
 
 
@@ -212,7 +212,7 @@ class TestMissing:
             extract(self.metric(source("csv", "loss")), tmp_path, tmp_path / "log")
 
     @pytest.mark.parametrize(
-        ("pattern", "reason"), [("(", "no pattern"), ("x", "no group"), ("y(.)", "No line")]
+        ("pattern", "reason"), [("(", "not a pattern"), ("x", "no group"), ("y(.)", "No line")]
     )
     def test_patterns(self, tmp_path: Path, pattern: str, reason: str) -> None:
         (tmp_path / "log").write_text("x 1\n")
