@@ -268,7 +268,7 @@ def plain_table(module: str, hint: str) -> str:
     if not benchmark.EVIDENCE.exists():
         return f"Not measured yet: `{hint}`."
     try:
-        return str(benchmark.lines(evidence.read_json(benchmark.EVIDENCE)))
+        return str(benchmark.lines(evidence.read_json(benchmark.EVIDENCE))).strip("\n")
     except (KeyError, TypeError, ValueError) as error:
         raise EvidenceError(f"'{benchmark.EVIDENCE.name}' is refused: {error}.") from None
 

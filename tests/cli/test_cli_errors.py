@@ -26,8 +26,8 @@ except SystemExit as stop:
 print("imported", *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
 """
 VERBS = (
-    "train", "resume", "evaluate", "compare", "plot", "runs", "algorithms", "envs", "export",
-    "predict", "doctor", "demo",
+    "train", "resume", "evaluate", "evaluate equilibria", "compare", "plot", "diagnose", "runs",
+    "algorithms", "envs", "export", "predict", "doctor", "demo", "league",
 )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def failed(result: object) -> str:
 def test_help_names_every_verb(cli: Cli) -> None:
     result = cli("--help")
     assert result.exit_code == 0
-    shown = re.findall(r"^\W+(\w+)  ", result.output, flags=re.MULTILINE)
+    shown = re.findall(r"^\W+(\w+(?: \w+)?)  ", result.output, flags=re.MULTILINE)
     assert set(VERBS) <= set(shown)
     assert {command.name for command in app.registered_commands} <= set(VERBS)
 
