@@ -24,7 +24,8 @@ print(sorted(os.listdir("/proc/self/fd"))[:3], "torch" in sys.modules, file=sys.
 
 
 def run(words: list[str], forked: bool, **options: Any) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "MARK": "x"} | ({forking.SCRIPTS: "yes"} if forked else {})
+    # As the session began: what other tests imported may have set variables that are read early.
+    env = {**forking._environment, "MARK": "x"} | ({forking.SCRIPTS: "yes"} if forked else {})
     return subprocess.run(
         [sys.executable, *words], env=env, capture_output=True, text=True, **options
     )
