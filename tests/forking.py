@@ -59,7 +59,8 @@ IMPORTED = (
 _EARLY = ("PYTHON", "OMP_", "MKL_", "LD_", "TORCH", "CUDA", "GRPC_")
 _LATE = (
     *("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"),
-    "TORCHINDUCTOR_COMPILE_THREADS",
+    # Torch sets the second itself, once a process has compiled something.
+    *("TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CACHE_DIR"),
 )
 _ARGUMENTS = 20  # of `Popen._execute_child`, after the first three
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl

@@ -24,8 +24,7 @@ print(sorted(os.listdir("/proc/self/fd"))[:3], "torch" in sys.modules, file=sys.
 
 
 def run(words: list[str], forked: bool, **options: Any) -> subprocess.CompletedProcess[str]:
-    # As the session began: what other tests imported may have set variables that are read early.
-    env = {**forking._environment, "MARK": "x"} | ({forking.SCRIPTS: "yes"} if forked else {})
+    env = {**os.environ, "MARK": "x"} | ({forking.SCRIPTS: "yes"} if forked else {})
     return subprocess.run(
         [sys.executable, *words], env=env, capture_output=True, text=True, **options
     )
@@ -99,6 +98,12 @@ def test_it_has_its_group_as_soon_as_it_is_there() -> None:
     for _ in range(5):
         with subprocess.Popen(words, env=env, process_group=0) as child:
             os.killpg(child.pid, signal.SIGKILL)
+
+
+def test_a_process_that_compiled_something_still_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")  # as torch does
+    code = "import os, sys; print('torch' in sys.modules, os.environ['TORCHINDUCTOR_CACHE_DIR'])"
+    assert run(["-c", code], forked=True).stdout == "True elsewhere\n"
 
 
 def test_an_environment_that_changes_the_start_is_respected() -> None:

@@ -25,7 +25,7 @@ from assay.study.measure.extractors import READERS
 FORMATS = "CSV, JSON lines, JSON, TensorBoard, W&B, SB3's monitor.csv and evaluations.npz"
 
 # What other programs call a metric, tried in this order; the first column that matches is taken.
-# A name is compared in lower case, with every sign that is no letter or digit as "_".
+# A name is compared in lower case, with every sign that is not a letter or digit as "_".
 _NAMES: dict[str, tuple[str, ...]] = {
     "rollout/return_mean": (
         r"rollout_ep_rew_mean", r"charts_episodic_return", r"train_mean_reward", r"r",
