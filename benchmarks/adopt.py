@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,9 @@ from typing import Any
 import evidence
 import yaml
 from cases import CASES, FINAL_EPISODES, GROUPS, Case
+from children import finish
 
-from assay.core.errors import EXIT_USER_ERROR, AssayError
+from assay.core.errors import AssayError
 from assay.study.agree.setup import initialise
 from assay.study.files.base import VERSION
 from assay.study.files.contract import Contract
@@ -234,8 +234,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

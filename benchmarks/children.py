@@ -1,4 +1,7 @@
-"""Measure in a process of its own, on one thread, which answers with a line of JSON."""
+"""What benchmark scripts share: measuring in a process of its own, and how a script ends.
+
+Such a process has one thread and answers with a line of JSON.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
-from assay.core.errors import AssayError
+from assay.core.errors import EXIT_USER_ERROR, AssayError
 
 ONE_THREAD = {n: "1" for n in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 _SHOWN = 12  # last lines of a process that failed
@@ -51,3 +54,12 @@ def ask(
 def caches(place: str) -> dict[str, str]:
     """Return the variables that keep compiled steps of a measurement in a directory of its own."""
     return {"ASSAY_CACHE": f"{place}/assay", "TORCHINDUCTOR_CACHE_DIR": f"{place}/inductor"}
+
+
+def finish(main: Callable[[], int]) -> NoReturn:
+    """Run a script and exit; a mistake of the user is one message and exit code 2."""
+    try:
+        sys.exit(main())
+    except AssayError as error:
+        print(error, file=sys.stderr)
+        sys.exit(EXIT_USER_ERROR)

@@ -21,7 +21,6 @@ import json
 import os
 import resource
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -31,11 +30,11 @@ from typing import Any
 import evidence
 import gymnasium as gym
 import numpy as np
-from children import ask
+from children import ask, finish
 from numpy.typing import NDArray
 from speed import pin
 
-from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError
+from assay.core.errors import ConfigError
 from assay.data.dataset import Dataset, FlatSource
 from assay.data.files import load, save
 from assay.data.schema import Columns, Schema, header_json, make_schema
@@ -263,8 +262,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

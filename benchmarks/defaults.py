@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,10 +26,10 @@ from typing import Any, Literal
 import evidence
 import gymnasium as gym
 import numpy as np
-from children import ask
+from children import ask, finish
 
 from assay.core.config import parse_assignments
-from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError, nearest
+from assay.core.errors import AssayError, ConfigError, nearest
 from assay.envs.families import family_of
 from assay.evaluation.statistics import (
     Interval,
@@ -470,8 +469,4 @@ def known(text: str, allowed: Any, what: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

@@ -21,7 +21,6 @@ import argparse
 import importlib.util
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -31,10 +30,10 @@ from typing import Any
 import evidence
 import imitators as cases
 import numpy as np
-from children import ask, caches
+from children import ask, caches, finish
 from speed import pin
 
-from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError
+from assay.core.errors import ConfigError
 
 STORE = evidence.ROOT / "evidence" / "imitation_speed.json"
 CASE = cases.CASES["gail-pendulum"]
@@ -233,8 +232,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,10 +28,11 @@ from typing import Any
 import evidence
 import gymnasium as gym
 import numpy as np
+from children import finish
 
 import assay
 from assay import data
-from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError
+from assay.core.errors import AssayError, ConfigError
 from assay.core.types import Action
 from assay.envs.make import make_vector
 from assay.evaluation.evaluate import evaluate
@@ -353,8 +353,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

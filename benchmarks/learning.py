@@ -24,8 +24,9 @@ from typing import Any
 import evidence
 import numpy as np
 from cases import CASES, FINAL_EPISODES, Case, parse_cases
+from children import finish
 
-from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError
+from assay.core.errors import AssayError, ConfigError
 
 INTERRUPTED = 3
 GRACE_SECONDS = 120
@@ -287,8 +288,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

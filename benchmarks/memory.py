@@ -12,7 +12,6 @@ episodes of a thousand steps that start with a padded stack, as Atari's do.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -20,10 +19,10 @@ from typing import Any
 import evidence
 import numpy as np
 import psutil
+from children import finish
 from gymnasium.spaces import Box, Discrete
 
 from assay.buffers.replay import ReplayBuffer, replay_bytes
-from assay.core.errors import EXIT_USER_ERROR, AssayError
 from assay.core.types import Spaces, Transition
 
 CAPACITY = 1_000_000
@@ -102,8 +101,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,11 +26,12 @@ from typing import Any, Literal
 
 import evidence
 import numpy as np
+from children import finish
 from defaults import answer, append, known, read
 from learning import train_or_resume
 
 from assay.core import registry
-from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError
+from assay.core.errors import AssayError, ConfigError
 from assay.evaluation import statistics
 from assay.evaluation.formatting import number, signed
 from assay.evaluation.statistics import Interval
@@ -484,8 +484,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

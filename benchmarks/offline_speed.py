@@ -24,7 +24,6 @@ import argparse
 import importlib.util
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -34,11 +33,11 @@ from typing import Any
 import evidence
 import gymnasium as gym
 import numpy as np
-from children import ask, caches
+from children import ask, caches, finish
 from defaults import known
 from speed import pin
 
-from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError
+from assay.core.errors import ConfigError
 
 STORE = evidence.ROOT / "evidence" / "offline_speed.json"
 ALGORITHMS = ("iql", "cql")
@@ -288,8 +287,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -29,9 +28,10 @@ from typing import Any
 import evidence
 import report
 import torch
+from children import finish
 from torch.utils.flop_counter import FlopCounterMode
 
-from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError, nearest
+from assay.core.errors import ConfigError, nearest
 from assay.loops.config import RunConfig, resolve
 from assay.loops.on_policy import OnPolicyLoop
 from assay.loops.training import Training
@@ -267,8 +267,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

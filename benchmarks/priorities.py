@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import evidence
 import numpy as np
+from children import finish
 
 from assay.buffers.prioritized import Priorities, PrioritizedOptions
-from assay.core.errors import EXIT_USER_ERROR, AssayError
 
 SIZE = 1_000_000
 BATCH = 256
@@ -224,8 +223,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

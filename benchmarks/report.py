@@ -12,7 +12,6 @@ import importlib
 import math
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,9 @@ import imitators
 import numpy as np
 import offline
 from cases import CASES, COMPARISONS, GROUPS, Case, Measure, cases_of
+from children import finish
 from evidence import EvidenceError, Ratio
 
-from assay.core.errors import EXIT_USER_ERROR, AssayError
 from assay.evaluation.plots import plot_panels
 from assay.runs.metrics import Series
 
@@ -528,8 +527,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import evidence
-
-from assay.core.errors import EXIT_USER_ERROR, AssayError
+from children import finish
 
 EVIDENCE = evidence.ROOT / "evidence" / "server.json"
 CPP = evidence.ROOT.parent / "build" / "cpp"
@@ -211,8 +210,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

@@ -30,8 +30,9 @@ from typing import Any
 import evidence
 import numpy as np
 from cases import CASES, FINAL_EPISODES, Case
+from children import finish
 
-from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError
+from assay.core.errors import AssayError, ConfigError
 
 CASE = "ppo-lunarlander"
 EVIDENCE = evidence.ROOT / "evidence" / "server-learning.json"
@@ -291,8 +292,4 @@ def _run_all(chosen: argparse.Namespace, out: Path) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

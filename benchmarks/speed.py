@@ -28,9 +28,9 @@ from typing import Any
 import evidence
 import report
 from cases import ENTRIES, QUICK_STEPS, RACES, Entry
-from children import ONE_THREAD, caches
+from children import ONE_THREAD, caches, finish
 
-from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError, nearest
+from assay.core.errors import AssayError, ConfigError, nearest
 
 MODULES = {
     "assay": "assay", "sb3": "stable_baselines3", "sb3-contrib": "sb3_contrib", "skrl": "skrl",
@@ -226,8 +226,4 @@ def store(content: dict[str, Any], races: Sequence[str]) -> list[Path]:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

@@ -28,8 +28,8 @@ from typing import Any
 
 import evidence
 import numpy as np
+from children import finish
 
-from assay.core.errors import EXIT_USER_ERROR, AssayError
 from assay.envs.systems.splits import Split
 from assay.evaluation.evaluate import episode_seed
 from assay.evaluation.statistics import t_interval
@@ -313,8 +313,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)

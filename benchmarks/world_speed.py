@@ -29,7 +29,6 @@ import importlib.util
 import itertools
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -37,10 +36,10 @@ from typing import Any
 
 import evidence
 import numpy as np
-from children import ask, caches
+from children import ask, caches, finish
 from speed import pin
 
-from assay.core.errors import EXIT_USER_ERROR, AssayError, ConfigError
+from assay.core.errors import ConfigError
 
 STORE = evidence.ROOT / "evidence" / "world_speed.json"
 # race: who takes part, how much they do, and the target of the last against the first
@@ -418,8 +417,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AssayError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+    finish(main)
