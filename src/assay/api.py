@@ -323,15 +323,7 @@ def _training(
 ) -> tuple[Training, Vector | None]:
     vector = evaluation_vector(config, env, config.run.eval_episodes)
     evaluator: Evaluator | None = None
-    if vector is None and config.env == NO_ENV:
-        pass  # there is nothing to evaluate in, as was asked for
-    elif vector is None:
-        warnings.warn(
-            "The environment object cannot be copied, so there are no evaluations; "
-            "give a factory to have them.",
-            stacklevel=3,
-        )
-    else:
+    if vector is not None:
         seed = seeding.derive_seed(config.run.seed, "evaluation")
 
         def evaluator(algorithm: Algorithm, clock: Clock) -> EvaluationResult:
@@ -342,6 +334,12 @@ def _training(
             save_evaluation(directory, clock.count, result, unit=clock.unit)
             return result
 
+    elif config.env != NO_ENV:
+        warnings.warn(
+            "The environment object cannot be copied, so there are no evaluations; "
+            "give a factory to have them.",
+            stacklevel=3,
+        )
     try:
         if vector is not None:
             check_start(vector)

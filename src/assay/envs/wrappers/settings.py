@@ -109,9 +109,7 @@ def wrap(vector: Vector, wrappers: Sequence[Wrapper], *, training: bool) -> Vect
         stack = last.frames if byte_image and backend.observations.bare else None
     elif backend.observations.space != vector.spaces.observation:
         stack = None
-    wrapped = Vector(backend, vector.name, stack, vector.limit)
-    wrapped.plain = False
-    return wrapped
+    return Vector(backend, vector.name, stack, vector.limit)
 
 
 def refuse_repeats(wrappers: Sequence[Wrapper], name: str) -> None:
