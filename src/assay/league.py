@@ -54,7 +54,7 @@ def run_game(path: Path) -> BoardGame:
     name = str(config.get("env"))
     if name not in GAMES:
         raise ConfigError(
-            f"The run '{path}' was trained on '{name}', which is no board game.",
+            f"The run '{path}' was trained on '{name}', which is not a board game.",
             f"Only players of {', '.join(GAMES)} can meet.",
         )
     return GAMES[name]
@@ -183,7 +183,7 @@ class League:
         """
         if not (path / _FILE).exists():
             raise RunError(
-                f"'{path}' is no league: it has no {_FILE}.",
+                f"'{path}' is not a league: it has no {_FILE}.",
                 "Make one with: assay league new DIR --game connect_four",
             )
         content = read_json_object(path / _FILE)

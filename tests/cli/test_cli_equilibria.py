@@ -59,7 +59,7 @@ def test_a_run_of_cfr_is_evaluated_exactly(cli: Cli, solved: Path) -> None:
     ("words", "message"),
     [
         (("kun_poker",), "Did you mean 'kuhn_poker'"),
-        (("kuhn_poker", "nobody"), "'nobody' is no run and no file"),
+        (("kuhn_poker", "nobody"), "'nobody' is neither a run nor a file"),
         (("leduc_poker", "solved"), "learned 'kuhn_poker', and the game is 'leduc_poker'"),
         (("kuhn_poker", "half.json"), "lacks the information set 'J' and 11 more"),
         (("table.csv",), "must be square"),

@@ -163,7 +163,7 @@ class TestStrategies:
         ("change", "message"),
         [
             (lambda s: s.pop("Jb"), "lacks the information set 'Jb'"),
-            (lambda s: s.update(Ab=[1, 0]), "'Ab', which is no information set"),
+            (lambda s: s.update(Ab=[1, 0]), "'Ab', which is not an information set"),
             (lambda s: s.update(Jb=[0.5, 0.4]), "add up to 0.9, not 1"),
             (lambda s: s.update(Jb=[1.5, -0.5]), "below 0"),
             (lambda s: s.update(Jb=[1, 0, 0]), "3 numbers; expected 2"),

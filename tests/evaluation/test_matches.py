@@ -190,7 +190,7 @@ def test_an_agent_is_evaluated_against_players_and_runs(runs: dict[str, Path]) -
 def test_those_who_cannot_meet_are_refused(runs: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match=r"plays connect_four, not tictactoe"):
         evaluate_against(runs["tictactoe"], runs["connect_four"], games=2)
-    with pytest.raises(ConfigError, match="CartPole-v1', which is no board game"):
+    with pytest.raises(ConfigError, match="CartPole-v1', which is not a board game"):
         evaluate_against(runs["cartpole"], "random", games=2)
     with pytest.raises(AssayError, match="nowhere"):
         evaluate_against(runs["tictactoe"], Path("nowhere"), games=2)
@@ -225,7 +225,7 @@ def test_a_league_plays_rates_and_goes_on(runs: dict[str, Path], tmp_path: Path)
 def test_bad_leagues_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no board game 'chess'"):
         League.new(tmp_path / "a", "chess")
-    with pytest.raises(RunError, match="is no league"):
+    with pytest.raises(RunError, match="is not a league"):
         League.open(tmp_path)
     league = League.new(tmp_path / "b", "connect_four")
     with pytest.raises(ConfigError, match="is a league already"):

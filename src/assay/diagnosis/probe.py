@@ -84,7 +84,7 @@ def probe(checkpoints: Path) -> Probe | None:
 
 
 def _observations(states: dict[str, State], chunk: str | None) -> NDArray[Any] | None:
-    """Return what the agent saw, of a replay or in its environments; None if it is no one array."""
+    """Return what the agent saw, of a replay or of its environments; None if not one array."""
     if chunk is not None:
         leaves = states[chunk].get("leaves", {})
         if set(leaves) != {"0"}:

@@ -123,7 +123,7 @@ def read_log(path: Path, columns: Mapping[str, str] | None = None) -> Case:
     except AssayError:
         raise
     except (ValueError, KeyError, csv.Error, RecursionError, zipfile.BadZipFile) as error:
-        raise RunError(f"'{path}' is no readable {kind} file: {error}.") from None
+        raise RunError(f"'{path}' is not a readable {kind} file: {error}.") from None
     raw = {
         str(name): (np.array([p[0] for p in points]), np.array([p[1] for p in points]))
         for name, points in found.items()

@@ -248,7 +248,7 @@ class Vector:
         """Return the game that these are a seat of, written out.
 
         Raises:
-            EnvError: They are no game, or one that is too large.
+            EnvError: They are not a game, or one that is too large.
         """
         tree = getattr(getattr(self.backend.first_env(), "unwrapped", None), "tree", None)
         if tree is None:

@@ -55,7 +55,7 @@ def read_policy(tree: GameTree, text: str, place: Path) -> Floats:
         return _of_run(tree, place)
     if not place.is_file():
         raise DataError(
-            f"'{text}' is no run and no file.",
+            f"'{text}' is neither a run nor a file.",
             "Give 'uniform', the path or name of a run, or a strategy file in JSON.",
         )
     return read_strategy(tree, place)

@@ -83,7 +83,7 @@ class TablePolicy:
         """Return the probability of each action for observations of N moments [N, A].
 
         Raises:
-            AssayError: What is observed is no information set of the game that was learned.
+            AssayError: What is observed is not an information set of the game that was learned.
         """
         table = self.table
         if not isinstance(obs, Mapping) or INFORMATION not in obs:
@@ -96,7 +96,7 @@ class TablePolicy:
             self._rows = (table.vectors, keys)
         known = np.ascontiguousarray(obs[INFORMATION], np.float32)
         rows = [self._rows[1].get(row.tobytes(), -1) for row in known]
-        # What is seen after the end of a game is no information set, and nothing follows.
+        # What is seen after the end of a game is not an information set, and nothing follows.
         strange = next((k for k, row in enumerate(rows) if row < 0 and known[k].any()), None)
         if strange is not None:
             raise AssayError(

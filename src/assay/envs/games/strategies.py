@@ -37,7 +37,9 @@ def strategy_from_dict(tree: GameTree, content: Any, what: str = "The strategy")
     table = content["strategy"]
     unknown = next((name for name in table if name not in tree.infoset_index), None)
     if unknown is not None:
-        raise DataError(f"{what} has '{unknown}', which is no information set of '{tree.name}'.")
+        raise DataError(
+            f"{what} has '{unknown}', which is not an information set of '{tree.name}'."
+        )
     missing = [name for name in tree.infoset_names if name not in table]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

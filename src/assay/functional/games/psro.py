@@ -19,7 +19,7 @@ from assay.functional.games.normal_form import is_zero_sum, replicator_path, spr
 from assay.functional.games.tree import Floats, GameTree, normalized
 
 MetaSolver = Literal["nash", "uniform", "replicator"]
-_SAME = 1e-9  # a response that gains less is no new one
+_SAME = 1e-9  # a response that gains less is not a new one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
