@@ -122,16 +122,20 @@ class Server:
 
     def __init__(self) -> None:
         self.pid = os.getpid()  # whose children it makes
-        self.early = _early(_environment)
+        self.early = _early(os.environ)
         self._lock = threading.Lock()
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         words = [sys.executable, "-P", __file__, str(theirs.fileno())]
+        env = {key: value for key, value in _environment.items() if key not in _early(_environment)}
         with theirs:
             self.process = _Popen(
-                words, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=_environment
+                words,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=env | self.early,
             )
         self._link.recv(64)  # which comes when everything is imported, or the server is gone
-        atexit.register(self._end)
+        atexit.register(self.end)
 
     def fork(self, request: dict[str, Any], files: list[int]) -> int:
         """Return the pid of a new child of this process; OSError or ValueError if there is none."""
@@ -147,17 +151,26 @@ class Server:
             finally:
                 prctl(_SUBREAPER, 0, 0, 0, 0)
 
-    def _end(self) -> None:
-        self._link.close()
+    def end(self) -> None:
+        """Close the link, which ends the server; what it forked goes on."""
+        with self._lock:
+            self._link.close()
         if self.pid == os.getpid():
             self.process.wait()
 
 
 def _current() -> Server | None:
-    """Return the server of this process; None in a fork of the process that has one."""
+    """Return the server of this process; None in a fork of the process that has one.
+
+    A library may change the environment of this process on import, as OpenCV and Ray do. Then the
+    server is started again, because what it forks has to begin as a new process would.
+    """
     global _server
     if _server is not None and _server.pid != os.getpid():
         return None
+    if _server is not None and _server.early != _early(os.environ):
+        _server.end()
+        _server = None
     if _server is None or _server.process.poll() is not None:
         _server = Server()
     return _server

@@ -106,6 +106,14 @@ def test_a_process_that_compiled_something_still_forks(monkeypatch: pytest.Monke
     assert run(["-c", code], forked=True).stdout == "True elsewhere\n"
 
 
+def test_a_process_whose_libraries_changed_its_environment_still_forks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "elsewhere")  # as OpenCV does, without going back
+    code = "import os, sys; print('torch' in sys.modules, os.environ['LD_LIBRARY_PATH'])"
+    assert run(["-c", code], forked=True).stdout == "True elsewhere\n"
+
+
 def test_an_environment_that_changes_the_start_is_respected() -> None:
     code = "import sys; print('torch' in sys.modules, sys.flags.dev_mode)"
     env = {**os.environ, forking.SCRIPTS: "yes", "PYTHONDEVMODE": "1"}
