@@ -39,6 +39,7 @@ OPTIONS = {"double": True, "dueling": True, "noisy": True, "n_step": 3, "priorit
 
 class TestContract(AlgorithmContract):
     algorithm = "dqn"
+    lowered = True
     settings = SMALL
     compiled_settings = OPTIONS
 

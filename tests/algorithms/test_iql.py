@@ -22,6 +22,7 @@ SMALL = {"hidden": (16,), "batch_size": 8}
 
 class TestContract(OfflineContract):
     algorithm = "iql"
+    lowered = True
     settings = SMALL
 
 

@@ -31,6 +31,7 @@ SMALL = {"horizon": 8, "minibatch_size": 8, "epochs": 2, "hidden": (16,)}
 
 class TestContract(AlgorithmContract):
     algorithm = "ppo"
+    lowered = True
     settings = SMALL
 
 

@@ -32,6 +32,7 @@ SMALL = {
 
 class TestContract(AlgorithmContract):
     algorithm = "recurrent_ppo"
+    lowered = True
     settings = SMALL
 
 

@@ -32,6 +32,7 @@ SMALL = {
 
 class TestContract(AlgorithmContract):
     algorithm = "sac"
+    lowered = True
     settings = SMALL
 
 

@@ -43,6 +43,7 @@ from assay.loops.config import resolve
 from assay.loops.events import Event, Logged
 from assay.loops.table import make_loop
 from assay.loops.training import build_algorithm
+from assay.optim import compile_cache
 from assay.optim.mode import has_compiler
 from assay.optim.update import Objective, Step
 from assay.runs import checkpoint
@@ -285,6 +286,25 @@ def quick_compiler() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def traced_steps() -> Iterator[None]:
+    """Run the graphs of traced steps themselves, instead of having torch compile them.
+
+    A graph holds all that a step does, and takes seconds to trace where compiling takes minutes.
+    Steps that are made in here belong into a cache of their own.
+    """
+    graphs: dict[Path, Any] = {}
+
+    def build(graph: Any, example: object, path: Path, scratch: object) -> None:
+        graphs[path] = torch.no_grad()(graph)
+        path.touch()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compile_cache, "_build", build)
+        patch.setattr(compile_cache, "load", lambda path: lambda given: graphs[path](*given))
+        yield
+
+
 def require_compiled(*steps: Step) -> None:
     """Fail a test whose steps run eagerly, or skip it where no step could run otherwise.
 
@@ -310,6 +330,8 @@ class AlgorithmContract:
         algorithm: Registry name.
         settings: Hyperparameters that make it small and quick.
         updates: How many updates it takes until every network has changed.
+        lowered: Whether the compiled case is compiled to machine code. Otherwise its traced graph
+            runs, unless the environment says `ASSAY_LOWER=yes`.
         compiled_settings: Further hyperparameters of the one compiled case.
         compiled_atol: How far its numbers may be from the eager ones.
     """
@@ -317,6 +339,7 @@ class AlgorithmContract:
     algorithm: ClassVar[str]
     settings: ClassVar[Mapping[str, Any]] = {}
     updates: ClassVar[int] = 4
+    lowered: ClassVar[bool] = False
     compiled_settings: ClassVar[Mapping[str, Any]] = {}
     compiled_atol: ClassVar[float] = 1e-5
     make_rig: ClassVar[type[Rig]] = Rig
@@ -531,16 +554,18 @@ class AlgorithmContract:
         self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Weights, optimizer state and metrics agree to rounding, on the same data."""
+        lowered = self.lowered or os.environ.get("ASSAY_LOWER") == "yes"
         if not has_compiler():
             pytest.skip("no C++ compiler")
-        monkeypatch.setenv("ASSAY_CACHE", str(session_cache(tmp_path_factory)))
+        cache = session_cache(tmp_path_factory) if lowered else tmp_path_factory.mktemp("traced")
+        monkeypatch.setenv("ASSAY_CACHE", str(cache))
         case = self.first_case()
         options = {**self.settings, **self.compiled_settings}
         eager, compiled = (
             self.make_rig(self.algorithm, case.factory(), compile=on, **options)
             for on in (False, True)
         )
-        with quick_compiler():
+        with quick_compiler() if lowered else traced_steps():
             metrics = [rig.learn(self.updates) for rig in (eager, compiled)]
         require_compiled(*compiled.algorithm.steps.values())
         assert metrics[0] == pytest.approx(metrics[1], rel=1e-3, abs=1e-5)
