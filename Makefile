@@ -10,12 +10,13 @@ JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((
 TEST_JOBS ?= $(shell echo $$(($(JOBS) + 1)))
 # What we measure ourselves against. Pinned, so that a ratio means the same thing tomorrow.
 PEERS := stable-baselines3==2.9.2 sb3-contrib==2.9.2 skrl==2.1.1
-# d3rlpy and imitation pin versions that nothing else here would run with, and SheepRL asks for much
-# that its DreamerV3 does not import: they come without their requirements, with what they import.
+# d3rlpy and imitation pin versions that nothing else here would run with, and SheepRL and BenchMARL
+# ask for much that is not imported here: they come without their requirements, with what they import.
 UNPINNED := d3rlpy==2.8.1 gym==0.26.2 gym-notices==0.1.0 imitation==1.0.1 seals==0.2.1
 UNPINNED += sheeprl==0.8.4 lightning==2.6.6 lightning-utilities==0.15.3 torchmetrics==1.9.0
 UNPINNED += hydra-core==1.3.8 omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 python-dotenv==1.2.4
-PEERS += structlog colorama dataclasses-json scikit-learn click opencv-python-headless
+UNPINNED += benchmarl==1.5.2 torchrl==0.11.1 tensordict==0.11.0 vmas==1.5.2 pyvers==0.2.3
+PEERS += pyglet==1.5.27 orjson cloudpickle structlog colorama dataclasses-json scikit-learn click opencv-python-headless
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -69,6 +70,7 @@ bench: $(BENCH_STAMP) cpp ## Measure speed side by side with the peers, in .venv
 	$(BENCH_BIN)/python benchmarks/offline_speed.py $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/imitation_speed.py $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/world_speed.py $(if $(ARGS),--quick,--store)
+	$(BENCH_BIN)/python benchmarks/teams.py speed $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/priorities.py $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/server.py $(if $(ARGS),--quick,--store)
 
@@ -110,4 +112,4 @@ $(STAMP): pyproject.toml constraints.txt
 	$(call install,.venv,-e '.[all$(comma)dev]')
 
 $(BENCH_STAMP): pyproject.toml constraints.txt Makefile
-	$(call install,.venv-bench,-e '.[server$(comma)box2d$(comma)mujoco$(comma)minatar$(comma)minigrid$(comma)dm-control$(comma)data]' pytest $(PEERS),$(UNPINNED))
+	$(call install,.venv-bench,-e '.[server$(comma)box2d$(comma)mujoco$(comma)minatar$(comma)minigrid$(comma)dm-control$(comma)pettingzoo$(comma)data]' pytest $(PEERS),$(UNPINNED))

@@ -45,7 +45,7 @@ PHASES = ROOT / "evidence" / "phases.md"
 BOOTSTRAP_SEED, BOOTSTRAP_REPS = 0, 10_000
 PACKAGES = (
     "torch", "numpy", "gymnasium", "stable-baselines3", "sb3-contrib", "skrl", "mujoco", "box2d",
-    "gymnasium-robotics", "sheeprl",
+    "gymnasium-robotics", "sheeprl", "benchmarl",
 )  # fmt: skip
 
 

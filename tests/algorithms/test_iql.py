@@ -22,7 +22,6 @@ SMALL = {"hidden": (16,), "batch_size": 8}
 
 class TestContract(OfflineContract):
     algorithm = "iql"
-    lowered = True
     settings = SMALL
 
 

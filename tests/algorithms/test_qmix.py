@@ -21,7 +21,6 @@ TWO_STEP = {
 
 class TestContract(TeamContract):
     algorithm = "qmix"
-    lowered = True
     settings: ClassVar = {
         "hidden": (16,), "batch_size": 8, "learning_starts": 8, "train_every": 2, "tau": 0.1,
     }  # fmt: skip
