@@ -24,7 +24,7 @@ from assay.study.record import kinds
 from assay.study.record.book import Book
 from assay.study.record.history import History
 from assay.study.record.study import Study
-from assay.study.run import planning, switch
+from assay.study.run import planning, recovery, switch
 from assay.study.run.queue import Queue
 from assay.study.steps import advice, agenda, candidates
 from assay.study.steps.agenda import Step
@@ -123,12 +123,16 @@ class TestLoop:
         assert planned.argv[-2:] == ("lr=0.009", "sleep=0.01")
 
     @pytest.mark.slow
-    def test_a_killed_loop_goes_on_where_it_was(self, tmp_path: Path) -> None:
+    def test_a_killed_loop_goes_on_where_it_was(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         study = prepared(tmp_path)
         propose(study, "better", lr=0.009)
+        monkeypatch.setattr(recovery, "START_SECONDS", 10.0)
         code = (
             "import sys; from pathlib import Path; from assay.study.record.study import Study\n"
-            "from assay.study.steps.loop import Loop\n"
+            "from assay.study.run import recovery; from assay.study.steps.loop import Loop\n"
+            "recovery.START_SECONDS = 10.0\n"
             "Loop(Study(Path(sys.argv[1]), 'cartpole', 'lr'), 'RUN_CANDIDATE', 'agent').run()"
         )
         words = [sys.executable, "-c", code, str(tmp_path)]
@@ -136,7 +140,7 @@ class TestLoop:
             process = subprocess.Popen(words)
             before = study.history().usage.runs
             while study.history().usage.runs < before + 3:
-                time.sleep(0.05)
+                time.sleep(0.2)  # reading a history takes its time
                 assert process.poll() is None
             process.send_signal(signal.SIGKILL)
             process.wait()
