@@ -52,3 +52,8 @@ def test_patterns_are_ids(cli: Cli) -> None:
                  "--no-processes", "--json")  # fmt: skip
     names = [env["env"] for env in json.loads(result.stdout)["envs"]]
     assert "CliffWalking-v1" in names and len(names) == len(set(names))
+
+
+def test_parameters_are_listed_with_their_values(cli: Cli) -> None:
+    found = json.loads(cli("envs", "parameters", "Pendulum-v1", "--json").stdout)
+    assert found == {"g": 10.0, "m": 1.0, "l": 1.0, "dt": 0.05, "max_torque": 2.0}

@@ -104,6 +104,31 @@ def wrappers(as_json: AsJson = False) -> None:
     output.show(output.table(("wrapper", "what", "settings"), rows))
 
 
+@app.command("parameters")
+def parameters(
+    env: str = typer.Argument(..., metavar="ID", help="The environment's id."),
+    settings: list[str] = typer.Argument(
+        None, metavar="[KEY=VALUE]...", help="Settings of the environment itself."
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """List the parameters of an environment that can be set by name, and their values.
+
+    Of a MuJoCo model, mass, friction and the like are factors (1 is the model's own), and every
+    other field can be named as well: body_mass[torso], geom_friction[floor], opt.timestep.
+    """
+    from assay.core.config import parse_assignments
+    from assay.envs import parameters as named
+    from assay.envs.make import make_vector
+
+    with make_vector(env, 1, env_kwargs=parse_assignments(settings or [])) as envs:
+        found = {name: float(value[0]) for name, value in named.parameters(envs).items()}
+    if as_json:
+        output.print_json(found)
+        return
+    output.show(output.table(("parameter", "value>"), [(k, f"{v:g}") for k, v in found.items()]))
+
+
 @app.command("suite")
 def suite(
     envs: list[str] = typer.Argument(

@@ -112,6 +112,11 @@ def _identity(env: gym.Env[Any, Any]) -> str:
     return f"{type(env).__module__}.{type(env).__qualname__}"
 
 
+def changing_attributes(env: gym.Env[Any, Any]) -> tuple[str, ...]:
+    """Return which attributes of an environment without wrappers are known to be its state."""
+    return _attributes(env) or ()
+
+
 def _attributes(env: gym.Env[Any, Any]) -> tuple[str, ...] | None:
     module = type(env).__module__
     return next((names for start, names in _BASES.items() if module.startswith(start)), None)

@@ -232,6 +232,19 @@ class Batched:
             raise EnvError(f"'{self.name}' violates Gymnasium's API: {where}, {error}.") from None
         return final
 
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters that the environment declares, each [num_envs]."""
+        declared = getattr(self.env, "parameters", None)
+        return declared() if callable(declared) else {}
+
+    def set_parameters(self, values: Mapping[str, NDArray[Any]], later: bool = False) -> None:
+        """Set parameters, each [num_envs], now or (`later`) at the start of next episodes."""
+        env: Any = self.env
+        try:
+            env.set_parameters(values, later)
+        except Exception as error:
+            raise env_failure(error, f"'{self.name}' failed in set_parameters()") from error
+
     def get_state(self) -> State | None:
         """Return the environment's state if it can save itself, else None."""
         env: Any = self.env

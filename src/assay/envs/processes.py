@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
 from multiprocessing.connection import Connection
 from typing import Any
@@ -33,6 +33,7 @@ from assay.core import errors
 from assay.core.errors import AssayError, EnvError
 from assay.core.types import State, Team, Tree, tree_map
 from assay.envs.limits import Factory, warn_unending
+from assay.envs.one_env_parameters import read_parameters
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.envs.sync import Step, in_order
 from assay.envs.teams import Outcome
@@ -287,6 +288,33 @@ class Processes:
             self._lent = self._factory()
             self._lent.reset(seed=0)  # some set the scale of their goals only then
         return self._lent
+
+    def parameters(self) -> dict[str, NDArray[np.float64]]:
+        """Return the parameters of all environments, each [num_envs]."""
+        return self._joined(None)
+
+    def named_parameters(self, names: list[str]) -> dict[str, NDArray[np.float64]]:
+        """Return parameters by name, also such as are not listed."""
+        read_parameters(self.first_env(), names)  # an error in a worker would end all of them
+        return self._joined(names)
+
+    def _joined(self, names: list[str] | None) -> dict[str, NDArray[np.float64]]:
+        parts = self._call("parameters", names)
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def set_parameters(
+        self, values: Mapping[str, NDArray[np.float64]], later: bool = False
+    ) -> None:
+        """Set parameters, each [num_envs], now or (`later`) at the start of next episodes."""
+        rows = [slice(link.first, link.first + link.count) for link in self._open()]
+        self._exchange(
+            [
+                pickle.dumps(
+                    ("set_parameters", ({name: x[part] for name, x in values.items()}, later))
+                )
+                for part in rows
+            ]
+        )
 
     def get_state(self) -> State | None:
         """Return the state of all environments, or None if one cannot be saved."""

@@ -22,6 +22,7 @@ from assay.core.types import ACTION_MASK, State, Tree
 from assay.envs.env_errors import SEED_BITS, env_failure, raised_here
 from assay.envs.env_snapshot import load_env_state, save_env_state
 from assay.envs.limits import EpisodeBound, Factory, own_limit, warn_unending
+from assay.envs.one_env_parameters import read_parameters, write_parameters
 from assay.envs.screen import refuse_human
 from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap, has_mask
 from assay.envs.teams import Outcome, team_of
@@ -74,6 +75,7 @@ class Group:
         self.bound = bound
         self.cut_off = False
         self.envs: list[gym.Env[Any, Any]] = []
+        self._planned: dict[int, dict[str, float]] = {}  # parameters of next episodes
         try:
             for index, factory in enumerate(factories):
                 self.envs.append(self._make(index, factory))
@@ -127,6 +129,8 @@ class Group:
         return "info" if ACTION_MASK in self._reset(0, seed=0)[1] else None
 
     def _reset(self, index: int, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        if self._planned:
+            self._write_parameters(index, self._planned.get(index, {}))
         try:
             obs, info = self.envs[index].reset(seed=seed)
         except Exception as error:
@@ -241,6 +245,26 @@ class Group:
             )
         return env_failure(error, f"{who} failed in {call}")
 
+    def parameters(self, names: list[str] | None) -> dict[str, NDArray[np.float64]]:
+        """Return parameters of every environment, [n] each; by default all."""
+        found = [read_parameters(env, names) for env in self.envs]
+        return {name: np.array([one[name] for one in found]) for name in found[0]}
+
+    def set_parameters(self, values: Mapping[str, NDArray[np.float64]], later: bool) -> None:
+        """Set parameters, [n] each, now or (`later`) when an environment is next reset."""
+        for index in range(len(self.envs)):
+            row = {name: float(column[index]) for name, column in values.items()}
+            if self._planned or later:
+                self._planned[index] = self._planned.get(index, {}) | row
+            if not later:
+                self._write_parameters(index, row)
+
+    def _write_parameters(self, index: int, values: Mapping[str, float]) -> None:
+        try:
+            write_parameters(self.envs[index], values)
+        except Exception as error:
+            raise self._failure(error, index, "set_parameters()") from error
+
     def outcome(self) -> Outcome:
         """Return what the last step did to each agent, [n, A]."""
         parts = (env.unwrapped.outcome for env in self.envs)  # type: ignore[attr-defined]
@@ -336,6 +360,20 @@ class Sync:
             warn_unending(self.group.name, self._bound)
             self._bound = None
         return obs, reward, terminated, truncated, None, final
+
+    def parameters(self) -> dict[str, NDArray[np.float64]]:
+        """Return the parameters of all environments, each [num_envs]."""
+        return self.group.parameters(None)
+
+    def named_parameters(self, names: list[str]) -> dict[str, NDArray[np.float64]]:
+        """Return parameters by name, also such as are not listed."""
+        return self.group.parameters(names)
+
+    def set_parameters(
+        self, values: Mapping[str, NDArray[np.float64]], later: bool = False
+    ) -> None:
+        """Set parameters, each [num_envs], now or (`later`) at the start of next episodes."""
+        self.group.set_parameters(values, later)
 
     def get_state(self) -> State | None:
         """Return the state of all environments, or None if one cannot be saved."""

@@ -148,6 +148,12 @@ class _Worker:
             return NONE_DONE
         return CUT_OFF if group.cut_off else SOME_DONE
 
+    def parameters(self, names: list[str] | None) -> Any:
+        return self._made().parameters(names)
+
+    def set_parameters(self, values: dict[str, Any], later: bool) -> None:
+        self._made().set_parameters(values, later)
+
     def get_state(self) -> Any:
         return self._made().get_state()
 

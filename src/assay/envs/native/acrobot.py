@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -48,6 +49,13 @@ def _rates_scalar(state: Sequence[float], torque: float) -> tuple[float, float, 
     return speed1, speed2, -(d2 * acc2 + phi1) / d1, acc2
 
 
+def _square(x: np.ndarray) -> np.ndarray:
+    """Return squares as of Python floats."""
+    x = np.ascontiguousarray(x)
+    libm_squares(x, squares := np.empty_like(x))
+    return squares
+
+
 def _wrap_scalar(angle: float) -> float:
     """Wrap an angle to [-pi, pi]."""
     while angle > math.pi:
@@ -69,6 +77,15 @@ class Acrobot(NativeVectorEnv):
     start_low = -0.1
     start_high = 0.1
     start_draws = 4
+    physical: ClassVar = {
+        "LINK_LENGTH_1": 1.0,
+        "LINK_MASS_1": 1.0,
+        "LINK_MASS_2": 1.0,
+        "LINK_COM_POS_1": 0.5,
+        "LINK_COM_POS_2": 0.5,
+        "LINK_MOI": 1.0,
+        "dt": DT,
+    }
 
     def __init__(self, num_envs: int = 1, max_episode_steps: int = 500) -> None:
         high = np.array([1.0, 1.0, 1.0, 1.0, *MAX_SPEEDS], np.float32)
@@ -96,6 +113,13 @@ class Acrobot(NativeVectorEnv):
         self._views = (*angles, angles[1:], angles[:2], *d, bases[:2], bases[2], *squares)
         self._sin2 = np.empty(num_envs)
         self._product = np.empty(num_envs)
+        self._half_step, self._step, self._sixth_step = _HALF_STEP, _STEP, _SIXTH_STEP
+        self._links: tuple[np.ndarray, ...] = ()  # if they are not the usual ones
+
+    def _use(self, **physical: np.ndarray) -> None:
+        *links, dt = physical.values()
+        self._links = tuple(links)
+        self._half_step, self._step, self._sixth_step = dt / 2.0, dt, dt / 6.0
 
     def _begin(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # Gymnasium's start is float32, and so are the sines and cosines of its observation.
@@ -113,6 +137,9 @@ class Acrobot(NativeVectorEnv):
 
     def _rates(self, stage: int, torque: np.ndarray) -> None:
         """Write the rates of a Runge-Kutta stage; the formulas are those of `_rates_scalar`."""
+        if self._links:
+            self._rates_of_links(stage, torque)
+            return
         theta1, theta2, speed1, speed2, theta, speeds, rates, acc1, acc2 = self._stage_views[stage]
         phi2, phi1, cos2, both, phis, d1, d2, speed_bases, d2_base, term1, term2, d2_squared = (
             self._views
@@ -160,12 +187,36 @@ class Acrobot(NativeVectorEnv):
         np.divide(acc1, d1, acc1)
         rates[:] = speeds
 
+    def _rates_of_links(self, stage: int, torque: np.ndarray) -> None:
+        """Do what `_rates` does for links of any length and mass, in Gymnasium's order."""
+        theta1, theta2, speed1, speed2, _, speeds, rates, acc1, acc2 = self._stage_views[stage]
+        l1, m1, m2, lc1, lc2, moi = self._links
+        cos2, sin2, g = np.cos(theta2), np.sin(theta2), 9.8
+        d1 = m1 * _square(lc1) + m2 * (_square(l1) + _square(lc2) + 2 * l1 * lc2 * cos2) + moi + moi
+        d2 = m2 * (_square(lc2) + l1 * lc2 * cos2) + moi
+        phi2 = m2 * lc2 * g * np.cos(theta1 + theta2 - math.pi / 2.0)
+        phi1 = (
+            -m2 * l1 * lc2 * _square(speed2) * sin2
+            - 2 * m2 * l1 * lc2 * speed2 * speed1 * sin2
+            + (m1 * lc1 + m2 * l1) * g * np.cos(theta1 - math.pi / 2)
+            + phi2
+        )
+        acc2[:] = (torque + d2 / d1 * phi1 - m2 * l1 * lc2 * _square(speed1) * sin2 - phi2) / (
+            m2 * _square(lc2) + moi - _square(d2) / d1
+        )
+        acc1[:] = -(d2 * acc2 + phi1) / d1
+        rates[:] = speeds
+
     def _advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         torque = _TORQUES[self._discrete(actions)]
         state, midpoint = self._state, self._midpoint
         k1, k2, k3, k4 = self._stages
         self._rates(0, torque)
-        for stage, rates, step in ((1, k1, _HALF_STEP), (2, k2, _HALF_STEP), (3, k3, _STEP)):
+        for stage, rates, step in (
+            (1, k1, self._half_step),
+            (2, k2, self._half_step),
+            (3, k3, self._step),
+        ):
             np.multiply(rates, step, midpoint)
             midpoint += state
             self._rates(stage, torque)
@@ -175,7 +226,7 @@ class Acrobot(NativeVectorEnv):
         k1 += k2
         k1 += k3
         k1 += k4
-        k1 *= _SIXTH_STEP
+        k1 *= self._sixth_step
         state += k1
 
         theta, speeds = state[:2], state[2:]

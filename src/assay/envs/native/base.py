@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import repeat
 from typing import Any, ClassVar, NoReturn
@@ -89,6 +89,8 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     * **Arrays.** Every returned array is new and is never written again by the environment, so an
       observation stays valid for as long as the caller keeps it.
     * **Rendering** is left to `gymnasium.make`, which draws the same episode from the same seed.
+    * **Parameters** (`physical`, by the names of Gymnasium's attributes) differ between copies if
+      they are set. Like the time limit they are no part of the saved state.
 
     A subclass names its spaces and bounds and implements `_begin`, `_advance` and
     `_advance_scalar`. A single copy takes the path of plain Python floats, which is several times
@@ -104,6 +106,7 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     start_low: ClassVar[Bound]
     start_high: ClassVar[Bound]
     start_draws: ClassVar[int]
+    physical: ClassVar[Mapping[str, float]] = {}
 
     def __init__(
         self,
@@ -142,6 +145,9 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._next = self._ends.copy()
 
         self._nowhere = np.zeros(num_envs, np.bool_)
+        # Parameters, one row each, and those of the next episodes; None while nobody has set any.
+        self._values: np.ndarray | None = None
+        self._planned: np.ndarray | None = None
         self._action_shape = self.action_space.shape
         # The discrete actions; none if they are continuous.
         self._choices = np.arange(action_space.n if isinstance(action_space, Discrete) else 0)
@@ -158,6 +164,10 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     def _advance_scalar(self, actions: np.ndarray) -> tuple[Sequence[float], float, bool]:
         """Do what `_advance` does for the one copy in `_point`."""
+        raise NotImplementedError
+
+    def _use(self, **physical: np.ndarray) -> None:
+        """Let `_advance` use other values [num_envs] of the parameters."""
         raise NotImplementedError
 
     def _start_bounds(self, options: dict[str, Any]) -> tuple[Bound, Bound]:
@@ -187,6 +197,8 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             Observations [num_envs, ...] and an empty dict.
         """
         seeds = self._seeds(seed)
+        if self._planned is not None:
+            self._adopt(np.arange(self.num_envs))
         low, high = self.start_low, self.start_high
         if options is not None:
             low, high = self._start_bounds(options)
@@ -243,6 +255,39 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         if late:
             self._next_deadline = int(self._deadlines.min())
         return observations, rewards, terminated, truncated, info
+
+    # Parameters.
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Return the physical parameters of all copies, each [num_envs]."""
+        return dict(zip(self.physical, self._all_values().copy(), strict=True))
+
+    def set_parameters(self, values: Mapping[str, np.ndarray], later: bool = False) -> None:
+        """Set parameters, each [num_envs], now or (`later`) when a copy begins its next episode."""
+        current, names = self._all_values(), list(self.physical)
+        if self._planned is None:
+            self._planned = current.copy()
+        for name, value in values.items():
+            self._planned[names.index(name)] = value
+            if not later:
+                current[names.index(name)] = value
+        if self._scalar:  # which knows only the usual values
+            self._scalar = False
+            if self._running:
+                self._state[:, 0] = self._point
+        self._use(**dict(zip(self.physical, current, strict=True)))
+
+    def _all_values(self) -> np.ndarray:
+        if self._values is None:
+            usual = np.array([*self.physical.values()], np.float64)
+            self._values = usual[:, None].repeat(self.num_envs, axis=1)
+        return self._values
+
+    def _adopt(self, rows: np.ndarray) -> None:
+        """Let copies have the parameters that were planned for them."""
+        values = self._all_values()
+        values[:, rows] = self._planned[:, rows]  # type: ignore[index]
+        self._use(**dict(zip(self.physical, values, strict=True)))
 
     # Saving.
 
@@ -307,6 +352,8 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     def _restart(self, rows: np.ndarray, observations: np.ndarray) -> None:
         """Start new episodes in some rows and write their first observations."""
+        if self._planned is not None:
+            self._adopt(rows)
         lines = self._next[rows]
         if np.count_nonzero(empty := lines == self._ends[rows]):
             for row in rows[empty].tolist():

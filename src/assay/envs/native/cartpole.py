@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -16,7 +17,8 @@ from assay.envs.native.base import NativeVectorEnv
 
 GRAVITY = 9.8
 MASS_POLE = 0.1
-MASS_TOTAL = MASS_POLE + 1.0
+MASS_CART = 1.0
+MASS_TOTAL = MASS_POLE + MASS_CART
 HALF_LENGTH = 0.5
 POLE_MOMENT = MASS_POLE * HALF_LENGTH
 FORCE = 10.0
@@ -25,10 +27,10 @@ X_LIMIT = 2.4
 THETA_LIMIT = 12 * 2 * math.pi / 360
 
 # The same as arrays without dimensions: a ufunc takes them twice as fast as Python floats.
-_GRAVITY, _MASS_TOTAL, _HALF_LENGTH, _POLE_MOMENT, _TAU, _FOUR_THIRDS = map(
-    np.array, (GRAVITY, MASS_TOTAL, HALF_LENGTH, POLE_MOMENT, TAU, 4.0 / 3.0)
+_GRAVITY, _MASS_TOTAL, _HALF_LENGTH, _POLE_MOMENT, _TAU, _FORCE, _FOUR_THIRDS = map(
+    np.array, (GRAVITY, MASS_TOTAL, HALF_LENGTH, POLE_MOMENT, TAU, FORCE, 4.0 / 3.0)
 )
-_FORCES = np.array([-FORCE, FORCE])
+_SIGNS = np.array([-1.0, 1.0])
 
 
 class CartPole(NativeVectorEnv):
@@ -43,6 +45,14 @@ class CartPole(NativeVectorEnv):
     start_low = -0.05
     start_high = 0.05
     start_draws = 4
+    physical: ClassVar = {
+        "gravity": GRAVITY,
+        "masscart": MASS_CART,
+        "masspole": MASS_POLE,
+        "length": HALF_LENGTH,
+        "force_mag": FORCE,
+        "tau": TAU,
+    }
 
     def __init__(self, num_envs: int = 1, max_episode_steps: int = 500) -> None:
         high = np.array([X_LIMIT * 2, np.inf, THETA_LIMIT * 2, np.inf], np.float32)
@@ -50,6 +60,8 @@ class CartPole(NativeVectorEnv):
         self._limits = np.array([[X_LIMIT], [THETA_LIMIT]]).repeat(num_envs, axis=1)
         self._weights = np.array([[POLE_MOMENT], [MASS_POLE]]).repeat(num_envs, axis=1)
         self._ones = np.ones(num_envs)
+        self._gravity, self._total, self._length = _GRAVITY, _MASS_TOTAL, _HALF_LENGTH
+        self._moment, self._force, self._tau = _POLE_MOMENT, _FORCE, _TAU
         # Work space, and views of it, made once because each costs a tenth of a microsecond.
         self._pair = np.empty((2, num_envs))
         self._trig = np.empty((2, num_envs))
@@ -63,11 +75,17 @@ class CartPole(NativeVectorEnv):
             self._state.reshape(2, 2, num_envs).transpose(2, 1, 0),
         )
 
+    def _use(self, **physical: np.ndarray) -> None:
+        self._gravity, cart, pole, self._length, self._force, self._tau = physical.values()
+        self._total, self._moment = pole + cart, pole * self._length
+        self._weights = np.array([self._moment, pole])
+
     def _begin(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return draws[:, [0, 2, 1, 3]], draws.astype(np.float32)
 
     def _advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        force = _FORCES[self._discrete(actions)]
+        force = _SIGNS[self._discrete(actions)]
+        force *= self._force
         state, rates, pair = self._state, self._rates, self._pair
         (
             (positions, velocities, theta, theta_dot),
@@ -84,22 +102,22 @@ class CartPole(NativeVectorEnv):
         np.multiply(pair, self._weights, pair)
         np.multiply(temp, sin, temp)
         np.add(temp, force, temp)
-        np.divide(pair, _MASS_TOTAL, pair)
+        np.divide(pair, self._total, pair)
         # theta_acc = (g sin - cos temp) / (l (4/3 - inertia))
         np.subtract(_FOUR_THIRDS, inertia, inertia)
-        np.multiply(inertia, _HALF_LENGTH, inertia)
-        np.multiply(sin, _GRAVITY, sin)
+        np.multiply(inertia, self._length, inertia)
+        np.multiply(sin, self._gravity, sin)
         np.multiply(cos, temp, theta_acc)
         np.subtract(sin, theta_acc, theta_acc)
         np.divide(theta_acc, inertia, theta_acc)
         # x_acc = temp - m l theta_acc cos / M
-        np.multiply(theta_acc, _POLE_MOMENT, x_acc)
+        np.multiply(theta_acc, self._moment, x_acc)
         np.multiply(x_acc, cos, x_acc)
-        np.divide(x_acc, _MASS_TOTAL, x_acc)
+        np.divide(x_acc, self._total, x_acc)
         np.subtract(temp, x_acc, x_acc)
 
         rates_of_positions[:] = velocities
-        np.multiply(rates, _TAU, rates)
+        np.multiply(rates, self._tau, rates)
         np.add(state, rates, state)
 
         np.abs(positions, pair)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -25,7 +26,7 @@ GRAVITY = 0.0025
 _THREE, _GRAVITY, _MIN_POSITION, _MAX_POSITION, _MAX_SPEED, _MIN_SPEED, _GOAL, _ZERO = map(
     np.array, (3.0, -GRAVITY, MIN_POSITION, MAX_POSITION, MAX_SPEED, -MAX_SPEED, GOAL_POSITION, 0.0)
 )
-_FORCES = np.array([-1, 0, 1]) * FORCE
+_FORCE, _SIGNS = np.array(FORCE), np.array([-1.0, 0.0, 1.0])
 
 
 class MountainCar(NativeVectorEnv):
@@ -39,6 +40,7 @@ class MountainCar(NativeVectorEnv):
     start_low = -0.6
     start_high = -0.4
     start_draws = 1
+    physical: ClassVar = {"force": FORCE, "gravity": GRAVITY, "goal_position": GOAL_POSITION}
 
     def __init__(self, num_envs: int = 1, max_episode_steps: int = 200) -> None:
         low = np.array([MIN_POSITION, -MAX_SPEED], np.float32)
@@ -46,17 +48,23 @@ class MountainCar(NativeVectorEnv):
         super().__init__(num_envs, max_episode_steps, Box(low, high), Discrete(3))
         self._slope = np.empty(num_envs)
         self._minus_ones = np.full(num_envs, -1.0)
+        self._force, self._gravity, self._goal = _FORCE, _GRAVITY, _GOAL
+
+    def _use(self, **physical: np.ndarray) -> None:
+        self._force, gravity, self._goal = physical.values()
+        self._gravity = -gravity
 
     def _begin(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         states = np.hstack([draws, np.zeros_like(draws)])
         return states, states.astype(np.float32)
 
     def _advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        push = _FORCES[self._discrete(actions)]
+        push = _SIGNS[self._discrete(actions)]
+        push *= self._force
         position, velocity = self._state
         slope = np.multiply(position, _THREE, self._slope)
         np.cos(slope, slope)
-        slope *= _GRAVITY
+        slope *= self._gravity
         push += slope
         velocity += push
         np.maximum(velocity, _MIN_SPEED, out=velocity)
@@ -67,7 +75,7 @@ class MountainCar(NativeVectorEnv):
         at_wall = position == _MIN_POSITION
         if np.count_nonzero(at_wall):
             velocity[at_wall & (velocity < _ZERO)] = 0.0
-        terminated = position >= _GOAL
+        terminated = position >= self._goal
         if np.count_nonzero(terminated):
             terminated &= velocity >= _ZERO
         observations = self._state.T.astype(np.float32, order="C")

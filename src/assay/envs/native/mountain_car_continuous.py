@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -39,22 +39,23 @@ class _Constants:
 _SINGLE = _Constants(np.float32)
 _DOUBLE = _Constants(np.float64)
 _ONE = np.array(1.0, np.float32)
-_POWER = np.array(POWER, np.float32)
-_BOUND_PUSH = np.array(POWER)
+_POWER = np.array(POWER)
 _GRAVITY, _ACTION_COST, _GOAL_REWARD = map(np.array, (GRAVITY, ACTION_COST, GOAL_REWARD))
 
 
-def _drive(state: np.ndarray, action: np.ndarray, constants: _Constants) -> np.ndarray:
+def _drive(
+    state: np.ndarray, action: np.ndarray, constants: _Constants, power: np.ndarray
+) -> np.ndarray:
     """Move cars in place, in the precision of their state, and return which reached the goal."""
     position, velocity = state
     slope = np.cos((position * constants.three).astype(np.float64, copy=False))
     slope *= _GRAVITY
-    push = action * _POWER
+    push = action * power.astype(np.float32)
     push -= slope.astype(np.float32)
     clipped = np.abs(action) > _ONE
     if np.count_nonzero(clipped):
         # The bound that replaces the action is a Python float, so the push stays float64 ...
-        push = np.where(clipped, np.copysign(_BOUND_PUSH, action) - slope, push)
+        push = np.where(clipped, np.copysign(power, action) - slope, push)
     # ... until it meets the velocity.
     velocity += push.astype(velocity.dtype, copy=False)
     np.maximum(velocity, constants.min_speed, out=velocity)
@@ -82,13 +83,18 @@ class MountainCarContinuous(NativeVectorEnv):
     start_low = -0.6
     start_high = -0.4
     start_draws = 1
+    physical: ClassVar = {"power": POWER}
 
     def __init__(self, num_envs: int = 1, max_episode_steps: int = 999) -> None:
         low = np.array([MIN_POSITION, -MAX_SPEED], np.float32)
         high = np.array([MAX_POSITION, MAX_SPEED], np.float32)
         action_space = Box(-1.0, 1.0, (1,), np.float32)
         super().__init__(num_envs, max_episode_steps, Box(low, high), action_space)
+        self._power = _POWER
         self._fresh = np.arange(0)  # rows that are at their start, and so in float64
+
+    def _use(self, **physical: np.ndarray) -> None:
+        self._power = physical["power"]
 
     def _begin(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         states = np.hstack([draws, np.zeros_like(draws)])
@@ -105,11 +111,12 @@ class MountainCarContinuous(NativeVectorEnv):
     def _advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         action = self._continuous(actions)[:, 0]
         state = self._state.astype(np.float32)
-        terminated = _drive(state, action, _SINGLE)
+        terminated = _drive(state, action, _SINGLE, self._power)
         fresh = self._fresh
         if fresh.size:
             exact = self._state[:, fresh]
-            terminated[fresh] = _drive(exact, action[fresh], _DOUBLE)
+            power = np.broadcast_to(self._power, self.num_envs)[fresh]
+            terminated[fresh] = _drive(exact, action[fresh], _DOUBLE, power)
             state[:, fresh] = exact
             self._fresh = fresh[:0]
         self._state[:] = state

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -45,6 +45,7 @@ class Pendulum(NativeVectorEnv):
     start_low = -MAX_START
     start_high = MAX_START
     start_draws = 2
+    physical: ClassVar = {"g": 10.0, "m": 1.0, "l": 1.0, "dt": DT, "max_torque": MAX_TORQUE}
 
     def __init__(self, num_envs: int = 1, max_episode_steps: int = 200) -> None:
         high = np.array([1.0, 1.0, MAX_SPEED], np.float32)
@@ -52,6 +53,16 @@ class Pendulum(NativeVectorEnv):
         super().__init__(num_envs, max_episode_steps, Box(-high, high), action_space)
         self._work = np.empty((2, num_envs))
         self._rate = np.empty(num_envs)
+        self._dt, self._gravity_gain, self._torque_gain = _DT, _GRAVITY_GAIN, _TORQUE_GAIN
+        self._max_torque, self._min_torque = _MAX_TORQUE, _MIN_TORQUE
+
+    def _use(self, **physical: np.ndarray) -> None:
+        g, m, l, self._dt, limit = physical.values()  # noqa: E741 (Gymnasium's names)
+        self._gravity_gain = 3 * g / (2 * l)
+        libm_squares(l, squares := np.empty_like(l))
+        self._torque_gain = (3.0 / (m * squares)).astype(np.float32)
+        self._max_torque = limit.astype(np.float32)
+        self._min_torque = -self._max_torque
 
     def _start_bounds(self, options: dict[str, Any]) -> tuple[Bound, Bound]:
         x, y = self._numbers(options, x_init=MAX_START[0], y_init=MAX_START[1])
@@ -72,8 +83,8 @@ class Pendulum(NativeVectorEnv):
         return observations
 
     def _advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        torque = np.maximum(self._continuous(actions)[:, 0], _MIN_TORQUE)
-        np.minimum(torque, _MAX_TORQUE, out=torque)
+        torque = np.maximum(self._continuous(actions)[:, 0], self._min_torque)
+        np.minimum(torque, self._max_torque, out=torque)
         theta, velocity = self._state
 
         # The angle is normalised to [-pi, pi).
@@ -90,16 +101,16 @@ class Pendulum(NativeVectorEnv):
         rewards += torque_cost
         np.negative(rewards, rewards)
 
-        # velocity += (15 sin theta + 3 torque) dt;  theta += velocity dt
+        # velocity += (3 g / 2l sin theta + 3 / ml^2 torque) dt;  theta += velocity dt
         rate = np.sin(theta, self._rate)
-        rate *= _GRAVITY_GAIN
-        torque *= _TORQUE_GAIN
+        rate *= self._gravity_gain
+        torque *= self._torque_gain
         rate += torque
-        rate *= _DT
+        rate *= self._dt
         velocity += rate
         np.maximum(velocity, _MIN_SPEED, out=velocity)
         np.minimum(velocity, _MAX_SPEED, out=velocity)
-        np.multiply(velocity, _DT, rate)
+        np.multiply(velocity, self._dt, rate)
         theta += rate
         return self._observe(theta, velocity), rewards, self._nowhere.copy()
 
