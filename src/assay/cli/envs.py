@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,8 +89,20 @@ def wrappers(as_json: AsJson = False) -> None:
     """List what can be put around environments: `wrappers=[{frame_stack: 4}, sign_reward]`."""
     from assay.envs.wrappers.settings import WRAPPERS
 
+    _list_kinds("wrapper", WRAPPERS, as_json)
+
+
+@app.command("curricula")
+def curricula(as_json: AsJson = False) -> None:
+    """List how parameters can be drawn: `curriculum={adr: {low: 100, high: 400}}`."""
+    from assay.envs.variation.settings import CURRICULA
+
+    _list_kinds("curriculum", CURRICULA, as_json)
+
+
+def _list_kinds(what: str, kinds: Mapping[str, Any], as_json: bool) -> None:
     rows = []
-    for name, kind in WRAPPERS.items():
+    for name, kind in kinds.items():
         fields = kind.meanings()
         texts = [
             f"{key}{'' if kind.model_fields[key].is_required() else f'={default}'}: {meaning}"
@@ -98,10 +111,10 @@ def wrappers(as_json: AsJson = False) -> None:
         ]
         rows.append((name, (kind.__doc__ or "").split("\n")[0], " ".join(texts)))
     if as_json:
-        keys = ("wrapper", "what", "settings")
+        keys = (what, "what", "settings")
         output.print_json([dict(zip(keys, row, strict=True)) for row in rows])
         return
-    output.show(output.table(("wrapper", "what", "settings"), rows))
+    output.show(output.table((what, "what", "settings"), rows))
 
 
 @app.command("parameters")

@@ -39,6 +39,7 @@ from assay.envs.native.team import NativeTeam
 from assay.envs.petting_zoo import as_joint, is_petting_zoo, make_joint
 from assay.envs.robotics import PACKAGE, fix_joint_types
 from assay.envs.sync import Sync
+from assay.envs.variation.settings import varied
 from assay.envs.vector import Vector
 from assay.envs.wrappers.settings import Given, read_wrappers, refuse_repeats, repeats, wrap
 from assay.envs.wrappers.timing import ActionRepeat, Repeated, make_repeated
@@ -92,6 +93,8 @@ def make_vector(
     training: bool = True,
     workers: int | None = None,
     wrappers: Given = (),
+    randomize: Mapping[str, Any] | None = None,
+    curriculum: str | Mapping[str, Any] | None = None,
 ) -> Vector:
     """Make `num_envs` copies of an environment that a collector can drive.
 
@@ -110,9 +113,11 @@ def make_vector(
         training: Whether training-only preprocessing applies (Atari's lost lives, clipped rewards).
         workers: How many processes; by default one per core, and never more than environments.
         wrappers: What is around them, as of `assay.envs.wrappers.settings.read_wrappers`.
+        randomize: Parameters that are drawn for every episode (`assay.envs.variation`).
+        curriculum: How they are drawn; by default from all of their ranges.
 
     Raises:
-        ConfigError: A wrapper is unknown, or does not fit.
+        ConfigError: A wrapper, range or curriculum is unknown, or does not fit.
         EnvError: The environment is unknown, cannot be made, or does not fit the other arguments.
         MissingExtraError: A package that it needs is not installed.
         SpaceError: Its spaces are not supported.
@@ -146,6 +151,7 @@ def make_vector(
         refuse_repeats(around, type(env.unwrapped).__name__)
     vector = _made(env, asked)
     try:
+        vector = varied(vector, randomize or {}, curriculum)
         return wrap(vector, around, training=training)
     except BaseException:
         if not isinstance(env, gym.Env | gym.vector.VectorEnv):

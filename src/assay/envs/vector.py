@@ -226,6 +226,11 @@ class Vector:
         """
         return self.backend.success
 
+    @property
+    def curriculum(self) -> Any:
+        """Return what draws the parameters of the next episodes, or None if they stay."""
+        return getattr(self.backend, "curriculum", None)
+
     def outcomes(self) -> dict[str, NDArray[Any]]:
         """Return what the last step did to each agent of a team, by name, each [N, A].
 

@@ -18,7 +18,16 @@ from assay.buffers.replay_protocol import Replay
 from assay.buffers.rollout import Rollout
 from assay.core import seeding
 from assay.core.errors import SpaceError
-from assay.core.types import Clock, Collected, State, Transition, Tree, action_mask, tree_map
+from assay.core.types import (
+    Clock,
+    Collected,
+    Metrics,
+    State,
+    Transition,
+    Tree,
+    action_mask,
+    tree_map,
+)
 from assay.policies.exploration import GreedyActions
 
 EPISODE_WINDOW = 100
@@ -98,6 +107,9 @@ class Collector:
         self.carry: Tree = algorithm.initial_carry(env.num_envs)
         # Of several agents, what happened to each goes with what was collected.
         self.outcomes = None if env.spaces.team is None else env.outcomes
+        self.curriculum = getattr(env, "curriculum", None)
+        if self.curriculum is not None:
+            self.curriculum.progress = lambda: clock.progress
 
     def start(self) -> None:
         """Reset all environments with seeds of this run and of the current step."""
@@ -196,6 +208,11 @@ class Collector:
         # Without a final observation no episode is over, and `terminated` says so.
         return Collected(obs, reward, terminated if done is None else done, valid, steps)
 
+    def metrics(self) -> Metrics:
+        """Return what the recent episodes were like, and what the curriculum has to say."""
+        drawn = {} if self.curriculum is None else self.curriculum.metrics()
+        return self.episodes.metrics() | drawn
+
     def state(self) -> State:
         """Return where the environments and the collector are; `env` is None if it cannot say."""
         return {
@@ -204,7 +221,7 @@ class Collector:
             "carry": tree_map(np.array, self.carry),
             "episodes": self.episodes.state(),
             "rng": seeding.rng_state(self.rng),
-        }
+        } | ({} if self.curriculum is None else {"curriculum": self.curriculum.state()})
 
     def load_state(self, state: State) -> None:
         """Go on from `state`; without an environment's state, from a fresh reset.
@@ -214,6 +231,8 @@ class Collector:
         """
         self.episodes.load_state(state["episodes"])
         seeding.set_rng_state(self.rng, state["rng"])
+        if self.curriculum is not None:
+            self.curriculum.load_state(state["curriculum"])
         if state["env"] is None:
             self.start()
         else:

@@ -89,7 +89,7 @@ class OffPolicyLoop:
 
     def metrics(self) -> Metrics:
         """Return what the recent episodes were like."""
-        return self.collector.episodes.metrics()
+        return self.collector.metrics()
 
     def barrier(self) -> None:
         """End the trajectories of environments that cannot be saved, and reset them."""

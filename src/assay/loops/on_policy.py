@@ -56,7 +56,7 @@ class OnPolicyLoop:
 
     def metrics(self) -> Metrics:
         """Return what the recent episodes were like."""
-        return self.collector.episodes.metrics()
+        return self.collector.metrics()
 
     def barrier(self) -> None:
         """Reset environments that cannot be saved; between rollouts nothing else is kept."""

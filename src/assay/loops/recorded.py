@@ -61,6 +61,7 @@ def run_vector(
         num_envs,
         backend=run.backend if backend is None else backend,
         **run.env_settings(),
+        **run.variation(),
     )
 
 

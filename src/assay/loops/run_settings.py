@@ -73,6 +73,11 @@ class RunSettings(Model):
         names = ("env_kwargs", "max_episode_steps", "embed_text", "wrappers")
         return {name: getattr(self, name) for name in names}
 
+    def variation(self) -> dict[str, Any]:
+        """Return what changes from one training episode to the next, as `env_settings` does."""
+        names = ("randomize", "curriculum")
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
     def clock(self) -> Clock:
         """Return the clock of a run that begins."""
         return Clock(self.total, unit=self.unit)
@@ -102,6 +107,14 @@ class RunSettings(Model):
 class _Collecting(Model):
     env_steps: int = Field(100_000, gt=0, description="Environment steps to train for.")
     num_envs: int = Field(1, gt=0, le=65536, description="Environments stepped in parallel.")
+    randomize: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Parameters drawn for every training episode: {gravity: [8, 12]} (`assay envs "
+        "parameters ID`).",
+    )
+    curriculum: str | dict[str, Any] | None = Field(
+        None, description="How these are drawn; null: from all of it (`assay envs curricula`)."
+    )
 
 
 class _Solving(Model):

@@ -17,12 +17,13 @@ from assay.envs.wrappers.timing import ActionRepeat, FrameStack, StackLayer
 Given = Sequence[str | Mapping[str, Any]]  # as settings hold them
 
 
-def _snake(name: str) -> str:
+def snake(name: str) -> str:
+    """Return the name of a class as settings write it."""
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
 
 
 WRAPPERS: dict[str, type[Wrapper]] = {
-    _snake(kind.__name__): kind
+    snake(kind.__name__): kind
     for kind in (
         *(observation.Resize, observation.Crop, observation.Grey, observation.Flatten),
         *(observation.Rescale, observation.ClipObs, observation.HideSensors),
