@@ -87,6 +87,7 @@ class A2C(Algorithm):
             reward, value, next_value, data.terminated, data.truncated,
             hp.gamma, hp.gae_lambda, None if data.valid.all() else data.valid,
         )  # fmt: skip
+        data.advantage = advantage
         flat = {
             "action": data.extras.get("raw_action", data.action),
             "advantage": advantage,

@@ -113,6 +113,7 @@ class RecurrentPPO(Algorithm):
             reward, value, next_value, data.terminated, data.truncated,
             hp.gamma, hp.gae_lambda, None if data.valid.all() else data.valid,
         )  # fmt: skip
+        data.advantage = advantage
         self.note(explained_variance=float(losses.explained_variance(value, target, data.valid)))
         arrays = {
             "action": data.extras.get("raw_action", data.action),

@@ -93,6 +93,7 @@ class Rollout:
         last_obs: The observation after step T - 1, leading axis N.
         last_carry: The carry after step T - 1, leading axis N, or None.
         expert: What the policy is to imitate, to draw batches from; None if there is nothing.
+        advantage: [T, N], if an algorithm has left it here for a curriculum.
     """
 
     obs: Tree
@@ -136,6 +137,7 @@ class Rollout:
         self.spaces, self.length, self.num_envs = spaces, length, num_envs
         self.whole = whole
         self.expert: DatasetBuffer | None = None
+        self.advantage: np.ndarray | None = None
         self._arrays: dict[str, Any] = allocate(plan)
         self.obs = self._arrays["obs"]
         self.action = self._arrays["action"]
@@ -187,6 +189,7 @@ class Rollout:
     def reset(self, carry: Tree = None) -> None:
         """Begin a new rollout from `carry`; steps that are not written again are invalid."""
         self.valid.fill(False)
+        self.advantage = None
         self.policy_weight.fill(1.0)
         self._finals.clear()
         self.runs = Runs(*self._whole, carry)

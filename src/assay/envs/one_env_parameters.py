@@ -105,7 +105,7 @@ def as_finite(name: str, value: Any) -> float:
     return float(value)
 
 
-def _attributes(inner: Any) -> dict[str, int | float]:
+def _attributes(inner: Any) -> dict[str, Any]:
     """Return the numbers among an environment's attributes that stay the same in an episode."""
     found: dict[str, Any] = {}
     for base in reversed(type(inner).__mro__):

@@ -9,6 +9,7 @@ Importing this module registers them with Gymnasium; `assay.envs.make` does. Els
 * `assay/TwoStep-v0`, `assay/Climbing-v0`, `assay/Penalty-v0`, `assay/PrisonersDilemma-v0`: games
   of two agents.
 * `assay/Catch-v0`: catch a falling ball, seen as an image, and with `blind` only at first.
+* `assay/Maze-v0`: find the goal among walls, in levels that have numbers (`envs.native.maze`).
 
 It also registers the tasks of `assay.envs.systems` and the games of `assay.envs.boards`, which are
 imported when they are made, and one seat of each game of `assay.envs.games`, by the game's name.
@@ -16,6 +17,7 @@ imported when they are made, and one seat of each game of `assay.envs.games`, by
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -237,6 +239,16 @@ class Single(gym.Env[np.ndarray, Any]):
             self._begun, shown = obs[0], info["final_obs"][0]
         return shown, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
 
+    def parameters(self) -> dict[str, float]:
+        """Return its parameters by name."""
+        return {name: float(value[0]) for name, value in self.envs.parameters().items()}
+
+    def set_parameters(self, values: Mapping[str, float]) -> None:
+        """Set parameters."""
+        self.envs.set_parameters({name: np.array([value]) for name, value in values.items()})
+        if self._begun is not None:  # the next episode began with the old ones
+            self._begun = self.envs.reset()[0][0]
+
     def get_state(self) -> State:
         """Return the state that the next steps depend on."""
         return {"task": self.envs.get_state(), "begun": self._begun}
@@ -300,6 +312,12 @@ for _name, _single, _class in (
         entry_point=f"{_GAMES}:{_single}",
         vector_entry_point=f"{_GAMES}:{_class}",
     )
+gym.register(
+    "assay/Maze-v0",
+    entry_point="assay.envs.native.maze:make_maze",
+    vector_entry_point="assay.envs.native.maze:Maze",
+    max_episode_steps=100,
+)
 # One copy is MPE2's own, which can be rendered; many are ours, and equal to it.
 for _name, _class in (
     ("simple_spread_v3", "SimpleSpread"),

@@ -231,6 +231,11 @@ class Vector:
         """Return what draws the parameters of the next episodes, or None if they stay."""
         return getattr(self.backend, "curriculum", None)
 
+    def score(self, advantage: NDArray[Any]) -> None:
+        """Tell the curriculum the advantages [T, N] of the steps since the last time."""
+        backend: Any = self.backend
+        backend.score(advantage)
+
     def outcomes(self) -> dict[str, NDArray[Any]]:
         """Return what the last step did to each agent of a team, by name, each [N, A].
 

@@ -17,7 +17,7 @@ from assay.algorithms.base import Algorithm
 from assay.buffers.replay_protocol import Replay
 from assay.buffers.rollout import Rollout
 from assay.core import seeding
-from assay.core.errors import SpaceError
+from assay.core.errors import ConfigError, SpaceError
 from assay.core.types import (
     Clock,
     Collected,
@@ -88,6 +88,14 @@ def recent_means(recent: Collection[tuple[float, int]]) -> dict[str, float]:
         "rollout/return_mean": float(np.mean(returns)),
         "rollout/length_mean": float(np.mean(lengths)),
     }
+
+
+def no_scores(algorithm: str) -> ConfigError:
+    """Return the error that a curriculum needs advantages, and an algorithm computes none."""
+    return ConfigError(
+        f"The curriculum scores levels by advantages, which {algorithm} does not compute.",
+        "Train ppo, a2c or recurrent_ppo, or choose another curriculum.",
+    )
 
 
 class Collector:

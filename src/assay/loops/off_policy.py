@@ -20,7 +20,7 @@ from assay.core.errors import ConfigError
 from assay.core.types import Metrics, State
 from assay.data.files import load
 from assay.envs.vector import Vector
-from assay.loops.collect import Collector
+from assay.loops.collect import Collector, no_scores
 from assay.loops.recorded import recorded_buffer
 from assay.loops.run_settings import MixedSettings, RunSettings
 from assay.runs.checkpoint import Section
@@ -42,6 +42,8 @@ class OffPolicyLoop:
                 f"env_steps={clock.total:,}.",
                 "Lower learning_starts or raise env_steps.",
             )
+        if env.curriculum is not None and env.curriculum.scores:
+            raise no_scores(algorithm.spec.name)
         self.algorithm = algorithm
         self.needs, self.clock = needs, clock
         self.collector = Collector(env, algorithm, clock, run.seed)

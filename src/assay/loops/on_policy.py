@@ -9,7 +9,7 @@ from assay.buffers.rollout import Rollout
 from assay.core.types import Metrics, State
 from assay.data.dataset import Dataset
 from assay.envs.vector import Vector
-from assay.loops.collect import Collector
+from assay.loops.collect import Collector, no_scores
 from assay.loops.recorded import recorded_buffer
 from assay.loops.run_settings import RunSettings
 from assay.runs.checkpoint import Section
@@ -51,8 +51,17 @@ class OnPolicyLoop:
         with self.algorithm.observing(seen):
             self.algorithm.update(self.rollout)
         self.update_seconds += perf_counter() - began
+        self._score()
         self.clock.env_steps += seen.env_steps
         self.clock.updates = self.algorithm.updates
+
+    def _score(self) -> None:
+        """Tell a curriculum that asks for it how wrong the values were."""
+        if self.env.curriculum is None or not self.env.curriculum.scores:
+            return
+        if self.rollout.advantage is None:
+            raise no_scores(self.algorithm.spec.name)
+        self.env.score(self.rollout.advantage)
 
     def metrics(self) -> Metrics:
         """Return what the recent episodes were like."""

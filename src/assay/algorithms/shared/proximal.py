@@ -61,6 +61,7 @@ def rollout_advantages(
         reward, value, next_value, data.terminated, data.truncated,
         hp.gamma, hp.gae_lambda, None if data.valid.all() else data.valid,
     )  # fmt: skip
+    data.advantage = advantage
     fit = losses.explained_variance(value, target, data.valid)
     algorithm.note(explained_variance=float(fit))
     return advantage, target

@@ -82,8 +82,8 @@ class VariedLayer(RandomLayer):
                 self._sums[:, row] = 0.0
         self._played = []
         if rows:
-            units, tags, scores = zip(*rows, strict=True)
-            self.curriculum.scored(np.array(units), np.array(tags), np.array(scores))
+            points, numbers, scores = map(np.array, zip(*rows, strict=True))
+            self.curriculum.scored(points, numbers, scores)
 
     def own_state(self) -> State:
         """Return which episodes run and come next."""

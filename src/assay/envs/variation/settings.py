@@ -11,13 +11,14 @@ from assay.envs.parameters import parameters
 from assay.envs.variation.base import Curriculum, Sampler
 from assay.envs.variation.layer import VariedLayer
 from assay.envs.variation.ranges import Ranges, read_ranges
+from assay.envs.variation.replay import LevelReplay
 from assay.envs.variation.sampling import Generated, LearningProgress, Reverse
 from assay.envs.variation.widening import Adr
 from assay.envs.vector import Vector
 from assay.envs.wrappers.settings import snake
 
 CURRICULA: dict[str, type[Curriculum]] = {
-    snake(kind.__name__): kind for kind in (Adr, LearningProgress, Generated, Reverse)
+    snake(kind.__name__): kind for kind in (Adr, LearningProgress, Generated, Reverse, LevelReplay)
 }
 
 

@@ -1,0 +1,156 @@
+"""The maze, and replaying its levels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import assay
+from assay.core.errors import AssayError, EnvError
+from assay.envs.make import make_vector
+from assay.envs.native.maze import Maze, distances, layout
+from assay.envs.variation.ranges import Ranges, read_ranges
+from assay.envs.variation.replay import LevelReplay
+from assay.loops import events
+from assay.testing.algorithms import assert_same_run
+
+UP, RIGHT, DOWN, LEFT = range(4)
+
+
+def at(envs: Any, level: float, **more: float) -> Maze:
+    envs.set_parameters({"level": np.full(envs.num_envs, level)} | {
+        name: np.full(envs.num_envs, value) for name, value in more.items()
+    })  # fmt: skip
+    return envs
+
+
+def test_distances_go_around_walls() -> None:
+    walls = np.array([[0, 1, 0], [0, 1, 0], [0, 0, 0]], bool)
+    assert distances(walls, 2).tolist() == [[6, -1, 0], [5, -1, 1], [4, 3, 2]]
+
+
+@pytest.mark.parametrize("kind", ["walls", "corridors"])
+def test_every_level_can_be_solved_and_stays_the_same(kind: Any) -> None:
+    for level in range(60):
+        walls, start, goal = layout(level, -1, -1, 9, 30, kind)
+        assert not walls.reshape(-1)[[start, goal]].any()
+        assert distances(walls, goal).reshape(-1)[start] > 0
+        again = layout.__wrapped__(level, -1, -1, 9, 30, kind)
+        assert np.array_equal(walls, again[0]) and (start, goal) == again[1:]
+        if kind == "corridors":  # a tree: one edge less than cells
+            free = ~walls
+            edges = (free[1:] & free[:-1]).sum() + (free[:, 1:] & free[:, :-1]).sum()
+            assert edges == free.sum() - 1
+    near = [layout(level, 20, 2, 9, 30, "walls") for level in range(30)]
+    assert {int(walls.sum()) for walls, *_ in near} == {20}
+    assert all(distances(w, goal).reshape(-1)[start] <= 2 for w, start, goal in near)
+
+
+def test_the_shortest_way_is_paid_and_walls_stop() -> None:
+    maze = at(Maze(2), 7.0)
+    obs, _ = maze.reset(seed=0)
+    walls, start, goal = layout(7, -1, -1, 9, 30, "walls")
+    away = distances(walls, goal)
+    y, x = divmod(start, 9)
+    goal_y, goal_x = divmod(goal, 9)
+    np.testing.assert_allclose(obs[0, 25:], [(goal_y - y) / 9, (goal_x - x) / 9], rtol=1e-6)
+    padded = np.pad(walls, 2, constant_values=True)
+    assert np.array_equal(obs[0, :25].reshape(5, 5), padded[y : y + 5, x : x + 5])
+    steps = int(away[y, x])
+    for left in range(steps, 0, -1):
+        options = {UP: (y - 1, x), RIGHT: (y, x + 1), DOWN: (y + 1, x), LEFT: (y, x - 1)}
+        move = next(a for a, p in options.items() if min(p) >= 0 and max(p) < 9
+                    and away[p] == left - 1)  # fmt: skip
+        y, x = options[move]
+        _, reward, over, cut, _ = maze.step(np.array([move, move]))
+        assert over.all() == (left == 1) and not cut.any()
+        assert reward.tolist() == ([1 - 0.9 * steps / 100] * 2 if left == 1 else [0, 0])
+    walled = at(Maze(1, size=3, max_walls=0), 1.0)
+    walled.reset(seed=0)
+    places = [walled.step(np.array([UP])) and float(walled._state[3, 0]) for _ in range(4)]
+    assert places[-1] == places[-2] < 3  # the edge
+
+
+def test_one_copy_is_like_many_and_a_state_goes_on() -> None:
+    single, many = gym.make("assay/Maze-v0"), make_vector("assay/Maze-v0", 3)
+    rng = np.random.default_rng(0)
+    ours, _ = single.reset(seed=5)
+    theirs = many.reset(5)
+    for step in range(400):
+        assert np.array_equal(ours, theirs[0])
+        actions = rng.integers(4, size=3)
+        if step == 200:
+            saved = many.get_state()
+            many.reset(9)
+            many.set_state(saved)
+        ours, _, over, cut, _ = single.step(actions[0])
+        theirs = many.step(actions)[0]
+        if over or cut:
+            ours, _ = single.reset()
+    with pytest.raises(EnvError, match="an odd number for corridors"):
+        Maze(1, size=8, kind="corridors")
+    with pytest.raises(EnvError, match="max_walls is 99"):
+        Maze(1, max_walls=99)
+
+
+def test_levels_are_ranked_by_score_and_by_age() -> None:
+    known = Ranges(read_ranges({"level": {"integer": [0, 99]}}), {"level": -1.0})
+    plan = LevelReplay(levels=4, temperature=0.5, staleness=0.25, replay=0.5)
+    sampler: Any = plan.sampler(known)
+    places = (np.array([3, 5, 7, 9]) + 0.5) / 100
+    sampler.scored(places[:, None], np.full(4, -1), np.array([0.1, 0.4, 0.2, 0.3]))
+    ranks, age = np.array([4, 1, 3, 2]), np.array([3, 2, 1, 0])
+    by_score = ranks ** (-2.0) / (ranks ** (-2.0)).sum()
+    np.testing.assert_allclose(sampler.weights(), 0.75 * by_score + 0.25 * age / 6)
+    # a level that is known gets its new score, one more takes the place of the lowest
+    sampler.scored(np.array([[0.0572], [0.99]]), np.full(2, -1), np.array([0.05, 0.35]))
+    assert known.values(sampler.units)["level"].tolist() == [3, 99, 7, 9]
+    assert sampler.found.tolist() == [0.1, 0.35, 0.2, 0.3]
+    sampler.scored(np.array([[0.5]]), np.array([-1]), np.array([0.01]))
+    assert len(sampler.found) == 4 and 0.01 not in sampler.found
+    units, tags = sampler.draw(np.random.default_rng(0), 2000)
+    assert (tags == 0).mean() == pytest.approx(0.5, abs=0.04)
+    assert set(known.values(units[tags == 0])["level"]) == {3, 99, 7, 9}
+
+
+def test_scores_are_the_mean_advantages_of_whole_episodes() -> None:
+    plan: Any = {"level_replay": {"levels": 8}}
+    randomize = {"level": {"integer": [0, 999]}, "reach": {"integer": [1, 2]}}
+    envs = make_vector("assay/Maze-v0", 1, max_episode_steps=3, randomize=randomize,
+                       curriculum=plan)  # fmt: skip
+    envs.reset(1)
+    overs = []
+    for _ in range(2):
+        overs += [bool(np.logical_or(*envs.step(np.zeros(1, np.int64))[2:4])[0]) for _ in range(4)]
+        first = 1 + 4 * (len(overs) // 8)
+        envs.score(np.arange(first, first + 4.0)[:, None] * -1)
+    ends = np.flatnonzero(overs)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    expected = [np.arange(a + 1, b + 2).mean() for a, b in zip(starts, ends, strict=True)]
+    np.testing.assert_allclose(envs.curriculum.found, expected)
+    assert len(expected) >= 2
+
+
+def test_a_run_with_level_replay_is_resumed_exactly(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "env_steps": 512, "num_envs": 4, "horizon": 16, "minibatch_size": 16, "hidden": (8,),
+        "eval_episodes": 2, "checkpoint_every": 128, "sinks": (), "compile": False,
+        "root": tmp_path, "max_episode_steps": 10, "randomize": {"level": {"integer": [0, 99]}},
+        "curriculum": {"level_replay": {"levels": 10}},
+    }  # fmt: skip
+
+    def stop(event: events.Event) -> Any:
+        return assay.STOP if event.clock.env_steps >= 192 else None
+
+    whole = assay.train("ppo", "assay/Maze-v0", name="whole", **settings)
+    parts = assay.train("ppo", "assay/Maze-v0", name="parts", callbacks=[stop], **settings)
+    assert_same_run(whole.path, assay.resume(parts.path).path)
+    assert whole.metrics()["curriculum/levels"][1][-1] == 10
+    del settings["horizon"], settings["minibatch_size"]
+    with pytest.raises(AssayError, match="which dqn does not compute"):
+        assay.train("dqn", "assay/Maze-v0", name="none", **settings)
+    assert not (tmp_path / "none").exists()
