@@ -336,3 +336,77 @@ def test_mistakes_are_named_and_leave_nothing(
         assay.train("ppo", "CartPole-v1", **_settings(tmp_path, **settings))
     assert message in str(caught.value)
     assert not [path for path in tmp_path.iterdir() if path.is_dir() and path.name != ".locks"]
+
+
+class Room(gym.Env[Any, Any]):
+    """Shows its argument; an episode is as long as that."""
+
+    observation_space = spaces.Box(0, 9, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length: int = 3, noisy: bool = False, name: str = "room") -> None:
+        if length > 8:
+            self.observation_space = spaces.Box(0, 99, (3,), np.float32)
+        self.length, self.noisy, self.scale, self.steps = length, noisy, 1.0, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._seen(), {}
+
+    def _seen(self) -> Any:
+        return np.array([self.length, self.np_random.random()], np.float32)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return self._seen(), self.scale, self.steps == self.length, False, {}
+
+    def get_state(self) -> Any:
+        return {"steps": self.steps}
+
+    def set_state(self, state: Any) -> None:
+        self.steps = int(state["steps"])
+
+
+def test_arguments_are_parameters_and_a_state_goes_on() -> None:
+    given: Any = {"env_kwargs.length": {"integer": [2, 5]}, "scale": [1, 2]}
+    make = lambda backend: make_vector(Room, 3, backend=backend, workers=2, randomize=given)  # noqa: E731
+    step = np.zeros(3, np.int64)
+    with make("sync") as one, make("sync") as two, make("processes") as three:
+        assert np.array_equal(one.reset(4), three.reset(4))
+        lengths = set()
+        for _ in range(20):
+            found = one.step(step)
+            for a, b in zip(found[:4], three.step(step)[:4], strict=True):
+                assert np.array_equal(a, b)
+            lengths |= set(found[0][:, 0].tolist())
+            units = one.curriculum.ranges.values(one.backend._units)
+            assert found[0][:, 0].tolist() == units["env_kwargs.length"].tolist()
+        assert lengths == {2, 3, 4, 5}
+        two.reset(9)
+        two.set_state(one.get_state())
+        for _ in range(20):
+            for a, b in zip(one.step(step)[:4], two.step(step)[:4], strict=True):
+                assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"env_kwargs.lenth": [2, 5]}, "Did you mean 'length'?"),
+        ({"env_kwargs.name": [2, 5]}, "no argument 'name' with a number as its value"),
+        ({"env_kwargs.length": {"choice": [9]}}, "leave the spaces as they are"),
+    ],
+)
+def test_arguments_that_cannot_change(given: Any, message: str) -> None:
+    with pytest.raises(AssayError) as caught, make_vector(Room, 1, randomize=given) as envs:
+        envs.reset(0)
+    assert message in str(caught.value)
+
+
+def test_arguments_of_an_id() -> None:
+    given = {"env_kwargs.g": [1, 2]}
+    with make_vector("Pendulum-v1", 2, randomize=given) as envs:
+        envs.reset(0)
+        made = [env.unwrapped.g for env in envs.backend.group.envs]
+        assert all(1 <= g <= 2 for g in made) and made[0] != made[1]

@@ -19,11 +19,13 @@ from assay.core.errors import EnvError
 from assay.core.seeding import rng_state, set_rng_state
 from assay.core.types import State
 from assay.envs.limits import EpisodeBound
+from assay.envs.remade import Remade
 
 # Wrapper -> the attributes that change while an episode runs. What a reset sets up (that there was
 # a reset, that the checker has run) is not listed: loading starts with a reset.
 _WRAPPERS: dict[type[gym.Wrapper[Any, Any, Any, Any]], tuple[str, ...]] = {
     EpisodeBound: ("_elapsed_steps",),
+    Remade: ("_seed", "_times"),
     wrappers.ClipAction: (),
     wrappers.ClipReward: (),
     wrappers.DtypeObservation: (),

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -37,6 +38,7 @@ from assay.envs.native import NATIVE, make_native
 from assay.envs.native.base import NativeVectorEnv
 from assay.envs.native.team import NativeTeam
 from assay.envs.petting_zoo import as_joint, is_petting_zoo, make_joint
+from assay.envs.remade import arguments_of, make_remade, usual_arguments
 from assay.envs.robotics import PACKAGE, fix_joint_types
 from assay.envs.sync import Sync
 from assay.envs.variation.settings import varied
@@ -75,6 +77,7 @@ class _Asked:
     training: bool
     workers: int | None
     repeat: ActionRepeat | None = None
+    remake: tuple[str, ...] = ()  # arguments that change from episode to episode
 
     @property
     def count(self) -> int:
@@ -146,6 +149,7 @@ def make_vector(
         training,
         workers,
         repeats(around),
+        arguments_of(randomize or {}),
     )
     if isinstance(env, gym.vector.VectorEnv):
         refuse_repeats(around, type(env.unwrapped).__name__)
@@ -172,6 +176,9 @@ def _made(env: EnvLike, asked: _Asked) -> Vector:
         return vector
     if callable(env):
         name, factory = _name_of(env), partial(make_joint, env, **asked.kwargs)
+        if asked.remake:
+            usual = usual_arguments(asked.remake, env, asked.kwargs, name)
+            factory = partial(make_remade, partial(_call, env, asked.kwargs), usual)
         if asked.limit is not None:
             factory = partial(make_limited, factory, name, asked.limit)
         return _from_factory(factory, name, asked, limit=asked.limit)
@@ -326,9 +333,13 @@ def _from_factory(
 def _from_id(env_id: str, asked: _Asked) -> Vector:
     kwargs, limit = _take_limit(env_id, asked.kwargs, asked.limit)
     backend, settings, training = asked.backend, asked.atari, asked.training
-    native_fits = env_id in NATIVE and not kwargs and asked.repeat is None
+    native_fits = env_id in NATIVE and not kwargs and not asked.remake and asked.repeat is None
     if backend == "native" and not native_fits:
-        reason = f"has no setting {sorted(kwargs)}" if env_id in NATIVE else "does not exist"
+        reason = (
+            f"has no setting {sorted({*kwargs, *asked.remake})}"
+            if env_id in NATIVE
+            else "does not exist"
+        )
         if env_id in NATIVE and asked.repeat is not None:
             reason = "cannot repeat actions"
         raise EnvError(
@@ -349,7 +360,8 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
     stack = settings.frame_stack if atari else None
     if is_dm_control(spec):
         stack = pixel_stack(kwargs)
-    vectorised = asked.repeat is None and _vector_fits(spec, kwargs, atari, limit)
+    alike = asked.repeat is None and not asked.remake
+    vectorised = alike and _vector_fits(spec, kwargs, atari, limit)
     if backend == "vector" and not vectorised:
         unfit = _with_limit(kwargs, limit)
         raise EnvError(
@@ -379,6 +391,9 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
     # before anything could choose how it renders.
     known = env_id if is_dm_control(spec) else spec
     make_one = partial(_make_one_or_explain, known, kwargs, settings, training, limit)
+    if asked.remake:
+        usual = usual_arguments(asked.remake, spec.entry_point, {**spec.kwargs, **kwargs}, spec.id)
+        make_one = partial(make_remade, make_one, usual)
     # ALE ends games itself, which no wrapper shows.
     bound = None if is_atari(spec) else EPISODE_BOUND
     return _from_factory(make_one, spec.id, asked, stack, declared, bound)
@@ -464,12 +479,18 @@ def _make_one_or_explain(
     settings: AtariSettings,
     training: bool,
     limit: int | None,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> gym.Env[Any, Any]:
     spec = find_spec(known) if isinstance(known, str) else known
     try:
-        return _make_one(spec, kwargs, settings, training, limit)
+        return _make_one(spec, {**kwargs, **more}, settings, training, limit)
     except Exception as error:
         raise _making_failure(error, spec) from error
+
+
+def _call(factory: Any, kwargs: dict[str, Any], more: Mapping[str, Any]) -> gym.Env[Any, Any]:
+    made: gym.Env[Any, Any] = make_joint(factory, **{**kwargs, **more})
+    return made
 
 
 def _refuse_unknown_kwargs(spec: EnvSpec, entry_point: Any, kwargs: dict[str, Any]) -> None:

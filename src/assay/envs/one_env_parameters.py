@@ -13,6 +13,7 @@ import numpy as np
 from assay.core.errors import EnvError, nearest
 from assay.envs.env_snapshot import changing_attributes
 from assay.envs.mujoco_parameters import fields_of
+from assay.envs.remade import remade_of
 
 _PICTURE = ("screen", "width", "height", "render", "camera")  # what such names begin with
 # Attributes of CartPole that are computed from others, once, when it is made.
@@ -26,10 +27,12 @@ def read_parameters(env: gym.Env[Any, Any], names: Iterable[str] | None = None) 
         EnvError: A name is unknown.
     """
     inner: Any = env.unwrapped
+    remade = remade_of(env)
+    found = {} if remade is None else remade.arguments()
     if declares(inner):
-        found = {name: float(value) for name, value in inner.parameters().items()}
+        found |= {name: float(value) for name, value in inner.parameters().items()}
         return found if names is None else picked(found, names, label(env))
-    found = {name: float(value) for name, value in _attributes(inner).items()}
+    found |= {name: float(value) for name, value in _attributes(inner).items()}
     fields = fields_of(inner)
     if names is None:
         return found if fields is None else found | fields.listed()
@@ -54,9 +57,13 @@ def write_parameters(env: gym.Env[Any, Any], values: Mapping[str, Any]) -> None:
     Raises:
         EnvError: A name is unknown, or a value is not a finite number.
     """
-    inner: Any = env.unwrapped
     numbers = {name: as_finite(name, value) for name, value in values.items()}
     read_parameters(env, numbers)  # refuses unknown ones
+    remade = remade_of(env)
+    if remade is not None:
+        arguments = {name: numbers.pop(name) for name in remade.arguments() if name in numbers}
+        remade.remake(arguments)
+    inner: Any = env.unwrapped
     if declares(inner):
         inner.set_parameters(numbers)
         return

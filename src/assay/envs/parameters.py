@@ -7,7 +7,8 @@ Which names there are: those that an environment declares itself (methods `param
 `set_parameters(values)`), else its numeric attributes, as Gymnasium's environments have them
 (`gravity`, `masspole`), and of MuJoCo's also the fields of the model
 (`assay.envs.mujoco_parameters`). The native versions have the names of Gymnasium's attributes, and
-one value per copy.
+one value per copy. Environments that are made for it have arguments of their constructor as well
+(`assay.envs.remade`).
 """
 
 from __future__ import annotations
