@@ -27,6 +27,7 @@ from assay.cli import (
     serve,
     server,
     study,
+    test,
     train,
 )
 from assay.core.errors import EXIT_USER_ERROR, AssayError
@@ -70,6 +71,7 @@ app.command("evaluate equilibria")(equilibria.equilibria)
 app.command("compare")(compare.compare)
 app.command("plot")(plot.plot)
 app.command("diagnose")(diagnose.diagnose)
+app.add_typer(test.app, name="test")
 app.add_typer(league.app, name="league")
 app.add_typer(runs.app, name="runs")
 app.command("algorithms")(algorithms.algorithms)

@@ -1,0 +1,164 @@
+"""Runs in worlds that differ from the one of their training: the grid of `assay test ood`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from assay.agents import evaluation_vector
+from assay.core.errors import AssayError, ConfigError
+from assay.envs.make import make_env, make_vector
+from assay.envs.vector import Vector
+from assay.evaluation.evaluate import DEFAULT_NUM_ENVS, EvaluationResult
+from assay.evaluation.evaluate import Agent as Acting
+from assay.evaluation.play import Mixed
+from assay.robustness.disturbed import GaussianNoise, LateStart, Misled, NoisyActions
+from assay.robustness.measure import TOLERANCE, Verdict, check_tolerance, judge
+from assay.robustness.shifts import Change, Shift
+from assay.robustness.stage import Progress, Stage
+
+
+def measure_shifts(
+    paths: Sequence[Path],
+    shifts: Sequence[Shift],
+    *,
+    episodes: int = 50,
+    seed: int = 0,
+    tolerance: float = TOLERANCE,
+    floor: float | None = None,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Play runs under every shift, in the same episodes as without one.
+
+    Args:
+        paths: Runs that differ in their seed, or one.
+        shifts: What is changed, as `read_shifts` returns it.
+        episodes: Of each run under each shift.
+        seed: Fixes the episodes.
+        tolerance: The largest loss that is accepted, as a share of what a run is worth.
+        floor: The return that counts as nothing; by default that of random actions.
+        progress: Told how many cells are done.
+
+    Raises:
+        AssayError: A run cannot be tested, or a shift leaves nothing to play.
+    """
+    check_tolerance(tolerance)
+    played = []
+    for number, path in enumerate(paths):
+        stage = Stage(path, episodes=episodes, seed=seed, floor=floor)
+        cells = []
+        for index, shift in enumerate(shifts):
+            cells.append(_play(stage, shift).returns)
+            if progress is not None:
+                progress(number * len(shifts) + index + 1, len(paths) * len(shifts))
+        played.append(stage.played(cells))
+    return judge([shift.point for shift in shifts], played, tolerance)
+
+
+def _play(stage: Stage, shift: Shift) -> EvaluationResult:
+    change = shift.change
+    if stage.limit is not None and change.blind >= stage.limit:
+        raise ConfigError(
+            f"The shift {shift.point} makes the environment unsolvable: episodes end after "
+            f"{stage.limit} steps, before an action of the run has an effect.",
+            "Give a smaller value.",
+        )
+    try:
+        with _world(stage, change) as vector:
+            _refuse_other_spaces(stage, vector, shift)
+            result = stage.play(_actor(stage, change, str(shift.point)), vector)
+    except AssayError as error:
+        raise ConfigError(
+            f"The run cannot be played with the shift {shift.point}: {error.message}", error.fix
+        ) from error
+    if result.terminated.all() and result.lengths.max() <= max(1, change.blind):
+        raise ConfigError(
+            f"The shift {shift.point} makes the environment unsolvable: every episode is over "
+            f"after {int(result.lengths.max())} steps, before an action of the run has an effect.",
+            "Give a smaller value.",
+        )
+    return result
+
+
+def _actor(stage: Stage, change: Change, name: str) -> Acting:
+    """Return the run's agent, as far as the shift is one of what it sees and does."""
+    agent: Acting = stage.policy
+    space = stage.spaces.action
+    if change.obs_noise:
+        noise = GaussianNoise(stage.watched.room(), change.obs_noise, stage.rng(name, "sight"))
+        agent = Misled(agent, noise)
+    if change.action_noise:
+        rng = stage.rng(name, "actions")
+        if isinstance(space, gym.spaces.Box):
+            agent = NoisyActions(agent, space, change.action_noise, rng)
+        else:
+            agent = Mixed(agent, space, change.action_noise, rng)
+    if change.random_start:
+        agent = LateStart(agent, space, change.random_start, stage.rng(name, "start"))
+    return agent
+
+
+def _world(stage: Stage, change: Change) -> Vector:
+    """Return the run's environment, as far as the shift is one of it."""
+    config = stage.config
+    run = config.run
+    kwargs = {**run.env_kwargs, **change.env_kwargs}
+    # Those of the run come last: a delay of the sensors is below a stack of frames.
+    wrappers = (*change.wrappers, *run.wrappers)
+    env = config.env if change.env is None else change.env
+    if change.start:
+        limit = run.max_episode_steps
+        make = partial(_make_started, env, kwargs, limit, change.start)
+        return make_vector(
+            make,
+            min(stage.episodes, DEFAULT_NUM_ENVS),
+            training=False,
+            embed_text=run.embed_text,
+            wrappers=wrappers,
+        )
+    shifted = run.model_copy(update={"env_kwargs": kwargs, "wrappers": wrappers})
+    update = {"run": shifted, "env": env}
+    vector = evaluation_vector(config.model_copy(update=update), None, stage.episodes)
+    assert vector is not None
+    return vector
+
+
+class _Started(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment that is reset with options."""
+
+    def __init__(self, env: gym.Env[Any, Any], options: dict[str, Any]) -> None:
+        super().__init__(env)
+        self._options = options
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self.env.reset(seed=seed, options={**self._options, **(options or {})})
+
+
+def _make_started(
+    env: str, kwargs: dict[str, Any], limit: int | None, options: dict[str, Any]
+) -> gym.Env[Any, Any]:
+    return _Started(make_env(env, env_kwargs=kwargs, max_episode_steps=limit), options)
+
+
+def _refuse_other_spaces(stage: Stage, vector: Vector, shift: Shift) -> None:
+    """Refuse a world whose observations or actions the run does not know."""
+
+    def form(space: gym.Space[Any]) -> Any:
+        if isinstance(space, gym.spaces.Dict):
+            return {key: form(part) for key, part in space.items()}
+        size = getattr(space, "n", None)
+        sizes = getattr(space, "nvec", np.zeros(0)).tolist()
+        return type(space), space.shape, space.dtype, None if size is None else int(size), sizes
+
+    for what in ("observation", "action"):
+        before, after = getattr(stage.spaces, what), getattr(vector.spaces, what)
+        if form(before) != form(after):
+            raise ConfigError(
+                f"{what}s are {after}; the run was trained on {before}.",
+                "Shift to worlds with the same spaces.",
+            )

@@ -1,0 +1,196 @@
+"""`assay test ood`: shifts do what they say, losses are theirs, and bad ones are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from assay.cli.app import app
+from assay.core.errors import ConfigError
+from assay.core.types import Action
+from assay.envs.make import make_vector
+from assay.evaluation.evaluate import evaluate
+from assay.robustness.disturbed import GaussianNoise, LateStart, Misled, NoisyActions, Watched
+from assay.robustness.ood import measure_shifts
+from assay.robustness.room import Room
+from assay.robustness.shifts import PRESETS, Change, preset, read_shifts
+
+
+class Still:
+    """Always does the same, and keeps what it saw."""
+
+    def __init__(self, action: Any) -> None:
+        self.action, self.seen = action, []
+
+    def initial_carry(self, n: int) -> None:
+        return None
+
+    def act(self, obs: Any, carry: Any, explore: bool) -> Action:
+        self.seen.append(obs)
+        return Action(np.repeat(self.action[None], len(obs), 0))
+
+
+def test_a_grid_is_read_in_order_with_combinations() -> None:
+    shifts = read_shifts(
+        {
+            "obs_noise": [0.1, 0.2],
+            "action_delay": 2,
+            "env_kwargs": {"g": [5]},
+            "combine": [["obs_noise", "action_delay"]],
+        }
+    )
+    assert [str(shift.point) for shift in shifts] == [
+        "obs_noise=0.1", "obs_noise=0.2", "action_delay=2", "env_kwargs.g=5",
+        "obs_noise + action_delay={obs_noise: 0.1, action_delay: 2}",
+        "obs_noise + action_delay={obs_noise: 0.2, action_delay: 2}",
+    ]  # fmt: skip
+    assert shifts[2].change == Change(wrappers=({"action_delay": 2},), blind=2)
+    assert shifts[5].change == Change(wrappers=({"action_delay": 2},), obs_noise=0.2, blind=2)
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"obs_nois": 0.1}, "Did you mean 'obs_noise'"),
+        ({"frame_stack": 4}, "changes spaces"),
+        ({"scale_reward": 2}, "changes rewards"),
+        ({"obs_noise": -1}, "expected a number above 0"),
+        ({"action_noise": 1.5}, "at most 1"),
+        ({"random_start": 0.5}, "expected a number of steps"),
+        ({"obs_delay": 0}, "obs_delay"),
+        ({"sticky_actions": []}, "has no values"),
+        ({"start": [3]}, "expected options of reset"),
+        ({"levels": [3]}, "expected the id"),
+        ({"env_kwargs": 3}, "expected {name"),
+        ({"obs_noise": 0.1, "combine": [["obs_noise"]]}, "is not a pair"),
+        ({"obs_noise": 0.1, "combine": [["obs_noise", "obs_delay"]]}, "which the grid lacks"),
+        ({}, "no shifts"),
+    ],
+)
+def test_a_bad_grid_is_refused(grid: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_shifts(grid)
+
+
+def test_presets_are_grids() -> None:
+    for name in PRESETS:
+        assert read_shifts(preset(name))
+    with pytest.raises(ConfigError, match="Did you mean 'sensors'"):
+        preset("sensor")
+
+
+def test_noise_is_a_share_of_the_spread_that_was_seen() -> None:
+    vector = make_vector("Pendulum-v1", 8)
+    space = vector.spaces.observation
+    watched = Watched(Still(np.zeros(1, np.float32)), space, np.random.default_rng(0))
+    evaluate(watched, vector, episodes=8, seed=0)
+    seen = np.concatenate(watched.agent.seen)
+    room = watched.room()
+    assert room.scales[""] == pytest.approx(seen.std(0), rel=1e-3)
+    noisy = GaussianNoise(room, 0.5, np.random.default_rng(1))
+    middle = np.zeros((4000, 3), np.float32)
+    moved = noisy(middle, None)
+    speed = moved[:, 2]
+    assert speed.std() == pytest.approx(0.5 * seen[:, 2].std(), rel=0.05)
+    assert np.abs(moved).max(0)[0] <= 1.0  # within the bounds of the space
+
+
+def test_whole_numbers_stay_whole_and_within_bounds() -> None:
+    from gymnasium.spaces import Box
+
+    box = Box(0, 255, (2,), np.uint8)
+    room = Room({"": box}, {"": np.full(2, 100.0, np.float32)})
+    moved = room.put(np.zeros((1, 2), np.uint8), {"": np.array([[-30.4, 300.7]])})
+    assert moved.dtype == np.uint8 and moved.tolist() == [[0, 255]]
+
+
+def test_action_noise_has_the_asked_size_and_keeps_the_bounds() -> None:
+    from gymnasium.spaces import Box
+
+    space = Box(-2, 2, (1,), np.float32)
+    agent = NoisyActions(Still(np.zeros(1, np.float32)), space, 0.25, np.random.default_rng(0))
+    actions = agent.act(np.zeros((4000, 3)), None, False).action
+    assert actions.std() == pytest.approx(0.5, rel=0.05)  # a quarter of half the range, 2
+    assert np.abs(actions).max() <= 2
+
+
+def test_a_late_start_is_random_for_so_many_steps_of_every_episode() -> None:
+    from gymnasium.spaces import Discrete
+
+    still = Still(np.array(7))
+    agent = LateStart(still, Discrete(3), 2, np.random.default_rng(0))
+    obs, carry = np.zeros((50, 1)), agent.initial_carry(50)
+    for step in range(4):
+        choice = agent.act(obs, carry, False)
+        carry = choice.carry
+        assert (choice.action == 7).all() == (step >= 2)
+    assert agent.initial_carry(1)["steps"].tolist() == [0]
+
+
+def test_a_misled_agent_sees_something_else() -> None:
+    still = Still(np.array(0))
+    Misled(still, lambda obs, carry: obs + 1).act(np.zeros((2, 1)), None, False)
+    assert still.seen[0].tolist() == [[1.0], [1.0]]
+
+
+def test_a_good_run_holds_under_small_shifts_and_fails_under_large_ones(balancing: Path) -> None:
+    grid = {"obs_noise": [0.01], "sticky_actions": [0.9], "start": [{"low": -0.5, "high": 0.5}]}
+    verdict = measure_shifts([balancing], read_shifts(grid), episodes=40)
+    small, stuck, start = verdict.cells
+    assert verdict.nominal == 500 and verdict.floor < 60
+    assert small.outcome == "holds" and small.mean == 500
+    assert stuck.outcome == "fails" and stuck.loss.low > 0.5
+    assert 0.2 < start.loss.point < 0.9  # many begin beyond the angle at which episodes end
+    assert verdict.outcome == "fails" and verdict.worst[0] is stuck
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"action_delay": [500]}, "makes the environment unsolvable: episodes end after 500"),
+        ({"start": [{"low": 5.0, "high": 5.1}]}, "unsolvable: every episode is over after 1"),
+        ({"levels": ["Acrobot-v1"]}, "the run was trained on"),
+        ({"env_kwargs": {"lenght": [1]}}, "no setting 'lenght'"),
+    ],
+)
+def test_shifts_that_leave_nothing_to_play(
+    balancing: Path, grid: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        measure_shifts([balancing], read_shifts(grid), episodes=4)
+
+
+def test_a_run_that_is_no_better_than_chance_is_refused(useless: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing to lose"):
+        measure_shifts([useless], read_shifts({"obs_noise": 0.1}), episodes=4)
+
+
+def test_the_command_writes_a_report_and_exits_by_the_verdict(
+    balancing: Path, tmp_path: Path
+) -> None:
+    grid = tmp_path / "grid.yaml"
+    grid.write_text("sticky_actions: [0.9]\n")
+    arguments = ["test", "ood", str(balancing), "--shifts", str(grid), "--episodes", "20"]
+    out = tmp_path / "report"
+    result = CliRunner().invoke(app, [*arguments, "--out", str(out), "--tolerance", "0.1"])
+    assert result.exit_code == 1, result.output
+    assert "Fails: 1 of 1 cost more than 10%" in result.stdout
+    found = json.loads((out / "report.json").read_text())
+    assert found["outcome"] == "fails" and found["cells"][0]["axis"] == "sticky_actions"
+    assert "| sticky_actions | 0.9 |" in (out / "report.md").read_text()
+    assert (out / "losses.svg").stat().st_size > 1000
+    short = [*arguments[:-1], "4"]
+    assert CliRunner().invoke(app, short).exit_code == 0  # no verdict was asked for
+
+
+def test_a_mistake_exits_with_2_and_writes_nothing(balancing: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    for wrong in (["obs_nois=0.1"], ["--shifts", "sensor"], ["--pictures", "gif"]):
+        result = CliRunner().invoke(app, ["test", "ood", str(balancing), "--out", str(out), *wrong])
+        assert result.exit_code == 2, result.output
+    assert not out.exists()
