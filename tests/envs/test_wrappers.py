@@ -182,6 +182,7 @@ def test_rewards_are_changed_in_training_alone() -> None:
         ("sign_reward", 1),
         ({"clip_reward": 2}, 2),
         ({"scale_reward": -2}, -6),
+        ({"flip_reward": 1}, -3),
     ):
         for training, paid in ((True, expected), (False, 3)):
             with make_vector(Count, 1, wrappers=[given], training=training) as vector:
@@ -189,9 +190,16 @@ def test_rewards_are_changed_in_training_alone() -> None:
                 assert vector.step(np.array([0]))[1].tolist() == [paid]
 
 
+def test_a_share_of_rewards_has_the_wrong_sign() -> None:
+    with make_vector("CartPole-v1", 4_000, wrappers=[{"flip_reward": 0.2}]) as vector:
+        vector.reset(0)
+        reward = vector.step(np.zeros(4_000, np.int64))[1]
+    assert set(reward) == {-1.0, 1.0} and abs((reward < 0).mean() - 0.2) < 0.03
+
+
 def test_a_state_goes_on() -> None:
     given = [{"noise": 0.5}, {"frame_stack": 3}, {"sticky_actions": 0.5}, {"action_delay": 2},
-             {"time_in_obs": 9}, "sign_reward"]  # fmt: skip
+             {"time_in_obs": 9}, {"flip_reward": 0.5}, "sign_reward"]  # fmt: skip
     make = lambda: make_vector(lambda: Count(5), 3, wrappers=given)  # noqa: E731
     actions = np.random.default_rng(0).integers(5, size=(12, 3))
     with make() as one, make() as two:

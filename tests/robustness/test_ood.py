@@ -16,7 +16,7 @@ from assay.core.types import Action
 from assay.envs.make import make_vector
 from assay.evaluation.evaluate import evaluate
 from assay.robustness.disturbed import GaussianNoise, LateStart, Misled, NoisyActions, Watched
-from assay.robustness.ood import measure_shifts
+from assay.robustness.ood import measure_shifts, parameter_names
 from assay.robustness.room import Room
 from assay.robustness.shifts import PRESETS, Change, preset, read_shifts
 
@@ -67,6 +67,7 @@ def test_a_grid_is_read_in_order_with_combinations() -> None:
         ({"start": [3]}, "expected options of reset"),
         ({"levels": [3]}, "expected the id"),
         ({"env_kwargs": 3}, "expected {name"),
+        ({"parameters": {"g": ["a"]}}, "expected a finite number"),
         ({"obs_noise": 0.1, "combine": [["obs_noise"]]}, "is not a pair"),
         ({"obs_noise": 0.1, "combine": [["obs_noise", "obs_delay"]]}, "which the grid lacks"),
         ({}, "no shifts"),
@@ -79,7 +80,7 @@ def test_a_bad_grid_is_refused(grid: dict[str, Any], message: str) -> None:
 
 def test_presets_are_grids() -> None:
     for name in PRESETS:
-        assert read_shifts(preset(name))
+        assert read_shifts(preset(name), lambda: ["gravity"])
     with pytest.raises(ConfigError, match="Did you mean 'sensors'"):
         preset("sensor")
 
@@ -139,7 +140,11 @@ def test_a_misled_agent_sees_something_else() -> None:
 
 
 def test_a_good_run_holds_under_small_shifts_and_fails_under_large_ones(balancing: Path) -> None:
-    grid = {"obs_noise": [0.01], "sticky_actions": [0.9], "start": [{"low": -0.5, "high": 0.5}]}
+    grid: dict[str, Any] = {
+        "obs_noise": [0.01],
+        "sticky_actions": [0.9],
+        "start": [{"low": -0.5, "high": 0.5}],
+    }
     verdict = measure_shifts([balancing], read_shifts(grid), episodes=40)
     small, stuck, start = verdict.cells
     assert verdict.nominal == 500 and verdict.floor < 60
@@ -149,6 +154,17 @@ def test_a_good_run_holds_under_small_shifts_and_fails_under_large_ones(balancin
     assert verdict.outcome == "fails" and verdict.worst[0] is stuck
 
 
+def test_dynamics_are_factors_and_parameters_are_values(balancing: Path) -> None:
+    assert "force_mag" in parameter_names(balancing)
+    # A cart that is pushed with a two-hundredth of the force cannot hold the pole.
+    grid = {"dynamics": {"force_mag": [0.005, 1.0]}, "parameters": {"force_mag": [0.05]}}
+    weak, same, value = measure_shifts([balancing], read_shifts(grid), episodes=8).cells
+    assert same.mean == 500 and weak.mean < 100
+    assert value.mean == weak.mean  # Gymnasium's is 10
+    every = read_shifts({"dynamics": [2]}, lambda: ["gravity", "length"])
+    assert [str(shift.point) for shift in every] == ["dynamics.gravity=2", "dynamics.length=2"]
+
+
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
@@ -156,6 +172,8 @@ def test_a_good_run_holds_under_small_shifts_and_fails_under_large_ones(balancin
         ({"start": [{"low": 5.0, "high": 5.1}]}, "unsolvable: every episode is over after 1"),
         ({"levels": ["Acrobot-v1"]}, "the run was trained on"),
         ({"env_kwargs": {"lenght": [1]}}, "no setting 'lenght'"),
+        ({"dynamics": {"gravty": [2]}}, "no parameter 'gravty'"),
+        ({"dynamics": {"length": [0]}}, "dynamics.length=0: Environment 0 .* is nan"),
     ],
 )
 def test_shifts_that_leave_nothing_to_play(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 from assay.cli import output
 from assay.cli.find_run import locate
 from assay.cli.shared_options import AsJson, RunOrGroup, RunsRoot
+from assay.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from assay.robustness.measure import Verdict
@@ -49,7 +51,9 @@ def ood(
         None, metavar="[AXIS=VALUES]...", help="Shifts, such as obs_noise=[0.1,0.2]."
     ),
     shifts: str = typer.Option(
-        None, "--shifts", help="A YAML file, or default, sensors, actuators, starts."
+        None,
+        "--shifts",
+        help="A YAML file, or a preset: default, sensors, actuators, starts, dynamics.",
     ),
     episodes: Episodes = 50,
     seed: Seed = 0,
@@ -71,7 +75,7 @@ def ood(
     """
     from assay.core.config import parse_assignments, read_yaml
     from assay.robustness.measure import TOLERANCE
-    from assay.robustness.ood import measure_shifts
+    from assay.robustness.ood import measure_shifts, parameter_names
     from assay.robustness.report import check_picture, write_report
     from assay.robustness.shifts import DEFAULT, preset, read_shifts
     from assay.runs.directory import group_runs
@@ -81,9 +85,10 @@ def ood(
     if shifts is not None or not grid:
         is_file = shifts is not None and Path(shifts).suffix in (".yaml", ".yml")
         grid = (read_yaml(Path(shifts)) if is_file else preset(shifts or DEFAULT)) | grid
-    cells = read_shifts(grid)
+    paths = [one.path for one in group_runs(locate(run, root))]
+    cells = read_shifts(grid, partial(parameter_names, paths[0]))
     verdict = measure_shifts(
-        [one.path for one in group_runs(locate(run, root))],
+        paths,
         cells,
         episodes=episodes,
         seed=seed,
@@ -97,6 +102,98 @@ def ood(
         title = f"{run} in other worlds"
         files = write_report(out, title, verdict, found=found, picture=pictures)
     _finish(verdict, found, files, tolerance, as_json)
+
+
+@app.command("attack")
+def attack(
+    run: RunOrGroup,
+    attacks: str = typer.Option(
+        None,
+        "--attacks",
+        help="Names with commas: random, fgsm, pgd, timed, action, adversary, reward.",
+    ),
+    budgets: str = typer.Option(
+        None,
+        "--budgets",
+        help="How far a number is moved, in standard deviations. [default: 0.1,0.3,1,2]",
+    ),
+    shares: str = typer.Option(
+        None, "--shares", help="Of moments (timed), actions and rewards. [default: 0.1,0.25,0.5]"
+    ),
+    steps: int = typer.Option(10, "--steps", min=2, help="Steps of PGD."),
+    adversary_steps: int = typer.Option(
+        100_000, "--adversary-steps", min=1, help="Environment steps an adversary learns for."
+    ),
+    episodes: Episodes = 50,
+    seed: Seed = 0,
+    tolerance: Tolerance = None,
+    floor: Floor = None,
+    out: Out = None,
+    pictures: Pictures = "svg",
+    root: RunsRoot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attack a run, and say what that costs against the budget of the attack.
+
+    Observations are moved by random noise (the control), by the gradient of the policy (FGSM, PGD)
+    or by an adversary that is trained; at all times, or where most is at stake; and actions are
+    overruled. `reward` trains the run again, with the wrong sign on a share of its rewards. Where a
+    bound exists, it is certified which choices no attack can change.
+
+    With --tolerance the exit code is 0 if no attack costs more, as far as the intervals can tell,
+    and 1 if one does or that is not shown. Bad input is 2.
+    """
+    from assay.robustness.attack import BUDGETS, DEFAULT, PANELS, SHARES, Plan, measure_attacks
+    from assay.robustness.attack_report import sections
+    from assay.robustness.measure import TOLERANCE
+    from assay.robustness.report import check_picture, write_report
+    from assay.runs.directory import group_runs
+
+    check_picture(pictures)
+    plan = Plan(
+        tuple(name.strip() for name in attacks.split(",")) if attacks else DEFAULT,
+        _numbers("--budgets", budgets, BUDGETS),
+        _numbers("--shares", shares, SHARES),
+        steps,
+        adversary_steps,
+    )
+    result = measure_attacks(
+        [one.path for one in group_runs(locate(run, root))],
+        plan,
+        episodes=episodes,
+        seed=seed,
+        tolerance=TOLERANCE if tolerance is None else tolerance,
+        floor=floor,
+        place=out,
+        progress=_progress(as_json),
+    )
+    verdict, found = result.verdict, result.to_json()
+    files = []
+    if out is not None:
+        drawn = {
+            title: [name for name in names if name in verdict.axes]
+            for title, names in PANELS.items()
+        }
+        files = write_report(
+            out, f"{run} under attack", verdict, found=found, sections=sections(result),
+            picture=pictures, panels={title: names for title, names in drawn.items() if names},
+        )  # fmt: skip
+    if not as_json:
+        for line in sections(result):
+            if line and not line.startswith("#"):
+                output.say(line)
+    _finish(verdict, found, files, tolerance, as_json)
+
+
+def _numbers(option: str, text: str | None, default: tuple[float, ...]) -> tuple[float, ...]:
+    if text is None:
+        return default
+    try:
+        return tuple(float(each) for each in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"{option} {text}: expected numbers with commas.", f"For example {option} 0.1,0.2"
+        ) from None
 
 
 def _progress(as_json: bool) -> Any:

@@ -10,17 +10,22 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from assay.agents import evaluation_vector
+from assay.agents import evaluation_vector, required_vector
 from assay.core.errors import AssayError, ConfigError
 from assay.envs.make import make_env, make_vector
+from assay.envs.parameters import parameters, set_parameters
 from assay.envs.vector import Vector
 from assay.evaluation.evaluate import DEFAULT_NUM_ENVS, EvaluationResult
 from assay.evaluation.evaluate import Agent as Acting
 from assay.evaluation.play import Mixed
+from assay.loops.config import RunConfig
 from assay.robustness.disturbed import GaussianNoise, LateStart, Misled, NoisyActions
 from assay.robustness.measure import TOLERANCE, Verdict, check_tolerance, judge
 from assay.robustness.shifts import Change, Shift
 from assay.robustness.stage import Progress, Stage
+from assay.runs.directory import RunDirectory
+
+_MOST_PARAMETERS = 16
 
 
 def measure_shifts(
@@ -69,7 +74,7 @@ def _play(stage: Stage, shift: Shift) -> EvaluationResult:
             "Give a smaller value.",
         )
     try:
-        with _world(stage, change) as vector:
+        with np.errstate(all="ignore"), _world(stage, change) as vector:
             _refuse_other_spaces(stage, vector, shift)
             result = stage.play(_actor(stage, change, str(shift.point)), vector)
     except AssayError as error:
@@ -105,6 +110,23 @@ def _actor(stage: Stage, change: Change, name: str) -> Acting:
 
 def _world(stage: Stage, change: Change) -> Vector:
     """Return the run's environment, as far as the shift is one of it."""
+    vector = _made(stage, change)
+    try:
+        if change.factors or change.parameters:
+            values: dict[str, Any] = dict(change.parameters)
+            for name, now in parameters(vector, change.factors).items():
+                values[name] = now * change.factors[name]
+            set_parameters(vector, values)
+            # Native physics is known to stay finite only as it is.
+            vector.backend.always_finite = False
+            vector = Vector(vector.backend, vector.name, vector.frame_stack, vector.limit)
+    except BaseException:
+        vector.close()
+        raise
+    return vector
+
+
+def _made(stage: Stage, change: Change) -> Vector:
     config = stage.config
     run = config.run
     kwargs = {**run.env_kwargs, **change.env_kwargs}
@@ -126,6 +148,24 @@ def _world(stage: Stage, change: Change) -> Vector:
     vector = evaluation_vector(config.model_copy(update=update), None, stage.episodes)
     assert vector is not None
     return vector
+
+
+def parameter_names(path: Path) -> list[str]:
+    """Return all parameters of the environment of a run.
+
+    Raises:
+        AssayError: It has none, or more than can be tried.
+    """
+    config = RunConfig.from_dict(RunDirectory.open(path).config)
+    fix = "Only runs that were given an environment's id can be tested."
+    with required_vector(config, None, 1, fix) as vector:
+        names = list(parameters(vector))
+    if len(names) > _MOST_PARAMETERS:
+        raise ConfigError(
+            f"'{config.env}' has {len(names)} parameters; at most {_MOST_PARAMETERS} are tried.",
+            f"Name some: dynamics.{names[0]}=[0.5,2] (`assay envs parameters {config.env}`).",
+        )
+    return names
 
 
 class _Started(gym.Wrapper[Any, Any, Any, Any]):

@@ -10,12 +10,15 @@ A grid is written as `axis: values`, in YAML or as `axis=[values]`:
 | `start` | options for the environment's `reset`, such as `{low: -0.2, high: 0.2}` |
 | `levels` | arguments of the environment's constructor, or the id of another environment |
 | `env_kwargs.NAME` | one argument of the environment's constructor |
+| `dynamics.NAME` | factors of a parameter (`assay envs parameters ID`); `dynamics` alone: of all |
+| `parameters.NAME` | values of a parameter |
 | a wrapper's name | settings of the wrapper (`assay envs wrappers`), nearest to the environment |
 | `combine` | pairs of axes above, whose values are all combined |
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import product
@@ -26,7 +29,8 @@ from assay.envs.wrappers.settings import WRAPPERS, read_wrappers
 from assay.robustness.measure import Point
 
 COMBINE = "combine"
-KWARGS = "env_kwargs"
+KWARGS, DYNAMICS, PARAMETERS = "env_kwargs", "dynamics", "parameters"
+_BY_NAME = (KWARGS, DYNAMICS, PARAMETERS)
 # Wrappers that leave the space of observations as it is; the others would need another network.
 FITTING = (
     "noise", "dropout", "clip_obs", "obs_delay", "action_delay", "sticky_actions",
@@ -35,7 +39,7 @@ FITTING = (
 DELAYS = ("obs_delay", "action_delay")
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "sensors": {"obs_noise": [0.05, 0.1, 0.2, 0.4], "obs_delay": [1, 2, 4]},
+    "sensors": {"obs_noise": [0.1, 0.3, 1.0], "obs_delay": [1, 2, 4]},
     "actuators": {
         "action_noise": [0.05, 0.1, 0.2, 0.4],
         "action_delay": [1, 2, 4],
@@ -45,6 +49,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 DEFAULT = "default"
 PRESETS[DEFAULT] = {axis: values for each in PRESETS.values() for axis, values in each.items()}
+PRESETS[DYNAMICS] = {DYNAMICS: [0.5, 0.8, 1.25, 2.0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class Change:
         wrappers: Put around the environment, below those of the run.
         env: The id of another environment.
         env_kwargs: Arguments of its constructor.
+        factors: By which its parameters are multiplied.
+        parameters: What its parameters are set to.
         start: Options of its `reset`.
         obs_noise: Share of the spread of each number.
         action_noise: Share of the actions, or of their range.
@@ -65,6 +72,8 @@ class Change:
     wrappers: tuple[Any, ...] = ()
     env: str | None = None
     env_kwargs: dict[str, Any] = field(default_factory=dict)
+    factors: dict[str, float] = field(default_factory=dict)
+    parameters: dict[str, float] = field(default_factory=dict)
     start: dict[str, Any] = field(default_factory=dict)
     obs_noise: float = 0.0
     action_noise: float = 0.0
@@ -93,8 +102,14 @@ class Shift:
     change: Change
 
 
-def read_shifts(given: Mapping[str, Any]) -> list[Shift]:
+def read_shifts(
+    given: Mapping[str, Any], names: Callable[[], Sequence[str]] = tuple
+) -> list[Shift]:
     """Return the cells of a grid, in the order in which it is written.
+
+    Args:
+        given: The grid.
+        names: Gives all parameters of the environment, where `dynamics` is of all.
 
     Raises:
         ConfigError: An axis is unknown (the nearest is named), or a value does not fit it.
@@ -103,7 +118,7 @@ def read_shifts(given: Mapping[str, Any]) -> list[Shift]:
     for name, values in given.items():
         if name == COMBINE:
             continue
-        for axis, each in _nested(str(name), values).items():
+        for axis, each in _nested(str(name), values, names).items():
             make = _maker(axis)
             axes[axis] = [Shift(Point(axis, value), make(value)) for value in _listed(axis, each)]
     combined = [shift for pair in _pairs(given) for shift in _combined(pair, axes)]
@@ -126,12 +141,14 @@ def preset(name: str) -> dict[str, Any]:
     return dict(PRESETS[name])
 
 
-def _nested(name: str, values: Any) -> dict[str, Any]:
-    if name != KWARGS:
+def _nested(name: str, values: Any, names: Callable[[], Sequence[str]]) -> dict[str, Any]:
+    if name not in _BY_NAME:
         return {name: values}
+    if name == DYNAMICS and not isinstance(values, Mapping):
+        values = dict.fromkeys(names(), values)
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{KWARGS}={values}: expected {{name: [values]}}.")
-    return {f"{KWARGS}.{key}": each for key, each in values.items()}
+        raise ConfigError(f"{name}={values}: expected {{name: [values]}}.")
+    return {f"{name}.{key}": each for key, each in values.items()}
 
 
 def _listed(axis: str, values: Any) -> list[Any]:
@@ -147,6 +164,10 @@ def _maker(axis: str) -> Callable[[Any], Change]:
     head, _, name = axis.partition(".")
     if head == KWARGS and name:
         return lambda value: Change(env_kwargs={name: value})
+    if head == DYNAMICS and name:
+        return lambda value: Change(factors={name: _number(axis, value)})
+    if head == PARAMETERS and name:
+        return lambda value: Change(parameters={name: _number(axis, value)})
     if axis in _OWN:
         return _OWN[axis]
     if axis in FITTING:
@@ -167,12 +188,18 @@ def _wrapped(axis: str, value: Any) -> Change:
     )
 
 
+def _number(axis: str, value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise ConfigError(f"{axis}={value}: expected a finite number.")
+    return float(value)
+
+
 def _share(axis: str, value: Any, most: float | None = None) -> float:
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    if not fine or (most is not None and value > most):
+    share = _number(axis, value)
+    if share <= 0 or (most is not None and share > most):
         limit = "above 0" if most is None else f"above 0 and at most {most:g}"
         raise ConfigError(f"{axis}={value}: expected a number {limit}.")
-    return float(value)
+    return share
 
 
 def _start(value: Any) -> Change:
@@ -207,7 +234,7 @@ _OWN: dict[str, Callable[[Any], Change]] = {
     "start": _start,
     "levels": _level,
 }
-KNOWN = (*_OWN, *FITTING, f"{KWARGS}.NAME")
+KNOWN = (*_OWN, *FITTING, *(f"{head}.NAME" for head in _BY_NAME))
 
 
 def _pairs(given: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from assay.core.errors import ConfigError
-from assay.envs.wrappers.layers import RewardLayer, Wrapper
+from assay.envs.wrappers.layers import RandomLayer, RewardLayer, Wrapper
 
 
 class ClipReward(Wrapper):
@@ -43,3 +44,25 @@ class SignReward(Wrapper):
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""
         return RewardLayer(inner, np.sign)
+
+
+class _FlippedLayer(RandomLayer, RewardLayer):
+    stream = "flip"
+
+    def __init__(self, inner: Any, share: float) -> None:
+        super().__init__(inner, self._flipped)
+        self._share = share
+
+    def _flipped(self, reward: NDArray[Any]) -> NDArray[Any]:
+        return np.where(self.rng.random(len(reward)) < self._share, -reward, reward)
+
+
+class FlipReward(Wrapper):
+    """Rewards of which some have the wrong sign, by chance."""
+
+    of_rewards: ClassVar[bool] = True
+    probability: float = Field(gt=0, le=1, description="How often.")
+
+    def layer(self, inner: Any) -> Any:
+        """Return a backend around another one."""
+        return _FlippedLayer(inner, self.probability)

@@ -30,7 +30,7 @@ WRAPPERS: dict[str, type[Wrapper]] = {
         *(observation.Noise, observation.Dropout),
         *(timing.FrameStack, timing.ObsDelay, timing.ActionDelay, timing.StickyActions),
         *(timing.TimeInObs, timing.ActionRepeat, timing.FrameSkip),
-        *(reward.ClipReward, reward.ScaleReward, reward.SignReward),
+        *(reward.ClipReward, reward.ScaleReward, reward.SignReward, reward.FlipReward),
     )
 }
 

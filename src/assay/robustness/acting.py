@@ -1,0 +1,168 @@
+"""Attacks on when a run is disturbed, and on what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from assay.core.types import Action, Tree, action_mask, tree_leaves, tree_map
+from assay.evaluation.evaluate import Agent
+from assay.functional.layout import box_scale
+from assay.loops.collect import random_actions
+from assay.policies.heads import StochasticHead
+from assay.robustness.disturbed import Around, Sight
+from assay.robustness.gradients import GradientPath, stacked
+
+Rows = NDArray[np.bool_]
+When = Callable[[Tree, Tree], Rows]  # observations and the carry -> which rows are attacked
+Other = Callable[[Tree, Tree, NDArray[Any]], NDArray[Any]]  # with the run's own actions
+
+
+class Timed:
+    """An attack that is made in some moments only."""
+
+    def __init__(self, attack: Sight, when: When) -> None:
+        self.attack, self.when = attack, when
+
+    def __call__(self, obs: Tree, carry: Tree) -> Tree:
+        """Return what is seen."""
+        rows = self.when(obs, carry)
+        if not rows.any():
+            return obs
+
+        def choose(new: NDArray[Any], old: NDArray[Any]) -> NDArray[Any]:
+            return np.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+        return tree_map(choose, self.attack(obs, carry), obs)
+
+
+class Urgent:
+    """The moments in which most is at stake (arXiv:1703.06748), a given share of them.
+
+    That is max_a pi(a|s) - min_a pi(a|s) of choices, or the same of values where the run has
+    values; the paper turns those into probabilities, which needs a temperature. Of other actions,
+    it is how far a small budget pushes them to first order: sum_j |dg/ds_j| scale_j, with g what a
+    gradient attack maximises. The threshold is a quantile over undisturbed episodes.
+    """
+
+    def __init__(self, path: GradientPath, states: list[tuple[Tree, Tree]], share: float) -> None:
+        self.path = path
+        self.threshold = float(np.quantile(self.stake(*stacked(states)), 1 - share))
+
+    def __call__(self, obs: Tree, carry: Tree) -> Rows:
+        """Return which rows are attacked."""
+        return self.stake(obs, carry) >= self.threshold
+
+    def stake(self, obs: Tree, carry: Tree) -> NDArray[np.float64]:
+        """Return what is at stake in each row."""
+        path = self.path
+        fixed, state = path.tensors(obs), path.tensors(carry)
+        if not isinstance(path.policy.spaces.action, gym.spaces.Discrete):
+            return self._push(obs, fixed, state)
+        with torch.no_grad():
+            numbers = path.numbers(fixed, state)
+        mask = action_mask(fixed)
+        allowed = torch.ones_like(numbers, dtype=torch.bool) if mask is None else mask != 0
+        if isinstance(path.policy.head, StochasticHead):
+            numbers = torch.where(allowed, numbers, -torch.inf).softmax(1)
+        most = torch.where(allowed, numbers, -torch.inf).amax(1)
+        least = torch.where(allowed, numbers, torch.inf).amin(1)
+        return (most - least).numpy().astype(np.float64)
+
+    def _push(self, obs: Tree, fixed: Any, state: Any) -> NDArray[np.float64]:
+        path = self.path
+        grads = path.gradient(obs, fixed, state)
+        pushes = [
+            (grad.abs() * torch.from_numpy(path.room.scales[key])).flatten(1).sum(1)
+            for key, grad in grads.items()
+        ]
+        return torch.stack(pushes).sum(0).numpy().astype(np.float64)
+
+
+class ByChance:
+    """A share of all moments."""
+
+    def __init__(self, share: float, rng: np.random.Generator) -> None:
+        self.share, self.rng = share, rng
+
+    def __call__(self, obs: Tree, carry: Tree) -> Rows:
+        """Return which rows are attacked."""
+        return self.rng.random(len(tree_leaves(obs)[0])) < self.share
+
+
+class Overruled(Around):
+    """An agent whose actions are not its own alone (arXiv:1901.09184).
+
+    Of Box actions a share is the other's, (1 - share) a + share a'; of choices the other decides
+    with this probability.
+    """
+
+    def __init__(
+        self, agent: Agent, space: gym.Space[Any], other: Other, share: float,
+        rng: np.random.Generator,
+    ) -> None:  # fmt: skip
+        super().__init__(agent)
+        self.space, self.other, self.share, self.rng = space, other, share, rng
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Let both act."""
+        choice = self.agent.act(obs, carry, explore)
+        own = np.asarray(choice.action)
+        others = self.other(obs, carry, own)
+        if isinstance(self.space, gym.spaces.Box):
+            action = ((1 - self.share) * own + self.share * others).astype(own.dtype)
+        else:
+            taken = self.rng.random(len(own)) < self.share
+            action = np.where(taken.reshape(-1, *[1] * (own.ndim - 1)), others, own)
+        return Action(action, choice.carry, choice.extras)
+
+
+class Worst:
+    """The opposite of what a run does: the far bound, the choice it prefers least.
+
+    Args:
+        space: The canonical action space.
+        path: The policy; only needed for choices.
+    """
+
+    def __init__(self, space: gym.Space[Any], path: GradientPath | None) -> None:
+        self.space, self.path = space, path
+
+    def __call__(self, obs: Tree, carry: Tree, own: NDArray[Any]) -> NDArray[Any]:
+        """Return actions [N, ...]."""
+        space = self.space
+        if isinstance(space, gym.spaces.Box):
+            centre = box_scale(space)[0].reshape(space.shape)
+            return np.where(own >= centre, space.low, space.high).astype(own.dtype)
+        if isinstance(space, gym.spaces.MultiBinary):
+            return (1 - own).astype(own.dtype)
+        assert self.path is not None
+        fixed = self.path.tensors(obs)
+        with torch.no_grad():
+            numbers = self.path.numbers(fixed, self.path.tensors(carry)).numpy()
+        mask = action_mask(obs)
+        if mask is not None:
+            allowed = (mask != 0) | ~(mask != 0).any(1, keepdims=True)
+            numbers = np.where(allowed, numbers, np.inf)
+        if isinstance(space, gym.spaces.Discrete):
+            return numbers[:, : int(space.n)].argmin(1)
+        assert isinstance(space, gym.spaces.MultiDiscrete)
+        ends = np.cumsum(space.nvec.ravel())[:-1]
+        worst = [part.argmin(1) for part in np.split(numbers, ends, 1)]
+        return np.stack(worst, 1).reshape(own.shape)
+
+
+class Anything:
+    """Uniform actions: the control of `Worst`."""
+
+    def __init__(self, space: gym.Space[Any], rng: np.random.Generator) -> None:
+        self.space, self.rng = space, rng
+
+    def __call__(self, obs: Tree, carry: Tree, own: NDArray[Any]) -> NDArray[Any]:
+        """Return actions [N, ...]."""
+        return random_actions(self.rng, self.space, len(own), action_mask(obs))
