@@ -144,7 +144,7 @@ def attack(
     and 1 if one does or that is not shown. Bad input is 2.
     """
     from assay.robustness.attack import BUDGETS, DEFAULT, PANELS, SHARES, Plan, measure_attacks
-    from assay.robustness.attack_report import sections
+    from assay.robustness.attack_report import parts, sections
     from assay.robustness.measure import TOLERANCE
     from assay.robustness.report import check_picture, write_report
     from assay.runs.directory import group_runs
@@ -179,9 +179,10 @@ def attack(
             picture=pictures, panels={title: names for title, names in drawn.items() if names},
         )  # fmt: skip
     if not as_json:
-        for line in sections(result):
-            if line and not line.startswith("#"):
-                output.say(line)
+        for part in parts(result):
+            output.say(part.text)
+            if part.rows:
+                output.show(output.table(part.head, part.rows))
     _finish(verdict, found, files, tolerance, as_json)
 
 

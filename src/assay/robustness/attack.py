@@ -54,9 +54,10 @@ DEFAULT = ("random", "fgsm", "pgd", "timed", "action")
 BUDGETS = (0.1, 0.3, 1.0, 2.0)
 SHARES = (0.1, 0.25, 0.5)
 PANELS = {
-    "observations": ON_SIGHT,
-    **{name: (name, other) for name, other in CONTROLLED.items()},
-    REWARD: (REWARD,),
+    "observations, by budget": ON_SIGHT,
+    "moments, by share": ("timed", CONTROLLED["timed"]),
+    "actions, by share": ("action", CONTROLLED["action"]),
+    "rewards, by share": (REWARD,),
 }
 _STATES = 256  # that are certified
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from assay.evaluation.formatting import bounds
 from assay.robustness.attack import CONTROLLED, Attacked
 from assay.robustness.measure import LEVEL, value_text
@@ -18,40 +20,57 @@ _BOX = {
 }
 
 
-def sections(result: Attacked) -> list[str]:
-    """Return lines of Markdown."""
-    lines: list[str] = []
+class Part(NamedTuple):
+    """A part of the report: its title, a sentence, and a table, which may be empty."""
+
+    title: str
+    text: str
+    head: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+def parts(result: Attacked) -> list[Part]:
+    """Return what is said besides losses."""
+    found = []
     if result.beyond:
-        rows = [
+        text = f"What an attack costs beyond its control of the same size, each at {LEVEL:.0%}:"
+        rows = tuple(
             (point.axis, value_text(point.value), CONTROLLED.get(point.axis, "random"),
              f"{more.point:+.0%}", bounds(more, places=2), _word(more.low, more.high))
             for point, more in result.beyond.items()
-        ]  # fmt: skip
-        lines += [
-            "## Beyond chance",
-            "",
-            f"What an attack costs beyond its control of the same size, each at {LEVEL:.0%}:",
-            "",
-            *table(("attack", "value", "control", "more loss", "interval", ""), rows),
-            "",
-        ]
-    lines += ["## Certified", ""]
+        )  # fmt: skip
+        head = ("attack", "value", "control", "more loss", "interval", "verdict")
+        found.append(Part("Beyond chance", text, head, rows))
+    return [*found, _certified(result)]
+
+
+def sections(result: Attacked) -> list[str]:
+    """Return the same as lines of Markdown."""
+    lines = []
+    for part in parts(result):
+        lines += [f"## {part.title}", "", part.text, ""]
+        if part.rows:
+            lines += [*table(part.head, part.rows), ""]
+    return lines
+
+
+def _certified(result: Attacked) -> Part:
     if result.certified is None:
-        return [*lines, f"Nothing is certified: {result.uncertified}", ""]
-    names = _CHOICES if "certified_share" in next(iter(result.certified.values())) else _BOX
-    shares = names is _CHOICES
-    rows = [
-        (value_text(budget), *(_figure(name, figures[name]) for name in names))
-        for budget, figures in result.certified.items()
-    ]
-    what = (
+        return Part("Certified", f"Nothing is certified: {result.uncertified}")
+    choices = "certified_share" in next(iter(result.certified.values()))
+    names = _CHOICES if choices else _BOX
+    text = (
         "Shares of the states of undisturbed episodes in which no attack within the budget can "
-        "change the choice, and in which PGD does change it:"
-        if shares
+        "change the choice, and in which PGD does:"
+        if choices
         else "How far the farthest action moves on average over states of undisturbed episodes, in "
         "units of half its range: by PGD, and by any attack at most:"
     )
-    return [*lines, what, "", *table(("budget", *names.values()), rows), ""]
+    rows = tuple(
+        (value_text(budget), *(_figure(name, figures[name]) for name in names))
+        for budget, figures in result.certified.items()
+    )
+    return Part("Certified", text, ("budget", *names.values()), rows)
 
 
 def _word(low: float, high: float) -> str:
