@@ -212,3 +212,6 @@ def test_a_mistake_exits_with_2_and_writes_nothing(balancing: Path, tmp_path: Pa
         result = CliRunner().invoke(app, ["test", "ood", str(balancing), "--out", str(out), *wrong])
         assert result.exit_code == 2, result.output
     assert not out.exists()
+    out.write_text("mine")
+    result = CliRunner().invoke(app, ["test", "ood", str(balancing), "--out", str(out)])
+    assert result.exit_code == 2 and "is a file" in result.stderr

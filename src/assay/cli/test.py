@@ -76,11 +76,11 @@ def ood(
     from assay.core.config import parse_assignments, read_yaml
     from assay.robustness.measure import TOLERANCE
     from assay.robustness.ood import measure_shifts, parameter_names
-    from assay.robustness.report import check_picture, write_report
+    from assay.robustness.report import check_place, write_report
     from assay.robustness.shifts import DEFAULT, preset, read_shifts
     from assay.runs.directory import group_runs
 
-    check_picture(pictures)
+    check_place(out, pictures)
     grid: dict[str, Any] = parse_assignments(given or [])
     if shifts is not None or not grid:
         is_file = shifts is not None and Path(shifts).suffix in (".yaml", ".yml")
@@ -146,10 +146,10 @@ def attack(
     from assay.robustness.attack import BUDGETS, DEFAULT, PANELS, SHARES, Plan, measure_attacks
     from assay.robustness.attack_report import parts, sections
     from assay.robustness.measure import TOLERANCE
-    from assay.robustness.report import check_picture, write_report
+    from assay.robustness.report import check_place, write_report
     from assay.runs.directory import group_runs
 
-    check_picture(pictures)
+    check_place(out, pictures)
     plan = Plan(
         tuple(name.strip() for name in attacks.split(",")) if attacks else DEFAULT,
         _numbers("--budgets", budgets, BUDGETS),

@@ -42,10 +42,10 @@ def write_report(
             has a panel.
 
     Raises:
-        ConfigError: There is no such kind of picture.
+        ConfigError: There is no such kind of picture, or the place is a file.
         RunError: A file cannot be written.
     """
-    check_picture(picture)
+    check_place(place, picture)
     drawn = plot_losses(
         verdict, place / f"losses.{picture}", panels or {axis: [axis] for axis in verdict.axes}
     )
@@ -59,14 +59,16 @@ def write_report(
     return [place / "report.md", place / "report.json", drawn]
 
 
-def check_picture(picture: str) -> None:
-    """Refuse a kind of picture that there is not.
+def check_place(place: Path | None, picture: str) -> None:
+    """Refuse what no report can be written to, before anything is played.
 
     Raises:
-        ConfigError: It is neither SVG nor PNG.
+        ConfigError: Pictures are neither SVG nor PNG, or the place is a file.
     """
     if picture not in FORMATS:
         raise ConfigError(f"Pictures as '{picture}': expected {' or '.join(FORMATS)}.")
+    if place is not None and place.exists() and not place.is_dir():
+        raise ConfigError(f"'{place}' is a file: expected a directory for the report.")
 
 
 def markdown(title: str, verdict: Verdict, picture: str, sections: Sequence[str] = ()) -> str:
