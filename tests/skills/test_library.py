@@ -1,0 +1,207 @@
+"""The skills themselves: what they tell an agent to type exists, and they fit the hosts."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from command_parsing import parsed
+
+from assay.cli.app import app
+from assay.skills import manifests
+from assay.skills.checks import release_check
+from assay.skills.library import LIBRARY, Skill, frontmatter, plugins
+from assay.skills.validate import ALL_LISTINGS, ONE_LISTING, tokens, validate
+
+ROOT = Path(__file__).resolve().parents[2]
+SKILLS = [skill for plugin in plugins() for skill in plugin.skills]
+STUDY = {
+    "audit-task", "make-contract", "define-metrics", "plan-baseline", "analyze-run",
+    "propose-candidates", "validate-candidate", "reward-tuning", "reward-reflection",
+    "reward-engineering", "reward-review", "curriculum-design", "dr-probe", "dr-design",
+    "plan-parallel-batch", "queue-batch", "monitor-training", "audit-results", "update-report",
+    "autoloop",
+}  # fmt: skip
+OLD = {"rl-task-audit", "rl-experiment-plan", "rl-reward-curriculum-design", "rl-experiment-loop"}
+
+
+def commands(text: str) -> Iterator[str]:
+    """Yield every command of ours: lines of console blocks, and words in backticks."""
+    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
+        yield from (line for line in block.splitlines() if line.startswith("assay "))
+    inline = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    for code in re.findall(r"`(assay [^`]+)`", inline):
+        if " " in code and not code.endswith("..."):
+            yield code
+
+
+def texts() -> list[Path]:
+    return sorted(path for path in LIBRARY.rglob("*.md"))
+
+
+@pytest.mark.parametrize("path", texts(), ids=lambda p: "/".join(p.parts[-2:]))
+def test_every_command_is_one_of_the_real_command_line(path: Path) -> None:
+    for line in commands(path.read_text()):
+        if re.fullmatch(r"assay study( [a-z-]+)?", line):
+            continue  # the name of a verb in a sentence; the test below knows it
+        try:
+            parsed(line)
+        except Exception as error:  # whichever copy of click raised it
+            pytest.fail(f"{path.name}: {line}: {error}")
+
+
+def test_the_check_of_commands_can_fail() -> None:
+    for wrong in ("assay study fly", "assay study run c1 --sed 1"):
+        with pytest.raises(Exception, match=r"fly|sed"):
+            parsed(wrong)
+
+
+def test_every_verb_that_is_named_exists() -> None:
+    group = typer.main.get_command(app).commands["study"]
+    for path in texts():
+        named = re.findall(r"`assay study ([a-z-]+)`", path.read_text())
+        assert set(named) <= set(group.commands), path
+
+
+def test_the_study_plugin_is_complete() -> None:
+    names = {plugin.name: {skill.name for skill in plugin.skills} for plugin in plugins()}
+    assert names["assay-study"] == {f"rlxp-{name}" for name in STUDY}
+    assert names["assay-study-names"] == OLD
+    agents = {path.stem for plugin in plugins() for path in plugin.agents}
+    assert agents == {"experiment-director", "metrics-analyst", "reward-reviewer"}
+
+
+def test_nothing_is_wrong_with_the_library() -> None:
+    assert validate(LIBRARY) == []
+
+
+@pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.name)
+def test_budgets(skill: Skill) -> None:
+    assert len(skill.description) <= 180
+    assert skill.body.count("\n") < 500 and tokens(skill.body) < 5_000
+    assert "## Stop when" in skill.body or "Stop when" in skill.body
+
+
+def test_listings_fit_the_hosts() -> None:
+    sizes = {p.name: sum(len(s.listing) + 1 for s in p.skills) for p in plugins()}
+    assert max(sizes.values()) < ONE_LISTING == 5_000
+    assert sum(sizes.values()) < ALL_LISTINGS == 21_000
+
+
+def test_our_frontmatter_reads_what_yaml_reads() -> None:
+    for path in LIBRARY.rglob("SKILL.md"):
+        text = path.read_text()
+        block = text.split("---\n")[1]
+        assert frontmatter(text, str(path))[0] == yaml.safe_load(block)
+
+
+def test_skills_name_skills_that_exist() -> None:
+    known = {skill.name for skill in SKILLS}
+    for skill in SKILLS:
+        named = set(re.findall(r"\brlxp-[a-z-]+[a-z]\b", skill.body))
+        assert named <= known, (skill.name, named - known)
+
+
+def test_manifests_are_what_is_generated_and_the_checkout_can_be_released() -> None:
+    assert manifests.outdated(ROOT) == []
+    assert [f for f in release_check(ROOT) if f.state == "broken"] == []
+
+
+class TestScripts:
+    def run(self, path: str, *words: str, code: int = 0, **options: object) -> str:
+        script = LIBRARY / "plugins/assay-study" / path
+        done = subprocess.run(
+            [sys.executable, str(script), *words], capture_output=True, text=True, **options
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    def test_grid(self) -> None:
+        script = "skills/rlxp-propose-candidates/scripts/grid.py"
+        said = self.run(script, "lr=1e-4,1e-3", "net=a,b", "--hypothesis", "Because.")
+        found = list(yaml.safe_load_all(said))
+        assert [c["id"] for c in found][:2] == ["lr-0.0001-net-a", "lr-0.0001-net-b"]
+        assert found[3]["change"]["parameters"] == {"lr": 0.001, "net": "b"}
+        self.run(script, "lr", "--hypothesis", "x", code=2)
+
+    @pytest.mark.parametrize(
+        "name", ["autoloop/scripts/snapshot", "monitor-training/scripts/watch"]
+    )
+    def test_without_a_study_the_error_is_passed_on(self, tmp_path: Path, name: str) -> None:
+        fake = tmp_path / "assay"
+        fake.write_text("#!/bin/sh\necho There is no .rlxp >&2\nexit 2\n")
+        fake.chmod(0o755)
+        options = {"env": {"PATH": f"{tmp_path}:/usr/bin:/bin"}, "cwd": tmp_path}
+        self.run(f"skills/rlxp-{name}.py", code=2, **options)
+
+    @pytest.mark.parametrize(("level", "code"), [("ok", 0), ("warn", 1)])
+    def test_watch_ends_when_something_is_odd(self, tmp_path: Path, level: str, code: int) -> None:
+        fake = tmp_path / "assay"
+        found = json.dumps({"r1": [{"name": "KL", "level": level, "detail": "kl is 0.3"}]})
+        fake.write_text(f"#!/bin/sh\necho '{found}'\n")
+        fake.chmod(0o755)
+        options = {"env": {"PATH": f"{tmp_path}:/usr/bin:/bin"}}
+        words = ("--minutes", "0", "--every", "0")
+        said = self.run(
+            "skills/rlxp-monitor-training/scripts/watch.py", *words, code=code, **options
+        )
+        assert ("KL: kl is 0.3" in said) == (code == 1)
+
+
+class TestHook:
+    def answer(self, place: Path, command: str) -> str:
+        guard = LIBRARY / "plugins/assay-study/hooks/guard.py"
+        call = {"tool_name": "Bash", "tool_input": {"command": command}, "cwd": str(place)}
+        done = subprocess.run(
+            [sys.executable, str(guard)], input=json.dumps(call), capture_output=True, text=True
+        )
+        assert done.returncode == 0 and not done.stderr
+        if not done.stdout:
+            return ""
+        said = json.loads(done.stdout)["hookSpecificOutput"]
+        assert said["permissionDecision"] == "deny" and "assay study run" in str(said)
+        return "deny"
+
+    @pytest.fixture(scope="class")
+    def study(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        root = tmp_path_factory.mktemp("study")
+        place = root / ".rlxp/tasks/t/studies/first"
+        place.mkdir(parents=True)
+        (root / ".rlxp/registry.yaml").write_text("task: t\n")
+        contract = "study: first\nbaseline:\n  command: ['{python}', 'src/learn.py', '{seed}']\n"
+        (place / "contract.yaml").write_text(contract + "evaluation:\n  episodes: 1\n")
+        (root / "sub").mkdir()
+        return root
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "python train.py --seed 1", "cd x && uv run train Mjlab-Velocity", "assay train ppo X",
+            "CUDA_VISIBLE_DEVICES=0 torchrun --nproc_per_node=2 src/a/train_agent.py exp:g1",
+            "nohup bash scripts/train_all.sh &", "python src/learn.py 3",
+            "python -m assay resume r",
+        ],
+    )  # fmt: skip
+    def test_training_is_denied_where_a_study_is(self, study: Path, command: str) -> None:
+        assert self.answer(study / "sub", command) == "deny"
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "assay study run c1 --seed 1", "cat train.py", "git diff src/learn.py",
+            "grep -rn train src", "python -m pytest tests/test_training_loop.py -q",
+            "assay study start train.py", "ls training", "python evaluate.py --out x",
+        ],
+    )  # fmt: skip
+    def test_other_work_goes_on(self, study: Path, command: str) -> None:
+        assert self.answer(study, command) == ""
+
+    def test_elsewhere_nothing_is_denied(self, tmp_path: Path) -> None:
+        assert self.answer(tmp_path, "python train.py") == ""
