@@ -26,6 +26,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "benchmarks/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "src/assay/skills/library").rglob("*.md")),
 ]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

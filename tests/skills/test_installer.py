@@ -292,7 +292,7 @@ def test_the_commands(project: Path) -> None:
     assert {c["action"] for c in dry[0]["changes"]} == {"add"} and tree(project) == {}
     said = cli("install", *root, "--host", "claude,codex", "--skills", "assay-study", "--yes")
     assert "claude, project: 20 skills" in said and "codex, project: 20 skills" in said
-    assert "no change" in cli("install", *root, "--yes")
+    assert "no change" in cli("install", *root, "--skills", "assay-study", "--yes")
     found = json.loads(cli("doctor", *root, "--json"))
     assert found["ok"] and "20 skills" in str(found)
     (project / ".claude/skills/rlxp-autoloop/SKILL.md").unlink()
@@ -311,3 +311,19 @@ def test_doctor_says_what_another_version_left(project: Path) -> None:
     here.manifest.write_text(json.dumps(manifest))
     told = " ".join(f.detail for f in checks.doctor(project))
     assert "version 0.0.1 is installed" in told and "no longer in the library: rlxp-gone" in told
+
+
+def test_doctor_says_whether_codex_runs_the_hook(project: Path, home: Path) -> None:
+    def told() -> str:
+        return next(f.detail for f in checks.doctor(project) if f.name == "codex, hook")
+
+    assert "assay-study brings it" in told()
+    config = home / ".codex/config.toml"
+    config.parent.mkdir()
+    config.write_text('[plugins."assay-study@assay"]\nenabled = true\n')
+    assert "not trusted" in told()
+    key = "assay-study@assay:hooks/hooks.json:pre_tool_use:0:0"
+    config.write_text(f'{config.read_text()}[hooks.state."{key}"]\ntrusted_hash = "x"\n')
+    assert told() == "trusted"
+    config.write_text("=")
+    assert "cannot be read" in told()

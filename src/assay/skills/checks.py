@@ -21,6 +21,7 @@ from assay.skills.validate import marketplace, validate
 
 State = Literal["ok", "note", "broken"]
 _COMMANDS = {"claude": "claude", "codex": "codex"}
+_HOOKED = "assay-study"  # the plugin that has a hook
 _PACKAGED = "skills/library/**/*"
 
 
@@ -43,15 +44,28 @@ def doctor(root: Path, environment: dict[str, str] | None = None) -> list[Findin
         for scope in SCOPES:
             here = place(host, scope, root, environment=environment)
             found += _installed(here)
-    found.append(
-        Finding(
-            "hooks",
-            "note",
-            "the hook comes with the plugin, not with copied skills; Codex runs it only after you "
-            "trust it (/hooks), silently otherwise. `assay study` itself refuses launches.",
-        )
-    )
-    return found
+    return [*found, _hook_of_codex(place("codex", "user", root, environment=environment))]
+
+
+def _hook_of_codex(here: Place) -> Finding:
+    """Say whether Codex runs the plugin's hook; it passes over one that nobody trusted, silently.
+
+    Codex notes both in config.toml: plugins that are enabled, and hooks with the hash that the user
+    trusted.
+    """
+    file = here.agents.parent / "config.toml"
+    first = "`assay study` itself refuses launches"
+    try:
+        config = tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    except (OSError, ValueError) as error:
+        return Finding("codex, hook", "note", f"'{file}' cannot be read: {error}")
+    on = [name for name in config.get("plugins", {}) if name.startswith(f"{_HOOKED}@")]
+    if not on:
+        return Finding("codex, hook", "note", f"the plugin {_HOOKED} brings it; {first}")
+    states = config.get("hooks", {}).get("state", {})
+    if any(_HOOKED in key and "trusted_hash" in state for key, state in states.items()):
+        return Finding("codex, hook", "ok", "trusted")
+    return Finding("codex, hook", "note", f"not trusted, so Codex skips it (/hooks); {first}")
 
 
 def _installed(here: Place) -> Iterable[Finding]:

@@ -78,7 +78,7 @@ def read_manifest(place: Place) -> dict[str, Any]:
             f"({__version__}) knows {SCHEMA}.",
             "Upgrade Assay, or uninstall with the version that wrote it.",
         )
-    return empty | found
+    return {**empty, **found}
 
 
 def install(place: Place, skills: list[Skill], *, force: bool = False, dry: bool = False) -> Report:
@@ -175,7 +175,7 @@ def edited(place: Place) -> list[Path]:
 
 def _wanted(place: Place, skills: list[Skill]) -> dict[Path, bytes]:
     """Return every file that is to be there, with its bytes."""
-    found = {}
+    found: dict[Path, bytes] = {}
     for skill in skills:
         for folder in place.skills:
             found |= {folder / skill.name / name: data for name, data in skill.files().items()}

@@ -54,6 +54,34 @@ PLUGINS: Mapping[str, Entry] = {
         ("Run the old rl-task-audit workflow.",),
         ("reinforcement-learning", "experiments"),
     ),
+    "assay-environments": Entry(
+        "Assay: environments",
+        "Write, wrap and check environments for reinforcement learning, of one agent or several.",
+        "Research",
+        ("Write a Gymnasium environment for this task and check it.",),
+        ("reinforcement-learning", "gymnasium", "environments"),
+    ),
+    "assay-algorithms": Entry(
+        "Assay: algorithms",
+        "Choose and set up learners: replay, memory, recorded data, imitation, several agents.",
+        "Research",
+        ("Which algorithm fits this task, and how do I show it?",),
+        ("reinforcement-learning", "algorithms"),
+    ),
+    "assay-evaluation": Entry(
+        "Assay: evaluation",
+        "Judge agents: evaluation over seeds, plots, diagnosis of failures, equilibria of games.",
+        "Research",
+        ("Why does this training not learn?", "Is this setting better? Show it over seeds."),
+        ("reinforcement-learning", "evaluation"),
+    ),
+    "assay-mlops": Entry(
+        "Assay: operations",
+        "Run trainings: tracking, checkpoints and exact resume, datasets from logs.",
+        "Research",
+        ("Make a dataset of these logs and check it.",),
+        ("reinforcement-learning", "mlops"),
+    ),
 }
 
 

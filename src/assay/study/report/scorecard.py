@@ -21,8 +21,7 @@ from assay.study.judge import verdict
 from assay.study.measure.reflection import DOMINANT
 from assay.study.record.history import History
 from assay.study.record.study import Study
-
-PHASES: tuple[Phase, ...] = ("validation", "promotion", "short", "smoke")  # the last one first
+from assay.study.report.standings import PHASES
 
 
 @dataclass(frozen=True, slots=True)

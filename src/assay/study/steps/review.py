@@ -12,15 +12,17 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from assay.core.errors import AssayError
 from assay.study.agree import rules, scope
+from assay.study.files.base import Phase
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.records import RewardReflection
 from assay.study.measure import reflection
 from assay.study.measure.reflection import DOMINANT
+from assay.study.record import kinds
 from assay.study.record.history import History
 from assay.study.record.study import Study
 from assay.study.steps import candidates
@@ -28,7 +30,7 @@ from assay.study.steps import candidates
 Level = Literal["ok", "warn", "stop"]
 LARGE = 10.0  # times; a larger step of a setting is two experiments in one
 FAINT = 0.01  # share of the reward below which a component says nothing
-_PHASES = ("promotion", "validation", "short", "smoke")
+_PHASES: tuple[Phase, ...] = (*kinds.DECIDING, "short", "smoke")
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![\w.])")
 
 
@@ -132,7 +134,7 @@ def _scale(
                 )
                 yield Check("scale", "warn", detail)
             continue
-        yield _step(what, float(old), float(new))
+        yield _step(what, old, new)
 
 
 def _step(what: str, old: float, new: float) -> Check:
@@ -219,8 +221,8 @@ def _weights(
         words = set(re.split(r"[^a-z0-9]+", key.lower()))
         for name in shares:
             parts = set(re.split(r"[^a-z0-9]+", name.lower())) - {"reward", "rewards", "rew", ""}
-            if parts and parts <= words and _is_number(old) and _is_number(new) and float(old):
-                found[name] = abs(float(new) / float(old))
+            if parts and parts <= words and _is_number(old) and _is_number(new) and old:
+                found[name] = abs(new / old)
     return found
 
 
@@ -238,5 +240,5 @@ def _prediction(agreed: Contract, candidate: Candidate) -> Iterator[Check]:
         yield Check("guardrails", "warn", f"it names none that could get worse ({known})")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
