@@ -6,13 +6,14 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 from command_parsing import parsed
 
-from assay.skills import manifests
+from assay.skills import checks, manifests
 from assay.skills.checks import release_check
 from assay.skills.library import LIBRARY, Skill, frontmatter, plugins
 from assay.skills.validate import ALL_LISTINGS, ONE_LISTING, tokens, validate
@@ -104,6 +105,14 @@ def test_skills_name_skills_that_exist() -> None:
 def test_manifests_are_what_is_generated_and_the_checkout_can_be_released() -> None:
     assert manifests.outdated(ROOT) == []
     assert [f for f in release_check(ROOT) if f.state == "broken"] == []
+
+
+def test_the_wheel_holds_files_whose_names_begin_with_a_dot() -> None:
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns = data["package-data"]["assay"]
+    assert checks._unpacked(patterns) == []
+    left = checks._unpacked([text for text in patterns if ".codex-plugin" not in text])
+    assert "skills/library/plugins/assay-study/.codex-plugin/plugin.json" in left
 
 
 class TestScripts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 import shutil
 import tomllib
@@ -22,7 +23,6 @@ from assay.skills.validate import marketplace, validate
 State = Literal["ok", "note", "broken"]
 _COMMANDS = {"claude": "claude", "codex": "codex"}
 _HOOKED = "assay-study"  # the plugin that has a hook
-_PACKAGED = "skills/library/**/*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,11 @@ def release_check(root: Path) -> list[Finding]:
     old = [path.relative_to(root) for path in manifests.outdated(root)]
     told = ", ".join(map(str, old)) or "all are what assay.skills.manifests writes"
     found.append(_verdict("manifests", not old, told))
-    found.append(_verdict("wheel", _PACKAGED in packaged, f"package-data holds {_PACKAGED}"))
+    missing = _unpacked(packaged)
+    told = (
+        f"package-data leaves out {', '.join(missing[:3])}" if missing else "it holds the library"
+    )
+    found.append(_verdict("wheel", not missing, told))
     problems = validate(LIBRARY)
     names = {plugin.name for plugin in plugins()}
     for file in (manifests.CLAUDE, manifests.CODEX):
@@ -129,6 +133,17 @@ def release_check(root: Path) -> list[Finding]:
     told = "; ".join(f"{p.path.name}: {p.message}" for p in problems[:5]) or "no problem"
     found.append(_verdict("library", not problems, told))
     return found
+
+
+def _unpacked(patterns: Iterable[str]) -> list[str]:
+    """Return the files of the library that no pattern of package-data holds.
+
+    As setuptools reads them, a star does not stand for a name that begins with a dot.
+    """
+    top = LIBRARY.parents[1]
+    held = {path for text in patterns for path in glob.glob(text, root_dir=top, recursive=True)}
+    files = (p.relative_to(top).as_posix() for p in LIBRARY.rglob("*") if p.is_file())
+    return sorted(path for path in files if path not in held and "__pycache__" not in path)
 
 
 def _verdict(name: str, good: bool, detail: str) -> Finding:
