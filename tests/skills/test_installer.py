@@ -165,6 +165,8 @@ def test_a_kill_leaves_every_skill_old_or_new(
 ) -> None:
     here = place("claude", "project", project)
     install.install(here, chosen(FEW, library))
+    mine = project / ".claude/skills" / FEW[0] / "notes.txt"
+    mine.write_text("mine")
     for name in FEW:
         file = skill_of(library, name)
         file.write_text(file.read_text() + "New.\n")
@@ -186,15 +188,19 @@ def test_a_kill_leaves_every_skill_old_or_new(
             folder = project / ".claude/skills" / name
             new = (folder / "SKILL.md").read_text().endswith("New.\n")
             assert (folder / "references/new.md").exists() == new
-    install.install(here, chosen(FEW, library))  # and the next one completes it
+    for name in FEW:  # and the next version completes it
+        file = skill_of(library, name)
+        file.write_text(file.read_text() + "Newer.\n")
+    report = install.install(here, chosen(FEW, library))
+    assert report.having("keep") == []
     for name in FEW:
         folder = project / ".claude/skills" / name
-        assert (folder / "SKILL.md").read_text().endswith("New.\n")
+        assert (folder / "SKILL.md").read_text().endswith("Newer.\n")
         assert (folder / "references/new.md").read_text() == "new"
     assert sorted(p.name for p in (project / ".claude/skills").iterdir()) == sorted(FEW)
     assert install.edited(here) == []
     install.uninstall(here)
-    assert tree(project) == {}
+    assert tree(project) == {str(mine.relative_to(project)): b"mine"}
 
 
 class TestIndex:

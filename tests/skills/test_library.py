@@ -115,6 +115,20 @@ def test_the_wheel_holds_files_whose_names_begin_with_a_dot() -> None:
     assert "skills/library/plugins/assay-study/.codex-plugin/plugin.json" in left
 
 
+def test_the_package_needs_the_standard_library_alone() -> None:
+    code = """
+import pkgutil, importlib, sys, assay.skills
+for info in pkgutil.iter_modules(assay.skills.__path__, "assay.skills."):
+    importlib.import_module(info.name)
+print({name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names)
+"""
+    command = [sys.executable, "-S", "-c", code]  # without what is installed beside it
+    options = {"env": {"PYTHONPATH": str(ROOT / "src")}, "capture_output": True, "text": True}
+    done = subprocess.run(command, **options)
+    assert done.returncode == 0, done.stderr
+    assert "'assay'" in done.stdout and "typer" not in done.stdout and "yaml" not in done.stdout
+
+
 class TestScripts:
     def run(self, path: str, *words: str, code: int = 0, **options: object) -> str:
         script = LIBRARY / "plugins/assay-study" / path
